@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use crate::config::Fsync;
 use crate::error::SeriesError;
 use crate::handle::Series;
-use crate::partition::partition_of;
+use crate::lock::lock;
+use crate::partitioning::partition_of;
 use crate::point::{DeviceNo, Point, RowBatch, RowPoints};
-use crate::shared::{SeriesShared, lock};
+use crate::shared::{DurableCallback, SeriesShared};
 
 /// Identifies the sync that makes submitted rows durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SyncTicket(u64);
-
-/// Called when rows are as durable as the fsync policy demands.
-pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
 
 impl Series {
     /// Appends a row: points of one device and one time. Rows may arrive in any order of times. If a key

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use crate::codec::row_group;
 use crate::error::SeriesError;
+use crate::file_operations::sync_dir;
+use crate::lock::lock;
+use crate::partitioning::PARTITION_COUNT;
 use crate::segment::{Segment, SegmentMeta, SegmentReader, SegmentWriter};
 use crate::series_marks::{Manifest, ManifestFile};
-use crate::shared::{HealthFlag, SeriesShared, increment, lock};
-use crate::wal::PARTITIONS;
-use crate::wal::files::sync_dir;
+use crate::shared::{HealthFlag, SeriesShared, increment};
 
 const IDLE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -61,7 +62,7 @@ pub(crate) fn commit_segments(shared: &SeriesShared) -> Result<(), SeriesError> 
 }
 
 fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
-    let mut all: [PendingSegments; PARTITIONS] = std::array::from_fn(|partition| {
+    let mut all: [PendingSegments; PARTITION_COUNT] = std::array::from_fn(|partition| {
         let part = lock(&shared.partitions[partition].partition);
         PendingSegments {
             files: part.uncommitted.clone(),
@@ -78,7 +79,7 @@ fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
     }
     let dir = shared.segments_dir();
     // Files that declare up to which row all are flushed are named after the others, one after the other.
-    let (mut lasts, mut others) = (vec![Vec::new(); PARTITIONS], Vec::new());
+    let (mut lasts, mut others) = (vec![Vec::new(); PARTITION_COUNT], Vec::new());
     for (due, lasts) in all.iter().zip(&mut lasts) {
         for file in &due.files {
             match file.meta.flushed_lsn == file.meta.last_lsn {
@@ -123,7 +124,7 @@ fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
 /// Writes the manifest if the list of files has changed; up to these row numbers, all rows are in files.
 pub(crate) fn write_manifest(
     shared: &SeriesShared,
-    flushed: [u64; PARTITIONS],
+    flushed: [u64; PARTITION_COUNT],
 ) -> Result<(), SeriesError> {
     let mut last = lock(&shared.manifest);
     let mut manifest = Manifest {

@@ -126,7 +126,7 @@ impl SeriesConfig {
     /// Size at which the memtable of one partition is frozen: all partitions together take half of the
     /// memory.
     pub(crate) fn freeze_bytes(&self) -> usize {
-        self.memory_bytes / (2 * crate::wal::PARTITIONS)
+        self.memory_bytes / (2 * crate::partitioning::PARTITION_COUNT)
     }
 
     /// Size of the chunks that store rows in memory.
@@ -143,7 +143,7 @@ impl SeriesConfig {
                 expected: expected.to_owned(),
             })
         };
-        let block = crate::wal::BLOCK_BYTES as u32;
+        let block = crate::wal::block::BLOCK_BYTES as u32;
         if !self.wal_segment_bytes.is_multiple_of(block)
             || !(block..=1 << 30).contains(&self.wal_segment_bytes)
         {

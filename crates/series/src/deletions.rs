@@ -10,13 +10,13 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::column_table::ColumnTable;
-use crate::directory::{open_append_file, read_append_file};
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::file_operations::sync_dir;
+use crate::file_operations::{open_append_file, read_append_file};
 use crate::inspection::{Inspection, InspectionMode};
-use crate::partition::partition_of;
+use crate::partitioning::PARTITION_COUNT;
+use crate::partitioning::partition_of;
 use crate::point::{DeviceNo, KeyId};
-use crate::wal::PARTITIONS;
-use crate::wal::files::sync_dir;
 
 const FILE: &str = "deletions";
 const HEAD: &[u8] = b"tidegate series deletions 1\n";
@@ -141,8 +141,8 @@ fn parse_deletions(
 }
 
 /// Deletions by partition and device.
-fn group_by_partition(deletions: &[Deletion]) -> [PartitionDeletions; PARTITIONS] {
-    let mut of_parts: [PartitionDeletions; PARTITIONS] = Default::default();
+fn group_by_partition(deletions: &[Deletion]) -> [PartitionDeletions; PARTITION_COUNT] {
+    let mut of_parts: [PartitionDeletions; PARTITION_COUNT] = Default::default();
     for deletion in deletions {
         let of_part = &mut of_parts[partition_of(DeviceNo(deletion.device))];
         of_part.entry(deletion.device).or_default().push(*deletion);
@@ -155,7 +155,7 @@ pub(crate) fn inspect_deletions(
     dir: &Path,
     expected: u64,
     inspection: &mut Inspection,
-) -> Result<([PartitionDeletions; PARTITIONS], u64), SeriesOpenError> {
+) -> Result<([PartitionDeletions; PARTITION_COUNT], u64), SeriesOpenError> {
     let path = dir.join(FILE);
     let bytes = read_append_file(&path, HEAD)?;
     let mut parsed = parse_deletions(&path, &bytes, expected, inspection)?;
@@ -185,7 +185,7 @@ impl Deletions {
         dir: &Path,
         is_synced: bool,
         expected: u64,
-    ) -> Result<(Self, [PartitionDeletions; PARTITIONS]), SeriesOpenError> {
+    ) -> Result<(Self, [PartitionDeletions; PARTITION_COUNT]), SeriesOpenError> {
         let path = dir.join(FILE);
         let bytes = read_append_file(&path, HEAD)?;
         let parsed = parse_deletions(

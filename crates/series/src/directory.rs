@@ -1,18 +1,18 @@
 //! The store's directory: its lock and its layout version.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use disk::DirectoryLockError;
 
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::file_operations::sync_dir;
 use crate::inspection::Inspection;
+use crate::partitioning::PARTITION_COUNT;
 use crate::segment::{Segment, SegmentMeta};
 use crate::series_marks::{ExpectedContents, Manifest, SeriesMarks};
-use crate::wal::PARTITIONS;
-use crate::wal::files::sync_dir;
 
 pub(crate) const WAL: &str = "wal";
 pub(crate) const SEGMENTS: &str = "segments";
@@ -75,7 +75,7 @@ pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesO
         None => {
             // Written before the version: every directory with a version also has these.
             Manifest::default().write(dir)?;
-            SeriesMarks::create(dir, [0; PARTITIONS], 0, 0)?;
+            SeriesMarks::create(dir, [0; PARTITION_COUNT], 0, 0)?;
             let written = disk::replace_file(dir, VERSION, expected.as_bytes());
             written.map_err(io_error("write the version to", dir))?;
         }
@@ -86,36 +86,6 @@ pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesO
     }
     sync_dir(dir)?;
     Ok(lock)
-}
-
-/// Reads an append-only file with a head. A missing file, or one with a truncated head, has no entries.
-pub(crate) fn read_append_file(path: &Path, head: &[u8]) -> Result<Vec<u8>, SeriesError> {
-    match fs::read(path) {
-        Ok(bytes) if bytes.len() < head.len() && head.starts_with(&bytes) => Ok(head.to_vec()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(head.to_vec()),
-        Err(error) => Err(io_error("read", path)(error)),
-    }
-}
-
-/// Opens such a file for appending after its first `whole` bytes, and truncates the rest.
-pub(crate) fn open_append_file(path: &Path, head: &[u8], whole: u64) -> Result<File, SeriesError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path);
-    let mut file = file.map_err(io_error("open", path))?;
-    let len = file.metadata().map_err(io_error("look at", path))?.len();
-    if len < head.len() as u64 {
-        file.seek(SeekFrom::Start(0))
-            .map_err(io_error("write", path))?;
-        file.write_all(head).map_err(io_error("write", path))?;
-        file.sync_all().map_err(io_error("force to disk", path))?;
-    }
-    file.set_len(whole).map_err(io_error("cut", path))?;
-    Ok(file)
 }
 
 /// Opens all segment files, and removes what a crash left: unfinished files, and files that others replace.

@@ -9,12 +9,13 @@ use crate::column_table::{ColumnTable, RowReadBuffers};
 use crate::committer;
 use crate::deletions::Deletion;
 use crate::error::SeriesError;
+use crate::lock::lock;
 use crate::memtable::Memtable;
-use crate::partition::index_in_partition;
+use crate::partitioning::PARTITION_COUNT;
+use crate::partitioning::index_in_partition;
 use crate::point::DeviceNo;
 use crate::segment::{Segment, SegmentMeta, SegmentWriter};
-use crate::shared::{HealthFlag, SeriesShared, increment, lock};
-use crate::wal::PARTITIONS;
+use crate::shared::{HealthFlag, SeriesShared, increment};
 
 /// Windows written at once; rows of further windows take another pass.
 const MAX_WINDOWS: usize = 32;
@@ -56,7 +57,7 @@ fn flush_all(shared: &SeriesShared) -> Result<(), SeriesError> {
     // One memtable of each partition in turn, so that no partition is neglected.
     loop {
         let mut was_there = false;
-        for partition in 0..PARTITIONS {
+        for partition in 0..PARTITION_COUNT {
             was_there |= flush_one(shared, partition)?;
         }
         if !was_there {
@@ -91,7 +92,7 @@ fn flush_one(shared: &SeriesShared, partition: usize) -> Result<bool, SeriesErro
         part.add_written_files(written, memtable.next_lsn - 1);
     }
     shared.adjust_frozen_bytes(0, memtable.bytes());
-    shared.chunk_pool.recycle(memtable);
+    memtable.recycle(&shared.chunk_pool);
     SeriesShared::wake(&shared.committer);
     Ok(true)
 }

@@ -13,14 +13,16 @@ use crate::directory;
 use crate::error::{SeriesError, SeriesOpenError, io_error};
 use crate::inspection::{Inspection, InspectionMode};
 use crate::key_dictionary::KeyDictionary;
-use crate::partition::{Partition, partition_of};
+use crate::lock::lock;
+use crate::partition::Partition;
+use crate::partitioning::PARTITION_COUNT;
+use crate::partitioning::partition_of;
 use crate::point::{DeviceNo, KeyId, Point, SeriesRow};
 use crate::query::{self, RangeQuery, RowOrder};
 use crate::replay::replay_wal;
 use crate::series_marks::{self, SeriesMarks};
-use crate::shared::{HealthFlag, SeriesShared, SeriesSharedParts, lock};
+use crate::shared::{HealthFlag, SeriesShared, SeriesSharedParts};
 use crate::summary::{IntervalSummary, Intervals};
-use crate::wal::PARTITIONS;
 use crate::wal::recovery::WalTruncation;
 use crate::{committer, flusher, maintenance, merger, verifier};
 
@@ -116,7 +118,7 @@ impl Series {
             keys: keys.len(),
             problems: expected.problems(),
         };
-        let mut index = 0..PARTITIONS;
+        let mut index = 0..PARTITION_COUNT;
         let parts = replayed
             .partitions
             .map(|part| Partition::new(index.next().expect("one for each partition"), part));

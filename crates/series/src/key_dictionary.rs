@@ -9,11 +9,12 @@ use std::hash::BuildHasher as _;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::directory::{open_append_file, read_append_file};
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::file_operations::{open_append_file, read_append_file};
 use crate::inspection::{Inspection, InspectionMode};
+use crate::lock::lock;
 use crate::point::KeyId;
 use crate::series_marks::SeriesMarks;
 
@@ -194,7 +195,7 @@ impl KeyDictionary {
 
     /// Forces all names to disk.
     pub(crate) fn sync(&self) -> Result<u32, SeriesError> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = lock(&self.file);
         if !self.is_synced {
             let synced = file.0.sync_data();
             synced.map_err(io_error("force to disk", &self.path))?;
@@ -238,7 +239,7 @@ impl KeyDictionary {
                 max: MAX_NAME,
             });
         }
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(&self.file);
         if let Some(key) = self.find(name) {
             return Ok(key);
         }

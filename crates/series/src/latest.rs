@@ -6,38 +6,7 @@ use std::sync::Arc;
 
 use crate::column_table::{ColumnTable, RowReadBuffers};
 use crate::memtable::NewestRow;
-use crate::point::{KeyId, Point, PointValue};
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum OwnedValue {
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(Box<str>),
-    Json(Box<str>),
-}
-
-impl OwnedValue {
-    pub(crate) fn new(value: PointValue<'_>) -> Self {
-        match value {
-            PointValue::Bool(value) => OwnedValue::Bool(value),
-            PointValue::Int(value) => OwnedValue::Int(value),
-            PointValue::Float(value) => OwnedValue::Float(value),
-            PointValue::Text(text) => OwnedValue::Text(text.into()),
-            PointValue::Json(text) => OwnedValue::Json(text.into()),
-        }
-    }
-
-    pub(crate) fn value(&self) -> PointValue<'_> {
-        match self {
-            OwnedValue::Bool(value) => PointValue::Bool(*value),
-            OwnedValue::Int(value) => PointValue::Int(*value),
-            OwnedValue::Float(value) => PointValue::Float(*value),
-            OwnedValue::Text(text) => PointValue::Text(text),
-            OwnedValue::Json(text) => PointValue::Json(text),
-        }
-    }
-}
+use crate::point::{KeyId, OwnedValue, Point, PointValue};
 
 #[derive(Debug, Clone)]
 pub(crate) struct LatestValue {

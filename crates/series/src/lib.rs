@@ -5,7 +5,7 @@
 //! files, the effects of a crash and retention; docs/internals/series.md describes the bytes.
 //!
 //! **Write path.** Devices are spread over eight partitions by their number. Under the partition's lock
-//! (`partition.rs`) a row is encoded once (`cell.rs`). It is copied to the memory-mapped write-ahead log
+//! (`partition/`) a row is encoded once (`cell.rs`). It is copied to the memory-mapped write-ahead log
 //! (`wal/`) and to the rows of the memtable (`memtable/`). This path has no system call, no file operation
 //! and no compression.
 //!
@@ -36,16 +36,20 @@ mod deletions;
 mod device_merge;
 mod directory;
 mod downsample;
+mod encoding_hint;
 mod error;
+mod file_operations;
 mod flusher;
 mod handle;
 mod inspection;
 mod key_dictionary;
 mod latest;
+mod lock;
 mod maintenance;
 mod memtable;
 mod merger;
 mod partition;
+mod partitioning;
 mod point;
 mod policy_table;
 mod query;
@@ -55,26 +59,30 @@ mod segment;
 mod series_marks;
 mod shared;
 mod summary;
+mod text_dictionary;
 mod tools;
 mod verifier;
 mod wal;
 
-pub use append::{DurableCallback, RowsError, SyncTicket};
+pub use append::{RowsError, SyncTicket};
 pub use config::{
     DownsamplingTier, Fsync, ParseFsyncError, PolicyAssignment, PolicyResolver, RetentionPolicy,
     SeriesConfig,
 };
 pub use error::{SeriesError, SeriesOpenError};
 pub use handle::{Series, SeriesHealth, SeriesOpenReport, SeriesStats};
-pub use partition::{MAX_POINTS, MAX_ROW_BYTES, PARTITION_COUNT, partition_of};
-pub use point::{DeviceNo, KeyId, Point, PointValue, RowBatch, SeriesRow};
+pub use partitioning::{PARTITION_COUNT, partition_of};
+pub use point::{
+    DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, PointValue, RowBatch, SeriesRow,
+};
 pub use query::{RangeQuery, RowOrder};
+pub use shared::DurableCallback;
 pub use summary::{Aggregate, IntervalSummary, Intervals, MAX_INTERVALS, NumericSum, NumericValue};
+pub use tools::{SeriesCheckReport, SeriesRepairReport, check, repair};
+pub use wal::recovery::WalTruncation;
 
 /// For the fuzzer: decodes bytes as a group of a segment file and returns the number of values.
 #[doc(hidden)]
 pub fn read_group(bytes: &[u8]) -> usize {
     codec::row_group::fuzz_decode(bytes)
 }
-pub use tools::{SeriesCheckReport, SeriesRepairReport, check, repair};
-pub use wal::recovery::WalTruncation;

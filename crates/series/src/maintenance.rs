@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::config::Fsync;
-use crate::shared::{HealthFlag, SeriesShared, increment, lock, now_ms};
-use crate::wal::PARTITIONS;
+use crate::lock::lock;
+use crate::partitioning::PARTITION_COUNT;
+use crate::shared::{HealthFlag, SeriesShared, increment, now_ms};
 
 const TICK: Duration = Duration::from_millis(100);
 const SLOW_TICK: Duration = Duration::from_secs(1);
@@ -129,7 +130,7 @@ impl Maintenance<'_> {
 /// Forces everything appended so far to disk and notifies the waiting callers.
 pub(crate) fn sync_log(shared: &SeriesShared) {
     let number = shared.syncs_begun.fetch_add(1, Ordering::SeqCst) + 1;
-    let last: [u64; PARTITIONS] =
+    let last: [u64; PARTITION_COUNT] =
         std::array::from_fn(|at| shared.partitions[at].last_lsn.load(Ordering::Acquire));
     let started = Instant::now();
     let result = shared.wal.sync();

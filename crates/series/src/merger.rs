@@ -17,12 +17,13 @@ use crate::committer;
 use crate::deletions::Deletion;
 use crate::device_merge::{DeviceMerge, GroupCursor};
 use crate::error::SeriesError;
+use crate::file_operations::sync_dir;
+use crate::lock::lock;
+use crate::partitioning::PARTITION_COUNT;
 use crate::point::DeviceNo;
 use crate::policy_table::PolicyTable;
 use crate::segment::{Segment, SegmentMeta, SegmentReader, SegmentWriter};
-use crate::shared::{SeriesShared, increment, lock};
-use crate::wal::PARTITIONS;
-use crate::wal::files::sync_dir;
+use crate::shared::{SeriesShared, increment};
 
 /// Number of files of similar size that are merged.
 const MERGE_FAN_IN: usize = 8;
@@ -79,7 +80,7 @@ struct MergePass {
 
 impl MergePass {
     fn run(self, shared: &SeriesShared) -> Result<(), SeriesError> {
-        for partition in 0..PARTITIONS {
+        for partition in 0..PARTITION_COUNT {
             while !shared.is_closing.load(Ordering::Acquire) {
                 let mut merger = Merger::new(shared, partition, self);
                 let is_done = !merger.merge_due_window()?

@@ -2,6 +2,11 @@
 
 use crate::error::SeriesError;
 
+/// Maximum number of points in a row.
+pub const MAX_POINTS: usize = 1024;
+/// Maximum encoded size of a row.
+pub const MAX_ROW_BYTES: usize = 128 << 10;
+
 /// A device number: dense, assigned by the device registry, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNo(pub u32);
@@ -47,6 +52,38 @@ impl PointValue<'_> {
         match self {
             PointValue::Text(text) | PointValue::Json(text) => text.len(),
             _ => 0,
+        }
+    }
+}
+
+/// A [`PointValue`] with its own memory.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum OwnedValue {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+    Json(Box<str>),
+}
+
+impl OwnedValue {
+    pub(crate) fn new(value: PointValue<'_>) -> Self {
+        match value {
+            PointValue::Bool(value) => OwnedValue::Bool(value),
+            PointValue::Int(value) => OwnedValue::Int(value),
+            PointValue::Float(value) => OwnedValue::Float(value),
+            PointValue::Text(text) => OwnedValue::Text(text.into()),
+            PointValue::Json(text) => OwnedValue::Json(text.into()),
+        }
+    }
+
+    pub(crate) fn value(&self) -> PointValue<'_> {
+        match self {
+            OwnedValue::Bool(value) => PointValue::Bool(*value),
+            OwnedValue::Int(value) => PointValue::Int(*value),
+            OwnedValue::Float(value) => PointValue::Float(*value),
+            OwnedValue::Text(text) => PointValue::Text(text),
+            OwnedValue::Json(text) => PointValue::Json(text),
         }
     }
 }

@@ -8,13 +8,14 @@ use crate::column_table::{ColumnFacet, ColumnTable};
 use crate::downsample;
 use crate::error::SeriesError;
 use crate::latest::LatestValues;
-use crate::partition::{index_in_partition, partition_of};
+use crate::lock::lock;
+use crate::partitioning::PARTITION_COUNT;
+use crate::partitioning::{index_in_partition, partition_of};
 use crate::point::{DeviceNo, KeyId, Point, SeriesRow};
 use crate::scan::{ReaderCache, ScanRequest, ScanVisitor, scan};
 use crate::segment::GroupLocation;
-use crate::shared::{MAX_TS, SeriesShared, lock};
+use crate::shared::{MAX_TS, SeriesShared};
 use crate::summary::{IntervalSummary, Intervals};
-use crate::wal::PARTITIONS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowOrder {
@@ -97,7 +98,7 @@ pub(crate) fn range(
 /// Devices that have rows, ascending; some of them may have none left.
 pub(crate) fn devices(shared: &SeriesShared) -> Result<Vec<DeviceNo>, SeriesError> {
     let mut devices = Vec::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..PARTITION_COUNT {
         let files = {
             let part = lock(&shared.partitions[partition].partition);
             let memtables = part
@@ -227,7 +228,7 @@ fn latest_from_segments(
     let list = Arc::new(list);
     let mut part = lock(&shared.partitions[partition_of(device)].partition);
     if part.generation == generation {
-        let max_bytes = shared.config.latest_cache_bytes / PARTITIONS;
+        let max_bytes = shared.config.latest_cache_bytes / PARTITION_COUNT;
         part.latest.put(device.0, Arc::clone(&list), max_bytes);
     }
     Ok(list)

@@ -12,20 +12,22 @@ use crate::directory;
 use crate::error::SeriesOpenError;
 use crate::inspection::Inspection;
 use crate::memtable::{ChunkPool, Memtable};
-use crate::partition::{PartitionStart, index_in_partition};
+use crate::partition::PartitionStart;
+use crate::partitioning::PARTITION_COUNT;
+use crate::partitioning::index_in_partition;
 use crate::point::DeviceNo;
 use crate::segment::Segment;
 use crate::series_marks::ExpectedContents;
 use crate::shared::now_ms;
+use crate::wal::Wal;
 use crate::wal::recovery::{RecoveryBounds, WalRow, WalTruncation, recover_wal};
-use crate::wal::{PARTITIONS, Wal};
 
 pub(crate) struct ReplayedWal {
-    pub(crate) partitions: [PartitionStart; PARTITIONS],
+    pub(crate) partitions: [PartitionStart; PARTITION_COUNT],
     pub(crate) wal: Wal,
-    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) flushed: [u64; PARTITION_COUNT],
     /// The last existing row of each partition; numbers up to that of a later deletion may have been skipped.
-    pub(crate) last_lsn: [u64; PARTITIONS],
+    pub(crate) last_lsn: [u64; PARTITION_COUNT],
     pub(crate) rows: u64,
     pub(crate) truncations: Vec<WalTruncation>,
 }
@@ -35,12 +37,12 @@ pub(crate) fn replay_wal(
     dir: &Path,
     config: &SeriesConfig,
     segments: &[Segment],
-    deletions: [PartitionDeletions; PARTITIONS],
+    deletions: [PartitionDeletions; PARTITION_COUNT],
     (expected, keys): (&ExpectedContents, u32),
     inspection: &mut Inspection,
 ) -> Result<ReplayedWal, SeriesOpenError> {
     let mut flushed = expected.manifest.flushed;
-    let mut highest = [0_u64; PARTITIONS];
+    let mut highest = [0_u64; PARTITION_COUNT];
     for meta in segments.iter().map(|segment| &segment.meta) {
         flushed[meta.partition] = flushed[meta.partition].max(meta.flushed_lsn);
         highest[meta.partition] = highest[meta.partition].max(meta.last_lsn);
@@ -49,7 +51,7 @@ pub(crate) fn replay_wal(
         let lsns = deletions.values().flatten().map(|deletion| deletion.lsn);
         *highest = lsns.fold(*highest, u64::max);
     }
-    let mut tables: [PartitionReplay; PARTITIONS] =
+    let mut tables: [PartitionReplay; PARTITION_COUNT] =
         deletions.map(|deletions| PartitionReplay::new(deletions, config));
     let wal_dir = dir.join(directory::WAL);
     let known = RecoveryBounds {
@@ -60,7 +62,7 @@ pub(crate) fn replay_wal(
     let recovered = recover_wal(&wal_dir, &known, inspection, &mut |row| {
         tables[row.partition].apply_row(&row)
     })?;
-    let mut partition = 0..PARTITIONS;
+    let mut partition = 0..PARTITION_COUNT;
     let parts = tables.map(|table| {
         let partition = partition
             .next()

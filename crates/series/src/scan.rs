@@ -12,11 +12,12 @@ use crate::column_table::{ColumnTable, RowReadBuffers};
 use crate::deletions::Deletion;
 use crate::downsample;
 use crate::error::SeriesError;
+use crate::lock::lock;
 use crate::memtable::DeviceView;
-use crate::partition::{index_in_partition, partition_of};
+use crate::partitioning::{index_in_partition, partition_of};
 use crate::point::{DeviceNo, KeyId};
 use crate::segment::{GroupLocation, Segment, SegmentReader};
-use crate::shared::{SeriesShared, lock};
+use crate::shared::SeriesShared;
 
 /// Files kept open during a scan.
 const MAX_READERS: usize = 64;

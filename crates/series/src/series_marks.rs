@@ -14,8 +14,8 @@ use disk::varint::{VarintReader, put, put_signed};
 use disk::{HighWaterMarks, MARKS_PER_CACHE_LINE_PAIR, MarksFileState};
 
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::partitioning::PARTITION_COUNT;
 use crate::segment::Segment;
-use crate::wal::PARTITIONS;
 
 pub(crate) const MARKS: &str = "marks";
 pub(crate) const MANIFEST: &str = "manifest";
@@ -27,7 +27,7 @@ fn appended_mark_index(partition: usize) -> usize {
     partition * MARKS_PER_CACHE_LINE_PAIR
 }
 const SYNCED: usize = 1;
-const FIRST_LIST_MARK: usize = PARTITIONS * MARKS_PER_CACHE_LINE_PAIR;
+const FIRST_LIST_MARK: usize = PARTITION_COUNT * MARKS_PER_CACHE_LINE_PAIR;
 const KEYS_MARK: usize = FIRST_LIST_MARK;
 const SYNCED_KEYS_MARK: usize = FIRST_LIST_MARK + 1;
 const DELETIONS_MARK: usize = FIRST_LIST_MARK + 2;
@@ -46,7 +46,7 @@ pub(crate) struct ManifestFile {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// Up to this row, all rows of a partition are in segment files, or were deleted or expired since.
-    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) flushed: [u64; PARTITION_COUNT],
     /// Rows in segment files have keys below this number.
     pub(crate) keys: u32,
     /// The number of the next deletion.
@@ -93,7 +93,7 @@ impl Manifest {
         let count = reader.number_up_to(bytes.len())?;
         let mut file = || {
             Some(ManifestFile {
-                partition: reader.number_up_to(PARTITIONS - 1)?,
+                partition: reader.number_up_to(PARTITION_COUNT - 1)?,
                 window: reader.signed()?,
                 id: reader.number()?,
             })
@@ -113,7 +113,7 @@ impl Manifest {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedContents {
     /// The last row of each partition.
-    pub(crate) last_lsn: [u64; PARTITIONS],
+    pub(crate) last_lsn: [u64; PARTITION_COUNT],
     pub(crate) manifest: Manifest,
     pub(crate) keys: u32,
     pub(crate) next_deletion: u64,
@@ -207,7 +207,7 @@ impl SeriesMarks {
     /// Creates the marks from what a start has found, all of which is on disk.
     pub(crate) fn create(
         dir: &Path,
-        last_lsn: [u64; PARTITIONS],
+        last_lsn: [u64; PARTITION_COUNT],
         keys: u32,
         next_deletion: u64,
     ) -> Result<Self, SeriesOpenError> {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_manifest_round_trips_and_changes_are_detected() {
         let manifest = Manifest {
-            flushed: [9; PARTITIONS],
+            flushed: [9; PARTITION_COUNT],
             keys: 300,
             deletions: 4,
             next_file_id: 99,

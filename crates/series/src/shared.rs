@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,17 +12,15 @@ use crate::deletions::Deletions;
 use crate::directory;
 use crate::error::SeriesError;
 use crate::key_dictionary::KeyDictionary;
+use crate::lock::lock;
 use crate::memtable::ChunkPool;
 use crate::partition::Partition;
+use crate::partitioning::PARTITION_COUNT;
 use crate::series_marks::{Manifest, SeriesMarks};
-use crate::wal::{PARTITIONS, Wal};
+use crate::wal::Wal;
 
 /// How long a caller is blocked while the flusher is behind.
 const MAX_HOLD: Duration = Duration::from_secs(5);
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -66,6 +64,9 @@ pub(crate) fn increment(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
+/// Called when rows are as durable as the fsync policy demands.
+pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
+
 /// Completed syncs; numbers ascend.
 #[derive(Default)]
 pub(crate) struct SyncProgress {
@@ -73,12 +74,12 @@ pub(crate) struct SyncProgress {
     /// A caller waits for this sync.
     pub(crate) wanted: u64,
     /// Called when the sync of this number is complete.
-    pub(crate) callbacks: Vec<(u64, crate::append::DurableCallback)>,
+    pub(crate) callbacks: Vec<(u64, DurableCallback)>,
 }
 
 impl SyncProgress {
     /// Removes and returns the callbacks that are due.
-    fn take_due_callbacks(&mut self) -> Vec<crate::append::DurableCallback> {
+    fn take_due_callbacks(&mut self) -> Vec<DurableCallback> {
         let done = self.done;
         let called = self.callbacks.extract_if(.., |(number, _)| *number <= done);
         called.map(|(_, safe)| safe).collect()
@@ -103,7 +104,7 @@ pub(crate) struct SeriesShared {
     pub(crate) config: SeriesConfig,
     pub(crate) keys: KeyDictionary,
     pub(crate) wal: Wal,
-    pub(crate) partitions: [SharedPartition; PARTITIONS],
+    pub(crate) partitions: [SharedPartition; PARTITION_COUNT],
     /// The clock of the rows, set every tick: rows outside the permitted range are rejected.
     pub(crate) clock_ms: AtomicI64,
     pub(crate) oldest_ms: AtomicI64,
@@ -153,8 +154,8 @@ pub(crate) struct SeriesSharedParts {
     pub(crate) config: SeriesConfig,
     pub(crate) keys: KeyDictionary,
     pub(crate) wal: Wal,
-    pub(crate) partitions: [Partition; PARTITIONS],
-    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) partitions: [Partition; PARTITION_COUNT],
+    pub(crate) flushed: [u64; PARTITION_COUNT],
     pub(crate) deletions: Deletions,
     pub(crate) next_file_id: u64,
     pub(crate) lock: File,
@@ -351,7 +352,7 @@ impl SeriesShared {
         called.into_iter().for_each(|safe| safe());
     }
 
-    pub(crate) fn flushed_lsns(&self) -> [u64; PARTITIONS] {
+    pub(crate) fn flushed_lsns(&self) -> [u64; PARTITION_COUNT] {
         std::array::from_fn(|at| self.partitions[at].flushed_lsn.load(Ordering::Acquire))
     }
 }

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use crate::column_values::{ColumnValues, FloatValues, ValueKind};
 use crate::decimal;
 use crate::error::SeriesError;
-use crate::latest::OwnedValue;
+use crate::point::OwnedValue;
 use crate::point::PointValue;
 
 /// An aggregate of the values of an interval.

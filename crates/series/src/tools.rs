@@ -8,10 +8,10 @@ use crate::codec::row_group;
 use crate::config::SeriesConfig;
 use crate::directory;
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::file_operations::sync_dir;
 use crate::inspection::{Inspection, InspectionMode};
 use crate::segment::{GroupLocation, Segment, SegmentMeta, SegmentReader, SegmentWriter};
 use crate::series_marks::{self, Manifest, ManifestFile, SeriesMarks};
-use crate::wal::files::sync_dir;
 use crate::{deletions, key_dictionary, replay};
 
 /// Content of a store, and its damage.

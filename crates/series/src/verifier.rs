@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::SeriesError;
+use crate::lock::lock;
 use crate::segment::{Segment, SegmentReader};
-use crate::shared::{SeriesShared, increment, lock};
+use crate::shared::{SeriesShared, increment};
 
 /// Bytes read between two pauses.
 const BYTES_PER_PAUSE: u64 = 1 << 20;

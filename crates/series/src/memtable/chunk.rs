@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use disk::varint::VarintReader;
 
-use super::Memtable;
+use crate::lock::lock;
 use crate::point::KeyId;
-use crate::shared::lock;
 
 /// No row.
 pub(super) const NONE: u32 = u32::MAX;
@@ -50,13 +49,10 @@ impl ChunkPool {
         lock(&self.chunks).pop()
     }
 
-    /// Takes over the memory of a memtable that has no readers left.
-    pub(crate) fn recycle(&self, memtable: Arc<Memtable>) {
-        let Some(memtable) = Arc::into_inner(memtable) else {
-            return;
-        };
+    /// Takes over the memory of chunks, as far as there is room.
+    pub(super) fn recycle(&self, chunks: impl Iterator<Item = RowChunk>) {
         let mut kept = lock(&self.chunks);
-        for mut chunk in memtable.into_chunks() {
+        for mut chunk in chunks {
             if kept.len() >= self.max_chunks {
                 break;
             }

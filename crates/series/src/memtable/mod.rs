@@ -7,19 +7,19 @@
 //! copies only the last one, and later memtables reuse their memory ([`ChunkPool`]).
 
 mod chunk;
-mod text_dictionary;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cell::{self, EncodingHint};
-use crate::latest::OwnedValue;
-use crate::point::{KeyId, RowPoints};
+use disk::varint;
+
+use crate::cell;
+use crate::encoding_hint::EncodingHint;
+use crate::point::{KeyId, OwnedValue, RowPoints};
+use crate::text_dictionary::TextDictionary;
 
 pub(crate) use chunk::{ChunkPool, DeviceRows, RowChunk};
 use chunk::{NONE, RowPosition};
-use disk::varint;
-pub(crate) use text_dictionary::TextDictionary;
 
 /// Maximum numbers of rows in a chunk and of chunks in a memtable: a row number contains both.
 const MAX_CHUNK_ROWS: usize = 1 << 16;
@@ -318,10 +318,14 @@ impl Memtable {
         }
     }
 
-    fn into_chunks(self) -> impl Iterator<Item = RowChunk> {
-        let full = Arc::into_inner(self.full).unwrap_or_default();
+    /// Returns the memory of the rows to the pool, unless a reader still uses it.
+    pub(crate) fn recycle(self: Arc<Self>, spare: &ChunkPool) {
+        let Some(memtable) = Arc::into_inner(self) else {
+            return;
+        };
+        let full = Arc::into_inner(memtable.full).unwrap_or_default();
         let chunks = full.into_iter().filter_map(Arc::into_inner);
-        chunks.chain([self.open])
+        spare.recycle(chunks.chain([memtable.open]));
     }
 
     /// The rows of a device.
@@ -413,8 +417,8 @@ impl Memtable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::lock;
     use crate::point::{Point, PointValue};
-    use crate::shared::lock;
 
     fn append(table: &mut Memtable, device: u32, ts_ms: i64, points: &[Point<'_>]) {
         let slot = table.slot_or_insert(device, device);
@@ -532,7 +536,7 @@ mod tests {
                 table.push(slot, ts_ms, shape, 1, &[0; 20], &spare);
             }
             assert_eq!(table.full.len(), 20_000 / 389);
-            spare.recycle(Arc::new(table));
+            Arc::new(table).recycle(&spare);
             assert_eq!(lock(&spare.chunks).len(), 4);
         }
         spare.shrink();

@@ -21,7 +21,7 @@ use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use disk::varint::VarintReader;
 
 use crate::error::{SeriesError, SeriesOpenError, io_error};
-use crate::shared::lock;
+use crate::lock::lock;
 
 pub(crate) use reader::SegmentReader;
 pub(crate) use writer::SegmentWriter;
@@ -213,7 +213,7 @@ impl Segment {
 
 fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
     let mut reader = VarintReader::new(footer);
-    let partition = reader.number_up_to(crate::wal::PARTITIONS - 1)?;
+    let partition = reader.number_up_to(crate::partitioning::PARTITION_COUNT - 1)?;
     let mut next = || reader.number();
     let (id, last_lsn, flushed_lsn, rows, points) = (next()?, next()?, next()?, next()?, next()?);
     let (deletions, treated_age_ms, treated_by) = (next()?, next()?, next()?);

@@ -2,44 +2,19 @@
 //! segment files.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
-use memmap2::{MmapMut, MmapOptions};
-
-use super::PARTITIONS;
-use super::block::{BLOCK_BYTES, BlockHead, BlockWriter};
+use super::block::{BLOCK_BYTES, BlockHead};
+use super::block_writer::BlockWriter;
+use super::wal_file::WalFile;
 use crate::error::{SeriesError, io_error};
-
-/// One file.
-pub(crate) struct WalFile {
-    pub(crate) id: u32,
-    pub(crate) path: PathBuf,
-    file: File,
-    bytes: u64,
-    /// Something was written since the last sync began.
-    pub(crate) is_dirty: AtomicBool,
-    /// The last row of each partition in the file; `u64::MAX` while the partition still writes to it.
-    pub(crate) upto: [AtomicU64; PARTITIONS],
-}
-
-impl WalFile {
-    pub(crate) fn new(id: u32, path: PathBuf, file: File, bytes: u64) -> Self {
-        Self {
-            id,
-            path,
-            file,
-            bytes,
-            is_dirty: AtomicBool::new(false),
-            upto: [const { AtomicU64::new(0) }; PARTITIONS],
-        }
-    }
-}
+use crate::lock::lock;
+use crate::partitioning::PARTITION_COUNT;
 
 #[derive(Default)]
 struct WalState {
@@ -62,10 +37,6 @@ pub(crate) struct Wal {
     pub(crate) bytes: AtomicU64,
 }
 
-pub(crate) fn wal_file_path(dir: &Path, id: u32) -> PathBuf {
-    dir.join(format!("{id:010}.wal"))
-}
-
 impl Wal {
     pub(crate) fn new(dir: PathBuf, segment_bytes: u32, kept: Vec<WalFile>, next_id: u32) -> Self {
         let bytes = kept.iter().map(|segment| segment.bytes).sum();
@@ -84,7 +55,7 @@ impl Wal {
     }
 
     fn state(&self) -> MutexGuard<'_, WalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sets the thread that prepares files.
@@ -93,22 +64,9 @@ impl Wal {
     }
 
     fn create(&self, id: u32) -> Result<WalFile, SeriesError> {
-        let path = wal_file_path(&self.dir, id);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path);
-        let file = file.map_err(io_error("make", &path))?;
-        if let Err(error) = allocate(&file, self.segment_bytes) {
-            // The file has no disk space or is unusable; the next attempt creates it again under this number.
-            let _ = fs::remove_file(&path);
-            return Err(io_error("allocate", &path)(error));
-        }
-        sync_dir(&self.dir)?;
+        let file = WalFile::create(&self.dir, id, self.segment_bytes)?;
         self.bytes.fetch_add(self.segment_bytes, Ordering::Relaxed);
-        Ok(WalFile::new(id, path, file, self.segment_bytes))
+        Ok(file)
     }
 
     /// Creates the next file, if there is none and one will be needed.
@@ -165,8 +123,7 @@ impl Wal {
                 .back()
                 .expect("opening a file adds it to the list"),
         );
-        let map = map_block(&segment.file, state.next_block * BLOCK_BYTES as u64)
-            .map_err(io_error("map", &segment.path))?;
+        let map = segment.map_block(state.next_block)?;
         state.next_block += 1;
         segment.upto[usize::from(head.partition)].store(u64::MAX, Ordering::Release);
         Ok(BlockWriter::new(
@@ -202,7 +159,7 @@ impl Wal {
     /// Removes files whose rows are all in segment files.
     pub(crate) fn remove_flushed_files(
         &self,
-        flushed: &[u64; PARTITIONS],
+        flushed: &[u64; PARTITION_COUNT],
     ) -> Result<(), SeriesError> {
         loop {
             let first = {
@@ -229,14 +186,14 @@ impl Wal {
     }
 
     /// The partitions that still need the oldest file.
-    pub(crate) fn pinning_partitions(&self, flushed: &[u64; PARTITIONS]) -> Vec<usize> {
+    pub(crate) fn pinning_partitions(&self, flushed: &[u64; PARTITION_COUNT]) -> Vec<usize> {
         let state = self.state();
         let Some(first) = state.all.front() else {
             return Vec::new();
         };
         let pins =
             |&partition: &usize| first.upto[partition].load(Ordering::Acquire) > flushed[partition];
-        (0..PARTITIONS).filter(pins).collect()
+        (0..PARTITION_COUNT).filter(pins).collect()
     }
 
     pub(crate) fn drop_prepared(&self) {
@@ -247,34 +204,7 @@ impl Wal {
     }
 }
 
-fn map_block(file: &File, offset: u64) -> io::Result<MmapMut> {
-    let mut options = MmapOptions::new();
-    options.offset(offset).len(BLOCK_BYTES);
-    // SAFETY: no other code maps or writes this block: it is allocated once. Its file belongs to this process
-    // alone, as the lock on the directory guarantees. The file may be removed while it is mapped, but is
-    // never truncated. Its space is allocated, so that writes do not fail for lack of disk space.
-    unsafe { options.map_mut(file) }
-}
-
-fn allocate(file: &File, bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        Err(rustix::io::Errno::OPNOTSUPP) => {
-            use std::os::unix::fs::FileExt as _;
-            let zeros = vec![0; BLOCK_BYTES];
-            for at in (0..bytes).step_by(BLOCK_BYTES) {
-                file.write_all_at(&zeros, at)?;
-            }
-        }
-        result => result?,
-    }
-    file.sync_all()
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), SeriesError> {
-    disk::sync_dir(dir).map_err(io_error("force to disk", dir))
-}
-
 /// An unpredictable number from the key source of hash maps.
-pub(crate) fn random_u64() -> u64 {
+fn random_u64() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

@@ -6,12 +6,10 @@
 //! claimed. docs/internals/series.md describes the format.
 
 pub(crate) mod block;
-pub(crate) mod files;
+mod block_writer;
+mod files;
 pub(crate) mod recovery;
+mod wal_file;
 
-pub(crate) use block::{BLOCK_BYTES, BlockWriter};
+pub(crate) use block_writer::{BlockWriter, max_shape_bytes};
 pub(crate) use files::Wal;
-
-/// Number of partitions, which are written independently; see [`partition_of`](crate::partition_of).
-pub(crate) const PARTITIONS: usize = 8;
-const _: () = assert!(PARTITIONS.is_power_of_two());

@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering;
 
 use disk::varint::VarintReader;
 
-use super::PARTITIONS;
 use super::block::{
     BLOCK_BYTES, BLOCK_HEAD, BlockHead, NextRecord, ROW, SHAPE, SYNCED, WORD, later_synced_lsn,
     next_record,
 };
-use super::files::{WalFile, sync_dir, wal_file_path};
+use super::wal_file::{WalFile, wal_file_path};
 use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::file_operations::sync_dir;
 use crate::inspection::Inspection;
+use crate::partitioning::PARTITION_COUNT;
 use crate::point::KeyId;
 
 /// A row of the log: its values begin at `values`.
@@ -48,8 +49,8 @@ pub struct WalTruncation {
 pub(crate) struct RecoveredWal {
     pub(crate) segments: Vec<WalFile>,
     pub(crate) next_id: u32,
-    pub(crate) next_lsn: [u64; PARTITIONS],
-    pub(crate) next_number: [u64; PARTITIONS],
+    pub(crate) next_lsn: [u64; PARTITION_COUNT],
+    pub(crate) next_number: [u64; PARTITION_COUNT],
     pub(crate) truncations: Vec<WalTruncation>,
     pub(crate) rows: u64,
 }
@@ -69,9 +70,9 @@ struct OpenWalFiles {
 /// What the rest of the store knows about the log.
 pub(crate) struct RecoveryBounds {
     /// For each partition, the row up to which all are in segment files.
-    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) flushed: [u64; PARTITION_COUNT],
     /// The last row of each partition that must exist.
-    pub(crate) expected: [u64; PARTITIONS],
+    pub(crate) expected: [u64; PARTITION_COUNT],
     /// Rows have keys below this number.
     pub(crate) keys: u32,
 }
@@ -86,7 +87,7 @@ pub(crate) fn recover_wal(
     let files = open_all(dir, inspection.is_writing())?;
     let flushed = &known.flushed;
     let mut dropped = Vec::new();
-    let mut chains: [Vec<BlockLocation>; PARTITIONS] = Default::default();
+    let mut chains: [Vec<BlockLocation>; PARTITION_COUNT] = Default::default();
     for (segment, file) in files.files.iter().enumerate() {
         let path = &files.paths[segment];
         let broken = find_blocks(file, path, segment, &mut chains, inspection)?;
@@ -96,11 +97,11 @@ pub(crate) fn recover_wal(
         segments: Vec::new(),
         next_id: files.ids.last().map_or(1, |last| last + 1),
         next_lsn: flushed.map(|lsn| lsn + 1),
-        next_number: [1; PARTITIONS],
+        next_number: [1; PARTITION_COUNT],
         truncations: Vec::new(),
         rows: 0,
     };
-    let mut upto = vec![[0; PARTITIONS]; files.files.len()];
+    let mut upto = vec![[0; PARTITION_COUNT]; files.files.len()];
     for (partition, chain) in chains.iter_mut().enumerate() {
         chain.sort_unstable_by_key(|found| found.head.number);
         if let Some(last) = chain.last() {
@@ -194,7 +195,7 @@ fn find_blocks(
     file: &File,
     path: &Path,
     segment: usize,
-    chains: &mut [Vec<BlockLocation>; PARTITIONS],
+    chains: &mut [Vec<BlockLocation>; PARTITION_COUNT],
     inspection: &mut Inspection,
 ) -> Result<Vec<u64>, SeriesOpenError> {
     let mut broken = Vec::new();
@@ -231,7 +232,7 @@ struct BlockChain<'a> {
     partition: usize,
     flushed: u64,
     keys: u32,
-    upto: &'a mut [[u64; PARTITIONS]],
+    upto: &'a mut [[u64; PARTITION_COUNT]],
 }
 
 impl BlockChain<'_> {

@@ -1,4 +1,4 @@
-//! One partition: appends rows.
+//! Writes to a partition: rows and deletions.
 //!
 //! Under the partition's lock a row is written to the write-ahead log and then to the memtable. A full
 //! memtable is frozen and handed to the flusher. Nothing here waits for a disk, except for a block when no
@@ -9,179 +9,18 @@ use std::sync::atomic::Ordering;
 
 use disk::varint;
 
+use super::Partition;
 use crate::cell::{self, MAX_CELL_BYTES};
-use crate::deletions::{Deletion, PartitionDeletions};
+use crate::deletions::Deletion;
 use crate::error::SeriesError;
-use crate::latest::LatestCache;
 use crate::memtable::Memtable;
-use crate::point::{DeviceNo, KeyId, Point, RowPoints};
-use crate::segment::Segment;
+use crate::partitioning::index_in_partition;
+use crate::point::{DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, RowPoints};
 use crate::shared::{SeriesShared, increment};
-use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD, max_shape_bytes};
-use crate::wal::{BlockWriter, PARTITIONS};
-
-/// Maximum number of points in a row.
-pub const MAX_POINTS: usize = 1024;
-/// Maximum encoded size of a row.
-pub const MAX_ROW_BYTES: usize = 128 << 10;
-
-/// Number of partitions. Workers that divide devices with [`partition_of`] do not contend for a partition.
-pub const PARTITION_COUNT: usize = PARTITIONS;
-
-/// The partition of a device. Consecutive numbers are in different partitions, and so are numbers with a
-/// constant step, such as every eighth.
-#[inline]
-pub fn partition_of(device: DeviceNo) -> usize {
-    // The devices of one index are each in another partition.
-    let turned = DeviceNo(index_in_partition(device)).spread();
-    (device.0 ^ turned) as usize % PARTITIONS
-}
-
-pub(crate) fn index_in_partition(device: DeviceNo) -> u32 {
-    device.0 / PARTITIONS as u32
-}
-
-pub(crate) struct Partition {
-    index: usize,
-    pub(crate) active: Memtable,
-    /// Full memtables waiting for their segment files, oldest first.
-    pub(crate) frozen: Vec<Arc<Memtable>>,
-    /// Sorted by window, then from old to young.
-    pub(crate) files: Arc<Vec<Arc<Segment>>>,
-    /// Files that are not known to be on disk, in the order they were written.
-    pub(crate) uncommitted: Vec<Arc<Segment>>,
-    /// Up to this row, all rows are in files.
-    pub(crate) written_lsn: u64,
-    /// Covers rows in segment files only.
-    pub(crate) latest: LatestCache,
-    pub(crate) deletions: PartitionDeletions,
-    /// Changes whenever files or deletions change.
-    pub(crate) generation: u64,
-    /// The last row of the write-ahead log before the first block is claimed.
-    follows_lsn: u64,
-    block: Option<BlockWriter>,
-    next_number: u64,
-    has_claimed: bool,
-    scratch: Vec<u8>,
-}
-
-/// Initial state of a partition.
-#[derive(Default)]
-pub(crate) struct PartitionStart {
-    pub(crate) active: Memtable,
-    pub(crate) frozen: Vec<Arc<Memtable>>,
-    pub(crate) files: Vec<Segment>,
-    pub(crate) deletions: PartitionDeletions,
-    pub(crate) next_number: u64,
-    /// The last row of the write-ahead log.
-    pub(crate) follows_lsn: u64,
-    /// Up to this row, all rows are in segment files.
-    pub(crate) flushed_lsn: u64,
-}
+use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD};
+use crate::wal::{BlockWriter, max_shape_bytes};
 
 impl Partition {
-    pub(crate) fn new(index: usize, start: PartitionStart) -> Self {
-        let PartitionStart {
-            active,
-            frozen,
-            files,
-            deletions,
-            next_number,
-            follows_lsn,
-            flushed_lsn,
-        } = start;
-        let mut part = Self {
-            index,
-            active,
-            frozen,
-            files: Arc::default(),
-            uncommitted: Vec::new(),
-            written_lsn: flushed_lsn,
-            latest: LatestCache::default(),
-            deletions,
-            generation: 0,
-            follows_lsn,
-            block: None,
-            next_number,
-            has_claimed: false,
-            scratch: vec![0; 1024],
-        };
-        part.replace_files(&[], files.into_iter().map(Arc::new));
-        part
-    }
-
-    /// Adds the files written from a memtable that ends with this row.
-    pub(crate) fn add_written_files(&mut self, files: Vec<Segment>, last_lsn: u64) {
-        let files: Vec<Arc<Segment>> = files.into_iter().map(Arc::new).collect();
-        self.uncommitted.extend(files.iter().cloned());
-        self.replace_files(&[], files);
-        self.written_lsn = last_lsn;
-    }
-
-    /// Replaces an uncommitted file with one of the same content.
-    pub(crate) fn replace_file(&mut self, old: &Arc<Segment>, new: Segment) -> Arc<Segment> {
-        let new = Arc::new(new);
-        self.replace_files(&[old.meta.id], [Arc::clone(&new)]);
-        let known = self
-            .uncommitted
-            .iter_mut()
-            .find(|file| Arc::ptr_eq(file, old));
-        if let Some(known) = known {
-            *known = Arc::clone(&new);
-        }
-        new
-    }
-
-    /// Replaces files with others.
-    pub(crate) fn replace_files(
-        &mut self,
-        gone: &[u64],
-        new: impl IntoIterator<Item = Arc<Segment>>,
-    ) {
-        let kept = self
-            .files
-            .iter()
-            .filter(|file| !gone.contains(&file.meta.id))
-            .cloned();
-        let mut files: Vec<Arc<Segment>> = kept.chain(new).collect();
-        files.sort_by_key(|file| (file.meta.window, file.meta.last_lsn, file.meta.id));
-        self.files = Arc::new(files);
-        self.generation += 1;
-    }
-
-    /// Applies these deletions to memory and keeps them for segment files.
-    pub(crate) fn delete(&mut self, shared: &SeriesShared, deletions: &[Deletion]) {
-        for deletion in deletions {
-            let device = DeviceNo(deletion.device);
-            if self.active.has_device(index_in_partition(device)) {
-                match deletion.covers_device() {
-                    true => self.active.remove_device(index_in_partition(device)),
-                    // Frozen rows are filtered when they are read.
-                    false => self.freeze(shared),
-                }
-            }
-            self.latest.remove(deletion.device);
-            self.deletions
-                .entry(deletion.device)
-                .or_default()
-                .push(*deletion);
-        }
-        self.generation += 1;
-    }
-
-    /// Merges the rows of a flushed memtable into the cache of latest values.
-    pub(crate) fn fold_latest(&mut self, memtable: &Memtable) {
-        if self.latest.is_empty() {
-            return;
-        }
-        let devices: Vec<u32> = self.latest.devices().collect();
-        for device in devices {
-            if let Some(newest) = memtable.newest(index_in_partition(DeviceNo(device))) {
-                self.latest.merge_newest(device, &newest);
-            }
-        }
-    }
-
     #[inline]
     pub(crate) fn append(
         &mut self,
@@ -349,6 +188,26 @@ impl Partition {
         self.frozen.push(Arc::new(full));
         SeriesShared::wake(&shared.flusher);
     }
+
+    /// Applies these deletions to memory and keeps them for segment files.
+    pub(crate) fn delete(&mut self, shared: &SeriesShared, deletions: &[Deletion]) {
+        for deletion in deletions {
+            let device = DeviceNo(deletion.device);
+            if self.active.has_device(index_in_partition(device)) {
+                match deletion.covers_device() {
+                    true => self.active.remove_device(index_in_partition(device)),
+                    // Frozen rows are filtered when they are read.
+                    false => self.freeze(shared),
+                }
+            }
+            self.latest.remove(deletion.device);
+            self.deletions
+                .entry(deletion.device)
+                .or_default()
+                .push(*deletion);
+        }
+        self.generation += 1;
+    }
 }
 
 #[cold]
@@ -361,29 +220,4 @@ fn row_size_error(points: usize, bytes: usize) -> SeriesError {
         return too_large(points, "points", MAX_POINTS);
     }
     too_large(bytes, "bytes", MAX_ROW_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn devices_have_distinct_positions_in_a_partition() {
-        let places: HashSet<_> = (0..100_000)
-            .map(|no| (partition_of(DeviceNo(no)), index_in_partition(DeviceNo(no))))
-            .collect();
-        assert_eq!(places.len(), 100_000);
-    }
-
-    #[test]
-    fn numbers_with_a_step_are_in_all_partitions() {
-        for step in [1, 2, 8, 20, 64, 1000, 4096] {
-            let used: HashSet<_> = (0..1000)
-                .map(|at| partition_of(DeviceNo(at * step)))
-                .collect();
-            assert_eq!(used.len(), PARTITION_COUNT, "by {step}");
-        }
-    }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cell::EncodingHint;
+use crate::encoding_hint::EncodingHint;
 
 /// Shorter texts are stored in place; longer ones are rarely repeated.
 const TEXT_LENGTHS: std::ops::RangeInclusive<usize> = 3..=128;
@@ -13,14 +13,14 @@ const MAX_WORDS: usize = 4096;
 #[derive(Default)]
 pub(crate) struct TextDictionary {
     /// Indexed by their numbers, also for readers.
-    pub(super) texts: Arc<Vec<Arc<str>>>,
+    pub(crate) texts: Arc<Vec<Arc<str>>>,
     numbers: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
     /// For each text, the block of the write-ahead log that last defined it.
     defined_in: Vec<u64>,
     /// The current block, and the words still to be defined in it.
     block: u64,
     pub(crate) undefined: Vec<u32>,
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl TextDictionary {
