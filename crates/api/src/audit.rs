@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
 
-use crate::access::{AuthenticationMethod, CallerIdentity, Role, now_ms};
+use crate::access::{AuthenticationMethod, CallerIdentity, Role};
 use crate::call::{self, ApiCall, ListPage};
-use crate::endpoint::{ApiResult, Endpoint, get};
-use crate::objects::{run_on_store, store_problem};
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get};
+use crate::object_store::{run_on_store, store_problem};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{PageCursor, Parameter, ParameterType};
 use crate::state::ApiState;
 

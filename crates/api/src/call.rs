@@ -15,12 +15,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::access::{self, CallerIdentity};
+use crate::access::{self, CallerIdentity, EndpointAccess};
 use crate::connection_tracker::{
     ConnectionPermit, LongRequestKind, LongRequestPermit, RequestPermit,
 };
-use crate::endpoint::{ApiResult, EndpointAccess};
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{PageCursor, QueryParameters};
 use crate::state::ApiState;
 
@@ -251,15 +250,6 @@ pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetai
             path => ProblemDetails::invalid_field(path, detail),
         }
     })
-}
-
-/// Runs a closure that may wait for the disk. If it panics, the error is made by `otherwise`.
-pub(crate) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-    otherwise: &'static str,
-) -> Result<T, ProblemDetails> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| ProblemDetails::unavailable(otherwise))
 }
 
 /// A 200 response with a JSON body.

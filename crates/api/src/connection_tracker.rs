@@ -7,7 +7,7 @@
 //! one that has been idle or sending its head for the longest time.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,6 +15,7 @@ use std::time::Instant;
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use tokio::sync::Notify;
 
+use crate::client_address::address_key;
 use crate::config::HttpConfig;
 use crate::problem_details::ProblemDetails;
 
@@ -481,16 +482,6 @@ impl Drop for LongRequestPermit {
                 }
             }
         }
-    }
-}
-
-/// Key of an address in the per-address limits: a host usually controls its whole IPv6 /64 network.
-pub(crate) fn address_key(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(
-            address.to_bits() & !u128::from(u64::MAX),
-        )),
-        other => other,
     }
 }
 

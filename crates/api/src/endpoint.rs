@@ -7,38 +7,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::http::Method;
-use axum::response::Response;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::access::Role;
+use crate::access::{EndpointAccess, Role};
 use crate::call::ApiCall;
 use crate::connection_tracker::RequestClass;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::ApiResult;
 use crate::query_parameters::{AFTER, LIMIT, Parameter};
 
-pub(crate) type ApiResult = Result<Response, ProblemDetails>;
 type Handler =
     Arc<dyn Fn(ApiCall) -> Pin<Box<dyn Future<Output = ApiResult> + Send>> + Send + Sync>;
 /// Generates the schema of a type when it is needed.
 pub(crate) type SchemaFn = Arc<dyn Fn(&mut SchemaGenerator) -> Value + Send + Sync>;
-
-/// Who may call an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EndpointAccess {
-    /// Everybody.
-    Open,
-    /// Everybody if the setting `http.metrics_access` allows it, otherwise viewers.
-    Metrics,
-    /// Everybody if the setting `http.docs_access` allows it, otherwise viewers.
-    Docs,
-    /// A caller with the secret of the requested source; the handler checks it.
-    Source,
-    /// A caller with the access token of a device in the path; the handler checks it.
-    Device,
-    /// Operators and API keys with this role or a higher one.
-    Role(Role),
-}
 
 pub(crate) struct Endpoint {
     pub(crate) method: Method,

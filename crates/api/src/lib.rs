@@ -7,8 +7,10 @@
 mod access;
 mod alarm_backend;
 mod audit;
+mod blocking;
 mod call;
 mod client_address;
+mod clock;
 mod command_backend;
 mod config;
 mod connection_tracker;
@@ -19,6 +21,7 @@ mod endpoint;
 mod fleet_backend;
 mod landing_page;
 mod node_backend;
+mod object_store;
 mod objects;
 mod openapi;
 mod origin_guard;
@@ -34,9 +37,9 @@ mod socket;
 mod state;
 mod telemetry_backend;
 
-pub use access::new_local_token;
 pub use access::{
     FirstOperator, FirstOperatorError, RandomSourceError, Role, ensure_first_operator,
+    new_local_token,
 };
 pub use alarm_backend::{
     AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate, NoAlarmBackend,

@@ -4,8 +4,8 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::access::Role;
-use crate::endpoint::{ContentSpec, Endpoint, EndpointAccess, ResponseSpec};
+use crate::access::EndpointAccess;
+use crate::endpoint::{ContentSpec, Endpoint, ResponseSpec};
 use crate::problem_details;
 
 /// The tags in the order of the documentation, each with a description.
@@ -297,14 +297,4 @@ fn problem_responses(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
         "The node does not answer in time, or the operation is not possible now.",
     ));
     problems
-}
-
-impl Role {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
 }

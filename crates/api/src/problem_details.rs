@@ -5,6 +5,9 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+/// The response to a request, or an error response.
+pub(crate) type ApiResult = Result<Response, ProblemDetails>;
+
 /// An error response. Every error of the API has this form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProblemDetails {

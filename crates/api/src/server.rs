@@ -24,12 +24,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
-use crate::access::AccessState;
+use crate::access::{API_KEY_KIND, AccessState, OPERATOR_KIND};
 use crate::call::LongLivedFlag;
 use crate::client_address::{ForwardedHeader, TrustedProxies};
 use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
-use crate::objects::{api_key, operator};
 use crate::openapi;
 use crate::resources::node::VERSION;
 use crate::resources::openapi_page;
@@ -166,7 +165,7 @@ fn router(
     });
     let revoking = Arc::downgrade(&app);
     app.objects.observe_changes(Box::new(move |change| {
-        let is_of_access = [operator::KIND, api_key::KIND].contains(&change.kind.as_str());
+        let is_of_access = [OPERATOR_KIND, API_KEY_KIND].contains(&change.kind.as_str());
         if let Some(app) = revoking.upgrade().filter(|_| is_of_access) {
             app.access.notify_revocation();
         }

@@ -3,8 +3,9 @@
 
 use store::{ExpectedVersion, Objects};
 
-use super::{Role, password, secret};
-use crate::objects::operator;
+use super::role::Role;
+use super::stored_credentials::{OPERATOR_KIND, StoredOperator};
+use super::{password, secret};
 
 /// Name of the operator that the first start creates.
 const FIRST_OPERATOR: &str = "admin";
@@ -32,11 +33,11 @@ pub enum FirstOperatorError {
 pub fn ensure_first_operator(
     objects: &Objects,
 ) -> Result<Option<FirstOperator>, FirstOperatorError> {
-    if !objects.list(operator::KIND, None, 1)?.is_empty() {
+    if !objects.list(OPERATOR_KIND, None, 1)?.is_empty() {
         return Ok(None);
     }
     let password = secret::random_password()?;
-    let stored = operator::StoredOperator {
+    let stored = StoredOperator {
         role: Role::Admin,
         enabled: true,
         description: "Created at the first start".into(),
@@ -45,7 +46,7 @@ pub fn ensure_first_operator(
     };
     let value = serde_json::to_value(stored).expect("its fields are plain");
     objects.put(
-        operator::KIND,
+        OPERATOR_KIND,
         FIRST_OPERATOR,
         value,
         ExpectedVersion::Absent,

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::client_address::address_key;
 use crate::config::SharedHttpConfig;
-use crate::connection_tracker::address_key;
 
 /// Maximum number of addresses, names and pairs remembered; beyond it the one with the oldest
 /// failure is forgotten.

@@ -3,7 +3,7 @@
 use auth::password::HashError;
 use tokio::sync::Semaphore;
 
-use crate::call;
+use crate::blocking::run_blocking;
 use crate::problem_details::ProblemDetails;
 
 /// Maximum number of concurrent hashes: each uses a core and 19 MiB for about 20 ms.
@@ -54,7 +54,7 @@ impl PasswordHasher {
             .acquire()
             .await
             .expect("the semaphore is never closed");
-        call::run_blocking(work, "Passwords cannot be checked now.").await
+        run_blocking(work, "Passwords cannot be checked now.").await
     }
 }
 

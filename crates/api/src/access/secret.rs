@@ -16,6 +16,11 @@ use serde_json::{Value, json};
 #[error("the system's random number generator failed")]
 pub struct RandomSourceError;
 
+/// Generates the token for the data directory, valid until the node stops.
+pub fn new_local_token() -> Result<String, RandomSourceError> {
+    random_secret()
+}
+
 /// 256 random bits as text.
 pub(crate) fn random_secret() -> Result<String, RandomSourceError> {
     random_text::<32>()

@@ -6,26 +6,16 @@ use serde_json::{Map, Value};
 use store::Objects;
 
 use super::credential_holder::{self, check_description, yes};
-use super::{ObjectKind, ObjectKindNames, PrepareFuture, PreparedObject};
-use crate::access::{Role, SecretHash, random_secret};
-use crate::call;
+use super::kind_names::ObjectKindNames;
+use super::object_kind::{ObjectKind, PrepareFuture, PreparedObject};
+use crate::access::{API_KEY_KIND, Role, SecretHash, StoredApiKey, random_secret};
+use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
-pub(crate) const KIND: &str = "api_key";
 const MAX_KEYS: usize = 10_000;
 /// The field of [`StoredApiKey`] that is never shown.
 const SECRET_FIELD: &str = "secret_hash";
-
-/// The stored form.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct StoredApiKey {
-    pub(crate) role: Role,
-    pub(crate) enabled: bool,
-    pub(crate) description: String,
-    pub(crate) expires_at_ms: Option<u64>,
-    pub(crate) secret_hash: SecretHash,
-}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -53,7 +43,7 @@ struct ApiKeyView<'a> {
 pub(crate) struct ApiKeys;
 
 const NAMES: ObjectKindNames = ObjectKindNames {
-    kind: KIND,
+    kind: API_KEY_KIND,
     path: "api-keys",
     singular: "an API key",
     plural: "API keys",
@@ -90,7 +80,7 @@ impl ObjectKind for ApiKeys {
         current: Option<&'a Value>,
     ) -> PrepareFuture<'a> {
         Box::pin(async move {
-            let input: ApiKeyInput = call::parse(input)?;
+            let input: ApiKeyInput = parse(input)?;
             check_description(&input.description)?;
             if id.contains(':') {
                 let detail =

@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use store::{Object, Objects};
 
-use super::{ObjectKindNames, store_problem};
+use super::kind_names::ObjectKindNames;
+use crate::object_store::store_problem;
 use crate::problem_details::ProblemDetails;
 
 const MAX_DESCRIPTION_CHARS: u32 = 1000;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
 
-use super::ObjectKind;
+use super::object_kind::ObjectKind;
 use crate::endpoint::SchemaFn;
+use crate::object_store::MAX_ID_BYTES;
 
 /// The response of a GET.
 pub(super) fn view_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
@@ -99,7 +100,7 @@ fn add_property(schema: &mut Value, name: &str, property: Value, is_required: bo
 
 fn add_id(kind: &dyn ObjectKind, schema: &mut Value, is_required: bool) {
     let property = json!({
-        "type": "string", "minLength": 1, "maxLength": super::MAX_ID_BYTES,
+        "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES,
         "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
     });
     add_property(schema, kind.names().id_field, property, is_required);

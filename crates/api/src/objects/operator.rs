@@ -6,26 +6,16 @@ use serde_json::Value;
 use store::Objects;
 
 use super::credential_holder::{self, check_description, yes};
-use super::{ObjectKind, ObjectKindNames, PrepareFuture};
-use crate::access::Role;
-use crate::call;
+use super::kind_names::ObjectKindNames;
+use super::object_kind::{ObjectKind, PrepareFuture};
+use crate::access::{OPERATOR_KIND, Role, StoredOperator, check_password};
+use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
-pub(crate) const KIND: &str = "operator";
 const MAX_OPERATORS: usize = 1000;
 /// The field of [`StoredOperator`] that is never shown.
 const SECRET_FIELD: &str = "password_hash";
-
-/// The stored form.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct StoredOperator {
-    pub(crate) role: Role,
-    pub(crate) enabled: bool,
-    pub(crate) description: String,
-    /// `$argon2id$...`
-    pub(crate) password_hash: String,
-}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -53,7 +43,7 @@ struct OperatorView<'a> {
 pub(crate) struct Operators;
 
 const NAMES: ObjectKindNames = ObjectKindNames {
-    kind: KIND,
+    kind: OPERATOR_KIND,
     path: "operators",
     singular: "an operator",
     plural: "operators",
@@ -83,14 +73,14 @@ impl ObjectKind for Operators {
         current: Option<&'a Value>,
     ) -> PrepareFuture<'a> {
         Box::pin(async move {
-            let input: OperatorInput = call::parse(input)?;
+            let input: OperatorInput = parse(input)?;
             check_description(&input.description)?;
             let password_hash = match (
                 input.password,
                 credential_holder::existing_secret(current, SECRET_FIELD),
             ) {
                 (Some(password), _) => {
-                    crate::access::check_password(&password)?;
+                    check_password(&password)?;
                     app.access.passwords.hash(password).await?
                 }
                 (None, Some(kept)) => kept,

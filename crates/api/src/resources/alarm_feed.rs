@@ -7,14 +7,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
+use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
-use crate::access::now_ms;
 use crate::alarm_backend::AlarmUpdate;
 use crate::call::ApiCall;
-use crate::endpoint::ApiResult;
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// The filter of one subscriber.
 struct AlarmFeedFilter {

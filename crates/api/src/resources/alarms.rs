@@ -2,40 +2,25 @@
 //! alarm rules of devices are part of their products.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::alarm_feed;
+use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use crate::access::Role;
-use crate::alarm_backend::{AlarmBackend, AlarmBackendError, AlarmQuery};
+use crate::alarm_backend::AlarmQuery;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post, put};
-use crate::problem_details::ProblemDetails;
-use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
-use crate::state::ApiState;
+use crate::endpoint::{Endpoint, delete, get, post, put};
+use crate::problem_details::{ApiResult, ProblemDetails};
+use crate::query_parameters::{Parameter, ParameterType, time_parameter};
 
-pub(super) const DEVICE: Parameter = text_parameter(
-    "device",
-    "Device id; also includes alarms propagated to the device.",
-);
-pub(super) const PRODUCT: Parameter = text_parameter(
-    "product",
-    "Product id; `$platform`: alarms of the node itself.",
-);
-pub(super) const TYPE: Parameter = text_parameter("type", "Alarm type.");
 const STATE: Parameter = Parameter {
     name: "state",
     description: "Alarm states, separated by commas.",
     shape: ParameterType::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
-};
-pub(super) const SEVERITY: Parameter = Parameter {
-    name: "severity",
-    description: "Severities, separated by commas.",
-    shape: ParameterType::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
 };
 const FROM: Parameter = time_parameter(
     "from_ms",
@@ -234,31 +219,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .summary("Restore the default rules of platform alarms")
         .response::<PlatformAlarmRules>(200, "The rules in effect."),
     ]
-}
-
-pub(super) fn to_problem(error: AlarmBackendError) -> ProblemDetails {
-    match error {
-        AlarmBackendError::NotFound(detail) => ProblemDetails::not_found(detail),
-        AlarmBackendError::Conflict(detail) => ProblemDetails::conflict(detail),
-        AlarmBackendError::Field { field, detail } if field.is_empty() => {
-            ProblemDetails::unprocessable(detail)
-        }
-        AlarmBackendError::Field { field, detail } => {
-            ProblemDetails::invalid_field(&field, format!("{field}: {detail}."))
-        }
-        AlarmBackendError::Unavailable(detail) => ProblemDetails::unavailable(detail),
-    }
-}
-
-/// Runs a query on a thread that may read the disk.
-pub(super) async fn run_blocking<T: Send + 'static>(
-    app: &ApiState,
-    question: impl FnOnce(&dyn AlarmBackend) -> Result<T, AlarmBackendError> + Send + 'static,
-) -> Result<T, ProblemDetails> {
-    let tools = Arc::clone(&app.alarm_backend);
-    let asked =
-        call::run_blocking(move || question(&*tools), "The alarms cannot be read now.").await?;
-    asked.map_err(to_problem)
 }
 
 pub(super) fn alarm_not_found(id: &str) -> ProblemDetails {

@@ -2,8 +2,9 @@
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::endpoint::{Endpoint, get};
 use crate::node_backend::AuthenticatorInfo;
+use crate::problem_details::ApiResult;
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![

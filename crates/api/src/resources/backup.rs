@@ -9,9 +9,9 @@ use store::{ImportError, ImportMode};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, post};
-use crate::objects::{run_on_store, store_problem};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::object_store::{run_on_store, store_problem};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
 const MEDIA_TYPE: &str = "application/x-ndjson";

@@ -5,8 +5,8 @@ use broker::info::{ClientInfo, ListQuery};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, PageCursor, USERNAME};
 
 pub(super) const ABOUT_CLIENT_ID: &str = "Client id, percent-encoded.";

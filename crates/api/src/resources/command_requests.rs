@@ -12,8 +12,8 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::ApiCall;
 use crate::command_backend::{CommandOperation, CommandReceipt, CommandRequest};
-use crate::endpoint::{ApiResult, Endpoint, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Maximum number of retries of one command.
 const MAX_RETRIES: u32 = 10;

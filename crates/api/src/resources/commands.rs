@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use super::devices::to_problem;
 use crate::access::Role;
 use crate::audit;
+use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::command_backend::{CommandBackend, CommandQuery};
 use crate::device_backend::DeviceBackendError;
-use crate::endpoint::{ApiResult, Endpoint, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::state::ApiState;
 
@@ -122,7 +123,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&dyn CommandBackend) -> Result<T, DeviceBackendError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let tools = Arc::clone(&app.command_backend);
-    let asked = call::run_blocking(
+    let asked = blocking::run_blocking(
         move || question(&*tools),
         "The commands cannot be read now.",
     )

@@ -5,12 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::access::Role;
+use crate::access::{EndpointAccess, Role};
 use crate::audit;
 use crate::call::{self, ApiCall, ListPage};
 use crate::connector_backend::SourcePushError;
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
 /// A connector type.

@@ -8,7 +8,8 @@ use super::devices::{fields_of, run_blocking};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, put};
+use crate::endpoint::{Endpoint, get, put};
+use crate::problem_details::ApiResult;
 
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]

@@ -9,7 +9,8 @@ use super::telemetry_query::{FROM_MS, TO_MS};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::device_backend::DeviceEventQuery;
-use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 
 const DEFAULT_EVENTS: u64 = 100;

@@ -9,7 +9,8 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::device_backend::DeviceBackendError;
-use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 
 /// Maximum size of one piece of an import, in bytes.

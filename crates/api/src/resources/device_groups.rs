@@ -6,11 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::Role;
+use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::device_backend::DeviceBackendError;
-use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::endpoint::{Endpoint, get};
 use crate::fleet_backend::FleetBackend;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::state::ApiState;
 
 use super::devices::{self, Device};
@@ -61,7 +62,8 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, ProblemDetails> {
     let tools = Arc::clone(&app.fleet_backend);
     let asked =
-        call::run_blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+        blocking::run_blocking(move || question(&*tools), "The devices cannot be read now.")
+            .await?;
     asked.map_err(devices::to_problem)
 }
 

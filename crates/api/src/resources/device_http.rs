@@ -10,13 +10,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::access::EndpointAccess;
+use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::connection_tracker::LongRequestKind;
 use crate::device_http_backend::{
     DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
 };
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
 const CLIENT_KEYS: Parameter = Parameter {
@@ -182,7 +184,7 @@ async fn run_blocking<T: Send + 'static>(
     };
     let door = app.device_http_backend.clone();
     let ask = move || question(&*door, &knock);
-    let asked = call::run_blocking(ask, "The request cannot be processed now.").await?;
+    let asked = blocking::run_blocking(ask, "The request cannot be processed now.").await?;
     if let Err(DeviceHttpError::UnknownDevice) = &asked {
         // A device that exists is served regardless of the failures of others at its address.
         let attempts = &app.access.attempts;

@@ -12,11 +12,12 @@ use serde_json::{Map, Value};
 
 use crate::access::Role;
 use crate::audit;
+use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery, DeviceView};
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post, put};
+use crate::endpoint::{Endpoint, delete, get, post, put};
 use crate::objects::Preconditions;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 use crate::state::ApiState;
 
@@ -236,7 +237,8 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, ProblemDetails> {
     let tools = Arc::clone(&app.device_backend);
     let asked =
-        call::run_blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+        blocking::run_blocking(move || question(&*tools), "The devices cannot be read now.")
+            .await?;
     asked.map_err(to_problem)
 }
 

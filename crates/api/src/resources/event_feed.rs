@@ -12,8 +12,8 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;
 
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem, delayed_interval};
-use crate::access::now_ms;
 use crate::call::ApiCall;
+use crate::clock::now_ms;
 use crate::connection_tracker::LongRequestPermit;
 use crate::state::ApiState;
 

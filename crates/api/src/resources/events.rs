@@ -12,8 +12,8 @@ use super::websocket;
 use crate::access::{AuthenticationMethod, Role};
 use crate::call::{ApiCall, text_response};
 use crate::connection_tracker::{LongRequestKind, LongRequestPermit};
-use crate::endpoint::{ApiResult, Endpoint, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, Parameter, ParameterType};
 
 const DEFAULT_STATS_INTERVAL_S: u64 = 10;

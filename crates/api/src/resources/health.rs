@@ -7,9 +7,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::node::VERSION;
+use crate::access::EndpointAccess;
 use crate::call::{ApiCall, text_response};
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get};
-use crate::{landing_page, process_metrics, prometheus};
+use crate::endpoint::{Endpoint, get};
+use crate::landing_page;
+use crate::problem_details::ApiResult;
+use crate::process_metrics;
+use crate::prometheus;
 
 #[derive(Serialize, JsonSchema)]
 struct Readiness {

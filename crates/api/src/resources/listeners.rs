@@ -8,8 +8,8 @@ use serde::Deserialize;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

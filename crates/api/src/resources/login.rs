@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use store::ExpectedVersion;
 
 use crate::access::{
-    self, AuthenticationMethod, Role, SecretHash, TokenFamily, TokenOwner, check_password, now_ms,
-    random_secret,
+    self, AuthenticationMethod, EndpointAccess, OPERATOR_KIND, Role, SecretHash, StoredOperator,
+    TokenFamily, TokenOwner, check_password, random_secret,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post, put};
-use crate::objects::{self, operator};
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get, post, put};
+use crate::object_store::{load_object, run_on_store, store_problem};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -140,12 +141,10 @@ async fn verify_operator(
     call: &ApiCall,
     username: &str,
     password: String,
-) -> Result<Option<operator::StoredOperator>, ProblemDetails> {
+) -> Result<Option<StoredOperator>, ProblemDetails> {
     let gatekeeper = &call.app.access;
     check_not_locked_out(call, username)?;
-    let operator =
-        objects::load_object::<operator::StoredOperator>(&call.app, operator::KIND, username)
-            .await?;
+    let operator = load_object::<StoredOperator>(&call.app, OPERATOR_KIND, username).await?;
     let operator = operator.filter(|operator| operator.enabled);
     let hash = operator
         .as_ref()
@@ -229,7 +228,7 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
         return Err(ProblemDetails::invalid_field("current_password", detail));
     };
     let password_hash = call.app.access.passwords.hash(password).await?;
-    let changed = operator::StoredOperator {
+    let changed = StoredOperator {
         password_hash,
         ..operator
     };
@@ -237,17 +236,17 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
     {
         let _changing = call.app.changing.lock().await;
         let name = username.clone();
-        objects::run_on_store(&call.app, move |objects| {
-            let current = objects.get(operator::KIND, &name)?;
+        run_on_store(&call.app, move |objects| {
+            let current = objects.get(OPERATOR_KIND, &name)?;
             let Some(current) = current else {
                 return Ok(false);
             };
             let expected = ExpectedVersion::Version(current.version);
-            let put = objects.put(operator::KIND, &name, value, expected);
+            let put = objects.put(OPERATOR_KIND, &name, value, expected);
             Ok(put.is_ok())
         })
         .await?
-        .map_err(|error| objects::store_problem(&error))?
+        .map_err(|error| store_problem(&error))?
         .then_some(())
         .ok_or_else(|| {
             ProblemDetails::conflict("The operator was changed meanwhile; try again.")

@@ -2,6 +2,7 @@
 //! route table.
 
 mod alarm_feed;
+mod alarm_query;
 pub(crate) mod alarms;
 pub(crate) mod authenticators;
 pub(crate) mod backup;

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::ApiResult;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 

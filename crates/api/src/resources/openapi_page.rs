@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::access::EndpointAccess;
 use crate::call::{ApiCall, text_response};
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get};
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::ApiResult;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
     color-scheme:light dark}code,pre{font-family:ui-monospace,monospace;font-size:.92em}pre{overflow:auto;padding:.6em;\

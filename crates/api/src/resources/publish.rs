@@ -8,8 +8,8 @@ use super::message_json::MessageInput;
 use super::publish_problem;
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 const MAX_BATCH: usize = 1000;
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 use super::connectors::page_by_name;
 

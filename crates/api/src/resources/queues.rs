@@ -9,8 +9,8 @@ use super::session_not_found;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
 /// A message in a session queue.

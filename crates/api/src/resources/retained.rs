@@ -7,8 +7,8 @@ use super::publish_problem;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MATCHES_FILTER, PageCursor};
 
 const ABOUT_TOPIC: &str = "The topic, percent-encoded: `plant%2F7%2Ftemperature`.";

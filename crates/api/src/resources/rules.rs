@@ -10,11 +10,13 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
-use crate::access::{Role, now_ms};
+use crate::access::Role;
+use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get, post};
 use crate::objects::ObjectValidationError;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
 /// A rule and an event to test it on. Nothing is published, and sinks receive nothing.
@@ -178,7 +180,7 @@ async fn test(mut call: ApiCall) -> ApiResult {
     let event = serde_json::to_value(event).unwrap_or_default();
     let tools = call.app.rule_backend.clone();
     let test = move || tools.test_rule(&Value::Object(rule), &event);
-    let tested = call::run_blocking(test, "The rule cannot be tested now.").await?;
+    let tested = run_blocking(test, "The rule cannot be tested now.").await?;
     call::json_response(tested.map_err(|error| validation_problem("rule", &error))?)
 }
 

@@ -7,8 +7,8 @@ use super::session_not_found;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, USERNAME};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {

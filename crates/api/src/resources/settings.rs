@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, put};
+use crate::endpoint::{Endpoint, get, put};
 use crate::node_backend::{SettingChangeError, SettingInfo};
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
 const KEY_CONTAINS: Parameter = Parameter {

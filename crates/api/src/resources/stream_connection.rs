@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::access::{self, now_ms};
+use crate::access::{self, EndpointAccess};
 use crate::call::ApiCall;
+use crate::clock::now_ms;
 use crate::connection_tracker::LongRequestPermit;
-use crate::endpoint::EndpointAccess;
 use crate::state::ApiState;
 
 /// Idle time after which a keep-alive is sent and the credentials are checked again.

@@ -10,8 +10,8 @@ use super::{publish_problem, session_not_found};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     CLIENT_ID, CLIENT_ID_CONTAINS, MATCHES_TOPIC, PageCursor, TOPIC_FILTER,
 };

@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::telemetry_export;
-use super::telemetry_feed;
 use super::telemetry_query::{FROM_MS, KEYS, TO_MS, keys, run_blocking, time_range};
+use super::{telemetry_export, telemetry_feed};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get};
+use crate::endpoint::{Endpoint, delete, get};
+use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::telemetry_backend::{DeviceRejectionList, RowQuery};
 

@@ -10,8 +10,7 @@ use tokio::sync::mpsc;
 
 use super::telemetry_query::{keys, time_range, to_problem};
 use crate::call::{ApiCall, text_response};
-use crate::endpoint::ApiResult;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError};
 

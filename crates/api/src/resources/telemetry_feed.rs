@@ -8,8 +8,7 @@ use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use super::telemetry_query::{keys, run_blocking};
 use crate::call::ApiCall;
-use crate::endpoint::ApiResult;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::telemetry_backend::{LiveTelemetryItem, LiveTelemetryStream};
 

@@ -6,10 +6,11 @@ use serde_json::{Map, Value};
 
 use super::device_groups;
 use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
-use crate::access::{Role, now_ms};
+use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     MAX_TIME_MS, Parameter, ParameterType, text_parameter, time_parameter,
 };

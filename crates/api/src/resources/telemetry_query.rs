@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::call::{self, ApiCall};
+use crate::blocking;
+use crate::call::ApiCall;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{MAX_TIME_MS, Parameter, text_parameter, time_parameter};
 use crate::state::ApiState;
@@ -95,7 +96,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&dyn TelemetryBackend) -> Result<T, TelemetryBackendError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let tools = app.telemetry_backend.clone();
-    let asked = call::run_blocking(
+    let asked = blocking::run_blocking(
         move || question(&*tools),
         "The telemetry cannot be read now.",
     );

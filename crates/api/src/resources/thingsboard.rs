@@ -7,10 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::devices;
 use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
-use crate::access::{Role, now_ms};
+use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, get};
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 use crate::telemetry_backend::{
     CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, RowQuery,

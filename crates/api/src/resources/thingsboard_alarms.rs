@@ -6,14 +6,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::alarms::{alarm_id, alarm_not_found, run_blocking};
+use super::alarm_query::run_blocking;
+use super::alarms::{alarm_id, alarm_not_found};
 use super::thingsboard_devices::EntityId;
 use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::Role;
 use crate::alarm_backend::{AlarmBackend, AlarmBackendError, AlarmQuery};
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, delete, get, post};
+use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
 
 const SEARCH_STATUS: Parameter = Parameter {

@@ -16,9 +16,9 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery};
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, delete, get, post};
 use crate::objects::{self, BackendObjectKind};
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 
 const NAME: Parameter = text_parameter(

@@ -11,13 +11,14 @@ use serde_json::json;
 use super::login::{VerifiedLogin, verify_credentials};
 use super::thingsboard_devices::EntityId;
 use crate::access::{
-    CallerIdentity, LoginRecord, RandomSourceError, Role, SecretHash, find_login_holder, now_ms,
-    readable_token,
+    CallerIdentity, EndpointAccess, LoginRecord, RandomSourceError, Role, SecretHash,
+    find_login_holder, readable_token,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::clock::now_ms;
+use crate::endpoint::{Endpoint, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Number of valid tokens per login: programs request the next token while they use the previous
 /// one.

@@ -10,13 +10,14 @@ use super::command_requests::{SentCommand, send_and_wait};
 use super::commands::{command_id, run_blocking};
 use super::thingsboard_devices::EntityId;
 use super::thingsboard_paging::{PAGING, PageData, PageNumber};
-use crate::access::{Role, now_ms};
+use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
+use crate::clock::now_ms;
 use crate::command_backend::{CommandOperation, CommandQuery, CommandRequest};
 use crate::device_backend::DeviceBackendError;
-use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, get, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
 /// A call in ThingsBoard's form. Other fields are ignored.

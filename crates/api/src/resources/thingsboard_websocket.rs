@@ -20,11 +20,11 @@ use ws::{Decoder, Opcode};
 use super::stream_connection::StreamConnection;
 use super::thingsboard_subscriptions::{BAD_REQUEST, Request, Subscription, refusal};
 use super::websocket::{self, READ_BUFFER_BYTES, Socket};
-use crate::access::{self, AuthenticationMethod, Role};
+use crate::access::{self, AuthenticationMethod, EndpointAccess, Role};
 use crate::call::ApiCall;
 use crate::connection_tracker::{ConnectionPermit, LongRequestKind, LongRequestPermit};
-use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, get};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, text_parameter};
 use crate::state::ApiState;
 

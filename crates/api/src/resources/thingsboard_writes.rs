@@ -9,10 +9,11 @@ use super::devices::{fields_of, run_blocking};
 use super::telemetry_query::{self, KEYS};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, ApiCall};
+use crate::blocking;
+use crate::call::ApiCall;
 use crate::device_http_backend::DeviceHttpError;
-use crate::endpoint::{ApiResult, Endpoint, delete, post};
-use crate::problem_details::ProblemDetails;
+use crate::endpoint::{Endpoint, delete, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 
 const ALL_DATA: Parameter = Parameter {
@@ -167,7 +168,7 @@ async fn store_telemetry(mut call: ApiCall) -> ApiResult {
         call.app.device_http_backend.clone(),
         call.path("id").to_owned(),
     );
-    let stored = call::run_blocking(
+    let stored = blocking::run_blocking(
         move || door.store_telemetry(&id, &body),
         "The telemetry cannot be stored now.",
     );

@@ -14,8 +14,7 @@ use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
 
 use super::stream_connection::{ItemStream, StreamItem};
 use crate::call::ApiCall;
-use crate::endpoint::ApiResult;
-use crate::problem_details::ProblemDetails;
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Time after which a client that does not read an event is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

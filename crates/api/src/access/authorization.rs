@@ -1,0 +1,207 @@
+//! Authentication of callers and authorisation of requests.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+
+use super::basic;
+use super::caller_identity::{AuthenticationMethod, CallerIdentity};
+use super::endpoint_access::EndpointAccess;
+use super::role::Role;
+use super::secret::SecretHash;
+use super::stored_credentials::{API_KEY_KIND, OPERATOR_KIND, StoredApiKey, StoredOperator};
+use super::tokens::{LoginRecord, TokenOwner};
+use crate::clock::now_ms;
+use crate::object_store::load_object;
+use crate::problem_details::ProblemDetails;
+use crate::state::ApiState;
+
+/// ThingsBoard's clients send their token in this header, so that a proxy can use the Authorization
+/// header itself.
+const X_AUTHORIZATION: HeaderName = HeaderName::from_static("x-authorization");
+
+/// The header with the credentials for this API.
+pub(crate) fn credentials_header(
+    headers: &HeaderMap,
+) -> Result<Option<&HeaderValue>, ProblemDetails> {
+    for name in [X_AUTHORIZATION, header::AUTHORIZATION] {
+        let mut fields = headers.get_all(&name).iter();
+        let Some(field) = fields.next() else {
+            continue;
+        };
+        if fields.next().is_some() {
+            let detail = format!("The request has more than one {name} header.");
+            return Err(ProblemDetails::unauthorized(detail));
+        }
+        return Ok(Some(field));
+    }
+    Ok(None)
+}
+
+/// Authenticates the caller and checks that it may use a route.
+pub(crate) async fn authorize(
+    app: &ApiState,
+    access: EndpointAccess,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<CallerIdentity, ProblemDetails> {
+    let needed = match access {
+        EndpointAccess::Open => {
+            // Wrong credentials do not lock a caller out of an open route.
+            let known = authorize_caller(app, headers, from).await;
+            return Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()));
+        }
+        // The caller uses credentials of a source or device, which the handler checks.
+        EndpointAccess::Source | EndpointAccess::Device => return Ok(CallerIdentity::anonymous()),
+        EndpointAccess::Metrics if app.is_open(app.config.get().metrics_access) => {
+            return Ok(CallerIdentity::anonymous());
+        }
+        EndpointAccess::Docs if app.is_open(app.config.get().docs_access) => {
+            return Ok(CallerIdentity::anonymous());
+        }
+        EndpointAccess::Metrics | EndpointAccess::Docs => Role::Viewer,
+        EndpointAccess::Role(role) => role,
+    };
+    let who = authorize_caller(app, headers, from).await?;
+    match who.role_or_none() >= Some(needed) {
+        true => Ok(who),
+        false => Err(ProblemDetails::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "This request needs the role {}; {} is {}.",
+                needed.name(),
+                who.name,
+                who.role.name()
+            ),
+        )),
+    }
+}
+
+/// Authenticates the caller of a request, whatever the route requires.
+pub(crate) async fn authorize_caller(
+    app: &ApiState,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<CallerIdentity, ProblemDetails> {
+    if let Some(identity) = identify(app, headers, from).await? {
+        return Ok(identity);
+    }
+    match app.anonymous.role() {
+        Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(CallerIdentity {
+            name: "anonymous".to_owned(),
+            proof: AuthenticationMethod::Anonymous,
+            role,
+        }),
+        _ => Err(ProblemDetails::unauthorized(
+            "Credentials are needed: a token from POST /api/v1/login as `Authorization: Bearer TOKEN`, or an API key as \
+             HTTP Basic.",
+        )),
+    }
+}
+
+/// Identifies the caller by the X-Authorization or Authorization header. `None`: the request has
+/// neither.
+async fn identify(
+    app: &ApiState,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
+    let Some(field) = credentials_header(headers)? else {
+        return Ok(None);
+    };
+    let unreadable = || {
+        ProblemDetails::unauthorized(
+            "The Authorization field must be `Bearer TOKEN`, or `Basic` with the id and the secret of an API key.",
+        )
+    };
+    let text = field.to_str().map_err(|_| unreadable())?;
+    let (scheme, credentials) = text.split_once(' ').ok_or_else(unreadable)?;
+    let credentials = credentials.trim();
+    let identity = if scheme.eq_ignore_ascii_case("bearer") {
+        identify_by_token(app, credentials, from).await?
+    } else if scheme.eq_ignore_ascii_case("basic") {
+        let (id, secret) = basic::decode(credentials).ok_or_else(unreadable)?;
+        identify_by_api_key(app, &id, &secret).await?
+    } else {
+        return Err(unreadable());
+    };
+    Ok(Some(identity))
+}
+
+async fn identify_by_token(
+    app: &ApiState,
+    token: &str,
+    from: IpAddr,
+) -> Result<CallerIdentity, ProblemDetails> {
+    let hashed = SecretHash::from_secret(token);
+    let is_local = app.access.local_token.as_ref() == Some(&hashed);
+    if is_local && from.to_canonical().is_loopback() {
+        return Ok(CallerIdentity {
+            name: "local".to_owned(),
+            proof: AuthenticationMethod::LocalToken,
+            role: Role::Admin,
+        });
+    }
+    let stale = || {
+        ProblemDetails::unauthorized(
+            "The token is unknown or has expired; POST /api/v1/login gives a new one.",
+        )
+    };
+    let login = app.access.tokens.find(&hashed).ok_or_else(stale)?;
+    let Some(identity) = find_login_holder(app, &login).await? else {
+        app.access.tokens.revoke(&hashed);
+        return Err(stale());
+    };
+    Ok(identity)
+}
+
+/// The current operator or key behind a login. `None`: it was changed, disabled or deleted since.
+pub(crate) async fn find_login_holder(
+    app: &ApiState,
+    login: &LoginRecord,
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
+    let name = match &login.owner {
+        TokenOwner::ApiKey(id) => return find_api_key(app, id, &login.password).await,
+        TokenOwner::Operator(name) => name,
+    };
+    let operator = load_object::<StoredOperator>(app, OPERATOR_KIND, name).await?;
+    let operator = operator.filter(|operator| {
+        operator.enabled && SecretHash::from_secret(&operator.password_hash) == login.password
+    });
+    Ok(operator.map(|operator| CallerIdentity {
+        name: name.clone(),
+        proof: AuthenticationMethod::Token,
+        role: operator.role,
+    }))
+}
+
+/// The API key with this id, if the secret matches and the key is currently valid.
+pub(crate) async fn find_api_key(
+    app: &ApiState,
+    id: &str,
+    secret: &SecretHash,
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
+    let key = load_object::<StoredApiKey>(app, API_KEY_KIND, id).await?;
+    let now_ms = now_ms();
+    let key = key.filter(|key| {
+        (key.secret_hash == *secret) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
+    });
+    Ok(key.map(|key| CallerIdentity {
+        name: id.to_owned(),
+        proof: AuthenticationMethod::ApiKey,
+        role: key.role,
+    }))
+}
+
+async fn identify_by_api_key(
+    app: &ApiState,
+    id: &str,
+    secret: &str,
+) -> Result<CallerIdentity, ProblemDetails> {
+    let key = find_api_key(app, id, &SecretHash::from_secret(secret)).await?;
+    key.ok_or_else(|| {
+        ProblemDetails::unauthorized(
+            "There is no API key with this id and secret, or it has expired or is disabled.",
+        )
+    })
+}

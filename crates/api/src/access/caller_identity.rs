@@ -1,0 +1,46 @@
+//! The identity of a caller, and how it was proven.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::role::Role;
+
+/// How a caller was authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AuthenticationMethod {
+    /// A token that an operator obtained with a password.
+    Token,
+    ApiKey,
+    /// The node's own token file: the caller can read the data directory.
+    LocalToken,
+    /// No credentials; `http.anonymous` allows it.
+    Anonymous,
+    /// No credentials, on a route that is open to all.
+    Nothing,
+}
+
+/// The identity of a caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallerIdentity {
+    /// The operator's name or the key's id.
+    pub(crate) name: String,
+    pub(crate) proof: AuthenticationMethod,
+    pub(crate) role: Role,
+}
+
+impl CallerIdentity {
+    /// The identity of a caller without credentials.
+    pub(super) fn anonymous() -> Self {
+        Self {
+            name: "anonymous".to_owned(),
+            proof: AuthenticationMethod::Nothing,
+            role: Role::Viewer,
+        }
+    }
+
+    /// The caller's role; `None`: it may use nothing that needs a role.
+    pub(crate) fn role_or_none(&self) -> Option<Role> {
+        (self.proof != AuthenticationMethod::Nothing).then_some(self.role)
+    }
+}

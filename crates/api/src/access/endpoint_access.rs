@@ -1,0 +1,20 @@
+//! What a route requires of its caller.
+
+use super::role::Role;
+
+/// Who may call an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndpointAccess {
+    /// Everybody.
+    Open,
+    /// Everybody if the setting `http.metrics_access` allows it, otherwise viewers.
+    Metrics,
+    /// Everybody if the setting `http.docs_access` allows it, otherwise viewers.
+    Docs,
+    /// A caller with the secret of the requested source; the handler checks it.
+    Source,
+    /// A caller with the access token of a device in the path; the handler checks it.
+    Device,
+    /// Operators and API keys with this role or a higher one.
+    Role(Role),
+}
