@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
 use crate::ctl::{CtlArgs, CtlError, RuleArgs};
+use crate::exit_status::ExitStatus;
 use crate::logging::LogFormat;
 use crate::password_command::PasswordArgs;
 use crate::store_command::StoreCommand;
@@ -22,22 +23,6 @@ Exit status:
   3  the broker (or node) cannot be reached, or the connection to it was lost
   4  the broker (or node) refused
   5  a time limit passed (-W, or that of a command to a device)";
-
-/// The exit status of a failed command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExitStatus {
-    Failure = 1,
-    Usage = 2,
-    Connection = 3,
-    Refused = 4,
-    TimedOut = 5,
-}
-
-impl From<ExitStatus> for ExitCode {
-    fn from(exit: ExitStatus) -> Self {
-        Self::from(exit as u8)
-    }
-}
 
 /// The exit status for an error, so that scripts can tell the kinds of failure apart.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {

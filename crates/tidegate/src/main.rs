@@ -6,6 +6,7 @@ mod client;
 mod config;
 mod ctl;
 mod date_text;
+mod exit_status;
 mod logging;
 mod password_command;
 mod serve;

@@ -7,6 +7,7 @@ mod error;
 mod message_output;
 mod options;
 mod publish;
+mod runtime;
 mod session;
 mod subscribe;
 mod tls;
@@ -16,17 +17,3 @@ pub(crate) use error::ClientError;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
 pub(crate) use tls::{describe as describe_connection_error, for_https as tls_for_https};
-
-/// Runs a client to its end on a runtime of its own.
-pub(crate) fn block_on<T>(
-    client: impl Future<Output = Result<T, ClientError>>,
-) -> Result<T, ClientError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| ClientError::Local {
-            what: "cannot start".into(),
-            error,
-        })?;
-    runtime.block_on(client)
-}

@@ -11,7 +11,7 @@ use mqtt::{PropertiesBuf, Property, QoS, Version};
 use super::endpoint::{BrokerAddress, BrokerEndpoint, BrokerUrl};
 use super::error::ClientError;
 use super::session::ClientSession;
-use super::tls;
+use super::tls::{self, TlsArgs};
 use super::transport::ConnectRoute;
 use crate::password_command;
 
@@ -102,38 +102,6 @@ pub(crate) struct ConnectArgs {
     tls: TlsArgs,
     #[command(flatten)]
     will: WillArgs,
-}
-
-#[derive(Args, Clone)]
-#[command(next_help_heading = "TLS")]
-pub(crate) struct TlsArgs {
-    /// Connect with TLS and trust the authorities of this system
-    #[arg(long)]
-    tls: bool,
-    /// PEM file with the authorities to trust instead of the system's
-    #[arg(long, value_name = "FILE")]
-    pub(super) cafile: Option<PathBuf>,
-    /// PEM file with the client certificate
-    #[arg(long, value_name = "FILE", requires = "key")]
-    pub(super) cert: Option<PathBuf>,
-    /// PEM file with the private key of the client certificate
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub(super) key: Option<PathBuf>,
-    /// Accept any certificate; for tests only
-    #[arg(long)]
-    pub(super) insecure: bool,
-    /// Name expected in the broker's certificate [default: the host]
-    #[arg(long, value_name = "NAME")]
-    tls_server_name: Option<String>,
-    /// ALPN protocol to offer; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(super) alpn: Vec<String>,
-}
-
-impl TlsArgs {
-    fn is_requested(&self) -> bool {
-        self.tls || self.cafile.is_some() || self.cert.is_some() || self.insecure
-    }
 }
 
 #[derive(Args, Clone)]

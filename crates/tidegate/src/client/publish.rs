@@ -17,6 +17,7 @@ use super::error::ClientError;
 use super::options::{
     ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
+use super::runtime::block_on;
 use super::session::{AckResult, OutgoingMessage, SessionEvent};
 
 /// Number of lines read ahead.
@@ -150,7 +151,7 @@ impl PubArgs {
             properties,
         };
         let options = self.connect.resolve("pub")?;
-        super::block_on(async move {
+        block_on(async move {
             let work = job.publish_all(&options, source);
             match limit {
                 None => work.await,

@@ -17,6 +17,7 @@ use super::message_output::MessageFormat;
 use super::options::{
     ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
+use super::runtime::block_on;
 use super::session::{AckResult, ClientSession, ReceivedMessage, SessionEvent};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
@@ -174,7 +175,7 @@ impl SubArgs {
             .timeout
             .map(|seconds| Duration::from_secs(seconds.into()));
         let options = self.connect.resolve("sub")?;
-        super::block_on(subscriber.run(options, limit))
+        block_on(subscriber.run(options, limit))
     }
 }
 

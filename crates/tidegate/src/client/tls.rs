@@ -1,8 +1,9 @@
 //! TLS towards a broker: trusted authorities and the client certificate.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::default_provider;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -14,10 +15,41 @@ use rustls::{
 };
 
 use super::error::ClientError;
-use super::options::TlsArgs;
 
 /// Maximum number of certificate names listed in an error.
 const MAX_LISTED_NAMES: usize = 5;
+
+#[derive(Args, Clone)]
+#[command(next_help_heading = "TLS")]
+pub(super) struct TlsArgs {
+    /// Connect with TLS and trust the authorities of this system
+    #[arg(long)]
+    tls: bool,
+    /// PEM file with the authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// PEM file with the client certificate
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// PEM file with the private key of the client certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Accept any certificate; for tests only
+    #[arg(long)]
+    insecure: bool,
+    /// Name expected in the broker's certificate [default: the host]
+    #[arg(long, value_name = "NAME")]
+    pub(super) tls_server_name: Option<String>,
+    /// ALPN protocol to offer; repeatable
+    #[arg(long, value_name = "NAME")]
+    alpn: Vec<String>,
+}
+
+impl TlsArgs {
+    pub(super) fn is_requested(&self) -> bool {
+        self.tls || self.cafile.is_some() || self.cert.is_some() || self.insecure
+    }
+}
 
 /// The TLS configuration of the arguments, after reading the files.
 pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, ClientError> {

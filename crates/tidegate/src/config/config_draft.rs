@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::auth_tables::{AuthTables, ConfigTable};
 use super::config_error::{ConfigError, ValueOrigin};
+use super::config_table::{AuthTables, ConfigTable};
 use super::setting_kind::{RawValue, Setting};
 use super::settings_table::{LISTENER, ListenerDraft, NODE, NodeSettings, USER, UserDraft};
 use super::suggestion::nearest_key;

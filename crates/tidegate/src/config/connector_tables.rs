@@ -7,8 +7,8 @@ use connect::objects::{CONNECTOR, SINK, SOURCE};
 use connect::{ConnectorService, ConnectorServiceOptions};
 use serde_json::Value;
 
-use super::auth_tables::ConfigTable;
 use super::config_draft::ConfigDraft;
+use super::config_table::ConfigTable;
 
 /// Kind, name and settings of an object.
 pub(crate) type DeclaredObject = (&'static str, String, Value);

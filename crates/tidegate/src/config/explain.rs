@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use api::SettingInfo;
 
-use super::Config;
+use super::node_config::Config;
 use super::suggestion::nearest_key;
 
 /// No setting has this key or this prefix.

@@ -7,15 +7,13 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::auth_tables::{self, ConfigTable};
 use super::config_draft::ConfigDraft;
 use super::config_error::ValueOrigin;
-use super::connector_tables;
-use super::object_tables;
-use super::product_tables;
+use super::config_table::ConfigTable;
 use super::setting_kind::RawValue;
 use super::settings_table::SECTIONS;
 use super::suggestion::nearest;
+use super::{auth_tables, connector_tables, object_tables, product_tables};
 
 /// Sections written as `[[name]]`, with the key that identifies an entry.
 const REPEATED: [&str; 2] = ["listener", "user"];

@@ -11,8 +11,8 @@ use devices::pull::{self, PullScheduler};
 use devices::{chain, group};
 use serde_json::{Value, json};
 
-use super::auth_tables::ConfigTable;
 use super::config_draft::ConfigDraft;
+use super::config_table::ConfigTable;
 use super::connector_tables;
 
 const MAX_NAME_BYTES: usize = 256;

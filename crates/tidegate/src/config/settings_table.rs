@@ -9,12 +9,13 @@ use broker::config::{
     BindAddress, BrokerConfig, BrokerLimits, DEFAULT_STOP_TIMEOUT_S, ListenerConfig,
 };
 
+use super::alarm_settings::AlarmSettings;
+use super::ingest_settings::IngestSettings;
 use super::setting_kind::SettingKind::{
     Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Targets, Text,
 };
 use super::setting_kind::{BindSetting, Field, NamedChoice, Setting, SettingKind, choice, setting};
 use crate::logging::LogFormat;
-use crate::serve::{alarms, node_ingest};
 
 const MAX_U16: u64 = u16::MAX as u64;
 const MAX_U32: u64 = u32::MAX as u64;
@@ -92,8 +93,8 @@ pub(super) struct NodeSettings {
     pub(super) auth: auth::AuthLimits,
     pub(super) rules: engine::RuleEngineSettings,
     pub(super) devices: devices::RegistryConfig,
-    pub(super) telemetry: node_ingest::IngestSettings,
-    pub(super) alarms: alarms::AlarmSettings,
+    pub(super) telemetry: IngestSettings,
+    pub(super) alarms: AlarmSettings,
     pub(super) commands: devices::command::CommandConfig,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
@@ -121,8 +122,8 @@ impl Default for NodeSettings {
             auth: auth::AuthLimits::default(),
             rules: engine::RuleEngineSettings::default(),
             devices: devices::RegistryConfig::default(),
-            telemetry: node_ingest::IngestSettings::default(),
-            alarms: alarms::AlarmSettings::default(),
+            telemetry: IngestSettings::default(),
+            alarms: AlarmSettings::default(),
             commands: devices::command::CommandConfig::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,

@@ -1,14 +1,19 @@
 //! Tests of the configuration from the user's view: files, variables and flags in, values or
 //! messages out.
 
-use broker::config::{BindAddress, BrokerLimits, QueuePolicy};
+use std::path::{Path, PathBuf};
+
+use api::HttpConfig;
+use broker::config::{BindAddress, BrokerConfig, BrokerLimits, QueuePolicy};
 use broker::scram::{MIN_ITERATIONS, ScramCredential};
 
 use super::setting_kind::{RawValue, Setting, SettingKind, SettingValue};
 use super::settings_table::{
     LISTENER, ListenerDraft, NODE, NodeSettings, SECTIONS, USER, UserDraft,
 };
+use super::sources::finish_with;
 use super::*;
+use crate::logging::LogFormat;
 
 #[derive(Default)]
 struct TestInput<'a> {

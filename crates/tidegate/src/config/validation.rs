@@ -12,15 +12,13 @@ use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 use outbound::target_policy::TargetPolicy;
 
 use super::config_draft::ConfigDraft;
-use super::object_tables::DeclaredObjects;
+use super::node_config::Config;
+use super::object_tables::{self, DeclaredObjects};
 use super::runtime_settings::RuntimeSettings;
 use super::setting_kind::{BindSetting, NamedChoice as _};
 use super::settings_table::{ListenerDraft, ListenerProtocol, QueueStoreKind};
 use super::suggestion::nearest;
-use super::{
-    Config, auth_tables, connector_tables, object_tables, product_tables, rule_tables,
-    settings_view, tls_files,
-};
+use super::{auth_tables, connector_tables, product_tables, rule_tables, settings_view, tls_files};
 
 /// Longest path of a Unix socket on Linux, without the terminating NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;

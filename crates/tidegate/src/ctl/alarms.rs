@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::broker_commands::LimitArgs;
 use super::events;
 use super::http::{ApiClient, percent_encode, with_query};
+use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput, format_date};
 

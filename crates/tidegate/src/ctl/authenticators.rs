@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 
-use super::broker_commands::LimitArgs;
 use super::http::ApiClient;
+use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::CtlOutput;
 

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::http::{ApiClient, percent_encode, with_query};
+use super::limit_args::LimitArgs;
 use super::output::{Column, CtlOutput};
 
 const CLIENT_COLUMNS: &[Column] = &[
@@ -22,13 +23,6 @@ const CLIENT_COLUMNS: &[Column] = &[
     ("QUEUED", "queued_messages"),
     ("SINCE", "connected_at_ms"),
 ];
-
-#[derive(Args)]
-pub(super) struct LimitArgs {
-    /// Maximum number of rows; 0: all
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub(super) limit: usize,
-}
 
 #[derive(Args)]
 pub(super) struct ClientFilterArgs {

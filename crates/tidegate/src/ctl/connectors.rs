@@ -4,8 +4,8 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::broker_commands::LimitArgs;
 use super::http::{ApiClient, percent_encode};
+use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
 

@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::broker_commands::LimitArgs;
 use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
+use super::limit_args::LimitArgs;
 use super::objects::{parse_assignment, parse_value};
 use super::output::{Column, CtlOutput};
 

@@ -10,17 +10,15 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::backup_files;
-use super::broker_commands::LimitArgs;
 use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
 use super::import_files::{ImportCheckpoint, RejectsFile, rejection_line};
+use super::limit_args::LimitArgs;
 use super::objects::{FieldsArgs, parse_assignment, put_object, update_object};
 use super::output::{Column, CtlOutput};
 
 /// Size of the pieces of a file, each sent in one request.
 const BATCH_BYTES: usize = 2 << 20;
-/// Maximum number of rejected lines printed; the rejects file contains all.
-pub(super) const MAX_PRINTED_REJECTIONS: usize = 20;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const COLUMNS: &[Column] = &[
     ("DEVICE", "id"),

@@ -1,6 +1,6 @@
 //! Errors of `tidegate ctl`; scripts tell the kinds apart by the exit status.
 
-use crate::cli::ExitStatus;
+use crate::exit_status::ExitStatus;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CtlError {

@@ -2,9 +2,9 @@
 
 use clap::Subcommand;
 
-use super::broker_commands::LimitArgs;
 use super::devices;
 use super::http::{ApiClient, percent_encode};
+use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::CtlOutput;
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::devices::MAX_PRINTED_REJECTIONS;
+/// Maximum number of rejected lines printed; the rejects file contains all.
+pub(super) const MAX_PRINTED_REJECTIONS: usize = 20;
 
 fn sibling_path(file: &Path, suffix: &str) -> PathBuf {
     let mut path: OsString = file.as_os_str().to_owned();

@@ -12,6 +12,7 @@ mod events;
 mod groups;
 mod http;
 mod import_files;
+mod limit_args;
 mod objects;
 mod output;
 mod pull_sources;

@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::broker_commands::LimitArgs;
 use super::error::CtlError;
 use super::http::{ApiClient, VersionedObject, percent_encode, with_query};
+use super::limit_args::LimitArgs;
 use super::output::{Column, CtlOutput};
 use crate::password_command;
 

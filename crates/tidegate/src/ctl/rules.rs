@@ -9,10 +9,10 @@ use clap::{Args, Subcommand};
 use engine::{Engine, TestEvent};
 use serde_json::{Map, Value, json};
 
-use super::broker_commands::LimitArgs;
 use super::error::CtlError;
 use super::events;
 use super::http::{ApiClient, percent_encode};
+use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{CtlOutput, OutputFormat, print_text};
 use super::target::TargetArgs;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate};
 use devices::alarm::{
-    Alarm, AlarmConfig, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms,
-    NOTIFICATION_KIND, Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
+    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, NOTIFICATION_KIND,
+    Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
 };
 use devices::ingest::DeviceRef;
 use devices::{AttributeScope, DeviceChange, DeviceNo, PRODUCT_KIND};
@@ -19,32 +19,12 @@ use tokio::sync::broadcast;
 use super::device_events::{DeviceEventPayload, DeviceEventQueue, QueuedDeviceEvent};
 use super::node_devices::{NodeDevices, now_ms};
 use super::notification_transport::NodeNotificationTransport;
-use super::object_references::ObjectReferences;
+use super::object_references::{ObjectReferences, PLATFORM_KIND};
+use crate::config::AlarmSettings;
 
-/// Kind of the stored object with changed rules of platform alarms.
-pub(super) const PLATFORM_KIND: &str = "platform_alarms";
 const PLATFORM_ID: &str = "rules";
 /// Maximum number of updates that a subscriber of the API may lag behind.
 const UPDATE_BUFFER: usize = 1024;
-
-/// Alarm settings of the configuration.
-#[derive(Debug, Clone)]
-pub(crate) struct AlarmSettings {
-    pub(crate) alarms: AlarmConfig,
-    /// Whether the node raises alarms about itself.
-    pub(crate) platform: bool,
-    pub(crate) platform_interval_s: u32,
-}
-
-impl Default for AlarmSettings {
-    fn default() -> Self {
-        Self {
-            alarms: AlarmConfig::default(),
-            platform: true,
-            platform_interval_s: 10,
-        }
-    }
-}
 
 /// Clones share the same state.
 #[derive(Clone)]

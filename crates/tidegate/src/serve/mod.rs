@@ -1,7 +1,7 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
 mod alarm_metrics;
-pub(crate) mod alarms;
+mod alarms;
 mod allocator;
 mod attribute_polls;
 mod ban_enforcement;
@@ -17,7 +17,7 @@ mod node;
 mod node_commands;
 mod node_connectors;
 mod node_devices;
-pub(crate) mod node_ingest;
+mod node_ingest;
 mod notification_transport;
 mod notifications;
 mod object_references;
@@ -39,6 +39,7 @@ mod telemetry_intervals;
 mod telemetry_rows;
 #[cfg(feature = "parquet")]
 mod telemetry_table;
+mod telemetry_values;
 
 use std::io::{self, IsTerminal as _, Write as _};
 

@@ -1,10 +1,9 @@
 //! The telemetry path of the node: the pipeline, the time series, and the platform that connects
 //! them with the registry.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use broker::BrokerHandle;
@@ -18,96 +17,14 @@ use devices::live::LiveTelemetry;
 use devices::platform::{ClientMessenger, Platform, PlatformParts, ProductFactory};
 use devices::retention::Retention;
 use devices::{DeviceChange, ProductId};
-use series::{PolicyAssignment, Series};
+use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
 
 use super::node_devices::NodeDevices;
 use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
 use super::telemetry::TelemetryService;
-
-/// Telemetry settings of the configuration.
-#[derive(Debug, Clone)]
-pub(crate) struct IngestSettings {
-    /// Directory of the time series; `None`: `telemetry` in the node's data directory.
-    pub(crate) directory: Option<PathBuf>,
-    pub(crate) fsync: series::Fsync,
-    /// Retention in days; 0: unlimited.
-    pub(crate) retention_d: u32,
-    pub(crate) memory_bytes: usize,
-    pub(crate) flush_after_s: u32,
-    pub(crate) max_wal_bytes: u64,
-    pub(crate) min_free_bytes: u64,
-    pub(crate) max_keys: u32,
-    pub(crate) max_future_s: u32,
-    pub(crate) latest_cache_bytes: usize,
-    pub(crate) verify_bytes_per_s: u64,
-    /// Number of mailboxes; 0: one per core.
-    pub(crate) mailboxes: usize,
-    pub(crate) mailbox_bytes: usize,
-    pub(crate) max_batch: usize,
-    pub(crate) gateways_register: bool,
-    pub(crate) max_gateway_products: usize,
-    /// User names, separated by commas.
-    pub(crate) down_topic_publishers: Option<String>,
-}
-
-impl Default for IngestSettings {
-    fn default() -> Self {
-        let series = series::SeriesConfig::default();
-        let ingest = devices::ingest::PipelineConfig::default();
-        Self {
-            directory: None,
-            fsync: series.fsync,
-            retention_d: 90,
-            memory_bytes: series.memory_bytes,
-            flush_after_s: series.flush_after.as_secs() as u32,
-            max_wal_bytes: series.max_wal_bytes,
-            min_free_bytes: series.min_free_bytes,
-            max_keys: series.max_keys,
-            max_future_s: (series.max_future_ms / 1000) as u32,
-            latest_cache_bytes: series.latest_cache_bytes,
-            verify_bytes_per_s: series.verify_bytes_per_s,
-            mailboxes: 0,
-            mailbox_bytes: ingest.mailbox_bytes,
-            max_batch: ingest.max_batch,
-            gateways_register: true,
-            max_gateway_products: 100,
-            down_topic_publishers: None,
-        }
-    }
-}
-
-impl IngestSettings {
-    fn series(&self, assignment: PolicyAssignment) -> series::SeriesConfig {
-        series::SeriesConfig {
-            fsync: self.fsync,
-            memory_bytes: self.memory_bytes,
-            flush_after: Duration::from_secs(self.flush_after_s.into()),
-            max_wal_bytes: self.max_wal_bytes,
-            min_free_bytes: self.min_free_bytes,
-            max_keys: self.max_keys,
-            max_future_ms: i64::from(self.max_future_s) * 1000,
-            latest_cache_bytes: self.latest_cache_bytes,
-            verify_bytes_per_s: self.verify_bytes_per_s,
-            assignment,
-            ..series::SeriesConfig::default()
-        }
-    }
-
-    fn ingest(&self, directory: PathBuf) -> devices::ingest::PipelineConfig {
-        let default = devices::ingest::PipelineConfig::default();
-        devices::ingest::PipelineConfig {
-            directory: Some(directory),
-            mailboxes: match self.mailboxes {
-                0 => default.mailboxes,
-                count => count,
-            },
-            mailbox_bytes: self.mailbox_bytes,
-            max_batch: self.max_batch,
-        }
-    }
-}
+use crate::config::IngestSettings;
 
 #[derive(Clone)]
 pub(super) struct NodeIngest {

@@ -12,9 +12,10 @@ use engine::RULE_KIND as RULE;
 use serde_json::Value;
 use store::Objects;
 
-use super::alarms::PLATFORM_KIND;
 use crate::config::Declaration;
 
+/// Kind of the stored object with changed rules of platform alarms.
+pub(super) const PLATFORM_KIND: &str = "platform_alarms";
 const PAGE_OBJECTS: usize = 1000;
 /// Maximum number of referencing objects named in a message; of others only the number is given.
 const MAX_NAMED_USERS: usize = 5;

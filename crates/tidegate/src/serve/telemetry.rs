@@ -15,12 +15,13 @@ use devices::Registry;
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
 use serde_json::Value;
-use series::{DeviceNo, KeyId, RangeQuery, RowOrder, Series, SeriesError, SeriesRow};
+use series::{DeviceNo, KeyId, RangeQuery, RowOrder, Series, SeriesRow};
 
 use super::telemetry_intervals;
 use super::telemetry_rows::JsonRowWriter;
 #[cfg(feature = "parquet")]
 use super::telemetry_table::ParquetTable;
+use super::telemetry_values::{to_backend_error, value_to_json};
 
 #[derive(Clone)]
 pub(super) struct TelemetryService {
@@ -28,31 +29,6 @@ pub(super) struct TelemetryService {
     pub(super) series: Series,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) live: Arc<LiveTelemetry>,
-}
-
-pub(super) fn to_backend_error(error: SeriesError) -> TelemetryBackendError {
-    match error {
-        SeriesError::Query {
-            field,
-            found,
-            expected,
-        } => TelemetryBackendError::Parameter {
-            name: field,
-            detail: format!("{found}; expected {expected}"),
-        },
-        other => TelemetryBackendError::Unavailable(other.to_string()),
-    }
-}
-
-pub(super) fn value_to_json(value: series::PointValue<'_>) -> Value {
-    match value {
-        series::PointValue::Bool(value) => value.into(),
-        series::PointValue::Int(value) => value.into(),
-        series::PointValue::Float(value) => value.into(),
-        series::PointValue::Text(text) => text.into(),
-        // The JSON was checked when it was stored.
-        series::PointValue::Json(json) => serde_json::from_str(json).unwrap_or_default(),
-    }
 }
 
 impl TelemetryService {

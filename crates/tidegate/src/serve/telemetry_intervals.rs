@@ -13,7 +13,7 @@ use jiff::{Timestamp, ToSpan as _};
 use serde_json::Value;
 use series::{Aggregate, DeviceNo, IntervalSummary, Intervals, KeyId, Series};
 
-use super::telemetry::{to_backend_error, value_to_json};
+use super::telemetry_values::{to_backend_error, value_to_json};
 
 /// Maximum number of intervals per response.
 const MAX_INTERVALS: usize = 1_000_000;
