@@ -51,6 +51,14 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
     report.run_step("mosquitto_pub and mosquitto_sub", || {
         step_outcome(apt.ensure_program("mosquitto_pub", "mosquitto-clients"))
     });
+    report.run_step("curl, jq and openssl", || {
+        let programs = ["curl", "jq", "openssl"];
+        step_outcome(
+            programs
+                .iter()
+                .try_for_each(|program| apt.ensure_program(program, program)),
+        )
+    });
     report.run_step(&format!("Python package {PAHO}"), || {
         let installed =
             install_python_package(&tools.join("python"), PAHO, &["--no-deps"], &mut apt);

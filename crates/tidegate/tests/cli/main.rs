@@ -8,6 +8,7 @@ mod carriers;
 mod commands;
 mod ctl;
 mod device_files;
+mod documentation;
 mod login;
 mod messages;
 mod program;
