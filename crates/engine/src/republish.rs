@@ -2,7 +2,7 @@
 
 use broker::hooks::MessageDraft;
 use mqtt::{PropertiesBuf, Property, QoS};
-use rules::{CompileOptions, PlaceholderStyle, Rule, RuleState, SqlTemplate, Value};
+use rules::{CompileOptions, Rule, RuleState, Value, ValueTemplate};
 
 use crate::action::{ActionError, ActionInput, FixedOrTemplate, invalid_value, render};
 use crate::definition;
@@ -19,7 +19,7 @@ pub(crate) struct RepublishAction {
     retain: FixedOrTemplate<bool>,
     user_properties: Box<[(Box<str>, ActionTemplate)]>,
     /// Yields a map of additional user properties.
-    user_property_map: Option<SqlTemplate>,
+    user_property_map: Option<ValueTemplate>,
     mqtt_properties: Box<[(Box<str>, ActionTemplate)]>,
     /// Rules do not see the message.
     is_direct: bool,
@@ -75,15 +75,12 @@ impl RepublishAction {
             user_properties: compile_all("user_properties", &republish.user_properties)?,
             user_property_map: user_property_map
                 .map(|text| {
-                    // This style yields the value itself.
-                    SqlTemplate::compile(text, PlaceholderStyle::Numbered, options).map_err(
-                        |error| {
-                            RuleDefinitionError::new(
-                                format!("{path}.user_properties"),
-                                error.to_string(),
-                            )
-                        },
-                    )
+                    ValueTemplate::compile(text, options).map_err(|error| {
+                        RuleDefinitionError::new(
+                            format!("{path}.user_properties"),
+                            error.to_string(),
+                        )
+                    })
                 })
                 .transpose()?,
             mqtt_properties: compile_all("mqtt_properties", &republish.mqtt_properties)?,
@@ -194,9 +191,8 @@ impl RepublishAction {
             push_user_property(name, render(template, made, state, text)?, properties)?;
         }
         if let Some(map) = &self.user_property_map {
-            let values = map.bind(&made.output, made.view, state)?;
             let arena = made.view.arena();
-            let map = values.first().copied().unwrap_or(Value::Null);
+            let map = map.evaluate(&made.output, made.view, state)?;
             match map.parse_one_level(arena) {
                 Value::Map(pairs) => {
                     for (name, value) in pairs {

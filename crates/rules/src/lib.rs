@@ -53,7 +53,7 @@ pub use rule::{Rule, RuleOutput, RuleState, RunOutcome};
 pub use rule_source::{EventKind, RuleSource};
 pub use statement_error::StatementError;
 pub use suggestion::{nearest_name, with_suggestion};
-pub use template::{PlaceholderStyle, RenderSummary, SqlTemplate, Template, TemplateFormat};
+pub use template::{RenderSummary, Template, TemplateFormat, ValueTemplate};
 pub use value::{Arena, OwnedValue, Value};
 pub use window::{
     Aggregate, AggregateKind, CalendarUnit, ClosedWindow, WindowDefinition, WindowKind,

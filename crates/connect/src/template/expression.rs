@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rules::{
-    Arena, CompileOptions, EvaluationResources, EvaluationScratch, EventKind, KvLimits,
-    PlaceholderStyle, RuleEvent, RuleOutput, RuleState, SqlTemplate,
+    Arena, CompileOptions, EvaluationResources, EvaluationScratch, EventKind, KvLimits, RuleEvent,
+    RuleOutput, RuleState, ValueTemplate,
 };
 
 use crate::row::{ItemWriter, SinkRow, SinkRowWriter, SinkValue};
@@ -21,8 +21,9 @@ const KEEP_BYTES: usize = 256 << 10;
 #[derive(Clone)]
 pub(crate) struct TemplateExpression {
     text: String,
-    // The SQL form preserves the type of the value.
-    compiled: Arc<SqlTemplate>,
+    compiled: Arc<ValueTemplate>,
+    /// The fields that the expression reads; `None` if it reads the whole row.
+    names: Option<Arc<[Box<str>]>>,
 }
 
 impl PartialEq for TemplateExpression {
@@ -54,15 +55,15 @@ fn scratch() -> EvaluationScratch {
 impl TemplateExpression {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let placeholder = format!("${{{text}}}");
-        let compiled = SqlTemplate::compile(
-            &placeholder,
-            PlaceholderStyle::Numbered,
-            &CompileOptions::default(),
-        )
-        .map_err(|error| format!("{placeholder}: {error}"))?;
+        let compiled = ValueTemplate::compile(&placeholder, &CompileOptions::default())
+            .map_err(|error| format!("{placeholder}: {error}"))?;
+        let names = compiled
+            .names()
+            .map(|names| names.into_iter().map(Box::from).collect());
         Ok(Self {
             text: placeholder,
             compiled: Arc::new(compiled),
+            names,
         })
     }
 
@@ -72,36 +73,38 @@ impl TemplateExpression {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.reset();
             let scratch = &*scratch;
-            let columns = columns_of(row, scratch.arena());
-            let columns = with_spellings(columns, scratch.arena());
+            let columns = match &self.names {
+                Some(names) => columns_named(names, row, scratch.arena()),
+                None => columns_of(row, scratch.arena()),
+            };
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let now_ms = now.map_or(0, |now| now.as_millis() as u64);
             let event = RuleEvent::new(EventKind::Publish, now_ms);
             let view = scratch.view(&event, now_ms);
             let mut state = RuleState::new(KvLimits::default());
-            let bound = self
+            let value = self
                 .compiled
-                .bind(&RuleOutput { columns }, &view, &mut state);
-            if let Ok([value]) = bound {
-                put(&mut SinkRowWriter::new(into), "", *value);
+                .evaluate(&RuleOutput { columns }, &view, &mut state);
+            if let Ok(value) = value {
+                put(&mut SinkRowWriter::new(into), "", value);
             }
         });
         SinkRow::from_bytes(into).get("").unwrap_or(SinkValue::Null)
     }
 }
 
-/// The columns, extended by the other spellings of event fields.
-fn with_spellings<'a>(
-    columns: &'a [(&'a str, rules::Value<'a>)],
+/// The columns with these names. A row that has only another spelling of an event field's name has the field.
+fn columns_named<'a>(
+    names: &'a [Box<str>],
+    row: SinkRow<'a>,
     arena: &'a Arena,
 ) -> &'a [(&'a str, rules::Value<'a>)] {
-    let has = |name: &str| columns.iter().any(|(known, _)| *known == name);
-    let others = columns.iter().flat_map(|(name, value)| {
-        let others = rules::spellings(name).filter(|other| !has(other));
-        others.map(|other| (other, *value))
+    let columns = names.iter().filter_map(|name| {
+        let spelled = || rules::spellings(name).find_map(|other| row.get(other));
+        let value = row.get(name).or_else(spelled)?;
+        Some((&**name, value_of(value, arena)))
     });
-    let all: Vec<_> = columns.iter().copied().chain(others).collect();
-    arena.alloc_slice_copy(&all)
+    arena.alloc_slice_copy(&columns.collect::<Vec<_>>())
 }
 
 impl fmt::Display for TemplateExpression {

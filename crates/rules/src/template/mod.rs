@@ -8,7 +8,7 @@
 //! sense, as in a topic.
 
 mod format;
-mod sql;
+mod value_template;
 
 use crate::compile_options::{CompileOptions, EvaluationLimits, StatementLimits};
 use crate::eval::Evaluator;
@@ -26,7 +26,7 @@ use crate::value::Value;
 use crate::zone::Zone;
 
 pub use format::{PlaceholderPosition, TemplateFormat, ends_in_string};
-pub use sql::{PlaceholderStyle, SqlTemplate};
+pub use value_template::ValueTemplate;
 
 /// A compiled text with placeholders.
 pub struct Template {

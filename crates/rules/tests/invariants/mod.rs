@@ -1,9 +1,9 @@
 //! Invariants of all statements and all messages, for tests and for the fuzzer.
 
 use rules::{
-    CompileOptions, EvaluationResources, EvaluationScratch, EventKind, IndexKeys, PlaceholderStyle,
-    Rule, RuleEvent, RuleOutput, RuleSource, RuleState, RunOutcome, SqlTemplate, StatementLimits,
-    Template, TemplateFormat, TopicKey, Value, compile, json,
+    CompileOptions, EvaluationResources, EvaluationScratch, EventKind, IndexKeys, Rule, RuleEvent,
+    RuleOutput, RuleSource, RuleState, RunOutcome, StatementLimits, Template, TemplateFormat,
+    TopicKey, Value, ValueTemplate, compile, json,
 };
 
 const NOW_MS: u64 = 1_690_599_987_495;
@@ -136,16 +136,12 @@ pub(crate) fn check_template(data: &[u8]) {
             assert!(out.len() <= options.limits.max_output_bytes);
         }
     }
-    for placeholders in [PlaceholderStyle::Question, PlaceholderStyle::Numbered] {
-        let Ok(template) = SqlTemplate::compile(text, placeholders, &options) else {
-            continue;
-        };
+    if let Ok(template) = ValueTemplate::compile(text, &options) {
         let view = scratch.view(&event, NOW_MS);
         let output = RuleOutput { columns: &columns };
-        // The statement exists before any value does.
-        assert!(template.statement().len() <= text.len() + 5 * template.value_count());
-        if let Ok(values) = template.bind(&output, &view, &mut RuleState::default()) {
-            assert_eq!(values.len(), template.value_count());
+        if let Ok(value) = template.evaluate(&output, &view, &mut RuleState::default()) {
+            let bytes = value.as_bytes().map_or(0, <[u8]>::len);
+            assert!(bytes <= options.limits.max_output_bytes);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Templates: texts and SQL statements of actions.
+//! Templates: texts and values of actions.
 
 use rules::{
-    CompileOptions, EvaluationResources, EvaluationScratch, PlaceholderStyle, RuleEvent,
-    RuleOutput, RuleState, SqlTemplate, Template, TemplateFormat, Value,
+    CompileOptions, EvaluationResources, EvaluationScratch, RuleEvent, RuleOutput, RuleState,
+    Template, TemplateFormat, Value, ValueTemplate,
 };
 
 use super::{NOW_MS, fluxmq, publish};
@@ -140,55 +140,39 @@ fn null_is_written_according_to_its_position() {
     assert_eq!(rendered("${id}", TemplateFormat::Text, emqx).1, None);
 }
 
-fn bound(template: &str, placeholders: PlaceholderStyle) -> (String, String) {
-    let template = SqlTemplate::compile(template, placeholders, &fluxmq())
+fn evaluated(template: &str) -> String {
+    let template = ValueTemplate::compile(template, &fluxmq())
         .unwrap_or_else(|error| panic!("{}", error.report()));
-    let template: &'static SqlTemplate = Box::leak(Box::new(template));
+    let template: &'static ValueTemplate = Box::leak(Box::new(template));
     with_output(|output, view| {
-        let values = template
-            .bind(output, view, &mut RuleState::default())
-            .expect("no fault");
-        assert_eq!(values.len(), template.value_count());
+        let value = template
+            .evaluate(output, view, &mut RuleState::default())
+            .expect("no error");
         let mut json = Vec::new();
-        Value::Array(values).write_json(&mut json);
-        (
-            template.statement().to_owned(),
-            String::from_utf8(json).expect("UTF-8"),
-        )
+        value.write_json(&mut json);
+        String::from_utf8(json).expect("UTF-8")
     })
 }
 
 #[test]
-fn a_value_is_bound_and_never_spliced() {
-    let statement = "insert into t (a, b, c) values ('${id}', ${payload.name}, 'x-${id}-''y') -- ${id}\n/* '${id}' */ where d = 'it''s'";
-    assert_eq!(
-        bound(statement, PlaceholderStyle::Question),
-        (
-            "insert into t (a, b, c) values (?, ?, ?) -- ${id}\n/* '${id}' */ where d = 'it''s'"
-                .to_owned(),
-            r#"[5,"O'Neill","x-5-'y"]"#.to_owned()
-        )
-    );
-    assert_eq!(
-        bound(
-            "insert into \"T\" values ('${id}', '${none}', ${list}) on conflict (\"a\") do nothing",
-            PlaceholderStyle::Numbered
-        ),
-        (
-            "insert into \"T\" values ($1, $2, $3) on conflict (\"a\") do nothing".to_owned(),
-            "[5,null,[1,2]]".to_owned()
-        )
-    );
-    assert_eq!(
-        bound(
-            r#"insert into `t` values ("${name}", 'a\'b', 'c\'${id}', '?', '$${x}')"#,
-            PlaceholderStyle::Question
-        ),
-        (
-            r#"insert into `t` values (?, 'a\'b', ?, '?', '${x}')"#.to_owned(),
-            r#"["say \"hi\"","c'5"]"#.to_owned()
-        )
-    );
+fn a_value_keeps_its_type() {
+    for (template, expected) in [
+        ("${id}", "5"),
+        ("${payload.x}", r#"[1, {"y": "z"}]"#),
+        ("${ list }", "[1,2]"),
+        ("${none}", "null"),
+        ("${upper(name)}", r#""SAY \"HI\"""#),
+    ] {
+        assert_eq!(evaluated(template), expected, "{template}");
+    }
+}
+
+#[test]
+fn a_value_template_lists_the_names_it_reads() {
+    let compiled = |text| ValueTemplate::compile(text, &CompileOptions::default()).unwrap();
+    let template = compiled("${concat(b, payload.x, a, b)}");
+    assert_eq!(template.names(), Some(vec!["a", "b", "payload"]));
+    assert_eq!(compiled("${.}").names(), None);
 }
 
 #[test]
@@ -208,20 +192,8 @@ fn templates_that_are_wrong() {
         reports.push_str(&error.report());
         reports.push_str("\n\n");
     }
-    for (template, placeholders) in [
-        (
-            "insert into `${topic}` values (1)",
-            PlaceholderStyle::Question,
-        ),
-        (
-            "insert into \"${topic}\" values (1)",
-            PlaceholderStyle::Numbered,
-        ),
-        ("insert into t values (?)", PlaceholderStyle::Question),
-        ("insert into t values ($1)", PlaceholderStyle::Numbered),
-        ("insert into t values ('${id})", PlaceholderStyle::Numbered),
-    ] {
-        let error = SqlTemplate::compile(template, placeholders, &CompileOptions::default())
+    for template in ["", "text", "a ${id}", "${id}${id}", "${id +}"] {
+        let error = ValueTemplate::compile(template, &CompileOptions::default())
             .err()
             .unwrap_or_else(|| panic!("accepted: {template}"));
         reports.push_str(&error.report());
