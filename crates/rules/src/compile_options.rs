@@ -63,7 +63,7 @@ impl Default for StatementLimits {
             max_steps: 100_000,
             max_output_bytes: 1 << 20,
             max_outputs: 1000,
-            max_jq_steps: crate::function_context::MAX_JQ_STEPS,
+            max_jq_steps: crate::function_limits::MAX_JQ_STEPS,
         }
     }
 }

@@ -4,16 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::function_context::FunctionLimits;
+use crate::compilation_cache::CompilationCache;
+use crate::compiled_regex::{CompiledRegex, compile_regex};
+use crate::function_limits::FunctionLimits;
+#[cfg(feature = "jq")]
+use crate::functions::jq::JqProgram;
 use crate::random::Rng;
 use crate::zone::Zone;
-
-/// Maximum number of cached compilations of one kind; the least recently used one is evicted first.
-const MAX_CACHED: usize = 256;
-/// Maximum length of a regular expression.
-const MAX_PATTERN_BYTES: usize = 4 << 10;
-/// Maximum memory of a compiled regular expression.
-const MAX_REGEX_BYTES: usize = 1 << 20;
 
 /// Resources of one shard.
 pub struct EvaluationResources {
@@ -22,7 +19,7 @@ pub struct EvaluationResources {
     regexes: CompilationCache<Arc<CompiledRegex>>,
     zones: CompilationCache<Zone>,
     #[cfg(feature = "jq")]
-    pub(crate) programs: CompilationCache<Arc<crate::functions::jq::JqProgram>>,
+    pub(crate) programs: CompilationCache<Arc<JqProgram>>,
     /// The variables that `getenv` may read.
     environment: Environment,
 }
@@ -92,57 +89,6 @@ impl EvaluationResources {
     }
 }
 
-/// A compiled regular expression.
-pub(crate) struct CompiledRegex {
-    pub(crate) regex: regex::Regex,
-    /// Upper bound of its memory. The time per byte of text grows with it.
-    size_bytes: usize,
-}
-
-impl CompiledRegex {
-    /// Cost of matching a text of this length. Most expressions take a nanosecond per byte, but in the worst
-    /// case all states are visited for every byte.
-    pub(crate) fn matching_cost(&self, text_bytes: usize) -> u64 {
-        self.size_bytes as u64 * text_bytes as u64
-    }
-}
-
-/// Size classes of compiled expressions.
-const REGEX_SIZES: [usize; 5] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, MAX_REGEX_BYTES];
-
-/// Compiles an expression of limited length and size.
-pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<CompiledRegex>, Box<str>> {
-    if pattern.len() > MAX_PATTERN_BYTES {
-        let why = format!("the regular expression is longer than {MAX_PATTERN_BYTES} bytes");
-        return Err(why.into());
-    }
-    let build = |size_bytes| {
-        regex::RegexBuilder::new(pattern)
-            .size_limit(size_bytes)
-            .dfa_size_limit(MAX_REGEX_BYTES)
-            .build()
-    };
-    // Uses the smallest sufficient size class. Other errors are the same in every class.
-    let mut built = Err(regex::Error::CompiledTooBig(0));
-    let mut size_bytes = 0;
-    for size in REGEX_SIZES {
-        built = build(size);
-        size_bytes = size;
-        if !matches!(built, Err(regex::Error::CompiledTooBig(_))) {
-            break;
-        }
-    }
-    built
-        .map(|regex| Arc::new(CompiledRegex { regex, size_bytes }))
-        .map_err(|error| {
-            // The last line states the error; the lines before it show the position.
-            let text = error.to_string();
-            let why = text.lines().last().unwrap_or_default();
-            let why = why.trim_start_matches("error: ");
-            format!("invalid regular expression: {why}").into()
-        })
-}
-
 /// State of the generators of increasing ids.
 pub(crate) struct IdGenerator {
     node: u64,
@@ -175,76 +121,9 @@ impl IdGenerator {
     }
 }
 
-/// Compilations by their source text.
-pub(crate) struct CompilationCache<T> {
-    entries: BTreeMap<Box<str>, (T, u64)>,
-    clock: u64,
-}
-
-impl<T: Clone> CompilationCache<T> {
-    fn new() -> Self {
-        CompilationCache {
-            entries: BTreeMap::new(),
-            clock: 0,
-        }
-    }
-
-    pub(crate) fn get_or_compile<E>(
-        &mut self,
-        key: &str,
-        make: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<T, E> {
-        self.clock += 1;
-        if let Some((thing, used)) = self.entries.get_mut(key) {
-            *used = self.clock;
-            return Ok(thing.clone());
-        }
-        let thing = make(key)?;
-        if self.entries.len() >= MAX_CACHED {
-            let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.entries.remove(&oldest);
-            }
-        }
-        self.entries.insert(key.into(), (thing.clone(), self.clock));
-        Ok(thing)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cache_evicts_the_least_recently_used_entry() {
-        let mut cache = CompilationCache::new();
-        let mut made = 0;
-        for key in 0..=MAX_CACHED {
-            let mut get = |key: usize| {
-                cache.get_or_compile(&key.to_string(), |_| {
-                    made += 1;
-                    Ok::<_, ()>(key)
-                })
-            };
-            assert_eq!(get(key), Ok(key));
-            assert_eq!(get(0), Ok(0));
-        }
-        assert_eq!((cache.entries.len(), made), (MAX_CACHED, MAX_CACHED + 1));
-        assert!(!cache.entries.contains_key("1"));
-    }
-
-    #[test]
-    fn a_huge_regular_expression_is_rejected() {
-        let mut tools = EvaluationResources::new([1; 32], 0);
-        let mut error =
-            |pattern: &str| match tools.compiled_regex(pattern, &mut FunctionLimits::default()) {
-                Ok(_) => panic!("{pattern} is accepted"),
-                Err(why) => why,
-            };
-        error(r"(\w{1000}){1000}");
-        error(&"a".repeat(MAX_PATTERN_BYTES + 1));
-        assert_eq!(&*error("(a"), "invalid regular expression: unclosed group");
-    }
 
     #[test]
     fn snowflake_ids_increase_even_if_the_clock_does_not() {

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 
 use crate::json::{JsonError, Reader};
+use crate::list_positions::slice;
 use crate::value::{Arena, Value};
 
 /// A partly read array or object.
@@ -124,7 +125,7 @@ impl<'a> LazyDocument<'a> {
         let members = std::iter::successors(self.first.get(), |member| member.next.get());
         let mut items = bumpalo::collections::Vec::new_in(self.arena);
         items.extend(members.map(LazyMember::value));
-        Some(crate::eval::slice(items.into_bump_slice(), from, to))
+        Some(slice(items.into_bump_slice(), from, to))
     }
 
     /// Reads the first items of an unread array.

@@ -5,8 +5,11 @@
 //! values of one evaluation live in one arena.
 
 mod calendar;
+mod compilation_cache;
 mod compile;
 pub mod compile_options;
+mod compiled_regex;
+mod decimals;
 mod eval;
 pub mod evaluation_error;
 pub mod evaluation_resources;
@@ -15,12 +18,14 @@ mod event_field;
 pub mod event_time;
 pub mod event_view;
 pub mod function_context;
+pub mod function_limits;
 pub mod functions;
 pub mod index;
 pub mod index_keys;
 pub mod json;
 pub mod kv_store;
 mod lazy_document;
+mod list_positions;
 mod plan;
 mod publish_columns;
 pub mod random;
@@ -44,7 +49,8 @@ pub use event::{ConnectionDetails, RuleEvent, WillDetails};
 pub use event_field::spellings;
 pub use event_time::EventTime;
 pub use event_view::{EvaluationScratch, EventView};
-pub use function_context::{Dialect, FunctionContext, FunctionLimits, MessagePart, MessageSource};
+pub use function_context::{Dialect, FunctionContext, MessagePart, MessageSource};
+pub use function_limits::FunctionLimits;
 pub use index_keys::{IndexKeys, TopicKey};
 pub use kv_store::{KvLimits, KvStore};
 pub use plan::no_result::ComparedOperand;

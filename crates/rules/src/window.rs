@@ -5,6 +5,9 @@ use std::fmt;
 use crate::value::Value;
 use crate::zone::Zone;
 
+/// Maximum number of overlapping windows.
+pub(crate) const MAX_OVERLAPPING: u64 = 1000;
+
 /// The windowed part of a rule. The rule turns an event into a [`WindowSample`]. The owner of the windows
 /// aggregates the samples and passes a [`ClosedWindow`] back to the rule.
 #[derive(Debug, Clone, PartialEq)]

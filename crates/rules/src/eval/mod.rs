@@ -9,7 +9,8 @@ use crate::evaluation_error::EvaluationError;
 use crate::evaluation_resources::EvaluationResources;
 use crate::event_field::Field;
 use crate::event_view::EventView;
-use crate::function_context::{Dialect, FunctionContext, FunctionLimits};
+use crate::function_context::{Dialect, FunctionContext};
+use crate::function_limits::FunctionLimits;
 use crate::functions::Function;
 use crate::kv_store::KvStore;
 use crate::plan::{ListRange, Op, OpId, Plan, TextRange};
@@ -19,7 +20,6 @@ use crate::window::ClosedWindow;
 use crate::zone::Zone;
 
 pub(crate) use output::OutputColumns;
-pub(crate) use paths::slice;
 
 /// Every so many bytes of text count as one step.
 const BYTES_PER_STEP: usize = 64;

@@ -3,10 +3,10 @@
 
 use bumpalo::collections::Vec;
 
-use super::paths::list_position;
 use super::{BYTES_PER_STEP, Evaluator, input_bytes};
 use crate::evaluation_error::EvaluationError;
 use crate::event_field::{self, Field};
+use crate::list_positions::list_position;
 use crate::plan::{ColumnTarget, Op, OpId, OutputColumn, PutStep};
 use crate::rule_source::EventKind;
 use crate::value::{Arena, Value};

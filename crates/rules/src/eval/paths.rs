@@ -5,6 +5,7 @@ use crate::evaluation_error::EvaluationError;
 use crate::event_field::Field;
 use crate::function_context::Dialect;
 use crate::lazy_document::LazyDocument;
+use crate::list_positions::{list_position, slice};
 use crate::plan::{Op, OpId, StepOp};
 use crate::value::Value;
 
@@ -202,31 +203,4 @@ impl<'a> Evaluator<'a, '_> {
 /// Whether the value may be the text of a list.
 fn is_text(value: Value<'_>) -> bool {
     matches!(value, Value::Str(_) | Value::Bytes(_) | Value::Json(_))
-}
-
-/// Converts a position from 1, or negative from the end, to an index.
-pub(super) fn list_position(index: i64, length: usize) -> Option<usize> {
-    let at = if index > 0 {
-        index - 1
-    } else {
-        (length as i64).checked_add(index)?
-    };
-    usize::try_from(at)
-        .ok()
-        .filter(|&at| index != 0 && at < length)
-}
-
-/// The items between two positions, both inclusive.
-pub(crate) fn slice<T>(items: &[T], from: i64, to: i64) -> &[T] {
-    let length = items.len() as i64;
-    let place = |index: i64| {
-        if index < 0 {
-            length.saturating_add(index)
-        } else {
-            index - 1
-        }
-    };
-    let start = place(from).clamp(0, length) as usize;
-    let end = place(to).saturating_add(1).clamp(0, length) as usize;
-    items.get(start..end).unwrap_or_default()
 }

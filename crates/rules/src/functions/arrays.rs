@@ -3,7 +3,7 @@
 use bumpalo::collections::Vec;
 
 use super::args::{Args, to_container};
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::{Number, Value};

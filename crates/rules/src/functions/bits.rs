@@ -3,7 +3,7 @@
 use bumpalo::collections::Vec;
 
 use super::args::Args;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

@@ -9,7 +9,7 @@ use flate2::bufread::{
 };
 
 use super::args::Args;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

@@ -6,7 +6,8 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
 use super::args::{Args, to_container};
-use super::{Function, compact_decimals, line};
+use super::function::{Function, line};
+use crate::decimals::compact_decimals;
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::{Number, Value, float_to_i64};

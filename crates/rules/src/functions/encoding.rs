@@ -10,7 +10,7 @@ use sha2::Digest;
 
 use super::args::Args;
 use super::convert::hex_text;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

@@ -4,7 +4,7 @@ use bumpalo::collections::String as ArenaString;
 
 use super::args::Args;
 use super::convert::hex_text;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

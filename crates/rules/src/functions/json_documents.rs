@@ -3,8 +3,9 @@
 use bumpalo::collections::Vec;
 
 use super::args::{Args, to_container};
+use super::function::{Function, line};
+use super::jsonpath;
 use super::maps::{keys, values};
-use super::{Function, jsonpath, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::json;

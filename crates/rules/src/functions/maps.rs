@@ -3,7 +3,8 @@
 use bumpalo::collections::Vec;
 
 use super::args::{Args, to_container};
-use super::{Function, line};
+use super::function::{Function, line};
+use crate::decimals::compact_decimals;
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Arena, Value};
@@ -163,7 +164,7 @@ fn redis_args<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     let mut items = Vec::with_capacity_in(fields.len() * 2, context.arena);
     for (name, value) in fields {
         let text = match value {
-            Value::Float(number) => super::compact_decimals(*number, 6, context.arena),
+            Value::Float(number) => compact_decimals(*number, 6, context.arena),
             Value::Str(_) | Value::Int(_) | Value::Bool(_) => value.text(context.arena),
             _ => continue,
         };

@@ -2,7 +2,7 @@
 //! an error rather than NaN.
 
 use super::args::Args;
-use super::{Function, UNLIMITED_ARGS, line};
+use super::function::{Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Number, Value, float_to_i64};

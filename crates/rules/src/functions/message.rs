@@ -1,7 +1,7 @@
 //! Functions on the message under evaluation and on topics.
 
 use super::args::Args;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{FunctionContext, MessagePart};
 use crate::json;

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{FAMILIES, Function, all};
+use super::catalogue::{FAMILIES, all};
+use super::function::Function;
 
 const HEAD: &str = "\
 # Rule functions

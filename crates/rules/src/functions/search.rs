@@ -4,10 +4,11 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
 use super::args::Args;
-use super::strings::{byte_at, character_set, characters};
-use super::{Function, line};
+use super::characters::{byte_at, characters};
+use super::function::{Function, line};
+use super::strings::character_set;
+use crate::compiled_regex::CompiledRegex;
 use crate::evaluation_error::EvaluationError;
-use crate::evaluation_resources::CompiledRegex;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bumpalo::collections::String as ArenaString;
 
 use super::args::{Args, to_container};
-use super::strings::{byte_at, characters};
+use super::characters::{byte_at, characters};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Number, Value};

@@ -1,7 +1,7 @@
 //! The key-value store of a rule, and information about the node.
 
 use super::args::Args;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

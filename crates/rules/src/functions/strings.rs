@@ -4,8 +4,9 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
 use super::args::Args;
+use super::characters::{byte_at, characters};
+use super::function::{Function, UNLIMITED_ARGS, line};
 use super::sprintf::sprintf;
-use super::{Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
@@ -44,24 +45,6 @@ pub(super) const TABLE: &[Function] = &[
     line("equals", (2, 2), "a: any, b: any", "boolean", "Whether they are equal, as `=` means it.", "equals('a', 'A')", "false", |_, args| Ok(Value::Bool(args.get(0).equals(&args.get(1))))).alias(&["eq"]),
     line("equalsIgnoreCase", (2, 2), "a: string, b: string", "boolean", "Whether two texts are equal, ignoring case.", "equalsIgnoreCase('a', 'A')", "true", equals_ignore_case),
 ];
-
-/// The byte offset of the character with this number, or the end of the text.
-pub(super) fn byte_at(text: &str, character: usize) -> usize {
-    if text.is_ascii() {
-        return character.min(text.len());
-    }
-    text.char_indices()
-        .nth(character)
-        .map_or(text.len(), |(at, _)| at)
-}
-
-pub(super) fn characters(text: &str) -> usize {
-    if text.is_ascii() {
-        text.len()
-    } else {
-        text.chars().count()
-    }
-}
 
 /// A position in a text; a negative one is 0.
 fn position(args: Args<'_, '_>, at: usize) -> std::result::Result<usize, EvaluationError> {

@@ -4,8 +4,8 @@
 use bumpalo::collections::String as ArenaString;
 
 use super::args::Args;
+use super::function::{Function, line};
 use super::time_format::{self, ParsedTime, UnixTime, write_padded};
-use super::{Function, line};
 use crate::calendar::{Civil, DAY_S, YEARS, days_in_month};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};

@@ -1,7 +1,7 @@
 //! Functions for types of values and for choosing between values.
 
 use super::args::{Args, to_container};
-use super::{Function, UNLIMITED_ARGS, line};
+use super::function::{Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;

@@ -10,10 +10,13 @@
 mod filter_tree;
 mod persistent_map;
 mod placement;
+mod query;
 mod rule_bucket;
 mod topic_prefilter;
 
 use std::sync::Arc;
+
+pub use query::IndexQuery;
 
 use filter_tree::FilterNode;
 use persistent_map::PersistentMap;
@@ -25,15 +28,6 @@ use crate::index_keys::IndexKeys;
 use crate::rule_source::{EventKind, RuleSource};
 
 const KINDS: usize = EventKind::ALL.len();
-
-/// An event for which rules are looked up.
-#[derive(Debug, Clone, Copy)]
-pub struct IndexQuery<'a> {
-    pub kind: EventKind,
-    pub topic: Option<&'a str>,
-    pub client_id: Option<&'a str>,
-    pub qos: Option<u8>,
-}
 
 /// Rules by their conditions. `T` stands for a rule and is cheap to clone, such as an `Arc`.
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::IndexQuery;
 use super::persistent_map::{PersistentMap, hash_of};
+use super::query::IndexQuery;
 use crate::index_keys::IndexKeys;
 
 /// One rule at one place.

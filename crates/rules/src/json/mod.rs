@@ -1,15 +1,15 @@
 //! JSON parser and writer for values in the arena. Own code because it borrows from the payload, preserves
 //! 64-bit integers and the order of fields, and can leave parts unparsed.
 
+mod error;
 mod reader;
 mod skipping;
 mod writer;
 
+pub use error::JsonError;
 pub(crate) use reader::Reader;
-pub use reader::{
-    JsonError, MAX_DEPTH, check, parse, parse_lazy, parse_one_level, unescape,
-    unescaped_prefix_length,
-};
+pub use reader::{MAX_DEPTH, check, parse, parse_lazy, parse_one_level, unescape};
+pub use skipping::unescaped_prefix_length;
 pub use writer::{JsonOutput, text, write, write_string};
 
 #[cfg(test)]

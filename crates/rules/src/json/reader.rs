@@ -2,19 +2,12 @@
 
 use bumpalo::collections::Vec;
 
+use super::error::{JsonError, JsonResult};
 use super::skipping;
 use crate::value::{Arena, Value};
 
 /// Maximum nesting of arrays and objects.
 pub const MAX_DEPTH: usize = 128;
-
-/// A syntax error and its position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid JSON at byte {offset}: {expected}")]
-pub struct JsonError {
-    pub offset: usize,
-    pub expected: &'static str,
-}
 
 /// Parses a whole text into the arena.
 ///
@@ -72,7 +65,6 @@ pub(crate) struct Reader<'a> {
     at: usize,
 }
 
-pub(crate) type JsonResult<T> = Result<T, JsonError>;
 type ReadValue<'a> = fn(&mut Reader<'a>, &'a Arena, usize) -> JsonResult<Value<'a>>;
 
 impl<'a> Reader<'a> {
@@ -300,37 +292,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Number of bytes from the start that need no attention inside a string: no quote, backslash or control
-/// character. Processes eight bytes at a time: a byte of `x - 0x01..` has its top bit set where the byte of
-/// `x` was zero.
-#[inline]
-pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
-    const BYTE_ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const BYTE_HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut at = 0;
-    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-        let chunk = u64::from_le_bytes(*chunk);
-        let quote = chunk ^ (BYTE_ONES * u64::from(b'"'));
-        let slash = chunk ^ (BYTE_ONES * u64::from(b'\\'));
-        let hits = (quote.wrapping_sub(BYTE_ONES) & !quote)
-            | (slash.wrapping_sub(BYTE_ONES) & !slash)
-            | (chunk.wrapping_sub(BYTE_ONES * 0x20) & !chunk);
-        let hits = hits & BYTE_HIGH_BITS;
-        if hits != 0 {
-            return at + (hits.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    while let Some(byte) = bytes.get(at)
-        && *byte >= 0x20
-        && *byte != b'"'
-        && *byte != b'\\'
-    {
-        at += 1;
-    }
-    at
-}
-
 /// Resolves the escapes of a validated string. An unpaired surrogate becomes the replacement character.
 pub fn unescape<'a>(text: &str, arena: &'a Arena) -> &'a str {
     let mut out = bumpalo::collections::String::with_capacity_in(text.len(), arena);
@@ -482,21 +443,5 @@ mod tests {
         assert_eq!(inner, r#"{"b" : [1, 2]}"#);
         let item = value.field("a", &arena).field("b", &arena).item(-1, &arena);
         assert!(item.equals(&Value::Int(2)));
-    }
-
-    #[test]
-    fn unescaped_prefix_stops_at_special_bytes() {
-        for stop in [b'"', b'\\', 0x1f, 0] {
-            for at in 0..40 {
-                let mut bytes = vec![b'x'; 40];
-                bytes[at] = stop;
-                bytes[..at]
-                    .iter_mut()
-                    .step_by(3)
-                    .for_each(|byte| *byte = 0xe9);
-                assert_eq!(unescaped_prefix_length(&bytes), at);
-            }
-        }
-        assert_eq!(unescaped_prefix_length(&[0x7f; 21]), 21);
     }
 }

@@ -1,7 +1,7 @@
 //! Skips a JSON value without parsing it: one loop over the bytes validates everything. It keeps only its
 //! position and one bit per level, which tells objects from arrays.
 
-use super::reader::{JsonError, JsonResult, unescaped_prefix_length};
+use super::error::{JsonError, JsonResult};
 
 fn syntax_error<T>(offset: usize, expected: &'static str) -> JsonResult<T> {
     Err(JsonError { offset, expected })
@@ -164,5 +164,57 @@ fn escape_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
             Ok(at + 5)
         }
         _ => syntax_error(at, "no such escape in JSON"),
+    }
+}
+
+/// Number of bytes from the start that need no attention inside a string: no quote, backslash or control
+/// character. Processes eight bytes at a time: a byte of `x - 0x01..` has its top bit set where the byte of
+/// `x` was zero.
+#[inline]
+pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
+    const BYTE_ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const BYTE_HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut at = 0;
+    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
+        let chunk = u64::from_le_bytes(*chunk);
+        let quote = chunk ^ (BYTE_ONES * u64::from(b'"'));
+        let slash = chunk ^ (BYTE_ONES * u64::from(b'\\'));
+        let hits = (quote.wrapping_sub(BYTE_ONES) & !quote)
+            | (slash.wrapping_sub(BYTE_ONES) & !slash)
+            | (chunk.wrapping_sub(BYTE_ONES * 0x20) & !chunk);
+        let hits = hits & BYTE_HIGH_BITS;
+        if hits != 0 {
+            return at + (hits.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while let Some(byte) = bytes.get(at)
+        && *byte >= 0x20
+        && *byte != b'"'
+        && *byte != b'\\'
+    {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescaped_prefix_length;
+
+    #[test]
+    fn unescaped_prefix_stops_at_special_bytes() {
+        for stop in [b'"', b'\\', 0x1f, 0] {
+            for at in 0..40 {
+                let mut bytes = vec![b'x'; 40];
+                bytes[at] = stop;
+                bytes[..at]
+                    .iter_mut()
+                    .step_by(3)
+                    .for_each(|byte| *byte = 0xe9);
+                assert_eq!(unescaped_prefix_length(&bytes), at);
+            }
+        }
+        assert_eq!(unescaped_prefix_length(&[0x7f; 21]), 21);
     }
 }

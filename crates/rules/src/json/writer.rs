@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 
-use super::reader::unescaped_prefix_length;
+use super::skipping::unescaped_prefix_length;
 use crate::value::{Arena, Value, float_text};
 
 /// A destination of bytes: a vector on the heap or in the arena.

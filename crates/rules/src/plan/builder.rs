@@ -1,11 +1,10 @@
-//! Builds a plan operation by operation, and folds constants on the way.
+//! Builds a plan operation by operation.
 
 use super::{ListRange, Op, OpId, Plan, PutStep, StepOp, TextRange};
-use super::{constant_checks, constant_folding};
 use crate::evaluation_error::EvaluationError;
 use crate::event_field::Field;
 use crate::function_context::Dialect;
-use crate::value::{OwnedValue, Value};
+use crate::value::Value;
 use crate::zone::Zone;
 
 /// The plan exceeds a size limit.
@@ -28,7 +27,7 @@ impl From<PlanSizeError> for PlanError {
 pub(crate) struct PlanBuilder {
     pub(super) plan: Plan,
     /// Evaluation depth of each operation.
-    depths: Vec<u16>,
+    pub(super) depths: Vec<u16>,
     max_depth: u16,
     pub(crate) dialect: Dialect,
     pub(crate) zone: Zone,
@@ -103,62 +102,6 @@ impl PlanBuilder {
         self.plan.reads_payload |= matches!(self.op(base), Op::Field(Field::Payload));
     }
 
-    /// Adds an operation, or its result if all its operands are constant.
-    pub(crate) fn push_folded(&mut self, op: Op) -> Result<OpId, PlanError> {
-        let mut constant = match op {
-            Op::Call(function, _) => function.pure,
-            // The values of events, outputs and windows are not known at compile time.
-            Op::Field(_)
-            | Op::Open(..)
-            | Op::Column(..)
-            | Op::Output
-            | Op::Item
-            | Op::Key(_)
-            | Op::Aggregate(_)
-            | Op::WindowStart
-            | Op::WindowEnd => false,
-            // These operations are already constants.
-            Op::Null | Op::Bool(_) | Op::Int(_) | Op::Float(_) | Op::Text(_) | Op::Owned(_) => {
-                return Ok(self.push(op)?);
-            }
-            _ => true,
-        };
-        self.for_each_child(op, |child, _| constant &= self.is_constant(child));
-        let id = self.push(op)?;
-        if !constant {
-            return Ok(id);
-        }
-        let value = match constant_folding::evaluate_constant(self, id) {
-            Ok(value) => value,
-            Err(fault) if constant_checks::is_deterministic(&fault) => {
-                return Err(PlanError::AlwaysFails(fault));
-            }
-            Err(_) => return Ok(id),
-        };
-        let folded = match value {
-            OwnedValue::Undefined => Op::Null,
-            OwnedValue::Bool(value) => Op::Bool(value),
-            OwnedValue::Int(value) => Op::Int(value),
-            OwnedValue::Float(value) => Op::Float(value),
-            OwnedValue::Str(text) if text.len() <= 1024 => Op::Text(self.text(&text)),
-            value @ (OwnedValue::Null
-            | OwnedValue::Big(_)
-            | OwnedValue::Array(_)
-            | OwnedValue::Map(_)
-            | OwnedValue::Json(_))
-                if value.size_bytes() <= 1024 =>
-            {
-                self.plan.owned.push(value);
-                Op::Owned((self.plan.owned.len() - 1) as u16)
-            }
-            // Large constants are evaluated each time rather than stored in every one of many rules.
-            _ => return Ok(id),
-        };
-        self.plan.ops[id.0 as usize] = folded;
-        self.depths[id.0 as usize] = 1;
-        Ok(id)
-    }
-
     pub(crate) fn is_constant(&self, id: OpId) -> bool {
         matches!(
             self.op(id),
@@ -216,7 +159,7 @@ impl PlanBuilder {
         Ok(memo)
     }
 
-    fn for_each_child(&self, op: Op, mut each: impl FnMut(OpId, &[u16])) {
+    pub(super) fn for_each_child(&self, op: Op, mut each: impl FnMut(OpId, &[u16])) {
         let mut see = |id: OpId| each(id, &self.depths);
         match op {
             Op::Memo(id, _)

@@ -33,7 +33,7 @@ pub(super) fn check_call(
             (
                 "regex_match" | "matches" | "regex_replace" | "regex_extract" | "replaceFirst",
                 "expression",
-            ) => crate::evaluation_resources::compile_regex(text)
+            ) => crate::compiled_regex::compile_regex(text)
                 .map(drop)
                 .map_err(String::from),
             #[cfg(feature = "jq")]

@@ -8,8 +8,7 @@ use super::ast::{
 use super::token::{Symbol, TokenKind};
 use crate::statement_error::{Span, StatementError};
 use crate::suggestion::nearest_name;
-use crate::window::{CalendarUnit, WindowKind};
-use crate::windows::MAX_OVERLAPPING;
+use crate::window::{CalendarUnit, MAX_OVERLAPPING, WindowKind};
 
 /// Keywords that end an expression. A field with such a name needs backquotes.
 pub(crate) fn is_clause_word(word: &str) -> bool {

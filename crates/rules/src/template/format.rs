@@ -1,6 +1,5 @@
 //! Detects whether a template is text or JSON.
 
-use super::placeholder_length;
 use crate::json;
 
 /// How values are written.
@@ -97,6 +96,24 @@ fn with_null_placeholders(template: &str) -> String {
     }
     filled.push_str(rest);
     filled
+}
+
+/// Length up to the closing brace; braces in quoted text and of maps are skipped.
+pub(super) fn placeholder_length(text: &str) -> Option<usize> {
+    let mut quote = None;
+    let mut open = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        match (quote, byte) {
+            (Some(expected), byte) if byte == expected => quote = None,
+            (Some(_), _) => {}
+            (None, b'\'' | b'"' | b'`') => quote = Some(byte),
+            (None, b'{') => open += 1,
+            (None, b'}') if open == 0 => return Some(at),
+            (None, b'}') => open -= 1,
+            (None, _) => {}
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::syntax::parse_expression;
 use crate::value::Value;
 use crate::zone::Zone;
 
+use format::placeholder_length;
 pub use format::{PlaceholderPosition, TemplateFormat, ends_in_string};
 pub use value_template::ValueTemplate;
 
@@ -357,22 +358,4 @@ fn parse_placeholder(
         _ => PlaceholderExpression::Expr(parse_expression(&text[..end], start, bounds)?),
     };
     Ok((expression, end + 1))
-}
-
-/// Length up to the closing brace; braces in quoted text and of maps are skipped.
-fn placeholder_length(text: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut open = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        match (quote, byte) {
-            (Some(expected), byte) if byte == expected => quote = None,
-            (Some(_), _) => {}
-            (None, b'\'' | b'"' | b'`') => quote = Some(byte),
-            (None, b'{') => open += 1,
-            (None, b'}') if open == 0 => return Some(at),
-            (None, b'}') => open -= 1,
-            (None, _) => {}
-        }
-    }
-    None
 }

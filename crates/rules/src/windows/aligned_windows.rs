@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_u64};
 use super::window_group::{
-    CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
+    AddOutcome, CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
 };
-use super::{AddOutcome, MAX_OVERLAPPING};
 use crate::calendar::{DAY_S, month_of, month_start};
-use crate::window::{Aggregate, CalendarUnit, WindowSample};
+use crate::window::{Aggregate, CalendarUnit, MAX_OVERLAPPING, WindowSample};
 use crate::zone::Zone;
 
 /// Windows that begin at multiples of a duration: tumbling and hopping.

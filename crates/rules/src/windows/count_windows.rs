@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_u64};
 use super::window_group::{
-    CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
+    AddOutcome, CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
 };
-use super::{AddOutcome, MAX_OVERLAPPING};
-use crate::window::{Aggregate, WindowSample};
+use crate::window::{Aggregate, MAX_OVERLAPPING, WindowSample};
 
 /// Windows of a number of events; a new one begins every `step` events.
 pub(super) struct CountWindows {

@@ -11,12 +11,15 @@ mod aligned_windows;
 pub(crate) mod codec;
 mod count_windows;
 mod due_queue;
+mod options;
 mod session_windows;
 mod sliding_windows;
 mod window_clock;
 mod window_group;
 
 pub use codec::{DecodeError, put_sample, read_sample};
+pub use options::{EventClockLimits, WindowOptions};
+pub use window_group::AddOutcome;
 
 use crate::value::Arena;
 use crate::window::{ClosedWindow, WindowDefinition, WindowKind, WindowSample};
@@ -27,55 +30,8 @@ use sliding_windows::SlidingWindows;
 use window_clock::WindowClock;
 use window_group::WindowBudget;
 
-/// Maximum number of overlapping windows.
-pub const MAX_OVERLAPPING: u64 = 1000;
 /// Version of the snapshot format.
 const VERSION: u8 = 3;
-
-/// Limits and time settings of one rule's windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowOptions {
-    /// Time after its end during which a window still accepts late events, in milliseconds.
-    pub lateness_ms: u64,
-    /// Maximum number of groups in all open windows.
-    pub max_groups: usize,
-    pub max_bytes: usize,
-    /// Limits for events with their own timestamps, which then define the rule's time. `None`: the node's
-    /// clock.
-    pub event_time: Option<EventClockLimits>,
-}
-
-/// Limits of a clock driven by event timestamps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventClockLimits {
-    /// An event further ahead of the node's clock is not counted and does not move the clock.
-    pub max_ahead_ms: u64,
-    /// After this time without events the clock advances by itself.
-    pub idle_ms: u64,
-}
-
-impl Default for WindowOptions {
-    fn default() -> Self {
-        Self {
-            lateness_ms: 250,
-            max_groups: 100_000,
-            max_bytes: 64 << 20,
-            event_time: None,
-        }
-    }
-}
-
-/// The result of adding an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddOutcome {
-    Counted,
-    /// All windows of the event are closed already.
-    Late,
-    /// The timestamp is too far in the future: [`EventClockLimits::max_ahead_ms`].
-    Ahead,
-    /// There is no room for its group or for its values.
-    Full,
-}
 
 /// The open windows of one rule.
 pub struct OpenWindows {

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::AddOutcome;
 use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_u64};
 use super::due_queue::DueQueue;
 use super::window_group::{
-    CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
+    AddOutcome, CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
 };
 use crate::window::{Aggregate, WindowSample};
 

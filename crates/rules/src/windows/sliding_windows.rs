@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_owned, put_u64};
 use super::due_queue::DueQueue;
+use super::options::WindowOptions;
 use super::window_group::{
-    CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
+    AddOutcome, CloseCallback, ClosedGroup, GroupAggregates, GroupKey, WindowBudget, read_key,
 };
-use super::{AddOutcome, WindowOptions};
 use crate::value::{Arena, OwnedValue, Value};
 use crate::window::{Aggregate, WindowSample};
 

@@ -6,7 +6,7 @@
 //! windows close, too.
 
 use super::codec::{DecodeError, WindowReader, put_u64};
-use super::{EventClockLimits, WindowOptions};
+use super::options::{EventClockLimits, WindowOptions};
 
 pub(super) struct WindowClock {
     lateness_ms: u64,

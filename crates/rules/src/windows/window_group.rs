@@ -2,9 +2,21 @@
 
 use super::accumulator::Accumulator;
 use super::codec::{DecodeError, WindowReader};
-use super::{AddOutcome, WindowOptions};
+use super::options::WindowOptions;
 use crate::value::{Arena, Value};
 use crate::window::{Aggregate, ClosedWindow};
+
+/// The result of adding an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddOutcome {
+    Counted,
+    /// All windows of the event are closed already.
+    Late,
+    /// The timestamp is too far in the future: [`super::EventClockLimits::max_ahead_ms`].
+    Ahead,
+    /// There is no room for its group or for its values.
+    Full,
+}
 
 /// Memory of a group in bytes, in addition to its key and its aggregates' state.
 const GROUP_BYTES: usize = 96;

@@ -7,8 +7,7 @@ use jaq_core::ops::Math;
 use jaq_core::{Error, ValR};
 
 use super::execution_meter;
-use super::tree::ObjectFields;
-use super::value::JqValue;
+use super::value::{JqValue, ObjectFields};
 use crate::value::{Number, float_to_i64};
 
 /// Converts a float without a fraction to an integer, within the range in which floats represent all

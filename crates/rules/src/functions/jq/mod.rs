@@ -9,12 +9,12 @@ mod native_filters;
 #[cfg(feature = "jq")]
 mod program;
 #[cfg(feature = "jq")]
-mod tree;
-#[cfg(feature = "jq")]
 mod value;
+#[cfg(feature = "jq")]
+mod value_access;
 
 use super::args::Args;
-use super::{Function, line};
+use super::function::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

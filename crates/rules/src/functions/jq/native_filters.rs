@@ -12,10 +12,10 @@ use jaq_core::{Cv, DataT, Error, Lut, Native, RunPtr, ValR, ValT as _};
 use jaq_std::ValT as _;
 
 use super::execution_meter;
-use super::tree::ObjectFields;
-use super::value::JqValue;
+use super::value::{JqValue, ObjectFields};
 use crate::calendar::Civil;
-use crate::evaluation_resources::{CompilationCache, CompiledRegex};
+use crate::compilation_cache::CompilationCache;
+use crate::compiled_regex::{CompiledRegex, compile_regex};
 use crate::json;
 use crate::value::Arena;
 
@@ -305,7 +305,7 @@ fn regex_matches<'a>(
             .get_or_compile(&pattern, |pattern| {
                 // About the time that compilation takes.
                 execution_meter::count_steps(COMPILATION_STEPS);
-                crate::evaluation_resources::compile_regex(pattern)
+                compile_regex(pattern)
             });
         let pattern = compiled.map_err(Error::str)?;
         execution_meter::count_steps(

@@ -1,102 +1,13 @@
-//! Arrays and objects that track their size, and access to values inside them.
+//! Access to the contents of values, and the conversions that jaq requires of its value type.
 
 use std::fmt;
-use std::rc::Rc;
 
 use jaq_core::path::Opt;
 use jaq_core::val::Range;
 use jaq_core::{Error, Exn, ValR, ValT, ValX};
 
 use super::execution_meter;
-use super::value::JqValue;
-
-pub(super) struct SizedTree<T> {
-    pub(super) inner: T,
-    pub(super) depth: u32,
-    pub(super) bytes: usize,
-}
-
-/// The fields of an object in their original order, with unique names.
-#[derive(Clone, Default)]
-pub(super) struct ObjectFields(Vec<(Rc<str>, JqValue)>);
-
-impl ObjectFields {
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &JqValue)> {
-        self.0.iter().map(|(name, item)| (&**name, item))
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&JqValue> {
-        execution_meter::count_steps(self.0.len() as u64 / 16);
-        self.iter()
-            .find(|(field, _)| *field == name)
-            .map(|(_, item)| item)
-    }
-
-    pub(super) fn set(&mut self, name: &str, item: JqValue) {
-        execution_meter::count_steps(self.0.len() as u64 / 16);
-        match self.0.iter_mut().find(|(field, _)| **field == *name) {
-            Some((_, old)) => *old = item,
-            None => self.0.push((name.into(), item)),
-        }
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.0.retain(|(field, _)| **field != *name);
-    }
-
-    /// The fields sorted by name.
-    pub(super) fn sorted(&self) -> Vec<(&str, &JqValue)> {
-        execution_meter::count_steps(self.0.len() as u64);
-        let mut fields: Vec<_> = self.iter().collect();
-        fields.sort_by_key(|(name, _)| *name);
-        fields
-    }
-}
-
-impl SizedTree<Vec<JqValue>> {
-    pub(super) fn from_items(items: Vec<JqValue>) -> Self {
-        let mut tree = SizedTree {
-            inner: Vec::new(),
-            depth: 0,
-            bytes: 2,
-        };
-        for item in &items {
-            tree.depth = tree.depth.max(item.depth());
-            tree.bytes = tree.bytes.saturating_add(item.bytes() + 1);
-        }
-        tree.inner = items;
-        tree.checked()
-    }
-}
-
-impl SizedTree<ObjectFields> {
-    pub(super) fn from_fields(fields: ObjectFields) -> Self {
-        let mut tree = SizedTree {
-            inner: ObjectFields::default(),
-            depth: 0,
-            bytes: 2,
-        };
-        for (name, item) in fields.iter() {
-            tree.depth = tree.depth.max(item.depth());
-            tree.bytes = tree.bytes.saturating_add(name.len() + 4 + item.bytes());
-        }
-        tree.inner = fields;
-        tree.checked()
-    }
-}
-
-impl<T> SizedTree<T> {
-    fn checked(mut self) -> Self {
-        self.depth += 1;
-        execution_meter::check_depth(self.depth);
-        execution_meter::count_bytes(self.bytes);
-        self
-    }
-}
+use super::value::{JqValue, ObjectFields};
 
 impl fmt::Display for JqValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,7 +112,7 @@ fn bounds(range: &Range<&JqValue>, length: usize) -> Result<(usize, usize), Erro
 fn byte_bounds(text: &str, range: &Range<&JqValue>) -> Result<(usize, usize), Error<JqValue>> {
     execution_meter::count_steps(text.len() as u64 / 64);
     let (start, end) = bounds(range, text.chars().count())?;
-    let byte = |character| crate::functions::strings::byte_at(text, character);
+    let byte = |character| crate::functions::characters::byte_at(text, character);
     Ok((byte(start), byte(end)))
 }
 
