@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rules::{CompileOptions, EvaluationError, EventView, Rule, RuleOutput, RuleState};
+use rules::{CompileOptions, Rule};
 
+use crate::action_error::ActionError;
+use crate::action_input::ActionInput;
 use crate::counters::{LaneCounters, RuleCounter};
 use crate::definition::{ActionDefinition, ActionKind};
 use crate::definition_error::RuleDefinitionError;
@@ -11,8 +13,6 @@ use crate::device_actions::{DeviceAlarmAction, DeviceTelemetryAction};
 use crate::lane_context::LaneContext;
 use crate::ports::{OutputRow, OutputRowOrigin, SinkId, SinkPort, SinkPortOutcome};
 use crate::republish::RepublishAction;
-use crate::running_rule::{RuleLineage, RunningRule};
-use crate::template::ActionTemplate;
 
 /// One action and its fallback actions.
 pub(crate) struct Action {
@@ -28,64 +28,12 @@ enum ActionOperation {
     Alarm(Box<DeviceAlarmAction>),
 }
 
-/// A constant, or a template that is filled in from the output.
-pub(crate) enum FixedOrTemplate<T> {
-    Fixed(T),
-    Template(ActionTemplate),
-}
-
 struct SinkAction {
     name: Box<str>,
     /// The action's position in the rule. Set only if the action has fallback actions.
     origin: Option<u8>,
     /// The sink id plus one; 0 if the sink is not looked up yet.
     id: AtomicU64,
-}
-
-/// The reason why an action failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ActionError {
-    #[error("{0}")]
-    Fault(#[from] EvaluationError),
-    #[error("{what}: {found:?} is not {expected}")]
-    InvalidValue {
-        what: &'static str,
-        found: String,
-        expected: &'static str,
-    },
-    #[error("{what}: ${{{placeholder}}} is null")]
-    NullValue {
-        what: &'static str,
-        placeholder: Box<str>,
-    },
-    #[error("cannot publish to the topic {topic:?}: {why}")]
-    InvalidTopic { topic: String, why: String },
-    #[error(
-        "the message would be number {0} in a chain of messages published by rules; is there a loop of rules?"
-    )]
-    RepublishTooDeep(u8),
-    #[error("the event is about a message published by a rule; publishing again would never end")]
-    AboutDerivedMessage,
-    #[error("there is no sink {0:?}")]
-    NoSink(Box<str>),
-    #[error("the sink {0:?} is full")]
-    SinkFull(Box<str>),
-    #[error("the limit of console lines per second is reached")]
-    LogRateExceeded,
-    #[error("too many messages wait to be published")]
-    OutgoingFull,
-    #[error("this node has no device platform")]
-    NoDevices,
-    #[error("{0}")]
-    Rejected(Box<str>),
-}
-
-/// An output and the event it was computed from.
-pub(crate) struct ActionInput<'o, 'a> {
-    pub(crate) output: RuleOutput<'a>,
-    pub(crate) view: &'o EventView<'a>,
-    pub(crate) lineage: RuleLineage,
-    pub(crate) now_ms: u64,
 }
 
 impl Action {
@@ -139,12 +87,11 @@ impl Action {
     /// that of the action itself.
     pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
         counters: &LaneCounters,
     ) -> Result<(), ActionError> {
-        let failure = match self.operation.run(bound, made, stage, counters) {
+        let failure = match self.operation.run(made, stage, counters) {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
@@ -152,22 +99,21 @@ impl Action {
             ActionError::SinkFull(_) => RuleCounter::ActionsDropped,
             _ => RuleCounter::ActionsFailed,
         });
-        self.run_fallback(bound, made, stage, counters);
+        self.run_fallback(made, stage, counters);
         Err(failure)
     }
 
     /// Runs the fallback actions.
     pub(crate) fn run_fallback<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
         counters: &LaneCounters,
     ) {
         for deed in &self.fallback {
-            if let Err(failure) = deed.run(bound, made, stage, counters) {
+            if let Err(failure) = deed.run(made, stage, counters) {
                 counters.increment(RuleCounter::ActionsFailed);
-                tracing::debug!(rule = &*bound.name, %failure, "fallback action failed");
+                tracing::debug!(rule = made.rule.name, %failure, "fallback action failed");
             }
         }
     }
@@ -206,14 +152,13 @@ impl ActionOperation {
 
     fn run<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
         counters: &LaneCounters,
     ) -> Result<(), ActionError> {
         match self {
             Self::Republish(republish) => {
-                republish.run(bound, made, stage)?;
+                republish.run(made, stage)?;
                 counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Console => {
@@ -225,7 +170,7 @@ impl ActionOperation {
                 made.output.write_json(&mut json);
                 let output = String::from_utf8_lossy(&json);
                 tracing::info!(
-                    rule = &*bound.name,
+                    rule = made.rule.name,
                     topic = made.view.event().topic,
                     "{output}"
                 );
@@ -233,15 +178,15 @@ impl ActionOperation {
                 counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Sink(sink) => {
-                sink.send(bound, made, stage)?;
+                sink.send(made, stage)?;
                 counters.increment(RuleCounter::ActionsQueued);
             }
             Self::Telemetry(telemetry) => {
-                telemetry.run(bound, made, stage)?;
+                telemetry.run(made, stage)?;
                 counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Alarm(alarm) => {
-                alarm.run(bound, made, stage)?;
+                alarm.run(made, stage)?;
                 counters.increment(RuleCounter::ActionsSucceeded);
             }
         }
@@ -250,17 +195,12 @@ impl ActionOperation {
 }
 
 impl SinkAction {
-    fn send(
-        &self,
-        bound: &RunningRule,
-        made: &ActionInput<'_, '_>,
-        stage: &mut LaneContext,
-    ) -> Result<(), ActionError> {
+    fn send(&self, made: &ActionInput<'_, '_>, stage: &mut LaneContext) -> Result<(), ActionError> {
         let no_sink = || ActionError::NoSink(self.name.clone());
         let outlet = stage.sink_port().ok_or_else(no_sink)?.clone();
         let row = OutputRow {
             columns: made.output.value(),
-            rule: &bound.name,
+            rule: made.rule.name,
             origin: self.origin.map(|action| OutputRowOrigin {
                 action,
                 depth: made.lineage.depth(),
@@ -293,28 +233,5 @@ impl SinkAction {
         let id = outlet.find_sink(&self.name)?;
         self.id.store(u64::from(id.0) + 1, Relaxed);
         Some(id)
-    }
-}
-
-pub(crate) fn render<'t, 'a>(
-    template: &'a ActionTemplate,
-    made: &ActionInput<'_, 'a>,
-    state: &mut RuleState,
-    text: &'t mut Vec<u8>,
-) -> Result<&'t str, ActionError> {
-    text.clear();
-    template.render(made, state, text)?;
-    std::str::from_utf8(text).map_err(|_| invalid_value("a template", "bytes", "text"))
-}
-
-pub(crate) fn invalid_value(
-    what: &'static str,
-    found: &str,
-    expected: &'static str,
-) -> ActionError {
-    ActionError::InvalidValue {
-        what,
-        found: found.chars().take(100).collect(),
-        expected,
     }
 }

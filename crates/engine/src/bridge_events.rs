@@ -4,19 +4,19 @@
 //! when everything the rules publish is published and no sink is full. Until then the source, and so the
 //! remote system, waits.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use broker::hooks::{BackpressureCheck, OutgoingMessages};
-use rules::{Arena, EvaluationScratch, EventKind, RuleEvent, Value};
+use rules::{Arena, EventKind, RuleEvent, Value};
 use serde_json::Map;
 
+use crate::clock::now_ms;
 use crate::engine::Engine;
-use crate::engine_shared::{EngineShared, PUBLISH_TIMEOUT, RuleSnapshot};
+use crate::engine_shared::{PUBLISH_TIMEOUT, RuleSnapshot};
 use crate::evaluation::EventEvaluation;
-use crate::hooks::{new_scratch, now_ms};
-use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RunningRule};
+use crate::evaluation_context::{EvaluationContext, EventOutcome};
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::RunningRule;
 
 /// Interval between two checks whether full sinks have room again.
 const BACKPRESSURE_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -33,38 +33,6 @@ pub struct BridgeMessage<'m> {
     pub properties: &'m [(String, String)],
     /// Additional fields by name.
     pub fields: &'m Map<String, serde_json::Value>,
-}
-
-/// The evaluation context of bridge events, created with the first event.
-#[derive(Default)]
-pub(crate) struct EvaluationContextCell(Mutex<Option<EvaluationContext>>);
-
-pub(crate) struct EvaluationContext {
-    pub(crate) scratch: EvaluationScratch,
-    pub(crate) stage: LaneContext,
-}
-
-impl EvaluationContextCell {
-    fn lock(&self) -> MutexGuard<'_, Option<EvaluationContext>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The evaluation context of one event outside the shards; one event at a time uses it.
-    pub(crate) fn with_context<R>(
-        &self,
-        shared: &Arc<EngineShared>,
-        work: impl FnOnce(&mut EvaluationContext) -> R,
-    ) -> R {
-        let mut tools = self.lock();
-        work(tools.get_or_insert_with(|| EvaluationContext::new(shared, shared.bridge_lane())))
-    }
-}
-
-/// The result of evaluating the rules on an event outside the shards.
-pub(crate) struct EventOutcome {
-    pub(crate) outgoing: Option<OutgoingMessages>,
-    /// The condition that the event's source waits for.
-    backpressure: Option<BackpressureCheck>,
 }
 
 impl Engine {
@@ -110,7 +78,7 @@ impl Engine {
         if rules.is_empty() {
             return None;
         }
-        Some((self.bridges).with_context(&self.shared, |tools| {
+        Some(self.with_evaluation_context(|tools| {
             self.evaluate_with(tools, &snapshot, rules, incoming);
             tools.take_outcome()
         }))
@@ -145,23 +113,6 @@ impl Engine {
             chained: 0,
         };
         run.evaluate_all(&view, |at| rules.get(at).map(|rule| &**rule));
-    }
-}
-
-impl EvaluationContext {
-    pub(crate) fn new(shared: &Arc<EngineShared>, lane: usize) -> Self {
-        Self {
-            scratch: new_scratch(lane, shared),
-            stage: LaneContext::new(lane, shared.clone()),
-        }
-    }
-
-    /// Takes the result of the event evaluated last.
-    pub(crate) fn take_outcome(&mut self) -> EventOutcome {
-        EventOutcome {
-            outgoing: self.stage.take_outgoing(),
-            backpressure: self.stage.take_backpressure(),
-        }
     }
 }
 
@@ -207,6 +158,8 @@ pub(crate) fn to_rule_value<'a>(value: &serde_json::Value, arena: &'a Arena) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use crate::ports::{OutputRow, SinkId, SinkPort, SinkPortOutcome};
     use crate::settings::RuleEngineSettings;

@@ -2,13 +2,14 @@
 
 use rules::{CompileOptions, Rule};
 
-use crate::action::{ActionError, ActionInput, FixedOrTemplate, invalid_value, render};
+use crate::action_error::{ActionError, invalid_value};
+use crate::action_input::ActionInput;
 use crate::definition::{AlarmActionDefinition, TelemetryActionDefinition};
 use crate::definition_error::RuleDefinitionError;
 use crate::lane_context::LaneContext;
 use crate::ports::{DeviceAlarm, DevicePortOutcome, DeviceTelemetry, Severity};
-use crate::running_rule::{RuleLineage, RunningRule};
-use crate::template::ActionTemplate;
+use crate::rule_lineage::RuleLineage;
+use crate::template::{ActionTemplate, FixedOrTemplate, render};
 
 pub(crate) struct DeviceTelemetryAction {
     device: ActionTemplate,
@@ -52,7 +53,6 @@ impl DeviceTelemetryAction {
 
     pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
     ) -> Result<(), ActionError> {
@@ -70,8 +70,8 @@ impl DeviceTelemetryAction {
             device_id,
             timestamp_ms,
             values: made.output.columns,
-            rule: &bound.name,
-            tag: next_tag(bound, made)?,
+            rule: made.rule.name,
+            tag: next_tag(made)?,
         };
         let lane = stage.lane as u16;
         let given = match stage.device_port() {
@@ -128,7 +128,6 @@ impl DeviceAlarmAction {
 
     pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
     ) -> Result<(), ActionError> {
@@ -175,8 +174,8 @@ impl DeviceAlarmAction {
             is_cleared,
             timestamp_ms: made.view.event().timestamp_ms,
             details,
-            rule: &bound.name,
-            tag: next_tag(bound, made)?,
+            rule: made.rule.name,
+            tag: next_tag(made)?,
         };
         let lane = stage.lane as u16;
         let given = match stage.device_port() {
@@ -206,14 +205,14 @@ fn render_device_id<'t, 'a>(
 }
 
 /// The tag of events that result from this action: one level deeper.
-fn next_tag(bound: &RunningRule, made: &ActionInput<'_, '_>) -> Result<u64, ActionError> {
+fn next_tag(made: &ActionInput<'_, '_>) -> Result<u64, ActionError> {
     let depth = made.lineage.depth().saturating_add(1);
-    if made.lineage != RuleLineage::NO_REPUBLISH && depth > bound.max_republish_depth {
+    if made.lineage != RuleLineage::NO_REPUBLISH && depth > made.rule.max_republish_depth {
         return Err(ActionError::RepublishTooDeep(depth));
     }
     Ok(match made.lineage {
         RuleLineage::NO_REPUBLISH => RuleLineage::NO_REPUBLISH.0,
-        _ => RuleLineage::new(depth, bound.serial).0,
+        _ => RuleLineage::new(depth, made.rule.serial).0,
     })
 }
 

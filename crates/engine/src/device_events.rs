@@ -4,18 +4,16 @@
 //! [`Engine::handle_device_event_on`]. All others are evaluated on the control plane:
 //! [`Engine::handle_device_event`]. The engine does not know devices; the device platform calls it.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
 
-use broker::hooks::{BackpressureCheck, OutgoingMessages};
 use rules::{Arena, EventKind, RuleEvent, Value};
 
-use crate::bridge_events::EvaluationContext;
+use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::engine_shared::EngineShared;
 use crate::evaluation::{EventEvaluation, index_query};
-use crate::hooks::now_ms;
-use crate::running_rule::RuleLineage;
+use crate::evaluation_context::EvaluationContext;
+use crate::rule_lineage::RuleLineage;
 
 /// The kind of a device event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,85 +87,6 @@ impl<'m> DeviceEvent<'m> {
     }
 }
 
-/// Results of device events on one shard, until its hooks take them. Only the shard's thread locks it, so the
-/// lock is never contended.
-#[derive(Default)]
-pub(crate) struct ShardDeviceEvents {
-    state: Mutex<ShardDeviceEventsState>,
-    /// Whether there are results to take; read without the lock.
-    has_results: AtomicBool,
-}
-
-#[derive(Default)]
-struct ShardDeviceEventsState {
-    /// One context, or one per level of nested events: an alarm raised by a rule is an event inside an event.
-    contexts: Vec<EvaluationContext>,
-    outgoing: Vec<OutgoingMessages>,
-    depth: u8,
-}
-
-/// Maximum depth of nested events.
-const MAX_DEPTH: u8 = 4;
-
-impl ShardDeviceEvents {
-    fn lock(&self) -> MutexGuard<'_, ShardDeviceEventsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the messages that rules publish.
-    #[inline]
-    pub(crate) fn take_outgoing(&self) -> Option<OutgoingMessages> {
-        if !self.has_results.load(Relaxed) {
-            return None;
-        }
-        let mut work = self.lock();
-        match work.outgoing.is_empty() {
-            true => None,
-            false => Some(work.outgoing.remove(0)),
-        }
-    }
-
-    /// Whether acknowledgements must wait for rows.
-    #[inline]
-    pub(crate) fn take_unsettled(&self) -> bool {
-        if !self.has_results.load(Relaxed) {
-            return false;
-        }
-        let mut work = self.lock();
-        let mut is_unsettled = false;
-        for tools in &mut work.contexts {
-            is_unsettled |= tools.stage.take_unsettled();
-        }
-        is_unsettled
-    }
-
-    /// Whether rules have written telemetry or alarms of devices.
-    pub(crate) fn take_unsettled_devices(&self) -> bool {
-        let mut work = self.lock();
-        let tools = work.contexts.iter_mut();
-        let all = tools.map(|tools| tools.stage.take_unsettled_devices());
-        all.fold(false, |any, one| any | one)
-    }
-
-    /// The condition that the publisher must wait for. Called last.
-    #[inline]
-    pub(crate) fn take_backpressure(&self) -> Option<BackpressureCheck> {
-        if !self.has_results.load(Relaxed) {
-            return None;
-        }
-        let mut work = self.lock();
-        let tools = work.contexts.iter_mut();
-        let all: Vec<_> = tools
-            .filter_map(|tools| tools.stage.take_backpressure())
-            .collect();
-        if work.outgoing.is_empty() {
-            self.has_results.store(false, Relaxed);
-        }
-        (!all.is_empty())
-            .then(|| Box::new(move || all.iter().any(|waits| waits())) as BackpressureCheck)
-    }
-}
-
 impl Engine {
     /// Whether any rule wants device events. Cheap enough to call before an event is built.
     #[inline]
@@ -185,30 +104,16 @@ impl Engine {
             return false;
         }
         let lane = &self.shared.device_lanes[usize::from(shard)];
-        let mut work = lane.lock();
-        if work.depth == MAX_DEPTH {
+        let create = || self.shared.evaluation_context(usize::from(shard));
+        let Some(mut tools) = lane.begin_event(create) else {
             tracing::debug!(
                 device = event.device_id,
                 "device events are nested too deep; event is not evaluated by rules"
             );
             return false;
-        }
-        work.depth += 1;
-        let mut tools = (work.contexts.pop())
-            .unwrap_or_else(|| EvaluationContext::new(&self.shared, usize::from(shard)));
-        // An action may cause the next event.
-        drop(work);
+        };
         evaluate_device_event(&self.shared, &mut tools, event);
-        let outgoing = tools.stage.take_outgoing();
-        let mut work = lane.lock();
-        work.depth -= 1;
-        let has_followers = outgoing.is_some() || tools.stage.has_pending_effects();
-        work.outgoing.extend(outgoing);
-        work.contexts.push(tools);
-        if has_followers {
-            lane.has_results.store(true, Relaxed);
-        }
-        has_followers
+        lane.end_event(tools)
     }
 
     /// Evaluates the rules on an event outside the shards. Resolves when their outputs are published and no
@@ -217,7 +122,7 @@ impl Engine {
         if !self.wants_device_events() {
             return;
         }
-        let outcome = (self.bridges).with_context(&self.shared, |tools| {
+        let outcome = self.with_evaluation_context(|tools| {
             evaluate_device_event(&self.shared, tools, &event);
             tools.take_outcome()
         });

@@ -17,18 +17,18 @@ use serde_json::Value;
 use store::{ObjectChange, Objects};
 use tokio::sync::broadcast;
 
-use crate::bridge_events::EvaluationContextCell;
 use crate::counters::RuleTotals;
 use crate::definition::{RULE_KIND, RuleDefinition, check_name};
 use crate::definition_error::RuleDefinitionError;
-use crate::device_events::ShardDeviceEvents;
 use crate::engine_shared::{EngineShared, RuleSnapshot, hooks_interest};
+use crate::evaluation_context::{EvaluationContext, EvaluationContextCell};
 use crate::hooks::RuleHooksFactory;
-use crate::ports::{DevicePort, SinkPort};
+use crate::ports::{DevicePort, EnginePorts, SinkPort};
 use crate::recent_error::RuleFailure;
-use crate::running_rule::{RuleMonitor, RunningRule, compile_rule};
+use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
 use crate::settings::RuleEngineSettings;
+use crate::shard_device_events::ShardDeviceEvents;
 use crate::window_queue::{WindowCommand, WindowQueue};
 use crate::window_worker::WindowWorker;
 
@@ -45,7 +45,7 @@ pub struct Engine {
     /// The thread that owns the windows.
     window_thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     objects: Arc<OnceLock<Objects>>,
-    pub(crate) bridges: Arc<EvaluationContextCell>,
+    bridges: Arc<EvaluationContextCell>,
 }
 
 /// The state of each rule. Only the control plane changes it.
@@ -103,11 +103,10 @@ impl Engine {
             settings,
             snapshot: Arc::new(ArcSwap::default()),
             rows,
-            outlet: OnceLock::new(),
+            ports: Arc::new(EnginePorts::default()),
             handle: OnceLock::new(),
             wants_devices: AtomicBool::new(false),
             device_lanes: (0..shards).map(|_| ShardDeviceEvents::default()).collect(),
-            devices: OnceLock::new(),
             by_serial: Mutex::default(),
             lanes: shards + 2,
         };
@@ -120,9 +119,18 @@ impl Engine {
         }
     }
 
+    /// Calls `work` with the evaluation context of events outside the shards; one event at a time uses it.
+    pub(crate) fn with_evaluation_context<R>(
+        &self,
+        work: impl FnOnce(&mut EvaluationContext) -> R,
+    ) -> R {
+        let create = || self.shared.evaluation_context(self.shared.bridge_lane());
+        self.bridges.with_context(create, work)
+    }
+
     /// Sets the port that receives rows for sinks. Called once, before the first rule is added.
     pub fn set_sink_port(&self, outlet: Arc<dyn SinkPort>) {
-        if self.shared.outlet.set(outlet).is_err() {
+        if self.shared.ports.sinks.set(outlet).is_err() {
             tracing::error!(
                 "sink port of the rule engine is set twice; ignoring the second one; this is a bug"
             );
@@ -132,7 +140,7 @@ impl Engine {
     /// Sets the port that receives telemetry and alarms of rules. Called once, before the first rule is
     /// added. Without a device port, rules with such actions are rejected.
     pub fn set_device_port(&self, devices: Arc<dyn DevicePort>) {
-        if self.shared.devices.set(devices).is_err() {
+        if self.shared.ports.devices.set(devices).is_err() {
             tracing::error!(
                 "device port of the rule engine is set twice; ignoring the second one; this is a bug"
             );
@@ -140,7 +148,7 @@ impl Engine {
     }
 
     pub(crate) fn has_devices(&self) -> bool {
-        self.shared.devices.get().is_some()
+        self.shared.ports.devices.get().is_some()
     }
 
     /// The JSON schemas of a rule: as written and as returned.
@@ -177,7 +185,7 @@ impl Engine {
         let definition = RuleDefinition::from_json(input)?;
         // A disabled rule is compiled, too, to find its errors.
         let monitor = Arc::new(RuleMonitor::new(0));
-        compile_rule(name, &definition, &self.shared, monitor)?;
+        self.shared.compile_rule(name, &definition, monitor)?;
         Ok(definition.to_json())
     }
 
@@ -185,7 +193,7 @@ impl Engine {
     pub fn warnings(&self, accepted: &Value) -> Vec<String> {
         let monitor = Arc::new(RuleMonitor::new(0));
         let bound = RuleDefinition::from_json(accepted)
-            .and_then(|definition| compile_rule("", &definition, &self.shared, monitor));
+            .and_then(|definition| self.shared.compile_rule("", &definition, monitor));
         bound.map_or_else(|_| Vec::new(), |bound| bound.warnings.into_vec())
     }
 
@@ -297,7 +305,7 @@ impl Engine {
             match definition {
                 Ok(definition) if !definition.enabled => RuleEntryState::Disabled,
                 Ok(definition) => {
-                    match compile_rule(name, &definition, &self.shared, monitor.clone()) {
+                    match self.shared.compile_rule(name, &definition, monitor.clone()) {
                         Ok(mut bound) => {
                             for warning in &bound.warnings {
                                 tracing::warn!(rule = name, warning, "rule has a probable mistake");

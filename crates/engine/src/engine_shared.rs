@@ -11,10 +11,15 @@ use broker::hooks::{Interest, OutgoingMessages};
 use rules::EventKind;
 use rules::index::RuleIndex;
 
-use crate::device_events::ShardDeviceEvents;
-use crate::ports::{DevicePort, SinkPort};
-use crate::running_rule::{RuleLineage, RunningRule};
+use crate::definition::RuleDefinition;
+use crate::definition_error::RuleDefinitionError;
+use crate::evaluation_context::EvaluationContext;
+use crate::lane_context::LaneContext;
+use crate::ports::EnginePorts;
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::{RuleMonitor, RunningRule, compile_rule};
 use crate::settings::RuleEngineSettings;
+use crate::shard_device_events::ShardDeviceEvents;
 use crate::window_queue::WindowQueue;
 
 /// The rules as the shards see them. A snapshot is immutable and replaced as a whole.
@@ -32,15 +37,13 @@ pub(crate) struct EngineShared {
     pub(crate) node_id_bits: u128,
     pub(crate) snapshot: Arc<ArcSwap<RuleSnapshot>>,
     pub(crate) rows: WindowQueue,
-    pub(crate) outlet: OnceLock<Arc<dyn SinkPort>>,
+    pub(crate) ports: Arc<EnginePorts>,
     /// The broker's handle, set when the broker runs.
     pub(crate) handle: OnceLock<BrokerHandle>,
     /// Whether any rule wants device events.
     pub(crate) wants_devices: AtomicBool,
     /// Device events of each shard.
     pub(crate) device_lanes: Box<[ShardDeviceEvents]>,
-    /// The port that receives telemetry and alarms of rules.
-    pub(crate) devices: OnceLock<Arc<dyn DevicePort>>,
     /// The environment variables that `getenv` may read.
     pub(crate) environment: rules::Environment,
     /// Running rules by serial.
@@ -79,6 +82,25 @@ impl EngineShared {
     #[inline]
     pub(crate) fn message_id(&self, received_ms: u64, number: u32) -> u128 {
         u128::from(received_ms) << 80 | self.node_id_bits | u128::from(number)
+    }
+
+    /// Creates the context in which a lane evaluates events.
+    pub(crate) fn evaluation_context(&self, lane: usize) -> EvaluationContext {
+        let console_lines_per_s = self.settings.console_lines_per_s;
+        let (ports, level) = (self.ports.clone(), self.rows.level().clone());
+        let stage = LaneContext::new(lane, console_lines_per_s, ports, level);
+        EvaluationContext::new(stage, self.environment.clone())
+    }
+
+    /// Compiles a rule with the settings and ports of this engine.
+    pub(crate) fn compile_rule(
+        &self,
+        name: &str,
+        definition: &RuleDefinition,
+        monitor: Arc<RuleMonitor>,
+    ) -> Result<RunningRule, RuleDefinitionError> {
+        let has_devices = self.ports.devices.get().is_some();
+        compile_rule(name, definition, &self.settings, has_devices, monitor)
     }
 
     fn lock_serials(&self) -> MutexGuard<'_, HashMap<u64, Weak<RunningRule>>> {

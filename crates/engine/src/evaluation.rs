@@ -1,7 +1,7 @@
 //! Evaluation of one event by the rules it matches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rules::index::{IndexQuery, RuleIndex};
@@ -10,10 +10,11 @@ use rules::{
     WindowSample,
 };
 
-use crate::action::ActionInput;
+use crate::action_input::ActionInput;
 use crate::counters::{LaneCounters, RuleCounter};
 use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RunningRule};
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::{RunningRule, with_state};
 use crate::trace;
 use crate::window_queue::WindowQueue;
 
@@ -81,7 +82,7 @@ impl<'a> EventEvaluation<'a, '_> {
     /// Evaluates one candidate rule and runs its actions.
     pub(crate) fn evaluate_rule(&mut self, bound: &'a RunningRule, view: &EventView<'a>) {
         let counters = bound.monitor.counters.lane(self.stage.lane);
-        if self.lineage.belongs_to(bound) {
+        if self.lineage.belongs_to(bound.serial) {
             // A rule does not see the messages that it publishes itself.
             return;
         }
@@ -116,13 +117,14 @@ impl<'a> EventEvaluation<'a, '_> {
         }
         for &output in outputs {
             let made = ActionInput {
+                rule: bound.as_acting(),
                 output,
                 view,
                 lineage: self.lineage,
                 now_ms: self.now_ms,
             };
             for (n, action) in bound.actions.iter().enumerate() {
-                let Err(failure) = action.run(bound, &made, self.stage, counters) else {
+                let Err(failure) = action.run(&made, self.stage, counters) else {
                     continue;
                 };
                 let errors = &bound.monitor.errors;
@@ -254,7 +256,7 @@ impl<'a> EventEvaluation<'a, '_> {
                 if !self.rows.push(bound, self.lineage, &sample) {
                     counters.increment(RuleCounter::WindowFull);
                 }
-                if self.rows.is_full() {
+                if self.rows.level().is_full() {
                     self.stage.set_windows_full();
                 }
             }
@@ -339,18 +341,6 @@ pub(crate) fn timed_sample<'a>(
         }
     }
     Ok(SampleOutcome::Counted(sample))
-}
-
-/// Runs `work` with the state of a rule. Stateless rules share one state.
-pub(crate) fn with_state<R>(
-    bound: &RunningRule,
-    spare: &mut RuleState,
-    work: impl FnOnce(&mut RuleState) -> R,
-) -> R {
-    match &bound.shared_state {
-        None => work(spare),
-        Some(memory) => work(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
-    }
 }
 
 /// The outputs of one evaluation; nearly always one.

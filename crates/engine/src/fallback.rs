@@ -4,13 +4,14 @@
 use rules::{EventKind, RuleEvent, RuleOutput, Value};
 use serde_json::Map;
 
-use crate::action::ActionInput;
-use crate::bridge_events::{EvaluationContext, to_rule_value};
+use crate::action_input::ActionInput;
+use crate::bridge_events::to_rule_value;
+use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::evaluation::catch_panic;
-use crate::hooks::now_ms;
+use crate::evaluation_context::EvaluationContext;
 use crate::ports::OutputRowOrigin;
-use crate::running_rule::RuleLineage;
+use crate::rule_lineage::RuleLineage;
 
 /// A row that failed permanently.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +30,7 @@ impl Engine {
     /// `attempts` of the event are set. Nothing happens if the rule or the action no longer exists, or if it
     /// has no fallback actions any more. Resolves like [`Engine::handle_bridge_message`].
     pub async fn run_fallback(&self, failed: FailedRow<'_>) {
-        let outcome = (self.bridges).with_context(&self.shared, |tools| {
+        let outcome = self.with_evaluation_context(|tools| {
             self.run_fallback_with(tools, &failed);
             tools.take_outcome()
         });
@@ -61,6 +62,7 @@ impl Engine {
         };
         let view = scratch.view(&event, at_ms);
         let made = ActionInput {
+            rule: bound.as_acting(),
             output: RuleOutput {
                 columns: arena.alloc_slice_copy(&columns),
             },
@@ -70,7 +72,7 @@ impl Engine {
         };
         let counters = bound.monitor.counters.lane(stage.lane);
         catch_panic(&bound, counters, || {
-            action.run_fallback(&bound, &made, stage, counters);
+            action.run_fallback(&made, stage, counters);
         });
     }
 }
@@ -108,7 +110,7 @@ mod tests {
             attempts: 3,
         };
         let published = |failed: &FailedRow<'_>| {
-            let outcome = (engine.bridges).with_context(&engine.shared, |tools| {
+            let outcome = engine.with_evaluation_context(|tools| {
                 engine.run_fallback_with(tools, failed);
                 tools.take_outcome()
             });

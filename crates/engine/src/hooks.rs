@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
@@ -12,19 +11,17 @@ use broker::hooks::{
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::IndexQuery;
-use rules::{
-    ConnectionDetails, EvaluationResources, EvaluationScratch, EventKind, RuleEvent, WillDetails,
-};
+use rules::{ConnectionDetails, EvaluationScratch, EventKind, RuleEvent, WillDetails};
 
+use crate::clock::now_ms;
 use crate::counters::RuleCounter;
-use crate::device_events::ShardDeviceEvents;
 use crate::engine_shared::{EngineShared, RuleSnapshot};
 use crate::evaluation::{EventEvaluation, index_query};
+use crate::evaluation_context::EvaluationContext;
 use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RunningRule};
-
-/// Evaluation memory that a shard keeps between messages.
-const MAX_IDLE_SCRATCH_BYTES: usize = 256 << 10;
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::RunningRule;
+use crate::shard_device_events::ShardDeviceEvents;
 
 pub(crate) struct RuleHooksFactory(pub(crate) Arc<EngineShared>);
 
@@ -69,36 +66,14 @@ impl<'a> MatchedRules<'a> {
     }
 }
 
-/// A seed for the random numbers of rules.
-pub(crate) fn random_seed() -> [u8; 32] {
-    let mut seed = [0; 32];
-    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).is_err() {
-        // Random numbers in rules are not used for secrets, so the stack address and the time suffice as a
-        // fallback.
-        let here = std::ptr::from_ref(&seed) as u64 ^ now_ms();
-        seed[..8].copy_from_slice(&here.to_le_bytes());
-    }
-    seed
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_millis() as u64
-}
-
-pub(crate) fn new_scratch(lane: usize, shared: &EngineShared) -> EvaluationScratch {
-    let tools = EvaluationResources::new(random_seed(), lane as u16)
-        .with_environment(shared.environment.clone());
-    EvaluationScratch::new(tools, MAX_IDLE_SCRATCH_BYTES)
-}
-
 impl RuleHooks {
     fn new(shared: Arc<EngineShared>, shard: u16) -> Self {
+        let EvaluationContext { scratch, stage } = shared.evaluation_context(usize::from(shard));
         Self {
             snapshot: Cache::new(shared.snapshot.clone()),
-            scratch: new_scratch(usize::from(shard), &shared),
+            scratch,
             is_scratch_used: false,
-            stage: LaneContext::new(usize::from(shard), shared.clone()),
+            stage,
             shared,
         }
     }
@@ -600,12 +575,12 @@ impl Hooks for RuleHooks {
 
     fn notify_when_durable(&mut self, done: DurableCallback) {
         let (shared, lane) = (self.shared.clone(), self.stage.lane as u16);
-        let rows = move || match shared.outlet.get() {
+        let rows = move || match shared.ports.sinks.get() {
             Some(outlet) => outlet.notify_when_durable(lane, done),
             None => done(),
         };
         let settles_devices = self.device_lane().take_unsettled_devices();
-        match self.shared.devices.get() {
+        match self.shared.ports.devices.get() {
             // The results may become rows.
             Some(devices) if self.stage.take_unsettled_devices() || settles_devices => {
                 devices.notify_when_durable(Box::new(rows));

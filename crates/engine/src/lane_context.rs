@@ -6,8 +6,8 @@ use std::sync::Arc;
 use broker::hooks::{BackpressureCheck, OutgoingMessages};
 use rules::RuleState;
 
-use crate::engine_shared::EngineShared;
-use crate::ports::{DevicePort, SinkId, SinkPort};
+use crate::ports::{DevicePort, EnginePorts, SinkId, SinkPort};
+use crate::window_queue_level::WindowQueueLevel;
 
 /// Limit of messages waiting to be published whose publisher cannot be made to wait.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
@@ -35,13 +35,19 @@ pub(crate) struct LaneContext {
     pub(crate) text: Vec<u8>,
     /// State shared by stateless rules.
     pub(crate) stateless_state: RuleState,
-    shared: Arc<EngineShared>,
+    ports: Arc<EnginePorts>,
+    window_queue: Arc<WindowQueueLevel>,
     /// The second of the last warning.
     warned_s: u64,
 }
 
 impl LaneContext {
-    pub(crate) fn new(lane: usize, shared: Arc<EngineShared>) -> Self {
+    pub(crate) fn new(
+        lane: usize,
+        console_lines_per_s: u32,
+        ports: Arc<EnginePorts>,
+        window_queue: Arc<WindowQueueLevel>,
+    ) -> Self {
         Self {
             lane,
             outgoing: OutgoingMessages::default(),
@@ -51,13 +57,14 @@ impl LaneContext {
             are_windows_full: false,
             is_unsettled: false,
             has_unsettled_devices: false,
-            console_limiter: LineRateLimiter::new(shared.settings.console_lines_per_s),
+            console_limiter: LineRateLimiter::new(console_lines_per_s),
             failure_events: LineRateLimiter::new(FAILURE_EVENTS_PER_S),
             is_emitting_failure: false,
             topic: Vec::new(),
             text: Vec::new(),
             stateless_state: RuleState::default(),
-            shared,
+            ports,
+            window_queue,
             warned_s: 0,
         }
     }
@@ -70,11 +77,11 @@ impl LaneContext {
     }
 
     pub(crate) fn sink_port(&self) -> Option<&Arc<dyn SinkPort>> {
-        self.shared.outlet.get()
+        self.ports.sinks.get()
     }
 
     pub(crate) fn device_port(&self) -> Option<&Arc<dyn DevicePort>> {
-        self.shared.devices.get()
+        self.ports.devices.get()
     }
 
     /// Records that a row was queued.
@@ -135,13 +142,14 @@ impl LaneContext {
         if self.full_sinks.is_empty() && !are_devices_full && !are_windows_full {
             return None;
         }
-        let (shared, sinks) = (self.shared.clone(), std::mem::take(&mut self.full_sinks));
+        let (ports, sinks) = (self.ports.clone(), std::mem::take(&mut self.full_sinks));
+        let window_queue = self.window_queue.clone();
         Some(Box::new(move || {
-            let outlet = shared.outlet.get();
+            let outlet = ports.sinks.get();
             outlet.is_some_and(|outlet| sinks.iter().any(|sink| outlet.is_full(*sink)))
                 || are_devices_full
-                    && (shared.devices.get()).is_some_and(|devices| devices.is_full())
-                || are_windows_full && shared.rows.is_full()
+                    && (ports.devices.get()).is_some_and(|devices| devices.is_full())
+                || are_windows_full && window_queue.is_full()
         }))
     }
 

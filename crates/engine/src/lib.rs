@@ -5,7 +5,10 @@
 //! logged or handed to a [`SinkPort`]. One thread owns the windows of all rules and all shards.
 
 mod action;
+mod action_error;
+mod action_input;
 mod bridge_events;
+mod clock;
 mod counters;
 mod definition;
 mod definition_error;
@@ -14,21 +17,26 @@ mod device_events;
 mod engine;
 mod engine_shared;
 mod evaluation;
+mod evaluation_context;
 mod fallback;
 mod hooks;
 mod lane_context;
 mod ports;
 mod recent_error;
 mod republish;
+mod rule_lineage;
 mod rule_metrics;
 mod rule_test;
 mod running_rule;
 mod saved_state;
 mod schema;
 mod settings;
+mod shard_device_events;
 mod template;
 mod trace;
+mod trace_watchers;
 mod window_queue;
+mod window_queue_level;
 mod window_worker;
 
 pub use bridge_events::BridgeMessage;

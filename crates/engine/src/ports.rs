@@ -1,6 +1,8 @@
 //! The interfaces to sinks and to the device platform. The engine knows neither connectors nor devices; the
 //! program supplies both ports.
 
+use std::sync::{Arc, OnceLock};
+
 use broker::hooks::DurableCallback;
 use rules::Value;
 
@@ -149,4 +151,13 @@ pub trait DevicePort: Send + Sync {
     fn notify_when_durable(&self, done: DurableCallback) {
         done();
     }
+}
+
+/// The ports of an engine, set once before its first rule.
+#[derive(Default)]
+pub(crate) struct EnginePorts {
+    /// Receives rows for sinks.
+    pub(crate) sinks: OnceLock<Arc<dyn SinkPort>>,
+    /// Receives telemetry and alarms of devices.
+    pub(crate) devices: OnceLock<Arc<dyn DevicePort>>,
 }

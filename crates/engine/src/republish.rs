@@ -4,12 +4,13 @@ use broker::hooks::MessageDraft;
 use mqtt::{PropertiesBuf, Property, QoS};
 use rules::{CompileOptions, Rule, RuleState, Value, ValueTemplate};
 
-use crate::action::{ActionError, ActionInput, FixedOrTemplate, invalid_value, render};
+use crate::action_error::{ActionError, invalid_value};
+use crate::action_input::ActionInput;
 use crate::definition;
 use crate::definition_error::RuleDefinitionError;
 use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RunningRule};
-use crate::template::ActionTemplate;
+use crate::rule_lineage::RuleLineage;
+use crate::template::{ActionTemplate, FixedOrTemplate, render};
 
 pub(crate) struct RepublishAction {
     topic: ActionTemplate,
@@ -102,7 +103,6 @@ impl RepublishAction {
 
     pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
     ) -> Result<(), ActionError> {
@@ -110,7 +110,7 @@ impl RepublishAction {
         if made.lineage == RuleLineage::NO_REPUBLISH {
             return Err(ActionError::AboutDerivedMessage);
         }
-        if depth > bound.max_republish_depth {
+        if depth > made.rule.max_republish_depth {
             return Err(ActionError::RepublishTooDeep(depth));
         }
         if stage.outgoing.content_bytes() > stage.max_outgoing_bytes {
@@ -118,14 +118,13 @@ impl RepublishAction {
         }
         let mut topic = std::mem::take(&mut stage.topic);
         let mut payload = std::mem::take(&mut stage.text);
-        let result = self.append_message(bound, made, stage, (&mut topic, &mut payload), depth);
+        let result = self.append_message(made, stage, (&mut topic, &mut payload), depth);
         (stage.topic, stage.text) = (topic, payload);
         result
     }
 
     fn append_message<'a>(
         &'a self,
-        bound: &'a RunningRule,
         made: &ActionInput<'_, 'a>,
         stage: &mut LaneContext,
         (topic, payload): (&mut Vec<u8>, &mut Vec<u8>),
@@ -167,7 +166,7 @@ impl RepublishAction {
             username: event.username.unwrap_or_default(),
             tag: match self.is_direct {
                 true => RuleLineage::IGNORED.0,
-                false => RuleLineage::new(depth, bound.serial).0,
+                false => RuleLineage::new(depth, made.rule.serial).0,
             },
         });
         Ok(())

@@ -122,7 +122,7 @@ impl Engine {
             "Number of running rules.",
             running as f64,
         ));
-        let waiting = self.shared.rows.waiting_bytes() as f64;
+        let waiting = self.shared.rows.level().waiting_bytes() as f64;
         families.push(gauge(
             "rule_engine_window_queue_bytes",
             "Bytes of rows queued for windows.",

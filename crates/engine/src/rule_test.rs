@@ -11,14 +11,16 @@ use rules::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::action::ActionInput;
+use crate::action_input::ActionInput;
+use crate::clock::now_ms;
 use crate::definition::RuleDefinition;
 use crate::definition_error::RuleDefinitionError;
 use crate::engine::Engine;
-use crate::evaluation::{RuleOutputs, SampleOutcome, timed_sample, with_state};
-use crate::hooks::{new_scratch, now_ms};
+use crate::evaluation::{RuleOutputs, SampleOutcome, timed_sample};
+use crate::evaluation_context::EvaluationContext;
 use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RuleMonitor, RunningRule, compile_rule};
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::{RuleMonitor, RunningRule, with_state};
 use crate::trace::{explain_no_result, output_json};
 
 /// An event to test a rule on.
@@ -107,10 +109,9 @@ impl Engine {
         let began = Instant::now();
         let lanes = self.shared.lanes;
         let monitor = std::sync::Arc::new(RuleMonitor::new(lanes));
-        let bound = compile_rule("test", &definition, &self.shared, monitor)?;
+        let bound = self.shared.compile_rule("test", &definition, monitor)?;
         let compiled_us = began.elapsed().as_micros() as u64;
-        let mut stage = LaneContext::new(lanes - 1, self.shared.clone());
-        let scratch = new_scratch(lanes - 1, &self.shared);
+        let EvaluationContext { scratch, mut stage } = self.shared.evaluation_context(lanes - 1);
         let extra = Value::Object(trial.fields.clone()).to_string();
         let extra = match trial.fields.is_empty() {
             true => rules::Value::Null,
@@ -327,6 +328,7 @@ fn describe_actions<'a>(
     let mut done = Vec::new();
     for &output in outputs {
         let made = ActionInput {
+            rule: bound.as_acting(),
             output,
             view,
             lineage: RuleLineage::default(),
@@ -337,7 +339,7 @@ fn describe_actions<'a>(
                 done.push(described);
                 continue;
             }
-            let failure = action.run(bound, &made, stage, counters).err();
+            let failure = action.run(&made, stage, counters).err();
             if let Some(outgoing) = stage.take_outgoing() {
                 done.extend(outgoing.iter().map(|message| {
                     json!({

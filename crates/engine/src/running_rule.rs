@@ -1,19 +1,19 @@
 //! A running rule: its compiled statement, its actions, its counters and its trace watchers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rules::windows;
 use rules::{CompileOptions, EventTime, KvLimits, Rule, RuleState, Zone};
 
 use crate::action::Action;
+use crate::action_input::ActingRule;
 use crate::counters::RuleCounters;
 use crate::definition::RuleDefinition;
 use crate::definition_error::RuleDefinitionError;
-use crate::engine_shared::EngineShared;
 use crate::recent_error::RecentError;
 use crate::settings::RuleEngineSettings;
-use crate::trace::TraceWatchers;
+use crate::trace_watchers::TraceWatchers;
 
 /// State that survives a change of the rule.
 pub(crate) struct RuleMonitor {
@@ -51,54 +51,40 @@ pub(crate) struct RunningRule {
     pub(crate) warnings: Box<[String]>,
 }
 
-static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
-
-/// Number of bits of a tag that hold the serial; the bits above hold the depth.
-const SERIAL_BITS: u32 = 56;
-
-/// The lineage that a published message carries: the rule, and the number of rules it has passed through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct RuleLineage(pub(crate) u64);
-
-impl RuleLineage {
-    /// Lineage of events about a message that a rule has published (delivered, dropped and so on). Nothing is
-    /// published because of them; otherwise loops that no message can record would never end.
-    pub(crate) const NO_REPUBLISH: Self = Self((u8::MAX as u64) << SERIAL_BITS);
-
-    /// Lineage of a message that rules do not see.
-    pub(crate) const IGNORED: Self = Self(u64::MAX);
-
-    pub(crate) fn new(depth: u8, serial: u64) -> Self {
-        Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
-    }
-
-    /// A lineage of this depth that belongs to no running rule.
-    pub(crate) fn with_depth(depth: u8) -> Self {
-        Self(u64::from(depth) << SERIAL_BITS)
-    }
-
-    pub(crate) fn depth(self) -> u8 {
-        (self.0 >> SERIAL_BITS) as u8
-    }
-
-    pub(crate) fn serial(self) -> u64 {
-        self.0 & ((1 << SERIAL_BITS) - 1)
-    }
-
-    pub(crate) fn belongs_to(self, bound: &RunningRule) -> bool {
-        self.0 != 0 && self.serial() == bound.serial
+impl RunningRule {
+    /// The rule as its actions see it.
+    #[inline]
+    pub(crate) fn as_acting(&self) -> ActingRule<'_> {
+        ActingRule {
+            name: &self.name,
+            serial: self.serial,
+            max_republish_depth: self.max_republish_depth,
+        }
     }
 }
+
+/// Runs `work` with the state of a rule. Stateless rules share one state.
+pub(crate) fn with_state<R>(
+    bound: &RunningRule,
+    spare: &mut RuleState,
+    work: impl FnOnce(&mut RuleState) -> R,
+) -> R {
+    match &bound.shared_state {
+        None => work(spare),
+        Some(memory) => work(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// Compiles a rule definition.
 pub(crate) fn compile_rule(
     name: &str,
     definition: &RuleDefinition,
-    shared: &EngineShared,
+    settings: &RuleEngineSettings,
+    has_devices: bool,
     monitor: Arc<RuleMonitor>,
 ) -> Result<RunningRule, RuleDefinitionError> {
-    let settings = &shared.settings;
-    let has_devices = shared.devices.get().is_some();
     let mut options = compile_options(definition, settings)?;
     let rule = rules::compile(&definition.sql, &options)
         .map_err(|error| RuleDefinitionError::new("sql", error.report()))?;

@@ -9,6 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use store::{ExpectedVersion, ObjectError, Objects};
 
+use crate::clock::now_ms;
+
 /// Kind of the objects that contain windows.
 pub const WINDOW_KIND: &str = "rule_window";
 pub const RULE_STATE_KIND: &str = "rule_memory";
@@ -49,7 +51,7 @@ impl SavedRuleState {
         let hash = format!("{sql_hash:016x}");
         // Part 0 is written last. Its distinct round number prevents parts of two snapshots from being
         // combined.
-        let round = super::hooks::now_ms();
+        let round = now_ms();
         for (n, part) in parts.iter().enumerate().rev() {
             let value = json!({
                 "sql_hash": hash,

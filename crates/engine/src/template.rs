@@ -3,7 +3,8 @@
 use rules::template::{RenderSummary, Template as Inner, TemplateFormat};
 use rules::{CompileOptions, EvaluationError, Rule, RuleState};
 
-use crate::action::{ActionError, ActionInput};
+use crate::action_error::{ActionError, invalid_value};
+use crate::action_input::ActionInput;
 use crate::definition_error::RuleDefinitionError;
 
 /// A text with placeholders that are filled in from an output.
@@ -77,4 +78,22 @@ impl ActionTemplate {
             }),
         }
     }
+}
+
+/// A constant, or a template that is filled in from the output.
+pub(crate) enum FixedOrTemplate<T> {
+    Fixed(T),
+    Template(ActionTemplate),
+}
+
+/// Renders a template whose result is text.
+pub(crate) fn render<'t, 'a>(
+    template: &'a ActionTemplate,
+    made: &ActionInput<'_, 'a>,
+    state: &mut RuleState,
+    text: &'t mut Vec<u8>,
+) -> Result<&'t str, ActionError> {
+    text.clear();
+    template.render(made, state, text)?;
+    std::str::from_utf8(text).map_err(|_| invalid_value("a template", "bytes", "text"))
 }

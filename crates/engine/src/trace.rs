@@ -1,73 +1,12 @@
-//! Traces of a running rule: its events and their results as JSON for each watcher. A slow watcher never
-//! delays the rule, and without watchers no record is built.
-
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+//! Trace records of a running rule: its events and their results as JSON.
 
 use rules::{EventView, RuleEvent, RuleOutput, RuleState};
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
 
-use crate::evaluation::with_state;
-use crate::running_rule::RunningRule;
+use crate::running_rule::{RunningRule, with_state};
 
-/// Records buffered for a slow watcher.
-const TRACE_BUFFER: usize = 256;
-/// Maximum records of one rule per second. The number of omitted records is sent in the next second.
-const RECORDS_PER_S: u64 = 200;
 /// Maximum length of a payload or an output in a record, in bytes.
 const MAX_TEXT_BYTES: usize = 4096;
-
-/// The watchers of one rule.
-#[derive(Default)]
-pub(crate) struct TraceWatchers {
-    sender: OnceLock<broadcast::Sender<Arc<Value>>>,
-    /// High bits: the second of the last record; low bits: the number of records in it.
-    sent_this_second: AtomicU64,
-    omitted: AtomicU64,
-}
-
-impl TraceWatchers {
-    pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Value>> {
-        self.sender
-            .get_or_init(|| broadcast::Sender::new(TRACE_BUFFER))
-            .subscribe()
-    }
-
-    #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.sender
-            .get()
-            .is_some_and(|sender| sender.receiver_count() > 0)
-    }
-
-    /// Sends the record built by `record`, unless the limit of this second is reached.
-    pub(crate) fn send(&self, now_ms: u64, record: impl FnOnce() -> Value) {
-        let Some(sender) = self.sender.get() else {
-            return;
-        };
-        let second = now_ms / 1000;
-        let packed = self.sent_this_second.load(Relaxed);
-        let count = if packed >> 16 == second {
-            packed & 0xffff
-        } else {
-            0
-        };
-        if count >= RECORDS_PER_S {
-            self.omitted.fetch_add(1, Relaxed);
-            return;
-        }
-        self.sent_this_second
-            .store(second << 16 | (count + 1), Relaxed);
-        let mut record = record();
-        let omitted = self.omitted.swap(0, Relaxed);
-        if let (Value::Object(fields), true) = (&mut record, omitted > 0) {
-            fields.insert("left_out".into(), omitted.into());
-        }
-        // The last watcher may have left just now.
-        let _ = sender.send(Arc::new(record));
-    }
-}
 
 /// A record of an event that the rule evaluated.
 pub(crate) fn event_record(rule: &str, event: &RuleEvent<'_>, result: &str) -> Value {
@@ -151,28 +90,5 @@ fn truncate_text(text: &str) -> String {
     match text.len() {
         0..=MAX_TEXT_BYTES => text.to_owned(),
         _ => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn records_are_rate_limited_and_omissions_counted() {
-        let watchers = TraceWatchers::default();
-        assert!(!watchers.is_watched());
-        watchers.send(0, || unreachable!("there are no watchers"));
-        let mut receiver = watchers.watch();
-        assert!(watchers.is_watched());
-        for _ in 0..RECORDS_PER_S + 7 {
-            watchers.send(5_000, || json!({}));
-            let _ = receiver.try_recv();
-        }
-        watchers.send(6_000, || json!({"last": true}));
-        let last = receiver.try_recv().expect("a record was sent");
-        assert_eq!(*last, json!({"last": true, "left_out": 7}));
-        drop(receiver);
-        assert!(!watchers.is_watched());
     }
 }

@@ -5,27 +5,23 @@
 //! of one shard keep their order. The queue is bounded: above the limit publishers wait, and far above it
 //! rows are dropped and counted.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rules::WindowSample;
 use rules::windows::put_sample;
 
-use crate::running_rule::{RuleLineage, RunningRule};
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::RunningRule;
+use crate::window_queue_level::WindowQueueLevel;
 
-/// At this multiple of the limit, rows are dropped. It is reached by events whose publisher cannot be made to
-/// wait.
-const HARD_LIMIT_FACTOR: usize = 4;
 /// Overhead of a row in bytes.
 const ROW_BYTES: usize = 32;
 
 pub(crate) struct WindowQueue {
     inbox: Mutex<WindowInbox>,
     has_work: Condvar,
-    /// Queued bytes; read without the lock.
-    waiting_bytes: AtomicUsize,
-    max_bytes: usize,
+    level: Arc<WindowQueueLevel>,
 }
 
 #[derive(Default)]
@@ -63,8 +59,7 @@ impl WindowQueue {
         Self {
             inbox: Mutex::default(),
             has_work: Condvar::new(),
-            waiting_bytes: AtomicUsize::new(0),
-            max_bytes,
+            level: Arc::new(WindowQueueLevel::new(max_bytes)),
         }
     }
 
@@ -72,14 +67,8 @@ impl WindowQueue {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether publishers must wait.
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.waiting_bytes.load(Relaxed) > self.max_bytes
-    }
-
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes.load(Relaxed)
+    pub(crate) fn level(&self) -> &Arc<WindowQueueLevel> {
+        &self.level
     }
 
     /// Queues a row. Returns false if there is no room.
@@ -90,7 +79,7 @@ impl WindowQueue {
         sample: &WindowSample<'_>,
     ) -> bool {
         let mut inbox = self.lock();
-        if self.waiting_bytes() > self.max_bytes * HARD_LIMIT_FACTOR {
+        if self.level.is_overfull() {
             return false;
         }
         let before = inbox.bytes.len();
@@ -102,7 +91,7 @@ impl WindowQueue {
             lineage,
         });
         let was_empty = inbox.samples.len() == 1;
-        self.waiting_bytes.fetch_add(len + ROW_BYTES, Relaxed);
+        self.level.add(len + ROW_BYTES);
         drop(inbox);
         if was_empty {
             self.has_work.notify_one();
@@ -135,6 +124,6 @@ impl WindowQueue {
     /// Releases the bytes of processed rows.
     pub(crate) fn release_bytes(&self, inbox: &WindowInbox) {
         let bytes = inbox.bytes.len() + inbox.samples.len() * ROW_BYTES;
-        self.waiting_bytes.fetch_sub(bytes, Relaxed);
+        self.level.subtract(bytes);
     }
 }

@@ -12,12 +12,14 @@ use rules::windows::{AddOutcome, OpenWindows, read_sample};
 use rules::{ClosedWindow, EvaluationScratch, EventKind, RuleEvent, RunOutcome, WindowSample};
 use store::Objects;
 
+use crate::clock::now_ms;
 use crate::counters::{LaneCounters, RuleCounter};
 use crate::engine_shared::{EngineShared, PUBLISH_TIMEOUT};
-use crate::evaluation::{EventEvaluation, RuleOutputs, catch_panic, with_state};
-use crate::hooks::{new_scratch, now_ms};
+use crate::evaluation::{EventEvaluation, RuleOutputs, catch_panic};
+use crate::evaluation_context::EvaluationContext;
 use crate::lane_context::LaneContext;
-use crate::running_rule::{RuleLineage, RunningRule};
+use crate::rule_lineage::RuleLineage;
+use crate::running_rule::{RunningRule, with_state};
 use crate::saved_state::SavedRuleState;
 use crate::window_queue::{QueuedSample, WindowCommand, WindowInbox};
 
@@ -51,15 +53,15 @@ pub(crate) struct WindowWorker {
 
 impl WindowWorker {
     pub(crate) fn new(shared: Arc<EngineShared>, objects: Option<Objects>) -> Self {
-        let lane = shared.window_lane();
+        let EvaluationContext { scratch, stage } = shared.evaluation_context(shared.window_lane());
         Self {
             windows_by_name: HashMap::new(),
             by_serial: HashMap::new(),
             saved_windows: objects.clone().map(SavedRuleState::for_windows),
             rule_states: HashMap::new(),
             saved_rule_states: objects.map(SavedRuleState::for_rule_states),
-            scratch: new_scratch(lane, &shared),
-            stage: LaneContext::new(lane, shared.clone()),
+            scratch,
+            stage,
             panicked_rules: Vec::new(),
             shared,
         }

@@ -1,7 +1,7 @@
 //! Tests of device events and device actions with a recording device port.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 

@@ -1,0 +1,76 @@
+//! The context in which a lane evaluates events, and what the events leave in it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use broker::hooks::{BackpressureCheck, OutgoingMessages};
+use rules::{Environment, EvaluationResources, EvaluationScratch};
+
+use crate::clock::now_ms;
+use crate::lane_context::LaneContext;
+
+/// Evaluation memory that a lane keeps between messages.
+const MAX_IDLE_SCRATCH_BYTES: usize = 256 << 10;
+
+/// The evaluation context of events outside the shards, created with the first event.
+#[derive(Default)]
+pub(crate) struct EvaluationContextCell(Mutex<Option<EvaluationContext>>);
+
+/// The memory and the lane in which events are evaluated, one at a time.
+pub(crate) struct EvaluationContext {
+    pub(crate) scratch: EvaluationScratch,
+    pub(crate) stage: LaneContext,
+}
+
+impl EvaluationContextCell {
+    fn lock(&self) -> MutexGuard<'_, Option<EvaluationContext>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `work` with the evaluation context; one event at a time uses it.
+    pub(crate) fn with_context<R>(
+        &self,
+        create: impl FnOnce() -> EvaluationContext,
+        work: impl FnOnce(&mut EvaluationContext) -> R,
+    ) -> R {
+        let mut tools = self.lock();
+        work(tools.get_or_insert_with(create))
+    }
+}
+
+/// The result of evaluating the rules on an event outside the shards.
+pub(crate) struct EventOutcome {
+    pub(crate) outgoing: Option<OutgoingMessages>,
+    /// The condition that the event's source waits for.
+    pub(crate) backpressure: Option<BackpressureCheck>,
+}
+
+impl EvaluationContext {
+    pub(crate) fn new(stage: LaneContext, environment: Environment) -> Self {
+        let tools = EvaluationResources::new(random_seed(), stage.lane as u16)
+            .with_environment(environment);
+        Self {
+            scratch: EvaluationScratch::new(tools, MAX_IDLE_SCRATCH_BYTES),
+            stage,
+        }
+    }
+
+    /// Takes the result of the event evaluated last.
+    pub(crate) fn take_outcome(&mut self) -> EventOutcome {
+        EventOutcome {
+            outgoing: self.stage.take_outgoing(),
+            backpressure: self.stage.take_backpressure(),
+        }
+    }
+}
+
+/// A seed for the random numbers of rules.
+fn random_seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).is_err() {
+        // Random numbers in rules are not used for secrets, so the stack address and the time suffice as a
+        // fallback.
+        let here = std::ptr::from_ref(&seed) as u64 ^ now_ms();
+        seed[..8].copy_from_slice(&here.to_le_bytes());
+    }
+    seed
+}
