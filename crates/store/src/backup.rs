@@ -8,11 +8,12 @@ use std::io::{self, BufRead as _, BufReader, Read, Write};
 
 use serde_json::json;
 
+use crate::clock::now_ms;
 use crate::error::{ObjectError, StoreError};
 use crate::objects::{
     Object, ObjectChange, Objects, change_from_object, check_names, decode, encode, object_key,
 };
-use crate::objects::{last_version, now_ms, put_last_version};
+use crate::objects::{last_version, put_last_version};
 use crate::row_spool::{self, RowSpool};
 
 const FORMAT: &str = "tidegate-objects";

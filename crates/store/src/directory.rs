@@ -11,11 +11,11 @@ use std::path::Path;
 
 use disk::DirectoryLockError;
 
-use crate::error::{StoreError, StoreOpenError};
+use crate::error::{StoreError, StoreOpenError, io_error};
 use crate::log::file_system::FileSystem;
 use crate::log::frame::LAYOUT_VERSION;
 use crate::log::log_mark::{LogMark, LogMarksFile};
-use crate::log::recovery::{RecoveredLog, io_error};
+use crate::log::recovery::RecoveredLog;
 use crate::log::segments::segment_path;
 use crate::state::state_mark::StateMark;
 

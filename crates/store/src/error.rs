@@ -1,7 +1,7 @@
 //! Errors of the store, by how callers react to them.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::backend::BackendError;
 
@@ -120,4 +120,10 @@ pub enum ObjectError {
     },
     #[error(transparent)]
     Storage(#[from] StoreError),
+}
+
+/// Wraps the error of a file operation with the operation and the file.
+pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { what, path, source }
 }

@@ -16,6 +16,7 @@ use crate::batch::{StateKind, StoreBatch};
 use crate::config::StoreConfig;
 use crate::directory;
 use crate::error::{StoreError, StoreOpenError};
+use crate::health::StoreHealth;
 use crate::keyed_state::{KeyedDatabase, KeyedState, KeyedWrite};
 use crate::log::applier::Applier;
 use crate::log::external_queues::ExternalQueues;
@@ -26,33 +27,15 @@ use crate::log::reader::LogReader;
 use crate::log::recovery::{self, RecoveredLog};
 use crate::log::segments::{SegmentDirectory, Segments};
 use crate::log::shared::{StoreRequest, StoreShared, lock};
-use crate::log::writer::{self, LogWriter};
+use crate::log::writer::{LogWriter, LogWriterParts};
+use crate::log::writer_loop;
 use crate::objects::Objects;
-use crate::queue::{QueueFetch, QueuePage, QueueSummary};
+use crate::observer::StoreObserver;
+use crate::queue::{QueueFetch, QueueSummary};
 use crate::tables::Tables;
 
 /// Offsets in a segment are 32 bits wide.
 const MAX_BATCH_BYTES: usize = 1 << 30;
-
-/// Receives the results of submissions and fetches, on threads of the store. Implementations must not block.
-pub trait StoreObserver: Send + Sync {
-    /// Everything this shard submitted up to and including this batch is in the log; with
-    /// [`Fsync::Always`](crate::Fsync), on disk.
-    fn on_logged(&self, shard: u16, batch: u64);
-    /// The answer to a fetch.
-    fn on_fetched(&self, shard: u16, page: QueuePage);
-}
-
-/// Whether the store accepts new work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum StoreHealth {
-    Ok = 0,
-    /// No space: refuse new messages. Submitted batches are still written, and acknowledgements free space.
-    Full = 1,
-    /// Writes fail. Submitted batches are kept and written after recovery.
-    Failed = 2,
-}
 
 /// Result of opening a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -473,7 +456,7 @@ impl StoreInner {
             jobs: jobs_taken,
             open_pages: Arc::clone(&open_pages),
         };
-        let writer = LogWriter::new(writer::LogWriterParts {
+        let writer = LogWriter::new(LogWriterParts {
             shared: Arc::clone(shared),
             config: self.config.clone(),
             observer: owner,
@@ -501,7 +484,7 @@ impl StoreInner {
             maintenance: (keeper, spawn("store-maintenance", move || keeps.run())?),
             applier: (applier, spawn("store-applier", move || applies.run())?),
             reader: spawn("store-reader", move || reader.run())?,
-            writer: spawn("store-writer", move || writer.run())?,
+            writer: spawn("store-writer", move || writer_loop::run(writer))?,
         })
     }
 

@@ -11,22 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use fjall::config::PartitioningPolicy;
-use fjall::{
-    AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
-};
+use fjall::{AbstractTree as _, Database, Keyspace, OwnedWriteBatch, PersistMode};
 
 use crate::batch::StateKind;
 use crate::directory;
-use crate::error::{StoreError, StoreOpenError};
+use crate::error::{StoreError, StoreOpenError, io_error};
 use crate::log::record::{LogRecord, LogRecords};
-use crate::log::recovery::io_error;
-use crate::objects::u64_at;
 use crate::state::examination::{StateExamination, examine_state, list_keyspaces, sync_keyspaces};
 use crate::state::journal::{self, JournalScan};
 use crate::state::keyspace_files::TableFile;
 use crate::state::state_mark::{JournalMark, StateMark};
-use crate::tables::TableKeyspaces;
+use crate::table_keyspaces::{TableKeyspaces, keyspace_options};
 
 /// Key of the last frame of the log that the keyspaces contain.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
@@ -53,18 +48,6 @@ pub(crate) struct KeyedDatabase {
     pub(crate) tables: TableKeyspaces,
     /// Held during writes of the keyspaces, so that no write comes between checking and removing a value.
     writing: Mutex<()>,
-}
-
-/// Options of every keyspace.
-///
-/// Filters show whether a key exists at all. Unpartitioned filters of whole tables are megabytes in size. They do not fit into the
-/// cache beside everything else, and would be read and hashed again for each key. Of block-sized partitions, those in use stay
-/// cached.
-pub(crate) fn keyspace_options() -> KeyspaceCreateOptions {
-    KeyspaceCreateOptions::default()
-        .max_memtable_size(16 << 20)
-        .filter_block_partitioning_policy(PartitioningPolicy::all(true))
-        .index_block_partitioning_policy(PartitioningPolicy::all(true))
 }
 
 impl KeyedDatabase {
@@ -500,4 +483,13 @@ impl Drop for KeyedState {
             tracing::warn!(%error, "keyed state mark not written");
         }
     }
+}
+
+/// The number at a position of a stored value.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    if let Some(found) = bytes.get(at..at + 8) {
+        number.copy_from_slice(found);
+    }
+    u64::from_le_bytes(number)
 }

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::clock::now_ms;
 use crate::error::{ObjectError, StoreError};
-use crate::keyed_state::{KeyedDatabase, KeyedState};
+use crate::keyed_state::{KeyedDatabase, KeyedState, u64_at};
 use crate::tables::Tables;
 
 const COUNTER: &[u8] = b"object_version";
@@ -351,17 +351,4 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Object, StoreError> {
         created_ms: u64_at(value, 8),
         updated_ms: u64_at(value, 16),
     })
-}
-
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut number = [0; 8];
-    if let Some(found) = bytes.get(at..at + 8) {
-        number.copy_from_slice(found);
-    }
-    u64::from_le_bytes(number)
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

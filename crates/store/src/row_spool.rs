@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
 
+use crate::clock::now_ms;
 use crate::error::StoreError;
 use crate::keyed_state::KeyedDatabase;
 use crate::tables::is_table_name;
@@ -112,7 +113,7 @@ impl RowSpool {
 /// Creates a file without a name, which the system removes with its last handle.
 fn create_unnamed_file() -> io::Result<File> {
     let number = std::process::id();
-    let time = crate::objects::now_ms();
+    let time = now_ms();
     let path = std::env::temp_dir().join(format!("tidegate-import-{number}-{time}"));
     let mut options = File::options();
     let options = options.read(true).write(true).create_new(true);

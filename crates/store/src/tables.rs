@@ -3,68 +3,17 @@
 //! Keys and values of a table are bytes, ordered by key. One [`TableBatch`] writes related changes atomically. Calls read and
 //! write files: do not make them on a shard's thread, except for data that the caller caches itself.
 
-use std::collections::HashMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
-use foldhash::fast::RandomState;
+use fjall::{Keyspace, OwnedWriteBatch, PersistMode};
 
 use crate::error::StoreError;
-use crate::keyed_state::{KeyedDatabase, KeyedState, keyspace_options};
+use crate::keyed_state::{KeyedDatabase, KeyedState};
 
-/// Prefix of a table's name in the library.
-const PREFIX: &str = "table_";
 /// Limit on a table's name, so that it can be part of a file name.
 const MAX_NAME_BYTES: usize = 48;
 const MAX_TABLES: usize = 64;
-
-/// The tables of an open database.
-#[derive(Default)]
-pub(crate) struct TableKeyspaces {
-    open: RwLock<HashMap<Box<str>, Keyspace, RandomState>>,
-}
-
-impl TableKeyspaces {
-    /// Opens the existing tables; each takes some milliseconds.
-    pub(crate) fn open(database: &Database) -> Result<Self, StoreError> {
-        let keyspaces = Self::default();
-        for name in database.list_keyspace_names() {
-            if let Some(table) = name.strip_prefix(PREFIX) {
-                keyspaces.get(database, table)?;
-            }
-        }
-        Ok(keyspaces)
-    }
-
-    pub(crate) fn get(&self, database: &Database, name: &str) -> Result<Keyspace, StoreError> {
-        {
-            let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(keyspace) = open.get(name) {
-                return Ok(keyspace.clone());
-            }
-        }
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keyspace) = open.get(name) {
-            return Ok(keyspace.clone());
-        }
-        let keyspace = database
-            .keyspace(&format!("{PREFIX}{name}"), keyspace_options)
-            .map_err(StoreError::keyed_error("open a table"))?;
-        open.insert(name.into(), keyspace.clone());
-        Ok(keyspace)
-    }
-
-    /// All tables in name order.
-    pub(crate) fn list(&self) -> Vec<(Box<str>, Keyspace)> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let tables = open.iter();
-        let tables = tables.map(|(name, keyspace)| (name.clone(), keyspace.clone()));
-        let mut tables: Vec<_> = tables.collect();
-        tables.sort_unstable_by(|left, right| left.0.cmp(&right.0));
-        tables
-    }
-}
 
 type RestoreObserver = Box<dyn Fn() + Send + Sync>;
 

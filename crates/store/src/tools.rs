@@ -9,16 +9,18 @@ use std::time::Duration;
 use crate::batch::StateKind;
 use crate::config::StoreConfig;
 use crate::directory;
-use crate::error::StoreOpenError;
-use crate::handle::{Store, StoreObserver};
+use crate::error::{StoreOpenError, io_error};
+use crate::handle::Store;
 use crate::keyed_state::{KeyedState, REPLACE_ADVICE};
 use crate::log::file_system::OsFileSystem;
 use crate::log::log_mark::{self, LogMark, LogMarksFile};
-use crate::log::recovery::{RecoveredLog, io_error, recover_log};
+use crate::log::recovery::{RecoveredLog, recover_log};
 use crate::log::segment_repair::repair_segments;
 use crate::log::segments::segment_path;
 use crate::objects::decode;
+use crate::observer::StoreObserver;
 use crate::queue::QueuePage;
+pub use crate::repair_report::StoreRepairReport;
 use crate::state::examination::{StateExamination, examine_state, list_keyspaces};
 use crate::state::salvage_journal;
 use crate::state::state_mark::StateMark;
@@ -48,17 +50,6 @@ pub struct StoreCheckReport {
 }
 
 const NEXT_START_ADVICE: &str = "The next start, or `tidegate store repair`, writes it anew";
-
-/// Result of a repair.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreRepairReport {
-    /// Descriptions of lost data, segment by segment.
-    pub lost: Vec<String>,
-    /// The damaged files, kept beside the repaired ones.
-    pub damaged_copies: Vec<PathBuf>,
-    /// Remaining damage, and how to deal with it.
-    pub unrepaired: Vec<String>,
-}
 
 /// Reads and checks everything. The message log is not changed; the keyed state applies its own journal, as at a start.
 pub fn check(

@@ -15,10 +15,11 @@ use super::file_system::FileSystem;
 use super::frame::{FLAG_KEYED, FrameReader, NextFrame, SEGMENT_HEAD};
 use super::maintenance::LogMaintenance;
 use super::recovery;
-use super::shared::{HealthFlag, StoreShared, increment, lock};
+use super::shared::{StoreShared, increment, lock};
 use crate::batch::{FRAME_HEAD, StoreBatch};
 use crate::config::Fsync;
-use crate::error::StoreError;
+use crate::error::{StoreError, io_error};
+use crate::health::HealthFlag;
 use crate::keyed_state::{KeyedDatabase, KeyedState};
 
 /// Size of batches queued for the library above which the writer waits.
@@ -265,7 +266,7 @@ impl Applier {
             let mut reader = FrameReader::new(&*segment.file, head.seed(), start, segment.len);
             loop {
                 let next = reader.next();
-                let next = next.map_err(recovery::io_error("read", &segment.path))?;
+                let next = next.map_err(io_error("read", &segment.path))?;
                 let NextFrame::Frame(frame) = next else { break };
                 if frame.flags & FLAG_KEYED != 0 && frame.lsn > last_lsn && frame.lsn < before {
                     let mut write = db.write();

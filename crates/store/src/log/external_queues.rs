@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 
 use super::record::{LogRecord, LogRecords};
-use super::shared::{HealthFlag, StoreShared, increment};
+use super::shared::{StoreShared, increment};
 use crate::backend::{BackendError, QueueBackend, QueueGroupBuilder};
 use crate::batch::{FRAME_HEAD, StoreBatch};
-use crate::handle::StoreObserver;
+use crate::health::HealthFlag;
+use crate::observer::StoreObserver;
 use crate::queue::QueueFetch;
 
 /// Size of the batches in one group, unless one batch is larger.

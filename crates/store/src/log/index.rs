@@ -1,7 +1,6 @@
 //! In-memory index of the log: the entries queued for each session, and where they are.
 //!
-//! Invariants: the entries of a queue increase in `seq`; an entry that is done stays as a tombstone only while an earlier one
-//! is queued; the counts of a segment are the sums over the entries and packet ids that point into it.
+//! Invariant: the counts of a segment are the sums over the entries and packet ids that point into it.
 //!
 //! During recovery, entries copied by reclaiming come after younger ones. Inserting each in its place would cost the square
 //! of the queue's length. They are therefore kept as further ascending runs and merged at the end.
@@ -9,119 +8,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::record::{LogRecord, LogRecords};
+use super::session_queue::{CARRIES_BODY, DONE, IndexEntry, RELEASED, SessionQueue, number_len};
 use super::session_queues::SessionQueues;
 use crate::queue::QueueSummary;
 
 /// The records of a frame are invalid although its checksum is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordsError;
-
-const RELEASED: u8 = 1;
-/// The body's bytes are counted with this entry, not with other entries of the same message.
-const CARRIES_BODY: u8 = 2;
-const DONE: u8 = 4;
-
-/// A message queued for a session: 32 bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct IndexEntry {
-    pub(crate) seq: u64,
-    pub(crate) segment: u32,
-    pub(crate) body_at: u32,
-    /// 0 once released.
-    pub(crate) body_len: u32,
-    pub(crate) attributes_at: u32,
-    pub(crate) attributes_len: u16,
-    pub(crate) packet_id: u16,
-    flags: u8,
-}
-
-const _: () = assert!(size_of::<IndexEntry>() <= 32);
-
-impl IndexEntry {
-    pub(crate) fn is_released(&self) -> bool {
-        self.flags & RELEASED != 0
-    }
-
-    fn is_done(&self) -> bool {
-        self.flags & DONE != 0
-    }
-
-    /// Bytes of its segment that it keeps alive.
-    #[inline]
-    fn live_bytes(&self, session: u64) -> u64 {
-        let body = if self.flags & CARRIES_BODY != 0 {
-            2 + u64::from(self.body_len)
-        } else {
-            0
-        };
-        let packet_id = if self.packet_id == 0 { 0 } else { 2 };
-        body + packet_id
-            + 2
-            + u64::from(self.attributes_len)
-            + number_len(session)
-            + number_len(self.seq)
-    }
-}
-
-fn number_len(number: u64) -> u64 {
-    u64::from((63 - (number | 1).leading_zeros()) / 7 + 1)
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct SessionQueue {
-    entries: VecDeque<IndexEntry>,
-    /// Number of tombstones among the entries.
-    tombstones: u32,
-    /// Whether there are further runs in `QueueIndex::further_runs`.
-    has_further_runs: bool,
-    /// Bytes of bodies.
-    bytes: u64,
-    /// QoS 2 packet ids received from the client, ascending, each with the segment that records it.
-    received: Vec<(u16, u32)>,
-}
-
-impl SessionQueue {
-    fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.received.is_empty() && !self.has_further_runs
-    }
-
-    /// The position of the entry with this number, or where it would be inserted.
-    #[inline]
-    fn position(entries: &VecDeque<IndexEntry>, seq: u64) -> Result<usize, usize> {
-        let Some(front) = entries.front() else {
-            return Err(0);
-        };
-        if seq <= front.seq {
-            return if seq == front.seq { Ok(0) } else { Err(0) };
-        }
-        // Without gaps it is at exactly this position.
-        let guess = (seq - front.seq) as usize;
-        if entries.get(guess).is_some_and(|entry| entry.seq == seq) {
-            return Ok(guess);
-        }
-        entries.binary_search_by_key(&seq, |entry| entry.seq)
-    }
-
-    /// Queued entries from a sequence number on.
-    pub(crate) fn entries_from(&self, seq: u64) -> impl Iterator<Item = &IndexEntry> {
-        let start = match Self::position(&self.entries, seq) {
-            Ok(start) | Err(start) => start,
-        };
-        let entries = self.entries.range(start..);
-        entries.filter(|entry| !entry.is_done())
-    }
-
-    fn drop_tombstones(&mut self) {
-        while self.entries.front().is_some_and(IndexEntry::is_done) {
-            self.entries.pop_front();
-            self.tombstones -= 1;
-        }
-        if self.tombstones > 32 && self.tombstones as usize > self.entries.len() / 2 {
-            self.entries.retain(|entry| !entry.is_done());
-            self.tombstones = 0;
-        }
-    }
-}
 
 /// Counts of what points into a segment.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

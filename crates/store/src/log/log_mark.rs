@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 
 use disk::{HighWaterMarks, MAX_HIGH_WATER_MARK, MarksFileState, read_high_water_marks};
 
-use super::recovery::io_error;
-use crate::error::StoreError;
+use crate::error::{StoreError, io_error};
 
 pub(crate) const FILE: &str = "log.marks";
 /// The number of the oldest segment; 0: the log may be empty.

@@ -11,8 +11,9 @@ use super::file_system::{FileSystem, LogFile};
 use super::frame::SegmentHead;
 use super::log_mark::LogMarksFile;
 use super::segments::segment_path;
-use super::shared::{HealthFlag, StoreShared, increment, lock};
+use super::shared::{StoreShared, increment, lock};
 use crate::config::{Fsync, StoreConfig};
+use crate::health::HealthFlag;
 
 /// Interval of checks of free space, and of retries.
 const TICK: Duration = Duration::from_millis(500);

@@ -9,15 +9,18 @@ pub(crate) mod index;
 pub(crate) mod log_mark;
 pub(crate) mod maintenance;
 mod range_reads;
+mod read_job;
 pub(crate) mod reader;
-pub(crate) mod reclaim;
+mod reclaim;
 pub(crate) mod record;
 pub(crate) mod recovery;
 pub(crate) mod segment_repair;
 pub(crate) mod segments;
+mod session_queue;
 mod session_queues;
 pub(crate) mod shared;
 pub(crate) mod writer;
+pub(crate) mod writer_loop;
 
 #[cfg(test)]
 mod tests;

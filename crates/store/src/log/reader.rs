@@ -7,62 +7,16 @@ use std::sync::mpsc::Receiver;
 
 use super::file_system::LogFile;
 use super::frame::{FrameReader, NextFrame};
-use super::index::IndexEntry;
 use super::range_reads::{SegmentRange, read_ranges};
+use super::read_job::{EntryToRead, MAX_PAGES, PageReadJob, ReadJob, SegmentChunk};
 use super::shared::{StoreShared, increment};
-use super::writer::MAX_PAGES;
-use crate::handle::StoreObserver;
+use crate::observer::StoreObserver;
 use crate::queue::{QueueEntry, QueuePage};
 
 /// Waiting pages are read together up to this size of their messages.
 const MAX_COMBINED_READ_BYTES: usize = 4 << 20;
 /// Size of the pieces in which a segment is read.
 const CHUNK_BYTES: usize = 1 << 20;
-
-pub(crate) enum ReadJob {
-    Page(PageReadJob),
-    /// Complete frames of a segment, from an offset on.
-    Chunk {
-        segment: u32,
-        file: Arc<dyn LogFile>,
-        seed: u32,
-        offset: u64,
-        end: u64,
-    },
-}
-
-/// A piece of a session's queue, requested by its shard.
-pub(crate) struct PageReadJob {
-    pub(crate) shard: u16,
-    pub(crate) session: u64,
-    pub(crate) wanted: Vec<EntryToRead>,
-    pub(crate) is_last: bool,
-}
-
-impl PageReadJob {
-    fn bytes(&self) -> usize {
-        let bodies = self.wanted.iter();
-        bodies.map(|wanted| wanted.entry.body_len as usize).sum()
-    }
-}
-
-/// An entry and the file that contains it.
-pub(crate) struct EntryToRead {
-    pub(crate) entry: IndexEntry,
-    pub(crate) file: Arc<dyn LogFile>,
-}
-
-/// Part of a segment.
-pub(crate) struct SegmentChunk {
-    pub(crate) segment: u32,
-    pub(crate) seed: u32,
-    /// Offset of the frames.
-    pub(crate) offset: u64,
-    /// Complete frames; empty at the end of the segment.
-    pub(crate) bytes: Vec<u8>,
-    /// Why the chunk ends before the segment does.
-    pub(crate) error: Option<String>,
-}
 
 pub(crate) struct LogReader {
     pub(crate) shared: Arc<StoreShared>,

@@ -22,7 +22,7 @@ use super::frame::{
 use super::index::QueueIndex;
 use super::log_mark::LogMark;
 use super::segments::{self, Segment, UNKNOWN_LSN, segment_path};
-use crate::error::{StoreError, StoreOpenError};
+use crate::error::{StoreError, StoreOpenError, io_error};
 
 /// The content of a log.
 pub(crate) struct RecoveredLog {
@@ -120,11 +120,6 @@ pub(crate) fn open_segment_files(
         });
     }
     Ok(found)
-}
-
-pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    let path = path.to_owned();
-    move |source| StoreError::Io { what, path, source }
 }
 
 /// A break in the sequence of frame numbers.

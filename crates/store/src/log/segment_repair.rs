@@ -12,11 +12,12 @@ use super::frame::{
     FLAG_GAP, Frame, FrameReader, NextFrame, SEGMENT_HEAD, SegmentHead, find_later_frames,
     find_magic, seal, solve_seed,
 };
-use super::recovery::{SegmentFile, has_any_frames, io_error, open_segment_files, read_segment};
+use super::recovery::{SegmentFile, has_any_frames, open_segment_files, read_segment};
 use super::segments::random_u64;
 use crate::batch::FRAME_HEAD;
-use crate::error::StoreError;
-use crate::tools::StoreRepairReport;
+use crate::clock::now_ms;
+use crate::error::{StoreError, io_error};
+use crate::repair_report::StoreRepairReport;
 
 /// Repairs every segment that does not continue where its predecessor ended.
 pub(crate) fn repair_segments(log: &Path) -> Result<StoreRepairReport, StoreError> {
@@ -95,7 +96,7 @@ fn rewrite_segment(
                 first_lsn: frame.lsn,
                 follows_lsn: expected.map_or(frame.lsn, |expected| expected.min(frame.lsn)) - 1,
                 synced_lsn: 0,
-                created_ms: crate::objects::now_ms(),
+                created_ms: now_ms(),
             });
             let due = if is_first {
                 frame.lsn

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::file_system::{FileSystem, LogFile};
 use super::frame::{SEGMENT_HEAD, SegmentHead};
-use crate::objects::now_ms;
+use crate::clock::now_ms;
 
 /// A segment on disk.
 pub(crate) struct Segment {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::index::SessionQueue;
+use super::session_queue::SessionQueue;
 
 #[derive(Debug, Default)]
 pub(super) struct SessionQueues {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-use super::reader::SegmentChunk;
+use super::read_job::SegmentChunk;
 use crate::batch::StoreBatch;
-use crate::handle::StoreHealth;
+use crate::health::{HealthFlag, StoreHealth};
 use crate::queue::QueueFetch;
 
 const SLOTS: usize = 63;
@@ -19,24 +19,6 @@ const MAX_RECYCLED_BATCHES: usize = 256;
 pub(crate) enum StoreRequest {
     Batch(u16, StoreBatch),
     Fetch(u16, QueueFetch),
-}
-
-/// Causes of impaired health.
-#[derive(Debug, Clone, Copy)]
-#[repr(u8)]
-pub(crate) enum HealthFlag {
-    /// The log has reached its limit, or there is no space for the next segment.
-    LogFull = 1,
-    /// The file system has too little free space.
-    DiskFull = 2,
-    /// Writes to the log fail.
-    Log = 4,
-    /// Writes to the keyed state fail.
-    Keyed = 8,
-    /// Syncs fail.
-    Sync = 16,
-    /// The server that holds the queues has been away for too long.
-    Queues = 32,
 }
 
 #[derive(Default)]

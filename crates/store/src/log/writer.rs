@@ -1,5 +1,5 @@
-//! The writer's thread: takes what all shards submitted since the last round, writes it with one call, syncs according to
-//! the policy, and then reports it once per shard.
+//! The writer: takes what all shards submitted since the last round, writes it with one call, syncs according to the policy,
+//! and then reports it once per shard. `writer_loop.rs` is its thread.
 //!
 //! Nothing is acknowledged that is not written. When a write fails, the segment is abandoned, batches keep their order, and
 //! the write is retried in a new segment with growing pauses.
@@ -16,17 +16,15 @@ use super::external_queues::ExternalQueues;
 use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
 use super::index::QueueIndex;
 use super::maintenance::{LogMaintenance, LogPosition};
-use super::reader::{EntryToRead, PageReadJob, ReadJob};
-use super::reclaim::ReclaimState;
+use super::read_job::{EntryToRead, MAX_PAGES, PageReadJob, ReadJob};
 use super::segments::Segments;
-use super::shared::{HealthFlag, StoreRequest, StoreShared, increment};
+use super::shared::{StoreRequest, StoreShared, increment};
 use crate::batch::{FRAME_HEAD, StoreBatch};
 use crate::config::{Fsync, StoreConfig};
-use crate::handle::StoreObserver;
+use crate::health::HealthFlag;
+use crate::observer::StoreObserver;
 use crate::queue::QueueFetch;
 
-/// Maximum number of pages being read at a time; further requests wait.
-pub(crate) const MAX_PAGES: usize = 64;
 /// The shard number of batches of the store itself: copies.
 pub(super) const NO_SHARD: u16 = u16::MAX;
 /// Bytes written before they are acknowledged, unless one batch is larger.
@@ -66,7 +64,6 @@ pub(crate) struct LogWriter {
     fetches: VecDeque<(u16, QueueFetch)>,
     /// The server that holds the queues, if they are not in this log.
     external_queues: Option<ExternalQueues>,
-    pub(super) reclaim: ReclaimState,
     failure: Option<WriteFailure>,
     prepare_at: Option<Instant>,
     // Reused buffers.
@@ -111,7 +108,6 @@ impl LogWriter {
             backlog: VecDeque::new(),
             fetches: VecDeque::new(),
             external_queues: start.external_queues,
-            reclaim: ReclaimState::default(),
             failure: None,
             prepare_at: None,
             requests: Vec::new(),
@@ -121,52 +117,7 @@ impl LogWriter {
         }
     }
 
-    pub(crate) fn run(mut self) {
-        self.shared.register_writer();
-        let mut stopping_since = None;
-        loop {
-            // Before collecting, so that everything submitted before the stop is collected.
-            let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
-            let was_called = self.collect();
-            self.write_all();
-            let has_copied = self.reclaim_step();
-            self.prepare_next();
-            if was_called || has_copied {
-                self.update_counters();
-            }
-            if is_stopping {
-                let since = *stopping_since.get_or_insert_with(Instant::now);
-                let is_outside = self
-                    .external_queues
-                    .as_ref()
-                    .is_none_or(ExternalQueues::is_idle);
-                let is_done = is_outside
-                    && self.backlog.is_empty()
-                    && self.maintenance.failed_sync_position().is_none();
-                if is_done || since.elapsed() > self.config.max_stopping {
-                    break;
-                }
-            }
-            if !was_called && !has_copied {
-                std::thread::park_timeout(self.wait_timeout());
-            }
-        }
-        let batches = self.backlog.len()
-            + self
-                .external_queues
-                .as_ref()
-                .map_or(0, ExternalQueues::pending_batches);
-        if batches > 0 {
-            tracing::error!(
-                batches,
-                "store stops before all submitted batches were written; they are lost"
-            );
-        }
-        self.segments.seal();
-        self.segments.drop_next();
-    }
-
-    fn collect(&mut self) -> bool {
+    pub(super) fn collect(&mut self) -> bool {
         let (backlog, fetches) = (&mut self.backlog, &mut self.fetches);
         let outside = &mut self.external_queues;
         let each = &mut |request| match (request, &mut *outside) {
@@ -179,7 +130,7 @@ impl LogWriter {
     }
 
     /// Writes what was submitted, and answers requests.
-    fn write_all(&mut self) {
+    pub(super) fn write_all(&mut self) {
         self.write_backlog();
         if self.external_queues.is_none() {
             return self.start_fetches();
@@ -200,7 +151,7 @@ impl LogWriter {
     }
 
     /// How long to sleep without a wake-up.
-    fn wait_timeout(&self) -> Duration {
+    pub(super) fn wait_timeout(&self) -> Duration {
         let now = Instant::now();
         let retry_at = self.failure.as_ref().map(|failure| failure.retry_at);
         let outside = self
@@ -221,6 +172,20 @@ impl LogWriter {
 
     pub(super) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
+    }
+
+    /// Whether everything submitted is written, and nothing has to be written again.
+    pub(super) fn is_idle(&self) -> bool {
+        let outside = self.external_queues.as_ref();
+        outside.is_none_or(ExternalQueues::is_idle)
+            && self.backlog.is_empty()
+            && self.maintenance.failed_sync_position().is_none()
+    }
+
+    /// Number of submitted batches that are not written.
+    pub(super) fn pending_batches(&self) -> usize {
+        let outside = self.external_queues.as_ref();
+        self.backlog.len() + outside.map_or(0, ExternalQueues::pending_batches)
     }
 
     /// Writes a batch of the store itself immediately; requires an empty backlog.
@@ -479,7 +444,7 @@ impl LogWriter {
     }
 
     /// Keeps an empty segment prepared, so that accepted messages always have space.
-    fn prepare_next(&mut self) {
+    pub(super) fn prepare_next(&mut self) {
         let now = Instant::now();
         if self.failure.is_some() || self.prepare_at.is_some_and(|at| at > now) {
             return;
@@ -510,7 +475,7 @@ impl LogWriter {
         }
     }
 
-    fn update_counters(&self) {
+    pub(super) fn update_counters(&self) {
         let counters = &self.shared.counters;
         let live = self.index.live();
         let (messages, sessions) = match &self.external_queues {

@@ -11,8 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::journal::JournalScan;
-use crate::error::StoreError;
-use crate::log::recovery::io_error;
+use crate::error::{StoreError, io_error};
 
 pub(crate) const FILE: &str = "state.mark";
 

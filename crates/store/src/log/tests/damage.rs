@@ -22,7 +22,7 @@ fn state_of(recovered: &RecoveredLog) -> State {
     sessions.sort_unstable();
     let state = sessions.into_iter().map(|session| {
         let queue = recovered.index.queue(session).unwrap();
-        let entry = |entry: &crate::log::index::IndexEntry| {
+        let entry = |entry: &crate::log::session_queue::IndexEntry| {
             (entry.seq, entry.packet_id, entry.is_released())
         };
         let summary = recovered.index.summary(session).unwrap();

@@ -1,0 +1,12 @@
+//! Notification of shards about what the store has done for them.
+
+use crate::queue::QueuePage;
+
+/// Receives the results of submissions and fetches, on threads of the store. Implementations must not block.
+pub trait StoreObserver: Send + Sync {
+    /// Everything this shard submitted up to and including this batch is in the log; with
+    /// [`Fsync::Always`](crate::Fsync), on disk.
+    fn on_logged(&self, shard: u16, batch: u64);
+    /// The answer to a fetch.
+    fn on_fetched(&self, shard: u16, page: QueuePage);
+}
