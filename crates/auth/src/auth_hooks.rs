@@ -9,10 +9,10 @@ use broker::hooks::{
 };
 use mqtt::ReasonCode;
 
+use crate::auth_state::AuthState;
 use crate::authenticator::LoginRequest;
 use crate::bans::{Ban, BanTarget};
 use crate::rules::RuleSubject;
-use crate::service::AuthState;
 
 pub(crate) struct AuthHooks {
     shared: Arc<AuthState>,

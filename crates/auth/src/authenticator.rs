@@ -9,7 +9,7 @@ use std::pin::Pin;
 use broker::hooks::{Credentials, PeerAddress};
 
 use crate::decoy_check::DecoyPasswordCheck;
-use crate::device_authenticator::DeviceGrant;
+use crate::device_directory::DeviceGrant;
 use crate::rules::{AclRule, RuleSubject};
 
 /// A boxed future of an answer.

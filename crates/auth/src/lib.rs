@@ -7,6 +7,7 @@
 
 mod answer_cache;
 mod auth_hooks;
+mod auth_state;
 mod authenticator;
 mod authenticator_chain;
 mod backend_guard;
@@ -16,12 +17,16 @@ mod circuit_breaker;
 mod database;
 mod decoy_check;
 mod device_authenticator;
+mod device_directory;
+mod disk_lookup_threads;
 mod disk_lookups;
 mod http;
 mod json;
 mod jwt;
 mod lockout;
+mod login;
 mod login_limits;
+mod login_outcome;
 mod object_schemas;
 pub mod objects;
 pub mod password;
@@ -37,7 +42,7 @@ mod tls;
 mod users;
 
 pub use bans::{Ban, BanTarget};
-pub use device_authenticator::{
+pub use device_directory::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
     OwnedClientDevice,
 };

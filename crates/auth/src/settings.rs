@@ -11,7 +11,8 @@ use crate::authenticator::Authenticator;
 use crate::backend_guard::{BackendLimits, GuardedBackend};
 use crate::certificate_authenticator::CertificateAuthenticator;
 use crate::database;
-use crate::device_authenticator::{self, DeviceDirectoryAuthenticator};
+use crate::device_authenticator::DeviceDirectoryAuthenticator;
+use crate::device_directory::DeviceDirectorySlot;
 use crate::http::{HttpAuthenticator, HttpRuleSource};
 use crate::json;
 use crate::jwt::JwtAuthenticator;
@@ -140,7 +141,7 @@ pub(crate) struct AuthenticatorContext {
     pub(crate) users: Arc<UserRegistry>,
     pub(crate) checker: PasswordCheckPool,
     pub(crate) runtime: Handle,
-    pub(crate) devices: device_authenticator::DeviceDirectorySlot,
+    pub(crate) devices: DeviceDirectorySlot,
 }
 
 /// An authenticator with its position in the chain.
@@ -278,14 +279,16 @@ pub(crate) fn build_authenticator(
             let settings: CertificateAuthenticator = json::parse(rest)?;
             Box::new(settings)
         }
-        other => match database::build_authenticator(other, name, rest, &bounds, context) {
-            Some(made) => made?,
-            None => {
-                return Err(format!(
-                    "type: expected {AUTHENTICATOR_KINDS}, found {other:?}"
-                ));
+        other => {
+            match database::build_authenticator(other, name, rest, &bounds, &context.checker) {
+                Some(made) => made?,
+                None => {
+                    return Err(format!(
+                        "type: expected {AUTHENTICATOR_KINDS}, found {other:?}"
+                    ));
+                }
             }
-        },
+        }
     };
     Ok(head.is_enabled.then_some(AuthenticatorEntry {
         name: head.name,

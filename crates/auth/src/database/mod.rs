@@ -17,12 +17,10 @@ mod postgres;
 mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod statement;
+mod user_database;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::authenticator::{
@@ -31,16 +29,11 @@ use crate::authenticator::{
 };
 use crate::backend_guard::{BackendLimits, GuardedBackend};
 use crate::decoy_check::DecoyPasswordCheck;
-use crate::json;
 use crate::password::PasswordCheckPool;
 use crate::rule_sources::RuleSource;
 use crate::rules::{AclRule, MAX_RULES};
-use crate::secret::Secret;
-use crate::settings::AuthenticatorContext;
 use password_scheme::{PasswordScheme, StoredPassword};
-
-/// Columns by name in lower case; `None` is NULL.
-type DatabaseRow = HashMap<String, Option<String>>;
+use user_database::{DatabaseRow, DatabaseSettings, UserDatabase};
 
 /// Columns that make up the conditions of a rule.
 const RULE_COLUMNS: [&str; 10] = [
@@ -56,86 +49,6 @@ const RULE_COLUMNS: [&str; 10] = [
     "ipaddr",
 ];
 
-/// How to reach a database, and the query to run.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DatabaseSettings {
-    /// Address as `host:port`.
-    server: String,
-    #[serde(default)]
-    database: Option<String>,
-    #[serde(default)]
-    username: Option<String>,
-    #[serde(default)]
-    password: Option<Secret>,
-    #[serde(default)]
-    password_file: Option<PathBuf>,
-    /// Maximum number of connections.
-    #[serde(default = "pool_size")]
-    pool_size: usize,
-    #[serde(default)]
-    tls: bool,
-    /// PEM file of certificate authorities to trust instead of those of the system.
-    #[serde(default)]
-    tls_ca: Option<PathBuf>,
-    /// The query, in SQL or as a Redis command, with placeholders.
-    query: String,
-    #[serde(default)]
-    password_hash_algorithm: PasswordScheme,
-}
-
-fn pool_size() -> usize {
-    8
-}
-
-impl DatabaseSettings {
-    fn from_json(value: &Value) -> Result<Self, String> {
-        let mut settings: Self = json::parse(value)?;
-        if !(1..=256).contains(&settings.pool_size) {
-            return Err("pool_size: expected 1 to 256".into());
-        }
-        let file = settings.password_file.as_ref();
-        settings.password = Secret::from_setting("password", settings.password.as_ref(), file)?;
-        if settings.tls_ca.is_some() && !settings.tls {
-            return Err("tls_ca: needs tls = true".into());
-        }
-        Ok(settings)
-    }
-
-    fn host_and_port(&self, usual_port: u16) -> Result<(String, u16), String> {
-        let wrong = || format!("server: expected HOST:PORT, found {:?}", self.server);
-        let server = self.server.as_str();
-        if let Ok(address) = server.parse::<std::net::SocketAddr>() {
-            return Ok((address.ip().to_string(), address.port()));
-        }
-        let (host, port) = match server.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') => (host, port.parse().map_err(|_| wrong())?),
-            Some(_) => (server, usual_port),
-            None => (server, usual_port),
-        };
-        match host.is_empty() {
-            true => Err(wrong()),
-            false => Ok((host.to_owned(), port)),
-        }
-    }
-
-    #[cfg(any(feature = "mysql", feature = "redis"))]
-    fn password(&self) -> Option<String> {
-        self.password
-            .as_ref()
-            .map(|secret| secret.reveal().to_owned())
-    }
-}
-
-/// A database that answers one query per client.
-trait UserDatabase: Send + Sync + 'static {
-    /// All rows for a client: user rows or rule rows.
-    fn query_rows<'a>(
-        &'a self,
-        request: &'a LoginRequest,
-    ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>>;
-}
-
 type OptionalBackend<T> = Option<Result<T, String>>;
 
 /// Builds an authenticator of this kind; `None` if the kind is unknown.
@@ -144,15 +57,14 @@ pub(crate) fn build_authenticator(
     name: &str,
     value: &Value,
     bounds: &BackendLimits,
-    context: &AuthenticatorContext,
+    checker: &PasswordCheckPool,
 ) -> OptionalBackend<Box<dyn Authenticator>> {
     open_database(kind, value, false).map(|made| {
         let (lookup, scheme) = made?;
-        let checker = context.checker.clone();
         let authenticator = DatabaseAuthenticator {
             lookup,
             password_scheme: Arc::new(scheme),
-            checker,
+            checker: checker.clone(),
             last_found: Mutex::default(),
         };
         let guarded: Box<dyn Authenticator> =
@@ -338,7 +250,6 @@ fn parse_rule(row: &DatabaseRow) -> Result<AclRule, String> {
 mod tests {
     use super::*;
     use crate::authenticator::Password;
-    use serde_json::json;
 
     struct Table(Result<Vec<DatabaseRow>, AuthBackendError>);
 
@@ -430,28 +341,5 @@ mod tests {
         assert_eq!((rule.qos, rule.retain), (0b011, Some(false)));
         let everything = parse_rule(&row(&[("permission", Some("allow")), ("topic", None)]));
         assert_eq!(everything, Err("topic: missing".into()));
-    }
-
-    #[test]
-    fn settings_are_checked() {
-        let error = |value| DatabaseSettings::from_json(&value).map(|_| ()).unwrap_err();
-        let with = |field: &str, value: Value| {
-            let mut all = json!({"server": "h:1", "query": "q"});
-            all[field] = value;
-            all
-        };
-        assert!(error(with("pool_size", json!(0))).starts_with("pool_size: "));
-        assert!(error(with("tls_ca", json!("/x"))).starts_with("tls_ca: "));
-        assert!(error(with("password_file", json!("/nowhere"))).starts_with("password_file: "));
-        assert!(error(with("user", json!("x"))).contains("unknown field `user`"));
-        assert!(error(json!({"server": "h"})).contains("query"));
-        let host = |server: &str| {
-            let settings = DatabaseSettings::from_json(&json!({"server": server, "query": "q"}));
-            settings.unwrap().host_and_port(5)
-        };
-        assert_eq!(host("h:1"), Ok(("h".into(), 1)));
-        assert_eq!(host("h"), Ok(("h".into(), 5)));
-        assert_eq!(host("[::1]:7"), Ok(("::1".into(), 7)));
-        assert!(host(":1").is_err() && host("h:x").is_err());
     }
 }

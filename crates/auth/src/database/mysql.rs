@@ -7,7 +7,7 @@ use mysql_async::{OptsBuilder, Params, PoolConstraints, PoolOpts, SslOpts, Value
 use outbound::mysql::MySqlPool;
 
 use super::statement::{ParameterStyle, ParameterizedStatement};
-use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use super::user_database::{DatabaseRow, DatabaseSettings, UserDatabase};
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::tls;
 

@@ -11,7 +11,7 @@ use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, to_sql_checked
 use tokio_postgres::{Client, Config};
 
 use super::statement::{ParameterStyle, ParameterizedStatement};
-use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use super::user_database::{DatabaseRow, DatabaseSettings, UserDatabase};
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::tls;
 

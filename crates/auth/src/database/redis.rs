@@ -13,7 +13,7 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use super::user_database::{DatabaseRow, DatabaseSettings, UserDatabase};
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::template::Template;
 

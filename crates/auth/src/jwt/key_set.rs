@@ -12,7 +12,7 @@ use hyper::header::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-use super::ParsedToken;
+use super::token::ParsedToken;
 use super::verification_key::{self, VerificationKey};
 use crate::authenticator::AuthBackendError;
 use crate::http::HttpClient;

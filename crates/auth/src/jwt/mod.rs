@@ -4,6 +4,7 @@ mod claim_mapping;
 mod key_set;
 #[cfg(test)]
 mod tests;
+mod token;
 mod verification_key;
 
 use std::collections::BTreeMap;
@@ -12,9 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
 use crate::authenticator::{
@@ -24,6 +24,7 @@ use crate::http::HttpClient;
 use crate::secret::Secret;
 use claim_mapping::ClaimMapping;
 use key_set::{KeySet, KeySource};
+use token::ParsedToken;
 use verification_key::VerificationKey;
 
 /// Longer texts are not treated as tokens.
@@ -173,44 +174,5 @@ impl Authenticator for JwtAuthenticator {
         request: &'a LoginRequest,
     ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(self.check_token(request))
-    }
-}
-
-/// A parsed token whose signature is not verified yet.
-pub(crate) struct ParsedToken<'a> {
-    algorithm: String,
-    key_id: Option<String>,
-    /// The signed bytes.
-    message: &'a [u8],
-    signature: Vec<u8>,
-    claims: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct TokenHeader {
-    alg: String,
-    #[serde(default)]
-    kid: Option<String>,
-    /// Critical extensions; none is supported.
-    #[serde(default)]
-    crit: Option<Value>,
-}
-
-impl<'a> ParsedToken<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let (message, signature) = text.rsplit_once('.')?;
-        let (head, claims) = message.split_once('.')?;
-        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
-        let head: TokenHeader = serde_json::from_slice(&decode(head)?).ok()?;
-        if head.crit.is_some() {
-            return None;
-        }
-        Some(Self {
-            algorithm: head.alg,
-            key_id: head.kid,
-            message: message.as_bytes(),
-            signature: decode(signature)?,
-            claims: serde_json::from_slice(&decode(claims)?).ok()?,
-        })
     }
 }

@@ -2,12 +2,13 @@
 
 use std::sync::LazyLock;
 
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
 };
 use ring::{hmac, signature};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::authenticator::{AuthenticatedIdentity, Password};

@@ -99,7 +99,7 @@ pub(crate) struct SubjectAttributes {
     /// Rules from its token or its authenticator.
     pub(crate) own_rules: Box<[AclRule]>,
     /// The permissions of a device.
-    pub(crate) device: Option<crate::device_authenticator::DeviceGrant>,
+    pub(crate) device: Option<crate::device_directory::DeviceGrant>,
     /// Rules from external sources, refreshed periodically.
     pub(crate) external_rules: Option<Arc<ExternalRules>>,
 }
@@ -172,7 +172,7 @@ impl SessionPermissions {
     /// Checks the device's own permissions, then the rules. What neither allows is denied, whatever the policy.
     fn check_device(
         &self,
-        rights: &crate::device_authenticator::DeviceGrant,
+        rights: &crate::device_directory::DeviceGrant,
         client: &Client<'_>,
         action: &ClientAction<'_>,
     ) -> Authorization {
