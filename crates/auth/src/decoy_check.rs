@@ -65,7 +65,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::atomic::Ordering;
 
-    use broker::scram::ScramCredential;
+    use scram::ScramCredential;
 
     use super::*;
     use crate::authenticator::{Authenticator, LoginRequest, Password};

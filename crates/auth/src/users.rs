@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use broker::scram::ScramCredential;
+use scram::ScramCredential;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -104,7 +104,7 @@ pub(crate) fn hash_password(mut value: Value) -> Result<Value, String> {
         return Err(format!("password: longer than {MAX_PASSWORD_BYTES} bytes"));
     }
     let hash = password::hash(password.as_bytes()).map_err(|error| error.to_string())?;
-    let scram = ScramCredential::generate(password.as_bytes(), broker::scram::DEFAULT_ITERATIONS)
+    let scram = ScramCredential::generate(password.as_bytes(), scram::DEFAULT_ITERATIONS)
         .map_err(|error| error.to_string())?;
     fields.insert("password_hash".into(), json!(hash));
     fields.insert("scram".into(), json!(scram.to_string()));

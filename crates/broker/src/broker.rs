@@ -24,7 +24,7 @@ use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
 use crate::net::shard_thread::{self, NodeClock, ShardRecovery, ShardSetup};
 use crate::net::tls::{ListenerTls, TlsError};
-use crate::scram::{DecoyCredentials, ScramCredential};
+use scram::{DecoyCredentials, ScramCredential};
 
 /// Largest number of shards: filters carry sets of shards with this many bits.
 pub const MAX_SHARDS: usize = 64;

@@ -17,9 +17,9 @@ mod chain;
 mod outgoing_messages;
 
 pub use crate::core::message::MessageView;
-pub use crate::scram::ScramCredential;
 pub use chain::HookChain;
 pub use outgoing_messages::{MessageDraft, MessageDraftView, OutgoingMessages, OutgoingPosition};
+pub use scram::ScramCredential;
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

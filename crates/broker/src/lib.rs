@@ -14,7 +14,6 @@ pub mod hooks;
 pub mod info;
 pub mod metrics;
 mod net;
-pub mod scram;
 mod sys_topics;
 
 pub use broker::{Broker, MAX_SHARDS, StartError};

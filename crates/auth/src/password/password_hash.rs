@@ -6,8 +6,8 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use broker::scram::ScramCredential;
 use ring::{digest, pbkdf2};
+use scram::ScramCredential;
 
 /// Longer passwords are refused before hashing.
 pub(crate) const MAX_PASSWORD_BYTES: usize = 4096;

@@ -7,7 +7,7 @@ use super::connect::{connect_refusal, decode_connect, denied};
 use super::connection::{AuthExchange, CloseReason, Connection, ConnectionGrant, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use crate::hooks::{self, Authentication, Client, ConnectionInfo, Credentials, Interest};
-use crate::scram::ServerScram;
+use scram::ServerScram;
 
 const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
 /// Bytes a client may send ahead while it is being authenticated.

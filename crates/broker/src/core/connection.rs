@@ -14,7 +14,7 @@ use super::outbox::Outbox;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
 use crate::hooks::{CertificateNames, PeerAddress, Permissions};
-use crate::scram::ServerScram;
+use scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {

@@ -29,7 +29,7 @@ use crate::config::{BrokerLimits, ListenerConfig};
 use crate::events::EventStream;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use crate::metrics::{Metric, ShardMetrics};
-use crate::scram::{DecoyCredentials, ScramCredential};
+use scram::{DecoyCredentials, ScramCredential};
 use store::QueuePage;
 
 /// A listener as seen by all shards.

@@ -12,7 +12,7 @@ use super::{
     MessageOrigin, PacketFacts, PeerAddress, PublishVerdict, RefusedConnect,
 };
 use crate::core::message::MessageView;
-use crate::scram::ScramCredential;
+use scram::ScramCredential;
 
 /// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that
 /// answers `Pending` decides finally. An authorization or a message is decided by all links: the first refusal is

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use broker::scram::{self, ClientScram};
 use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode, Will};
+use scram::{ClientScram, ScramHash};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error::ClientError;
@@ -53,7 +53,7 @@ impl<'a> ClientConnection<'a> {
         let transport = Transport::connect(&options.route).await?;
         let mut scram = match (&options.username, &options.password) {
             (Some(name), Some(password)) if options.scram => {
-                let exchange = ClientScram::new(name, password);
+                let exchange = ClientScram::new(ScramHash::Sha256, name, password);
                 Some(exchange.map_err(|error| ClientError::Usage(error.to_string()))?)
             }
             _ => None,

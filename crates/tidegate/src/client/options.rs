@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use broker::scram;
 use clap::{ArgAction, Args};
 use mqtt::{PropertiesBuf, Property, QoS, Version};
 

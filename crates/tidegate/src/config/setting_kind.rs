@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use api::TrustedProxies;
 use broker::config::{BindAddress, QueuePolicy, SessionOwnerConflict, SharedSubscriptionStrategy};
-use broker::scram::ScramCredential;
 use outbound::target_policy::TargetPolicy;
+use scram::ScramCredential;
 use store::Fsync;
 
 use super::byte_size;

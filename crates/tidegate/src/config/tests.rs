@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use api::HttpConfig;
 use broker::config::{BindAddress, BrokerConfig, BrokerLimits, QueuePolicy};
-use broker::scram::{MIN_ITERATIONS, ScramCredential};
+use scram::{MIN_ITERATIONS, ScramCredential};
 
 use super::setting_kind::{RawValue, Setting, SettingKind, SettingValue};
 use super::settings_table::{

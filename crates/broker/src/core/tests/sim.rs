@@ -17,7 +17,7 @@ use crate::core::shard::{ConnectionAction, NodeListener, NodeState, Shard};
 use crate::core::shard_messages::ShardMessage;
 use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::metrics::ShardMetrics;
-use crate::scram::DecoyCredentials;
+use scram::DecoyCredentials;
 
 pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,

@@ -1,5 +1,5 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), both sides, as plain state machines: messages in, messages out, no
-//! socket and no clock. Also the credential a server keeps instead of a password.
+//! SCRAM (RFC 5802): the server's side with SHA-256 (RFC 7677), the client's side also with SHA-512, as plain state
+//! machines: messages in, messages out, no socket and no clock. Also the credential a server keeps instead of a password.
 //!
 //! Channel binding is not offered (`n` and `y` headers only). User names and passwords are taken as the UTF-8
 //! bytes they are; SASLprep is not applied, so a client has to send them in the form they were set.
@@ -329,9 +329,41 @@ impl ServerScram {
     }
 }
 
+/// The hash function of a client's exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScramHash {
+    Sha256,
+    Sha512,
+}
+
+impl ScramHash {
+    fn pbkdf2(self) -> pbkdf2::Algorithm {
+        match self {
+            Self::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
+            Self::Sha512 => pbkdf2::PBKDF2_HMAC_SHA512,
+        }
+    }
+
+    fn hmac(self, key: &[u8], message: &[u8]) -> hmac::Tag {
+        let algorithm = match self {
+            Self::Sha256 => hmac::HMAC_SHA256,
+            Self::Sha512 => hmac::HMAC_SHA512,
+        };
+        hmac::sign(&hmac::Key::new(algorithm, key), message)
+    }
+
+    fn digest(self) -> &'static digest::Algorithm {
+        match self {
+            Self::Sha256 => &digest::SHA256,
+            Self::Sha512 => &digest::SHA512,
+        }
+    }
+}
+
 /// The client's side of one exchange: `new`, [`first`](Self::first), [`last`](Self::last),
 /// [`finish`](Self::finish).
 pub struct ClientScram {
+    hash: ScramHash,
     password: Vec<u8>,
     nonce: String,
     first_bare: String,
@@ -341,8 +373,8 @@ pub struct ClientScram {
 enum ClientScramState {
     WaitsForChallenge,
     WaitsForSignature {
-        server_key: ScramKey,
-        auth_message: String,
+        /// The last message of a server that knows the password has it, in base64.
+        signature: hmac::Tag,
     },
     Over,
 }
@@ -350,13 +382,14 @@ enum ClientScramState {
 const GS2_HEADER: &str = "n,,";
 
 impl ClientScram {
-    pub fn new(username: &str, password: &[u8]) -> Result<Self, ScramError> {
-        Ok(Self::with_nonce(username, password, random_nonce()?))
+    pub fn new(hash: ScramHash, username: &str, password: &[u8]) -> Result<Self, ScramError> {
+        Ok(Self::with_nonce(hash, username, password, random_nonce()?))
     }
 
-    fn with_nonce(username: &str, password: &[u8], nonce: String) -> Self {
+    fn with_nonce(hash: ScramHash, username: &str, password: &[u8], nonce: String) -> Self {
         let name = username.replace('=', "=3D").replace(',', "=2C");
         Self {
+            hash,
             password: password.to_vec(),
             first_bare: format!("n={name},r={nonce}"),
             nonce,
@@ -401,15 +434,26 @@ impl ClientScram {
                 "the iterations i= must be from 4096 to 1000000",
             ))?;
 
-        let salted = salted_password(&self.password, &salt, iterations);
-        let client_key = client_key(&salted);
+        let hash = self.hash;
+        let mut salted = vec![0; hash.digest().output_len()];
+        pbkdf2::derive(
+            hash.pbkdf2(),
+            iterations,
+            &salt,
+            &self.password,
+            &mut salted,
+        );
+        let client_key = hash.hmac(&salted, b"Client Key");
+        let stored_key = digest::digest(hash.digest(), client_key.as_ref());
+        let server_key = hash.hmac(&salted, b"Server Key");
         let without_proof = format!("c={},r={nonce}", BASE64.encode(GS2_HEADER));
         let auth_message = format!("{},{server_first},{without_proof}", self.first_bare);
-        let signature = hmac_sha256(&sha256(&client_key), auth_message.as_bytes());
-        let proof = xor(&client_key, &signature);
+        let signature = hash.hmac(stored_key.as_ref(), auth_message.as_bytes());
+        let proof: Vec<u8> = std::iter::zip(client_key.as_ref(), signature.as_ref())
+            .map(|(key, signature)| key ^ signature)
+            .collect();
         self.state = ClientScramState::WaitsForSignature {
-            server_key: hmac_sha256(&salted, b"Server Key"),
-            auth_message,
+            signature: hash.hmac(server_key.as_ref(), auth_message.as_bytes()),
         };
         Ok(format!("{without_proof},p={}", BASE64.encode(proof)).into_bytes())
     }
@@ -417,8 +461,7 @@ impl ClientScram {
     /// Processes the server's last message; `Ok` means that the server knows the credential, too.
     pub fn finish(&mut self, server_final: &[u8]) -> Result<(), ScramError> {
         let ClientScramState::WaitsForSignature {
-            server_key,
-            auth_message,
+            signature: expected,
         } = std::mem::replace(&mut self.state, ClientScramState::Over)
         else {
             return Err(ScramError::OutOfOrder("no proof was sent"));
@@ -433,9 +476,10 @@ impl ClientScram {
         let signature = BASE64
             .decode(signature)
             .map_err(|_| ScramError::Malformed("the signature v= must be base64"))?;
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &server_key);
-        hmac::verify(&key, auth_message.as_bytes(), &signature)
-            .map_err(|_| ScramError::BadServerSignature)
+        match constant_time_eq(&signature, expected.as_ref()) {
+            true => Ok(()),
+            false => Err(ScramError::BadServerSignature),
+        }
     }
 }
 
@@ -592,8 +636,9 @@ fn xor(a: &ScramKey, b: &ScramKey) -> ScramKey {
 }
 
 /// Compares in a time that does not depend on the position of the first difference.
-fn constant_time_eq(a: &ScramKey, b: &ScramKey) -> bool {
-    std::hint::black_box(a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y))) == 0
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+    let differences = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(differences) == 0
 }
 
 #[cfg(test)]
@@ -632,7 +677,8 @@ mod tests {
 
     #[test]
     fn the_client_matches_the_rfc_7677_example() {
-        let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+        let mut client =
+            ClientScram::with_nonce(ScramHash::Sha256, "user", b"pencil", CLIENT_NONCE.into());
         assert_eq!(client.first(), CLIENT_FIRST.as_bytes());
         let answer = client.last(SERVER_FIRST.as_bytes()).unwrap();
         assert_eq!(String::from_utf8(answer).unwrap(), CLIENT_FINAL);
@@ -657,7 +703,7 @@ mod tests {
     fn both_sides_agree_on_names_with_commas_and_a_generated_credential() {
         let credential = ScramCredential::generate("pä,ss".as_bytes(), 0).unwrap();
         assert_eq!(credential.iterations(), MIN_ITERATIONS);
-        let mut client = ClientScram::new("a=b,ü", "pä,ss".as_bytes()).unwrap();
+        let mut client = ClientScram::new(ScramHash::Sha256, "a=b,ü", "pä,ss".as_bytes()).unwrap();
         let mut server = ServerScram::new().unwrap();
         let challenge = server
             .first(&client.first(), &decoy(), |name| {
@@ -672,7 +718,7 @@ mod tests {
     #[test]
     fn a_wrong_password_and_an_unknown_user_look_the_same() {
         for known in [true, false] {
-            let mut client = ClientScram::new("user", b"pen").unwrap();
+            let mut client = ClientScram::new(ScramHash::Sha256, "user", b"pen").unwrap();
             let mut server = ServerScram::new().unwrap();
             let challenge = server
                 .first(&client.first(), &decoy(), |_| known.then(rfc_credential))
@@ -707,7 +753,8 @@ mod tests {
         let late = server.first(CLIENT_FIRST.as_bytes(), &decoy(), |_| None);
         assert!(matches!(late, Err(ScramError::OutOfOrder(_))));
 
-        let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+        let mut client =
+            ClientScram::with_nonce(ScramHash::Sha256, "user", b"pencil", CLIENT_NONCE.into());
         assert!(matches!(
             client.finish(SERVER_FINAL.as_bytes()),
             Err(ScramError::OutOfOrder(_))
@@ -780,7 +827,7 @@ mod tests {
     #[test]
     fn the_client_trusts_no_server_that_does_not_know_the_password() {
         let answer = |server_first: &str| {
-            ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into())
+            ClientScram::with_nonce(ScramHash::Sha256, "user", b"pencil", CLIENT_NONCE.into())
                 .last(server_first.as_bytes())
         };
         assert_eq!(
@@ -800,7 +847,8 @@ mod tests {
             "the iterations i= must be from 4096 to 1000000"
         );
         let finish = |server_final: &str| {
-            let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+            let mut client =
+                ClientScram::with_nonce(ScramHash::Sha256, "user", b"pencil", CLIENT_NONCE.into());
             client.last(SERVER_FIRST.as_bytes()).unwrap();
             client.finish(server_final.as_bytes())
         };
@@ -816,6 +864,19 @@ mod tests {
             finish("e=other-error"),
             Err(ScramError::RefusedByServer("other-error".into()))
         );
+    }
+
+    /// The exchange of RFC 7677 with SHA-512; the expected values were computed with Python's hashlib and hmac.
+    #[test]
+    fn a_client_can_use_sha_512() {
+        let hash = ScramHash::Sha512;
+        let mut client = ClientScram::with_nonce(hash, "user", b"pencil", CLIENT_NONCE.into());
+        let proof = client.last(SERVER_FIRST.as_bytes()).unwrap();
+        let expected = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+            p=gMGXRcevScNtxZ6/8lQYpGtnsNAc3mGcmNomv+xnoOMw+3R2xNJdMNnzMlTN8PPC6wdp6dybEmDYXYTxwnYPJQ==";
+        assert_eq!(String::from_utf8(proof).unwrap(), expected);
+        let signature = "v=ZQnYEgWQMFmmsM8aQMF0nDDCy/AgCzkwk8CmMZYcMg0vSVlKDanekLtifDSeVGT4+5ZxXnJq199RVG2rR7N7Zw==";
+        assert_eq!(client.finish(signature.as_bytes()), Ok(()));
     }
 
     #[test]
