@@ -9,11 +9,12 @@
 //! | `<!-- run: as the node -->` | the command is a node; it replaces the running one |
 //! | `<!-- run: node stopped -->` | the running node is stopped before |
 //! | `<!-- run: fails -->` | each command is refused |
+//! | `<!-- run: usage only; REASON -->` | each command is stopped after half a second, and only wrong usage is a failure |
 //! | `<!-- run first: COMMANDS -->` | prerequisites that the page does not show, on one or several lines |
 //! | `<!-- file: NAME -->` | the block is the content of this file |
 //!
 //! In a `console` block, lines after a command are its output: numbers match any number, `...` matches any text. The output
-//! of commands in the background is not compared.
+//! of commands in the background, and of those that are stopped, is not compared.
 
 /// What the runner does, in the order of the page.
 #[derive(Debug, PartialEq)]
@@ -40,6 +41,7 @@ pub(super) enum RunMode {
     AsNode,
     NodeStopped,
     Fails,
+    UsageOnly,
     /// A prerequisite.
     First,
 }
@@ -68,9 +70,12 @@ impl Directives {
             ("run", "as the node") => self.mode = Some(RunMode::AsNode),
             ("run", "node stopped") => self.mode = Some(RunMode::NodeStopped),
             ("run", "fails") => self.mode = Some(RunMode::Fails),
+            ("run", mode) if mode.starts_with("usage only; ") => {
+                self.mode = Some(RunMode::UsageOnly);
+            }
             ("run", _) => {
                 return Err(format!(
-                    "`run: {value}`; expected `background`, `as the node`, `node stopped` or `fails`"
+                    "`run: {value}`; expected `background`, `as the node`, `node stopped`, `fails` or `usage only; REASON`"
                 ));
             }
             ("file", _) => self.file = Some(value.to_owned()),

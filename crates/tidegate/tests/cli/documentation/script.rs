@@ -65,8 +65,17 @@ done
 exec "$PROGRAM" "$@" -p "$MQTT_PORT"
 "#;
 
+/// `duckdb -c QUERY`, by DuckDB for Python.
+const DUCKDB: &str = r#"#!/bin/bash
+PYTHONPATH=$PROGRAM exec python3 -c 'import duckdb, sys; duckdb.sql(sys.argv[2]).show()' "$@"
+"#;
+
 const TIDEGATE: &str = r#"#!/bin/bash
 export PROGRAM
+if [ -n "$USAGE_ONLY" ]; then
+  timeout -s KILL 0.5 "$PROGRAM" "$@"
+  exit
+fi
 case "$1 $2" in
   pub\ *|sub\ *) exec "$(dirname "$0")/client" "$@" ;;
   bench\ mqtt) case " $* " in *" --broker "*) ;; *) exec "$PROGRAM" "$@" --broker "127.0.0.1:$MQTT_PORT" ;; esac ;;
@@ -103,6 +112,8 @@ impl PagePorts {
         command.env("LC_ALL", "C.UTF-8").env("PAGE_FOLDER", folder);
         command.env("TIDEGATE_DATA_DIR", folder.join("data"));
         command.env("MQTT_PORT", self.port(1883).to_string());
+        // The default is allocated at each start, for all pages at once.
+        command.env("TIDEGATE_STORE__SEGMENT_BYTES", "4MiB");
         for (listener, port) in [
             ("LISTENER__MQTT", 1883),
             ("LISTENER__WS", 8083),
@@ -157,7 +168,7 @@ pub(super) fn write(steps: &[Step], folder: &Path, ports: &PagePorts) -> PathBuf
         let text = ports.substitute(&command.text, folder);
         writeln!(script, "mark {line}").unwrap();
         let preparation = match command.mode {
-            RunMode::NodeStopped | RunMode::AsNode => "stop_node",
+            RunMode::NodeStopped | RunMode::AsNode | RunMode::UsageOnly => "stop_node",
             _ => "start_node",
         };
         writeln!(script, "{preparation} || fail {line}").unwrap();
@@ -168,6 +179,11 @@ pub(super) fn write(steps: &[Step], folder: &Path, ports: &PagePorts) -> PathBuf
             RunMode::Fails => {
                 writeln!(script, "if {{\n{text}\n}} </dev/null; then fail {line}; fi")
             }
+            RunMode::UsageOnly => writeln!(
+                script,
+                "export USAGE_ONLY=1 JOB=$!\n{{\n{text}\n}} </dev/null; [ $? -ne 2 ] || fail {line}\n\
+                 [ \"$JOB\" = \"$!\" ] || wait $!\nunset USAGE_ONLY"
+            ),
             RunMode::Background => writeln!(
                 script,
                 "( exec {text}\n) >\"$PAGE_FOLDER/background.{line}\" 2>&1 &\nBACKGROUND+=({line}:$!)"
@@ -205,6 +221,12 @@ fn write_programs(folder: &Path) {
     );
     // `cargo run --release`; the program is built already.
     write(bin.join("cargo"), "#!/bin/bash\nexec tidegate \"${@:3}\"\n");
+    if let Some(package) = duckdb_package() {
+        write(
+            bin.join("duckdb"),
+            &with_program(DUCKDB, &package.display().to_string()),
+        );
+    }
     let folders = std::env::var_os("PATH").unwrap_or_default();
     for client in ["mosquitto_pub", "mosquitto_sub"] {
         let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(client));
@@ -215,6 +237,17 @@ fn write_programs(folder: &Path) {
             );
         }
     }
+}
+
+/// The folder of DuckDB for Python, which `cargo xtask tools` installs.
+pub(super) fn duckdb_package() -> Option<PathBuf> {
+    let path = match std::env::var_os("TIDEGATE_TEST_DUCKDB") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .parent()?
+            .join("tools/duckdb"),
+    };
+    path.is_dir().then_some(path)
 }
 
 /// What a command printed.
