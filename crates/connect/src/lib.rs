@@ -50,4 +50,5 @@ pub use sink_machine::dead_letters::{DeadLetter, DeadLetterObserver, check as ch
 pub use sink_machine::disk_queue::check_disk_queue;
 pub use sink_machine::memory_queue::PushOutcome;
 pub use sink_machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
+pub use sink_machine::sink_files::check_sink_inventory;
 pub use template::Template;

@@ -1,12 +1,14 @@
-//! Durability primitives for everything that stores files: fsync policy, directory locks, high-water marks, file
-//! permissions and varints.
+//! Durability primitives for everything that stores files: fsync policy, directory locks, high-water marks, lines with a
+//! checksum, file permissions and varints.
 
+mod checked_line;
 mod directory;
 mod fsync;
 mod high_water_marks;
 mod permissions;
 pub mod varint;
 
+pub use checked_line::{CheckedLineState, read_checked_line, write_checked_line};
 pub use directory::{DirectoryLockError, lock_directory, replace_file, sync_dir};
 pub use fsync::{Fsync, ParseFsyncError};
 pub use high_water_marks::{

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use disk::CheckedLineState;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "areas";
@@ -54,29 +54,21 @@ impl AreaRecord {
 
     fn read(&self) -> anyhow::Result<Reading> {
         let path = self.path();
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Reading::Missing),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        let read = disk::read_checked_line(&path);
+        let read = read.with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(match read {
+            CheckedLineState::Missing => Reading::Missing,
+            CheckedLineState::Damaged => Reading::Damaged,
+            CheckedLineState::Intact(line) => {
+                serde_json::from_str(&line).map_or(Reading::Damaged, Reading::Whole)
             }
-        };
-        let mut lines = text.split_inclusive(|&byte| byte == b'\n');
-        let (Some(line), Some(crc), None) = (lines.next(), lines.next(), lines.next()) else {
-            return Ok(Reading::Damaged);
-        };
-        if crc != crc_line(line).as_bytes() {
-            return Ok(Reading::Damaged);
-        }
-        Ok(serde_json::from_slice(line).map_or(Reading::Damaged, Reading::Whole))
+        })
     }
 
     fn write(&self, recorded: &Recorded) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string(recorded).context("cannot encode a path")?;
-        text.push('\n');
-        text.push_str(&crc_line(text.as_bytes()));
+        let line = serde_json::to_string(recorded).context("cannot encode a path")?;
         disk::create_private_dir(&self.store)
-            .and_then(|()| disk::replace_file(&self.store, FILE, text.as_bytes()))
+            .and_then(|()| disk::write_checked_line(&self.store, FILE, &line))
             .with_context(|| format!("cannot write {}", self.path().display()))
     }
 
@@ -114,7 +106,7 @@ impl AreaRecord {
 
     /// Records the areas that exist now.
     pub(crate) fn update(&self) -> anyhow::Result<()> {
-        let present = self.areas.iter().filter(|(_, path)| path.is_dir());
+        let present = self.areas.iter().filter(|(_, path)| has_files(path));
         let areas = present.map(|(name, path)| ((*name).to_owned(), path.clone()));
         let areas: BTreeMap<_, _> = areas.collect();
         if let Reading::Whole(recorded) = self.read()?
@@ -163,12 +155,8 @@ impl AreaRecord {
             let Some(before) = recorded.areas.get(*name) else {
                 continue;
             };
-            // Areas that always contain files are also missing if they are empty.
-            let is_there = match *name {
-                "sinks" => path.is_dir(),
-                _ => has_files(path),
-            };
-            if is_there {
+            // Each area always contains files.
+            if has_files(path) {
                 continue;
             }
             let lost = match *name {
@@ -187,10 +175,6 @@ impl AreaRecord {
         }
         problems
     }
-}
-
-fn crc_line(line: &[u8]) -> String {
-    format!("{:08x}\n", crc32c::crc32c(line))
 }
 
 /// Whether a directory or its subdirectories contain a file.
@@ -215,7 +199,7 @@ mod tests {
         for (_, path) in &record.areas {
             fs::create_dir_all(path).unwrap();
         }
-        for name in ["telemetry/version", "mailboxes/marks"] {
+        for name in ["telemetry/version", "mailboxes/marks", "sinks/inventory"] {
             fs::write(dir.join(name), "").unwrap();
         }
         record.update().unwrap();

@@ -13,6 +13,7 @@ pub(crate) struct StorageAreas {
     record: AreaRecord,
     telemetry: PathBuf,
     mailboxes: PathBuf,
+    sinks: PathBuf,
     queues: PathBuf,
     dead_letters: PathBuf,
     settings: series::SeriesConfig,
@@ -32,6 +33,7 @@ impl StorageAreas {
             record: AreaRecord::new(data_dir, telemetry.as_deref()),
             telemetry: telemetry.unwrap_or_else(|| data_dir.join("telemetry")),
             mailboxes: data_dir.join("mailboxes"),
+            sinks: data_dir.join("sinks"),
             queues: data_dir.join("sinks").join("queues"),
             dead_letters: data_dir.join("sinks").join("dead-letters"),
             settings: series::SeriesConfig::default(),
@@ -56,6 +58,12 @@ impl StorageAreas {
             all.contents
                 .push(format!("mailboxes: {messages} messages wait"));
             all.problems.extend(problems);
+        }
+        // Without the directory, all of it is missing.
+        if self.sinks.is_dir() {
+            let checked = connect::check_sink_inventory(&self.sinks);
+            let cannot = || format!("cannot read {}", self.sinks.display());
+            all.problems.extend(checked.with_context(cannot)?);
         }
         for directory in directories(&self.queues)? {
             progress("reading the disk queues of sinks");

@@ -21,8 +21,9 @@ use crate::kinds;
 use crate::push::{PushError, RequestHead, SourcePush};
 use crate::row::SinkRowWriter;
 use crate::settings::{SettingsError, SinkSettings};
-use crate::sink_machine::dead_letters::{self, DeadLetterObserver};
+use crate::sink_machine::dead_letters::DeadLetterObserver;
 use crate::sink_machine::memory_queue::{PushOutcome, WrittenCallback};
+use crate::sink_machine::sink_files::SinkInventory;
 use sink::ManagedSink;
 use source::ManagedSource;
 pub use source::{SourceMessageHandler, SourceSettings, SourceState, SourceStatus};
@@ -65,6 +66,7 @@ pub struct ConnectorServiceOptions {
 
 struct ConnectorServiceInner {
     options: ConnectorServiceOptions,
+    inventory: Option<Arc<SinkInventory>>,
     runtime: Handle,
     table: ArcSwap<SinkTable>,
     control: Mutex<ServiceState>,
@@ -161,12 +163,14 @@ fn split(
 }
 
 impl ConnectorService {
-    /// Blocking and asynchronous work runs on `runtime`, which must not be a shard's.
+    /// Blocking and asynchronous work runs on `runtime`, which must not be a shard's. Logs lost files of sinks.
     pub fn new(runtime: Handle, options: ConnectorServiceOptions) -> Self {
         let shards = options.shards;
+        let inventory = options.directory.as_deref().map(SinkInventory::open);
         Self {
             inner: Arc::new(ConnectorServiceInner {
                 options,
+                inventory,
                 runtime,
                 table: ArcSwap::default(),
                 control: Mutex::default(),
@@ -491,7 +495,8 @@ impl ConnectorService {
                 let sink = ManagedSink::new(
                     name,
                     &common,
-                    &self.inner.options,
+                    self.inner.options.shards,
+                    self.inner.inventory.as_ref().map(|all| all.files(name)),
                     self.inner.dead_letter_observer.clone(),
                 )?;
                 let sink = Arc::new(sink);
@@ -520,7 +525,7 @@ impl ConnectorService {
         let before = control.ending.remove(sink.name());
         let opened = control.connectors.get(&sink.connector());
         let connector = opened.map(|opened| (opened.kind, opened.connector.clone()));
-        sink.start_task(connector, before, &self.inner.options);
+        sink.start_task(connector, before);
     }
 
     /// Removes a sink. It continues to write for a few seconds; then its remaining rows and its dead letters are deleted.
@@ -537,22 +542,22 @@ impl ConnectorService {
             table
         });
         let _runtime = self.inner.runtime.enter();
-        let options = &self.inner.options;
-        let directory = sink::queue_directory(options, name);
-        let letters = sink::dead_letters_path(options, name);
+        let warn = |name: &str, error: std::io::Error| {
+            tracing::warn!(sink = name, %error, "files of a deleted sink could not be removed");
+        };
+        // At once: a new sink of this name begins a file of its own.
+        if let Err(error) = sink.remove_dead_letters() {
+            warn(name, error);
+        }
         let ending = tokio::spawn(async move {
             sink.end(DELETED_SINK_GRACE).await;
-            for removed in [
-                directory.map(std::fs::remove_dir_all),
-                letters.map(|path| dead_letters::remove(&path)),
-            ] {
-                match removed {
-                    Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-                        tracing::warn!(sink = sink.name(), %error, "files of a deleted sink could not be removed");
-                    }
-                    _ => {}
+            let removing = tokio::task::spawn_blocking(move || {
+                if let Err(error) = sink.remove_queue() {
+                    warn(sink.name(), error);
                 }
-            }
+            });
+            // A panic was logged.
+            let _ = removing.await;
             Vec::new()
         });
         control.ending.insert(name.to_owned(), ending);

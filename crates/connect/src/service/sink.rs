@@ -1,6 +1,6 @@
 //! One sink: its queue, which shards push into, and the machine that drains it, which is replaced when settings change.
 
-use std::path::PathBuf;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::ConnectorServiceOptions;
 use super::status::{SinkState, SinkStatus};
 use crate::batch::SinkBatch;
 use crate::connector::{Connector, ConnectorError, ConnectorKind};
@@ -24,6 +23,7 @@ use crate::sink_machine::metrics::SinkCounters;
 use crate::sink_machine::now_ms;
 use crate::sink_machine::queue_feed::DiskQueueView;
 use crate::sink_machine::runner::{SinkRunPlan, StopSignal, run_sink};
+use crate::sink_machine::sink_files::SinkFiles;
 use crate::template::Template;
 
 /// Time-out for checking a sink's statement.
@@ -36,6 +36,8 @@ pub(super) struct ManagedSink {
     pub(super) queue: Arc<MemoryQueue>,
     is_enabled: AtomicBool,
     metrics: Arc<SinkCounters>,
+    /// `None`: the node has no data directory.
+    files: Option<SinkFiles>,
     dead_letters: Arc<DeadLetters>,
     memory_row_numbers: (u64, Arc<AtomicU64>),
     dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
@@ -58,45 +60,22 @@ struct SinkTask {
     done: JoinHandle<Vec<SinkBatch>>,
 }
 
-/// Encodes a name as a file name.
-fn file_name(name: &str) -> String {
-    let mut file = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => file.push(byte.into()),
-            _ => file.push_str(&format!("%{byte:02x}")),
-        }
-    }
-    // File systems take no names longer than 255 bytes.
-    if file.len() > 200 {
-        let sum = crc32c::crc32c(name.as_bytes());
-        file.truncate(180);
-        file.push_str(&format!("-{sum:08x}"));
-    }
-    file
-}
-
-pub(super) fn queue_directory(options: &ConnectorServiceOptions, name: &str) -> Option<PathBuf> {
-    let directory = options.directory.as_ref()?;
-    Some(directory.join("queues").join(file_name(name)))
-}
-
-pub(super) fn dead_letters_path(options: &ConnectorServiceOptions, name: &str) -> Option<PathBuf> {
-    let directory = options.directory.as_ref()?;
-    let file = format!("{}.jsonl", file_name(name));
-    Some(directory.join("dead-letters").join(file))
-}
-
 impl ManagedSink {
     pub(super) fn new(
         name: &str,
         common: &SinkSettings,
-        options: &ConnectorServiceOptions,
+        shards: usize,
+        files: Option<SinkFiles>,
         dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
     ) -> Result<Self, SettingsError> {
         let metrics = Arc::new(SinkCounters::default());
-        let path = dead_letters_path(options, name);
-        let dead = DeadLetters::open(path.as_deref(), &common.dead_letters).map_err(|error| {
+        let path = files.as_ref().map(SinkFiles::dead_letters_path);
+        let opened = DeadLetters::open(path.as_deref(), &common.dead_letters);
+        let recorded = opened.and_then(|dead| match &files {
+            Some(files) => files.record_dead_letters().map(|()| dead),
+            None => Ok(dead),
+        });
+        let dead = recorded.map_err(|error| {
             let detail = format!("its file cannot be read or written: {error}");
             SettingsError::new("dead_letters", detail)
         })?;
@@ -104,13 +83,10 @@ impl ManagedSink {
         let epoch = now_ms() << 16 ^ u64::from(std::process::id());
         Ok(Self {
             name: name.to_owned(),
-            queue: Arc::new(MemoryQueue::new(
-                options.shards,
-                &common.queue,
-                metrics.clone(),
-            )),
+            queue: Arc::new(MemoryQueue::new(shards, &common.queue, metrics.clone())),
             is_enabled: AtomicBool::new(common.enabled),
             metrics,
+            files,
             dead_letters: Arc::new(dead),
             memory_row_numbers: (epoch, Arc::default()),
             dead_letter_observer,
@@ -174,7 +150,6 @@ impl ManagedSink {
         self: &Arc<Self>,
         connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
         ended: Option<JoinHandle<Vec<SinkBatch>>>,
-        options: &ConnectorServiceOptions,
     ) {
         let mut state = self.lock();
         let before = state.task.take().map(|machine| {
@@ -185,8 +160,7 @@ impl ManagedSink {
         state.kind = connector.as_ref().map(|(kind, _)| *kind);
         state.circuit = Arc::new(CircuitBreaker::new(state.common_settings.retry.clone()));
         let (stop, stopped) = watch::channel(StopSignal::Run);
-        let plan =
-            connector.map(|connector| self.build_plan(&mut state, connector, stopped, options));
+        let plan = connector.map(|connector| self.build_plan(&mut state, connector, stopped));
         let plan = match plan {
             Some(Ok(plan)) => {
                 state.state = match state.common_settings.enabled {
@@ -263,7 +237,6 @@ impl ManagedSink {
         state: &mut ManagedSinkState,
         (kind, connector): (&'static ConnectorKind, Arc<dyn Connector>),
         stop: watch::Receiver<StopSignal>,
-        options: &ConnectorServiceOptions,
     ) -> Result<SinkRunPlan, SettingsError> {
         let common = &state.common_settings;
         let in_flight = common.batches_in_flight as usize;
@@ -288,7 +261,7 @@ impl ManagedSink {
         Ok(SinkRunPlan {
             queue: self.queue.clone(),
             memory_row_numbers: self.memory_row_numbers.clone(),
-            directory: queue_directory(options, &self.name),
+            files: self.files.clone(),
             disk: common.queue.disk.clone(),
             spread,
             sizes,
@@ -355,6 +328,23 @@ impl ManagedSink {
         self.metrics.failed.fetch_add(letters.len() as u64, Relaxed);
         let dropped = self.dead_letters.add(letters).await;
         self.metrics.dropped_at_end.fetch_add(dropped, Relaxed);
+    }
+
+    /// Deletes the file of dead letters of a deleted sink; its last letters stay in memory until it ends.
+    pub(super) fn remove_dead_letters(&self) -> io::Result<()> {
+        self.dead_letters.close_file();
+        match &self.files {
+            Some(files) => files.remove_dead_letters(),
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes the disk queue of a deleted sink, after its end.
+    pub(super) fn remove_queue(&self) -> io::Result<()> {
+        match &self.files {
+            Some(files) => files.remove_queue(),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn dead_letters(&self, after: u64, limit: usize) -> Vec<DeadLetter> {

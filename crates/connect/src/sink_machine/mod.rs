@@ -15,6 +15,7 @@ pub(crate) mod memory_queue;
 pub(crate) mod metrics;
 pub(crate) mod queue_feed;
 pub(crate) mod runner;
+pub(crate) mod sink_files;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::disk_queue::DiskQueue;
 use super::memory_queue::MemoryQueue;
+use super::sink_files::SinkFiles;
 use crate::batch::SinkBatch;
 use crate::row::SinkRow;
 use crate::settings::{DiskQueueSettings as DiskSettings, DiskQueueSync};
@@ -38,7 +38,7 @@ struct DiskFeed {
     stop: watch::Sender<bool>,
     /// Numbers of the rows given out.
     given_out: BTreeSet<u64>,
-    directory: PathBuf,
+    files: SinkFiles,
 }
 
 struct SharedDiskQueue {
@@ -109,23 +109,23 @@ impl SharedDiskQueue {
 }
 
 impl QueueFeed {
-    /// `directory` is that of the disk queue, also of a former one.
+    /// `files` has the disk queue, also a former one.
     pub(crate) async fn open(
         memory: Arc<MemoryQueue>,
         (epoch, next): (u64, Arc<AtomicU64>),
-        directory: Option<&Path>,
+        files: Option<&SinkFiles>,
         settings: Option<&DiskSettings>,
     ) -> io::Result<Self> {
-        let disk = match (directory, settings) {
-            (Some(directory), Some(settings)) => {
-                Some(DiskFeed::open(memory.clone(), directory, settings, true).await?)
+        let disk = match (files, settings) {
+            (Some(files), Some(settings)) => {
+                Some(DiskFeed::open(memory.clone(), files, settings, true).await?)
             }
-            (Some(directory), None) if directory.exists() => {
+            (Some(files), None) if files.queue_directory().exists() => {
                 let settings = DiskSettings {
                     sync: DiskQueueSync::Never,
                     ..DiskSettings::default()
                 };
-                Some(DiskFeed::open(memory.clone(), directory, &settings, false).await?)
+                Some(DiskFeed::open(memory.clone(), files, &settings, false).await?)
             }
             (None, Some(_)) => {
                 return Err(io::Error::other(
@@ -204,7 +204,8 @@ impl QueueFeed {
 
     async fn drop_drained_disk_queue(&mut self) -> io::Result<()> {
         if let Some(disk) = self.disk.take_if(|disk| disk.is_drained()) {
-            tokio::fs::remove_dir_all(&disk.directory).await?;
+            let removing = tokio::task::spawn_blocking(move || disk.files.remove_queue());
+            removing.await.map_err(io::Error::other)??;
         }
         Ok(())
     }
@@ -268,21 +269,24 @@ impl DiskFeed {
 
     async fn open(
         memory: Arc<MemoryQueue>,
-        directory: &Path,
+        files: &SinkFiles,
         settings: &DiskSettings,
         is_spooling: bool,
     ) -> io::Result<Self> {
-        let (directory, settings) = (directory.to_owned(), settings.clone());
-        let path = directory.clone();
-        let opening = tokio::task::spawn_blocking(move || DiskQueue::open(&path, &settings));
-        let files = opening.await.map_err(io::Error::other)??;
-        let epoch = files.epoch();
+        let (opened, settings) = (files.clone(), settings.clone());
+        let opening = tokio::task::spawn_blocking(move || {
+            let disk = DiskQueue::open(&opened.queue_directory(), &settings)?;
+            opened.record_queue()?;
+            io::Result::Ok(disk)
+        });
+        let disk = opening.await.map_err(io::Error::other)??;
+        let epoch = disk.epoch();
         let shared = Arc::new(SharedDiskQueue {
-            unread: files.unread().into(),
-            rows: files.rows().into(),
-            bytes: files.bytes().into(),
+            unread: disk.unread().into(),
+            rows: disk.rows().into(),
+            bytes: disk.bytes().into(),
             spooling: AtomicUsize::new(0),
-            disk: Mutex::new(files),
+            disk: Mutex::new(disk),
             readable: Notify::new(),
             space: Notify::new(),
         });
@@ -295,7 +299,7 @@ impl DiskFeed {
             spool,
             stop,
             given_out: BTreeSet::new(),
-            directory,
+            files: files.clone(),
         })
     }
 }

@@ -1,7 +1,6 @@
 //! The machine of one sink: takes rows from its feed, forms batches, delivers them and acknowledges them to the feed.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::batch_lanes::{BatchLanes, BatchLimits, LaneAssignment};
 use super::delivery::BatchDelivery;
 use super::memory_queue::MemoryQueue;
 use super::queue_feed::{DiskQueueView, QueueFeed};
+use super::sink_files::SinkFiles;
 use crate::batch::SinkBatch;
 use crate::settings::DiskQueueSettings;
 
@@ -36,8 +36,8 @@ pub(crate) struct SinkRunPlan {
     pub(crate) queue: Arc<MemoryQueue>,
     /// Epoch and next number of rows that are only in memory.
     pub(crate) memory_row_numbers: (u64, Arc<AtomicU64>),
-    /// Directory of the present or a former disk queue.
-    pub(crate) directory: Option<PathBuf>,
+    /// Where the present or a former disk queue is.
+    pub(crate) files: Option<SinkFiles>,
     pub(crate) disk: Option<DiskQueueSettings>,
     pub(crate) spread: LaneAssignment,
     pub(crate) sizes: BatchLimits,
@@ -63,7 +63,7 @@ pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
         let opening = QueueFeed::open(
             plan.queue.clone(),
             plan.memory_row_numbers.clone(),
-            plan.directory.as_deref(),
+            plan.files.as_ref(),
             plan.disk.as_ref(),
         );
         match opening.await {

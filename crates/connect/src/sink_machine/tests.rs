@@ -1,7 +1,6 @@
 //! Tests of the machine with a simulated system that is down, slow, or refuses some rows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use super::delivery::BatchDelivery;
 use super::memory_queue::{MemoryQueue, PushOutcome};
 use super::metrics::SinkCounters;
 use super::runner::{SinkRunPlan, StopSignal, run_sink};
+use super::sink_files::{SinkFiles, SinkInventory, check_sink_inventory};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::settings::{DiskQueueSettings, OnFull, QueueSettings, RetrySettings};
@@ -93,7 +93,7 @@ struct Bench {
     queue: Arc<MemoryQueue>,
     dead: Arc<DeadLetters>,
     metrics: Arc<SinkCounters>,
-    directory: Option<PathBuf>,
+    files: Option<SinkFiles>,
     in_flight: usize,
     key: Option<&'static str>,
     retry: RetrySettings,
@@ -114,7 +114,7 @@ impl Bench {
                 DeadLetters::open(None, &crate::settings::DeadLetterSettings::default()).unwrap(),
             ),
             metrics,
-            directory: None,
+            files: None,
             in_flight: 4,
             key: None,
             retry: RetrySettings {
@@ -152,11 +152,8 @@ impl Bench {
         let plan = SinkRunPlan {
             queue: self.queue.clone(),
             memory_row_numbers: (7, Arc::default()),
-            directory: self.directory.clone(),
-            disk: self
-                .directory
-                .as_ref()
-                .map(|_| DiskQueueSettings::default()),
+            files: self.files.clone(),
+            disk: self.files.as_ref().map(|_| DiskQueueSettings::default()),
             spread,
             sizes: BatchLimits {
                 max_rows: 50,
@@ -423,8 +420,9 @@ async fn what_is_left_goes_to_the_next_machine() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_in_files_are_there_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
+    let files = SinkInventory::open(directory.path()).files("q");
     let bench = Bench {
-        directory: Some(directory.path().join("q")),
+        files: Some(files.clone()),
         in_flight: 1,
         ..Bench::new()
     };
@@ -464,7 +462,7 @@ async fn rows_in_files_are_there_after_a_restart() {
     bench.push(2100..2110);
     let (stop, done) = {
         let without = Bench {
-            directory: None,
+            files: None,
             system: bench.system.clone(),
             queue: bench.queue.clone(),
             ..Bench::new()
@@ -473,7 +471,7 @@ async fn rows_in_files_are_there_after_a_restart() {
         let plan = SinkRunPlan {
             queue: without.queue.clone(),
             memory_row_numbers: (8, Arc::default()),
-            directory: bench.directory.clone(),
+            files: bench.files.clone(),
             disk: None,
             spread: LaneAssignment::One { in_flight: 1 },
             sizes: BatchLimits {
@@ -503,5 +501,7 @@ async fn rows_in_files_are_there_after_a_restart() {
     bench.drain(&stop, done).await;
     let expected: Vec<_> = (0..1010).chain(2000..2110).collect();
     assert_eq!(bench.written(), expected);
-    assert!(!directory.path().join("q").exists());
+    assert!(!files.queue_directory().exists());
+    let problems = check_sink_inventory(directory.path()).unwrap();
+    assert_eq!(problems, Vec::<String>::new());
 }

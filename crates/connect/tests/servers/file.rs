@@ -185,3 +185,37 @@ fn what_is_left_at_the_end_becomes_dead_letters_that_are_there_at_the_next_start
     assert_eq!(letters.len(), 10);
     assert_eq!(letters[0].error, "the node stopped before it was written");
 }
+
+#[test]
+fn a_sink_that_is_created_anew_keeps_its_own_dead_letters() {
+    let directory = tempfile::tempdir().unwrap();
+    // No server listens there.
+    let connector = json!({"type": "redis", "server": "127.0.0.1:9"});
+    let sink = json!({
+        "connector": "c", "command": "RPUSH l ${n}", "queue": {"disk": {}},
+        "retry": {"max_attempts": 1}, "batch": {"max_wait_ms": 1}
+    });
+    let node = Node::start(Some(directory.path()));
+    node.service.set_connector("c", &connector).unwrap();
+    let id = node.service.set_sink("s", &sink).unwrap();
+    node.push(id, 0..3);
+    node.until("letters", |status| status.metrics.dead_letters == 3);
+    node.service.remove_sink("s");
+    // While the deleted one still ends.
+    node.service.set_sink("s", &sink).unwrap();
+    assert_eq!(node.status().metrics.dead_letters, 0);
+    node.push(id, 7..8);
+    node.until("a letter", |status| status.metrics.dead_letters == 1);
+    node.stop();
+    let missing = || connect::check_sink_inventory(directory.path()).unwrap();
+    assert_eq!(missing(), Vec::<String>::new());
+    let node = Node::start(Some(directory.path()));
+    node.service.set_sink("s", &sink).unwrap();
+    let letters = node.service.dead_letters("s", 0, 99).unwrap();
+    assert_eq!(letters.len(), 1);
+    // A sink that is deleted is not missed.
+    node.service.remove_sink("s");
+    node.stop();
+    assert!(!directory.path().join("queues/s").exists());
+    assert_eq!(missing(), Vec::<String>::new());
+}

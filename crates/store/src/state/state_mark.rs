@@ -4,10 +4,9 @@
 //! failure may take. It is written about a second after a change, and when the store is closed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::Path;
 
+use disk::CheckedLineState;
 use serde::{Deserialize, Serialize};
 
 use super::journal::JournalScan;
@@ -66,33 +65,21 @@ impl StateMark {
                 path.display()
             )),
         };
-        match fs::read(&path) {
-            Ok(bytes) => Ok(match decode(&bytes) {
-                Some(mark) => StateMarkReading {
+        match disk::read_checked_line(&path).map_err(io_error("read", &path))? {
+            CheckedLineState::Intact(line) => Ok(match serde_json::from_str(&line) {
+                Ok(mark) => StateMarkReading {
                     mark: Some(mark),
                     problem: None,
                 },
-                None => unknown("is damaged"),
+                Err(_) => unknown("is damaged"),
             }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(unknown("is missing")),
-            Err(error) => Err(io_error("read", &path)(error)),
+            CheckedLineState::Damaged => Ok(unknown("is damaged")),
+            CheckedLineState::Missing => Ok(unknown("is missing")),
         }
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<(), StoreError> {
-        let mut text = serde_json::to_string(self).expect("numbers and lists of them");
-        text.push('\n');
-        let crc = crc32c::crc32c(text.as_bytes());
-        text.push_str(&format!("{crc:08x}\n"));
-        disk::replace_file(dir, FILE, text.as_bytes()).map_err(io_error("write", &dir.join(FILE)))
+        let line = serde_json::to_string(self).expect("numbers and lists of them");
+        disk::write_checked_line(dir, FILE, &line).map_err(io_error("write", &dir.join(FILE)))
     }
-}
-
-fn decode(bytes: &[u8]) -> Option<StateMark> {
-    let (text, end) = bytes.split_at_checked(bytes.len().checked_sub(9)?)?;
-    let crc = crc32c::crc32c(text);
-    if end != format!("{crc:08x}\n").as_bytes() {
-        return None;
-    }
-    serde_json::from_slice(text).ok()
 }

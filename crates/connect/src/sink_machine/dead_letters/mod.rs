@@ -6,7 +6,7 @@ mod file;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -85,7 +85,7 @@ enum DeadLetterLogLine {
 /// I/O errors of the file system.
 pub fn check(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     let (mut letters, mut problems) = (0, Vec::new());
-    for path in file::all_in(directory)? {
+    for path in files_in(directory)? {
         let mut state = DeadLettersState::new(&Settings::default());
         let found = file::examine(&path, |line| state.apply(line))?;
         letters += state.letters.len() as u64;
@@ -96,6 +96,11 @@ pub fn check(directory: &Path) -> io::Result<(u64, Vec<String>)> {
         );
     }
     Ok((letters, problems))
+}
+
+/// The file of each sink in a directory, including those of which only marks are left.
+pub(crate) fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    file::all_in(directory)
 }
 
 /// Removes the file of a sink.
@@ -133,6 +138,11 @@ impl DeadLetters {
         Ok(Self {
             state: Mutex::new(state),
         })
+    }
+
+    /// Leaves the file, which is about to be removed; letters are then in memory only.
+    pub(crate) fn close_file(&self) {
+        self.lock().log = None;
     }
 
     pub(crate) fn set_limits(&self, settings: &Settings) {

@@ -448,6 +448,11 @@ impl DiskQueue {
     }
 }
 
+/// Whether a directory contains files of a queue. Every queue that was opened once has some.
+pub(crate) fn has_files(directory: &Path) -> io::Result<bool> {
+    Ok(directory.join(POSITION).exists() || !segment_files(directory)?.is_empty())
+}
+
 /// Segment files by the number of their first row.
 fn segment_files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();

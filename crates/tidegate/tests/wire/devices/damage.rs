@@ -75,7 +75,7 @@ const PARTS: [Part; 4] = [
     Part {
         directory: "sinks",
         is_skipped: is_lock,
-        min_files: 4,
+        min_files: 6,
     },
 ];
 
@@ -327,7 +327,10 @@ fn damage_of_every_file_is_found() {
     fs::remove_dir_all(data_dir).unwrap();
 }
 
-/// Every file with every kind of damage but zeros, and every whole area: a start refuses it or logs an error.
+/// Directories within an area whose loss is noticed.
+const DIRECTORIES: [&str; 3] = ["sinks/queues/waiting", "sinks/queues", "sinks/dead-letters"];
+
+/// Every file with every kind of damage but zeros, and every whole area or directory: a start refuses it or logs an error.
 fn reported_by_a_start(data_dir: &Path) {
     let mut cases: Vec<(PathBuf, Option<&Damage>)> = Vec::new();
     for part in &PARTS {
@@ -342,6 +345,7 @@ fn reported_by_a_start(data_dir: &Path) {
             cases.extend(damages.map(|damage| (name.clone(), Some(damage))));
         }
     }
+    cases.extend(DIRECTORIES.map(|name| (name.into(), None)));
     let cases = Mutex::new(cases);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -363,7 +367,7 @@ fn reported(data_dir: &Path, name: &Path, damage: Option<&Damage>) {
     let what = format!(
         "{}: {}",
         name.display(),
-        damage.map_or("the area is gone", |d| d.0)
+        damage.map_or("the directory is gone", |d| d.0)
     );
     match damage {
         Some(damage) => {
