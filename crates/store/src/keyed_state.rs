@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use fjall::{AbstractTree as _, Database, Keyspace, OwnedWriteBatch, PersistMode};
+use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
 
 use crate::batch::StateKind;
 use crate::directory;
@@ -20,7 +20,7 @@ use crate::log::record::{LogRecord, LogRecords};
 use crate::state::examination::{StateExamination, examine_state, list_keyspaces, sync_keyspaces};
 use crate::state::journal::{self, JournalScan};
 use crate::state::keyspace_files::TableFile;
-use crate::state::state_mark::{JournalMark, StateMark};
+use crate::state::state_mark::StateMark;
 use crate::table_keyspaces::{TableKeyspaces, keyspace_options};
 
 /// Key of the last frame of the log that the keyspaces contain.
@@ -153,19 +153,25 @@ impl KeyedDatabase {
         Ok(())
     }
 
-    /// Whether tables contain the content of a removed journal.
-    fn covers_journal(&self, journal: &JournalMark, cleared: &BTreeSet<u64>) -> bool {
-        let others = [&self.meta, &self.objects, &self.journals];
-        let tables = self.tables.list();
-        let tables = tables.iter().map(|(_, keyspace)| keyspace);
-        let mut all = self.keyspaces.iter().chain(others).chain(tables);
-        all.all(|keyspace| {
-            let Some(&seqno) = journal.highest.get(&keyspace.id()) else {
-                return true;
-            };
-            let persisted = keyspace.tree.get_highest_persisted_seqno();
-            cleared.contains(&keyspace.id()) || persisted >= Some(seqno)
-        })
+    /// Names of keyspaces, for people.
+    pub(crate) fn describe_keyspaces(&self, ids: &BTreeSet<u64>) -> Vec<String> {
+        let [sessions, subscriptions, retained, delayed] = &self.keyspaces;
+        let named = [
+            (sessions, "sessions"),
+            (subscriptions, "subscriptions"),
+            (retained, "retained messages"),
+            (delayed, "delayed messages"),
+            (&self.meta, "the state of the store"),
+            (&self.objects, "configuration objects"),
+            (&self.journals, "journals"),
+        ];
+        let named = named.map(|(keyspace, name)| (keyspace.id(), name.to_owned()));
+        let tables = self.tables.list().into_iter();
+        let tables = tables.map(|(name, keyspace)| (keyspace.id(), format!("table {name}")));
+        let all = named.into_iter().chain(tables);
+        all.filter(|(id, _)| ids.contains(id))
+            .map(|(_, name)| name)
+            .collect()
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
@@ -265,6 +271,7 @@ fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedStat
             .other_damage
             .extend(damaged.filter_map(Result::err));
     }
+    examined.compare_with_tables(&path);
     first_damage_error(&examined)?;
     if let Some(torn) = &examined.torn_end {
         let cut = File::options().write(true).open(&torn.path);
@@ -283,20 +290,6 @@ fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedStat
         std::fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
     }
     let db = KeyedDatabase::open(&path, cache_bytes)?;
-    let cleared = examined
-        .scans
-        .iter()
-        .flat_map(|scan| scan.cleared.iter().copied());
-    let cleared: BTreeSet<u64> = cleared.collect();
-    for journal in &examined.removed_journals {
-        if !db.covers_journal(journal, &cleared) {
-            return Err(StoreOpenError::StateDamaged {
-                path: journal::journal_path(&path, journal.id),
-                detail: "the file is missing, and no table has what was in it".to_owned(),
-                remedy: REPAIR_ADVICE,
-            });
-        }
-    }
     let marker = StateMarkWriter {
         scans: examined.scans,
         mark: StateMark::default(),

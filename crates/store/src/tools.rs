@@ -99,11 +99,7 @@ fn check_state_files(dir: &Path, checked: &mut StoreCheckReport) -> Result<bool,
     checked.problems.extend(unmarked);
     let examined = examine_all(&state, read.mark.as_ref())?;
     let is_sound = examined.first_damage().is_none();
-    for damage in examined
-        .other_damage
-        .iter()
-        .chain(&examined.damaged_journals)
-    {
+    for damage in examined.damage() {
         let path = damage.path.display();
         checked
             .problems
@@ -123,6 +119,7 @@ fn examine_all(state: &Path, mark: Option<&StateMark>) -> Result<StateExaminatio
     examined
         .other_damage
         .extend(damaged.filter_map(Result::err));
+    examined.compare_with_tables(state);
     Ok(examined)
 }
 
@@ -247,7 +244,8 @@ fn repair_queues_owner(
     Ok(())
 }
 
-/// Rewrites damaged journals of the keyed state. Their lost content is then taken from the message log as far as possible.
+/// Rewrites damaged journals of the keyed state and gives up missing ones. Their lost content is then taken from the message log as
+/// far as possible.
 fn repair_state(
     dir: &Path,
     repaired: &mut StoreRepairReport,
@@ -288,7 +286,8 @@ fn repair_state(
             .lost
             .push(format!("{}: {}", damage.path.display(), damage.detail));
     }
-    if damaged.is_empty() && read.problem.is_none() {
+    let lost = &examined.lost_journals;
+    if damaged.is_empty() && lost.is_empty() && read.problem.is_none() {
         return Ok(());
     }
     progress("writing damaged journals of the keyed state anew");
@@ -308,7 +307,17 @@ fn repair_state(
     let ids = list_keyspaces(&state).map_err(io_error("list the keyspaces in", &state))?;
     StateMark::from_scans(&[], ids).write(dir)?;
     let (keyed, _) = KeyedState::open(dir, StoreConfig::default().cache_bytes)?;
-    if !damaged.is_empty() {
+    for journal in lost {
+        let names = keyed.db()?.describe_keyspaces(&journal.keyspaces);
+        repaired.lost.push(format!(
+            "{}: {}: {} bytes of changes of {}",
+            journal.damage.path.display(),
+            journal.damage.detail,
+            journal.bytes,
+            names.join(", ")
+        ));
+    }
+    if !damaged.is_empty() || !lost.is_empty() {
         // Makes the next start apply the whole message log.
         keyed.db()?.write().commit(0)?;
     }

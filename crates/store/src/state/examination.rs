@@ -6,12 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::journal::{self, JournalScan, last_written};
-use super::keyspace_files::{self, FileDamage, TableFile};
+use super::keyspace_files::{self, FileDamage, KEYSPACES, TableFile};
+use super::lost_journals::{LostJournal, find_lost_journals};
 use super::state_mark::{JournalMark, StateMark};
 
 const VERSION: &str = "version";
 const VERSION_BYTES: &[u8] = b"FJL\x03";
-const KEYSPACES: &str = "keyspaces";
 
 /// The end of the youngest journal, torn by a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,19 +46,44 @@ pub(crate) struct StateExamination {
     pub(crate) scans: Vec<JournalScan>,
     pub(crate) tables: Vec<TableFile>,
     /// Removed journals; tables must contain their content.
-    pub(crate) removed_journals: Vec<JournalMark>,
+    removed_journals: Vec<JournalMark>,
+    /// Those of them whose content no table has; found by [`compare_with_tables`](Self::compare_with_tables).
+    pub(crate) lost_journals: Vec<LostJournal>,
 }
 
 impl StateExamination {
     /// The first damage, and whether a repair can fix it.
     pub(crate) fn first_damage(&self) -> Option<(&FileDamage, bool)> {
         let journal = self.damaged_journals.first().map(|damage| (damage, true));
+        let lost = self.lost_journals.first().map(|lost| (&lost.damage, true));
         let other = self.other_damage.first().map(|damage| (damage, false));
-        other.or(journal)
+        other.or(journal).or(lost)
+    }
+
+    /// All damage that was found.
+    pub(crate) fn damage(&self) -> impl Iterator<Item = &FileDamage> {
+        let lost = self.lost_journals.iter().map(|lost| &lost.damage);
+        self.other_damage
+            .iter()
+            .chain(&self.damaged_journals)
+            .chain(lost)
+    }
+
+    /// Finds lost journals, if nothing but journals is damaged.
+    pub(crate) fn compare_with_tables(&mut self, state: &Path) {
+        if !self.other_damage.is_empty() {
+            return;
+        }
+        let cleared = self.scans.iter().flat_map(|scan| &scan.cleared);
+        let cleared: BTreeSet<u64> = cleared.copied().collect();
+        match find_lost_journals(state, &self.removed_journals, &cleared) {
+            Ok(lost) => self.lost_journals = lost,
+            Err(damage) => self.other_damage.push(damage),
+        }
     }
 }
 
-/// Examines everything except the content of tables. `mark`: `None` if the required content is unknown.
+/// Examines everything except tables. `mark`: `None` if the required content is unknown.
 pub(crate) fn examine_state(
     state: &Path,
     mark: Option<&StateMark>,

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+/// Directory of all keyspaces.
+pub(super) const KEYSPACES: &str = "keyspaces";
 pub(crate) const CURRENT: &str = "current";
 const CURRENT_BYTES: usize = 25;
 const LEVELS: u8 = 7;

@@ -170,6 +170,105 @@ fn repair_keeps_the_batches_of_a_journal_that_can_be_read() {
     assert_eq!(checked.problems, Vec::<String>::new());
 }
 
+/// Adds objects and divides the only journal within them; a new one begins behind, as if the state had grown.
+fn divide_journal(dir: &Path) {
+    let (store, _) = Store::open(dir, config()).unwrap();
+    for nth in 0..10 {
+        let id = format!("late-{nth}");
+        let objects = store.objects();
+        objects
+            .put("user", &id, 1.into(), ExpectedVersion::Any)
+            .unwrap();
+    }
+    drop(store);
+    use super::journal::{JournalScan, journal_path};
+    let state = dir.join("state");
+    let path = |id| journal_path(&state, id);
+    trim(&path(0));
+    let bytes = fs::read(path(0)).unwrap();
+    let mut ends = Vec::new();
+    let scan = |id, ends: &mut Vec<usize>| {
+        let mut scan = JournalScan::new(id);
+        let file = fs::File::open(path(id)).unwrap();
+        let stop = scan.read_further(&file, u64::MAX, &mut |scan| ends.push(scan.end as usize));
+        assert_eq!(stop.unwrap(), None);
+        scan
+    };
+    scan(0, &mut ends);
+    let middle = ends[ends.len() - 5];
+    fs::write(path(0), &bytes[..middle]).unwrap();
+    fs::write(path(1), &bytes[middle..]).unwrap();
+    fs::write(path(2), b"").unwrap();
+    let scans = [0, 1, 2].map(|id| scan(id, &mut Vec::new()));
+    let keyspaces = StateMark::read(dir).unwrap().mark.unwrap().keyspaces;
+    StateMark::from_scans(&scans, keyspaces).write(dir).unwrap();
+}
+
+#[test]
+fn repair_gives_up_an_older_journal_that_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    divide_journal(dir.path());
+    let missing = dir.path().join("state/0.jnl");
+    fs::remove_file(&missing).unwrap();
+    // However often it is tried: the library may not hide the loss by writing the other journals to tables.
+    for _ in 0..3 {
+        let refused = Store::open(dir.path(), config()).err().unwrap().to_string();
+        assert!(refused.contains(missing.to_str().unwrap()), "{refused}");
+        assert!(refused.contains("tidegate store repair"), "{refused}");
+        let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+        assert_eq!(checked.problems.len(), 1, "{:?}", checked.problems);
+    }
+    let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(repaired.unrepaired, Vec::<String>::new());
+    let [lost] = &repaired.lost[..] else {
+        panic!("{:?}", repaired.lost);
+    };
+    assert!(
+        lost.contains("0.jnl") && lost.contains("configuration objects"),
+        "{lost}"
+    );
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+    let (store, report) = Store::open(dir.path(), config()).unwrap();
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    // What tables and younger journals have is still there.
+    let table = store.tables().table("devices").unwrap();
+    assert!(table.has(&0_u32.to_be_bytes()).unwrap());
+    assert!(!table.has(&999_u32.to_be_bytes()).unwrap());
+    let objects = store.objects();
+    assert!(objects.get("user", "late-9").unwrap().is_some());
+    assert!(objects.get("user", "late-0").unwrap().is_none());
+    objects
+        .put("user", "new", 1.into(), ExpectedVersion::Any)
+        .unwrap();
+    drop(store);
+    let again = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(again, tools::StoreRepairReport::default());
+}
+
+#[test]
+fn a_journal_that_tables_cover_is_not_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    divide_journal(dir.path());
+    // The library writes the content of all but the last journal to tables.
+    let journal = dir.path().join("state/0.jnl");
+    let bytes = fs::read(&journal).unwrap();
+    let mark = fs::read(dir.path().join(super::state_mark::FILE)).unwrap();
+    let (store, _) = Store::open(dir.path(), config()).unwrap();
+    store.compact_keyed().unwrap();
+    drop(store);
+    assert!(!journal.exists(), "{} bytes", bytes.len());
+    // The last mark was written before that.
+    fs::write(dir.path().join(super::state_mark::FILE), mark).unwrap();
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+    let (store, _) = Store::open(dir.path(), config()).unwrap();
+    let objects = store.objects().list("user", None, 2 * OBJECTS).unwrap();
+    assert_eq!(objects.len(), OBJECTS + 10);
+}
+
 #[test]
 fn a_torn_end_behind_the_mark_is_cut_off_and_reported() {
     let dir = tempfile::tempdir().unwrap();
