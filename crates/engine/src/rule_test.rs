@@ -92,12 +92,7 @@ impl Engine {
         definition: &Value,
         trial: &TestEvent,
     ) -> Result<Value, RuleDefinitionError> {
-        let test = AssertUnwindSafe(|| self.test_rule_uncontained(definition, trial));
-        catch_unwind(test).unwrap_or_else(|_| {
-            tracing::error!("rule panicked during a test; this is a bug");
-            let detail = "the evaluation panicked; this is a bug of the node";
-            Err(RuleDefinitionError::new("sql", detail))
-        })
+        catch_test_panic(|| self.test_rule_uncontained(definition, trial))
     }
 
     fn test_rule_uncontained(
@@ -160,6 +155,17 @@ impl Engine {
             "took_ns": took_ns,
         }))
     }
+}
+
+/// Runs a test. A panic is the failure of the test.
+fn catch_test_panic(
+    test: impl FnOnce() -> Result<Value, RuleDefinitionError>,
+) -> Result<Value, RuleDefinitionError> {
+    catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|_| {
+        tracing::error!("rule panicked during a test; this is a bug");
+        let detail = "the evaluation panicked; this is a bug of the node";
+        Err(RuleDefinitionError::new("sql", detail))
+    })
 }
 
 #[derive(Default)]
@@ -370,6 +376,15 @@ mod tests {
         engine
             .test_rule(&definition, &trial)
             .expect("the rule is valid")
+    }
+
+    #[test]
+    fn a_panic_is_the_failure_of_its_test_alone() {
+        let error = catch_test_panic(|| panic!("a bug")).expect_err("it panicked");
+        let error = error.to_string();
+        assert!(error.contains("the evaluation panicked"), "{error}");
+        let tested = catch_test_panic(|| Ok(json!({"matched": true})));
+        assert_eq!(tested.expect("it is valid")["matched"], true);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use broker::hooks::{Hooks, Interest, MessageOrigin, MessageView, PublishVerdict};
 use serde_json::{Value, json};
 
+use crate::window_queue::WindowCommand;
+use crate::window_worker::WindowWorker;
 use crate::{
     Engine, OutputRow, RuleCounter, RuleEngineSettings, SinkId, SinkPort, SinkPortOutcome,
 };
@@ -245,6 +247,52 @@ fn a_rule_that_panics_fails_alone() {
     }
     assert_eq!(count(&engine, RuleCounter::Failed), 2);
     assert_eq!(count(&engine, RuleCounter::FailedOther), 2);
+}
+
+/// Sinks of which one panics.
+#[derive(Default)]
+struct PanickingSink {
+    rows: AtomicU32,
+}
+
+impl SinkPort for PanickingSink {
+    fn find_sink(&self, name: &str) -> Option<SinkId> {
+        Some(SinkId(u32::from(name == "broken")))
+    }
+
+    fn send_row(&self, sink: SinkId, _lane: u16, _row: OutputRow<'_>) -> SinkPortOutcome {
+        assert_eq!(sink, SinkId(0), "a bug");
+        self.rows.fetch_add(1, Relaxed);
+        SinkPortOutcome::Queued
+    }
+
+    fn is_full(&self, _sink: SinkId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_window_that_panics_fails_alone() {
+    let sink = Arc::new(PanickingSink::default());
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    engine.set_sink_port(sink.clone());
+    let sql = "SELECT count(*) AS n FROM \"t\" GROUP BY clientid, count(1)";
+    for (name, to) in [("r", "broken"), ("works", "db")] {
+        let actions = json!([{"kind": "sink", "sink": to}]);
+        engine.put_rule(name, Some(&json!({"sql": sql, "actions": actions})));
+    }
+    let worker = WindowWorker::new(engine.shared.clone(), None);
+    let thread = std::thread::spawn(move || worker.run());
+    let mut hooks = engine.hooks_factory().hooks_for(0);
+    for _ in 0..3 {
+        publish(&mut *hooks, "t");
+    }
+    // The thread stops behind the messages.
+    engine.shared.rows.send_command(WindowCommand::Stop);
+    thread.join().expect("the thread goes on after a panic");
+    assert_eq!(sink.rows.load(Relaxed), 3);
+    assert_eq!(count(&engine, RuleCounter::Failed), 3);
+    assert_eq!(count(&engine, RuleCounter::FailedOther), 3);
 }
 
 #[test]

@@ -101,7 +101,10 @@ impl WindowWorker {
     /// Returns true for the stop command.
     fn apply_command(&mut self, order: WindowCommand) -> bool {
         match order {
-            WindowCommand::StartRule(bound) => self.start_rule(bound),
+            WindowCommand::StartRule(bound) => {
+                let counters = bound.monitor.counters.lane(self.shared.window_lane());
+                catch_panic(&bound, counters, || self.start_rule(bound.clone()));
+            }
             WindowCommand::StopRule(name) => self.stop_rule(&name),
             WindowCommand::TrackState(bound) => {
                 // Change number 0, so that existing state is stored once.
@@ -338,9 +341,12 @@ impl WindowWorker {
             .filter(|kept| kept.is_changed)
         {
             let bound = &kept.rule;
-            match saved.write(&bound.name, bound.sql_hash, &kept.windows.snapshot()) {
-                Ok(()) => kept.is_changed = false,
-                Err(error) => {
+            let counters = bound.monitor.counters.lane(self.shared.window_lane());
+            let writing = || saved.write(&bound.name, bound.sql_hash, &kept.windows.snapshot());
+            match catch_panic(bound, counters, writing) {
+                // After a panic, they are stored with their next change.
+                Some(Ok(())) | None => kept.is_changed = false,
+                Some(Err(error)) => {
                     tracing::warn!(rule = &*bound.name, %error, "windows of a rule cannot be stored; retrying at the next save");
                 }
             }

@@ -64,6 +64,8 @@ pub struct AlarmStats {
     /// Messages of devices that were not evaluated because of `max_devices`.
     pub unwatched: u64,
     pub write_errors: u64,
+    /// Panics of the thread: bugs, each of which skipped one job.
+    pub panics: u64,
 }
 
 /// Why an alarm cannot be changed.
@@ -103,6 +105,7 @@ struct AlarmsInner {
     raised: AtomicU64,
     cleared: AtomicU64,
     write_errors: AtomicU64,
+    panics: AtomicU64,
 }
 
 impl AlarmsInner {
@@ -136,6 +139,7 @@ impl Alarms {
             raised: AtomicU64::new(0),
             cleared: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&inner);
         tables.observe_restores(Box::new(move || {
@@ -353,6 +357,7 @@ impl Alarms {
             watched_devices: inner.watched_devices.len() as u64,
             unwatched: inner.watched_devices.unwatched.load(Relaxed),
             write_errors: inner.write_errors.load(Relaxed),
+            panics: inner.panics.load(Relaxed),
         }
     }
 

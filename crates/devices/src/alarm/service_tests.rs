@@ -580,3 +580,60 @@ fn an_invalid_notification_is_rejected() {
         Ok(NotificationChannel::Sink("hook".into()))
     );
 }
+
+/// Panics on one kind of alarm, and when notifications shall become durable for the first time.
+#[derive(Default)]
+struct PanickingNotifier {
+    has_settled: AtomicBool,
+}
+
+impl AlarmNotifier for PanickingNotifier {
+    fn wants(&self, _: AlarmChange, alarm: &Alarm) -> bool {
+        assert_ne!(alarm.kind, "broken", "a bug");
+        true
+    }
+
+    fn notify(&self, _: &AlarmEvent, _: u64) {}
+
+    fn settle(&self, done: DurableCallback) {
+        assert!(self.has_settled.swap(true, Relaxed), "another bug");
+        done();
+    }
+}
+
+#[test]
+fn a_panic_of_the_thread_skips_one_step_and_is_counted() {
+    let node = Fixture::new();
+    node.alarms
+        .set_notifier(Arc::new(PanickingNotifier::default()))
+        .unwrap();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let submit = |kind: &str| {
+        let alarm = SqlRuleAlarm {
+            kind: kind.into(),
+            severity: Severity::Major,
+            is_cleared: false,
+            at_ms: 1,
+            details: String::new(),
+            rule: "test".into(),
+            tag: 0,
+        };
+        node.alarms.submit_sql_rule_alarm(&device, alarm);
+    };
+    submit("broken");
+    submit("fine");
+    assert_eq!(node.next().alarm.kind, "fine");
+    // One panic was that of the alarm, the other that of a tick.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while node.alarms.stats().panics < 2 {
+        assert!(std::time::Instant::now() < deadline, "no tick panics");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    submit("later");
+    assert_eq!(node.next().alarm.kind, "later");
+    node.alarms.close();
+    let (done, closed) = mpsc::channel();
+    node.alarms.settle(Box::new(move || done.send(()).unwrap()));
+    closed.recv_timeout(PATIENCE).expect("nothing is left");
+}

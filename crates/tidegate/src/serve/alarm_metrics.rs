@@ -87,6 +87,12 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
             stats.write_errors,
         ),
         one(
+            "alarms_panics_total",
+            counter,
+            "Panics of the alarms thread, each of which skipped an alarm change or a step. A bug.",
+            stats.panics,
+        ),
+        one(
             "device_events_waiting",
             gauge,
             "Device events waiting for rules.",

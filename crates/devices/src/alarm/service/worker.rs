@@ -106,6 +106,32 @@ impl AlarmsInner {
         })
     }
 
+    /// Runs a step of the thread. A panic is counted, and skips the step.
+    fn catch_panic<R>(&self, step: &str, work: impl FnOnce() -> R) -> Option<R> {
+        let result = catch_unwind(AssertUnwindSafe(work));
+        if result.is_err() {
+            self.panics.fetch_add(1, Relaxed);
+            tracing::error!(
+                step,
+                "the alarms thread panicked; the step is skipped; this is a bug"
+            );
+        }
+        result.ok()
+    }
+
+    fn settle_notifications(&self) {
+        if let Err(error) = self.store.pending_notifications.settle() {
+            tracing::warn!(%error, "updating pending alarm notifications failed; they may be sent again");
+        }
+    }
+
+    fn tick(&self) {
+        self.watched_devices
+            .tick(self, crate::now_ms(), &mut |turned| {
+                self.enqueue(AlarmJob::Transitions(turned));
+            });
+    }
+
     fn purge(&self) {
         let retention_ms = u64::from(self.config.cleared_retention_d) * DAY_MS;
         let before_ms = crate::now_ms().saturating_sub(retention_ms);
@@ -129,13 +155,9 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
         let work = inner.queue.pop();
         let is_idle = work.is_none();
         let result = work.as_ref().map(|work| {
-            let work = AssertUnwindSafe(|| inner.run_job(&mut writer, work));
-            catch_unwind(work).unwrap_or_else(|_| {
-                tracing::error!(
-                    "processing an alarm panicked; the alarm is skipped; this is a bug"
-                );
-                Ok(())
-            })
+            let done =
+                inner.catch_panic("processing an alarm", || inner.run_job(&mut writer, work));
+            done.unwrap_or(Ok(()))
         });
         if let (Some(work), Some(Err(error))) = (work, &result) {
             inner.write_errors.fetch_add(1, Relaxed);
@@ -156,17 +178,15 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
         }
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
-            if let Err(error) = inner.store.pending_notifications.settle() {
-                tracing::warn!(%error, "updating pending alarm notifications failed; they may be sent again");
-            }
-            let now_ms = crate::now_ms();
-            inner.watched_devices.tick(&*inner, now_ms, &mut |turned| {
-                inner.enqueue(AlarmJob::Transitions(turned))
+            inner.catch_panic("updating pending alarm notifications", || {
+                inner.settle_notifications()
             });
+            // A device whose evaluation panics is not due any more; the others are evaluated at the next tick.
+            inner.catch_panic("evaluating due alarm conditions", || inner.tick());
         }
         if purged_at.elapsed() >= PURGE_EVERY {
             purged_at = Instant::now();
-            inner.purge();
+            inner.catch_panic("removing old alarms", || inner.purge());
         }
         if is_idle && inner.queue.is_done() {
             return;
