@@ -33,6 +33,9 @@ fn insert(asked: &ReceivedRequest, table: &Mutex<Table>) -> Reply {
     if !statement.starts_with("INSERT INTO `t`") {
         return error(404, 60, "Table default.x does not exist");
     }
+    if statement.contains("`m`") {
+        return error(404, 16, "No such column m in table d.t");
+    }
     assert_eq!(
         (
             asked.query("database"),
@@ -134,4 +137,32 @@ fn a_missing_table_is_reported_and_waited_for() {
     })
     .unwrap();
     assert_eq!(bench.metrics().failed, 0);
+}
+
+#[test]
+fn a_wrong_table_or_column_is_found_when_the_sink_is_made() {
+    let (server, table) = start();
+    let bench = Bench::new(connector(&server), json!({"table": "t"}));
+    let probe = |sink: Value| {
+        let mut sink = sink;
+        sink["connector"] = "c".into();
+        bench.runtime.block_on(bench.service.probe_sink(&sink))
+    };
+    assert_eq!(probe(json!({"table": "t"})), Ok(()));
+    assert_eq!(
+        probe(json!({"table": "t", "columns": {"n": "${n}"}})),
+        Ok(())
+    );
+    let error = probe(json!({"table": "nothing"})).unwrap_err();
+    assert_eq!(error.field, "table", "{error}");
+    let message = "Table default.x does not exist";
+    assert!(error.detail.contains(message), "{error}");
+    let error = probe(json!({"table": "t", "columns": {"m": "${n}"}})).unwrap_err();
+    assert_eq!(error.field, "table", "{error}");
+    assert!(error.detail.contains("No such column m"), "{error}");
+    // A check writes nothing, and a server that cannot be reached says nothing about a table.
+    assert!(table.lock().unwrap().rows.is_empty());
+    server.set_down(true);
+    assert_eq!(probe(json!({"table": "nothing"})), Ok(()));
+    bench.stop();
 }

@@ -158,3 +158,59 @@ fn other_statements_are_run_row_by_row() {
     node.stop();
     assert_eq!(numbers(&server, "SELECT DISTINCT count FROM t"), [20]);
 }
+
+#[test]
+fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
+        return;
+    };
+    server.sql("CREATE TABLE t (n BIGINT)");
+    let sink =
+        |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"first_ms": 1, "max_ms": 5}});
+    let (node, id) = Node::with(
+        &connector(&server),
+        &sink("INSERT INTO t (n) VALUES (${n})"),
+    );
+    let probe = |sql: &str| node.runtime.block_on(node.service.probe_sink(&sink(sql)));
+    assert_eq!(probe("INSERT INTO t (n) VALUES (${n})"), Ok(()));
+    for (sql, message) in [
+        (
+            "INSRT INTO t (n) VALUES (${n})",
+            "You have an error in your SQL syntax",
+        ),
+        (
+            "INSERT INTO ${table} (n) VALUES (${n})",
+            "You have an error in your SQL syntax",
+        ),
+        (
+            "INSERT INTO nothing (n) VALUES (${n})",
+            "nothing' doesn't exist",
+        ),
+        ("INSERT INTO t (m) VALUES (${n})", "Unknown column 'm'"),
+        (
+            "INSERT INTO t (n) VALUES (${n}, ${m})",
+            "Column count doesn't match value count",
+        ),
+    ] {
+        let error = probe(sql).expect_err(sql);
+        assert_eq!(error.field, "sql", "{error}");
+        assert!(error.detail.contains(message), "{sql}: {error}");
+    }
+    let tested = |node: &Node| node.runtime.block_on(node.service.test_sink("s")).unwrap();
+    assert!(tested(&node).unwrap().contains("the statement is valid"));
+    server.sql("DROP TABLE t");
+    node.push(id, 0..20);
+    node.until("rows are dead letters", |status| {
+        status.metrics.failed == 20
+    });
+    let status = node.status();
+    assert_eq!(status.state, connect::SinkState::Failing);
+    assert_eq!(status.metrics.queued, 0);
+    let why = status.health.last_error.unwrap();
+    assert!(why.contains("1146"), "{why}");
+    assert!(tested(&node).is_err());
+    server.sql("CREATE TABLE t (n BIGINT)");
+    node.push(id, 20..30);
+    node.until("it writes again", |status| status.metrics.sent == 10);
+    assert_eq!(node.status().state, connect::SinkState::Running);
+}

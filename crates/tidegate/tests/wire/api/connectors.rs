@@ -1,8 +1,10 @@
 //! What a rule says arrives in an outside system, by connectors and sinks made over the API or in the configuration.
 
 use serde_json::{Value, json};
+use testkit::{ServerKind, TestServer};
 
 use super::{closed, local_token, own_node, send};
+use crate::auth::web_server;
 use crate::support::{Connect, Node, Raw, eventually, unique};
 
 fn publish(node: &Node, topic: &str, payload: &str) {
@@ -216,4 +218,111 @@ fn a_message_of_another_broker_meets_the_rules_of_its_bridge() {
     let status = status();
     assert_eq!(status["state"], "running");
     assert!(status["received"].as_u64() > Some(0), "{status}");
+}
+
+/// A sink whose statement the system refuses is refused with the message of the system; a right one is created.
+fn refuses_wrong_statements(connector: &Value, right: &Value, wrong: &[(&str, &str, &str)]) {
+    let node = closed();
+    let token = local_token(&node);
+    let put = |path: &str, body: &Value| send(&node, &token, "PUT", path, body);
+    let made = put("/api/v1/connectors/db", connector);
+    assert_eq!(made.status, 201, "{}", made.body);
+    for (field, value, message) in wrong {
+        let mut sink = right.clone();
+        sink[*field] = (*value).into();
+        let refused = put("/api/v1/sinks/s", &sink);
+        assert_eq!(refused.status, 422, "{value}: {}", refused.body);
+        assert_eq!(refused.body["parameter"], *field, "{}", refused.body);
+        let detail = refused.body["detail"].as_str().unwrap();
+        assert!(detail.contains(message), "{value}: {detail}");
+        let missing = send(&node, &token, "GET", "/api/v1/sinks/s", &Value::Null);
+        assert_eq!(missing.status, 404, "{}", missing.body);
+    }
+    let made = put("/api/v1/sinks/s", right);
+    assert_eq!(made.status, 201, "{}", made.body);
+}
+
+fn database(kind: &str, server: &TestServer) -> Value {
+    server.sql("CREATE TABLE t (n BIGINT)");
+    json!({
+        "type": kind, "server": server.address().to_string(), "database": testkit::DATABASE,
+        "username": testkit::USER, "password": testkit::PASSWORD
+    })
+}
+
+#[test]
+fn a_statement_that_mysql_refuses_is_refused() {
+    if !own_node() {
+        return;
+    }
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
+        return;
+    };
+    refuses_wrong_statements(
+        &database("mysql", &server),
+        &json!({"connector": "db", "sql": "INSERT INTO t (n) VALUES (${payload.n})"}),
+        &[
+            (
+                "sql",
+                "INSERT INTO nothing (n) VALUES (${payload.n})",
+                "nothing' doesn't exist",
+            ),
+            (
+                "sql",
+                "INSERT INTO t (m) VALUES (${payload.n})",
+                "Unknown column 'm'",
+            ),
+            (
+                "sql",
+                "INSRT INTO t (n) VALUES (${payload.n})",
+                "You have an error in your SQL syntax",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_statement_that_postgresql_refuses_is_refused() {
+    if !own_node() {
+        return;
+    }
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
+        return;
+    };
+    refuses_wrong_statements(
+        &database("postgres", &server),
+        &json!({"connector": "db", "sql": "INSERT INTO t (n) VALUES (${payload.n})"}),
+        &[
+            (
+                "sql",
+                "INSERT INTO nothing (n) VALUES (${payload.n})",
+                "relation \"nothing\" does not exist",
+            ),
+            (
+                "sql",
+                "INSERT INTO t (m) VALUES (${payload.n})",
+                "column \"m\" of relation \"t\" does not exist",
+            ),
+        ],
+    );
+}
+
+/// There is no ClickHouse among the test servers: a web server answers as documented.
+#[test]
+fn a_table_that_clickhouse_refuses_is_refused() {
+    if !own_node() {
+        return;
+    }
+    let server = web_server::serve(|request| match request.line.contains("nothing") {
+        true => (
+            404,
+            "Code: 60. DB::Exception: Table d.nothing does not exist. (UNKNOWN_TABLE)".to_owned(),
+        ),
+        false => (200, String::new()),
+    });
+    refuses_wrong_statements(
+        &json!({"type": "clickhouse", "urls": [format!("http://{server}")], "database": "d"}),
+        &json!({"connector": "db", "table": "t"}),
+        &[("table", "nothing", "Table d.nothing does not exist")],
+    );
 }

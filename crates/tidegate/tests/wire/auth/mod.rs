@@ -11,7 +11,7 @@ mod objects;
 mod rules;
 mod secrets;
 mod users;
-mod web_server;
+pub(crate) mod web_server;
 
 use std::num::NonZeroU32;
 

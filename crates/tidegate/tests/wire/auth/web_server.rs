@@ -4,18 +4,18 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-pub(super) struct WebRequest {
+pub(crate) struct WebRequest {
     /// `POST /path`
-    pub(super) line: String,
+    pub(crate) line: String,
     /// The whole head in lower case.
-    pub(super) head: String,
-    pub(super) body: serde_json::Value,
+    pub(crate) head: String,
+    pub(crate) body: serde_json::Value,
 }
 
 type Handler = Arc<dyn Fn(&WebRequest) -> (u16, String) + Send + Sync>;
 
 /// Starts it; it lives as long as the process.
-pub(super) fn serve(
+pub(crate) fn serve(
     handler: impl Fn(&WebRequest) -> (u16, String) + Send + Sync + 'static,
 ) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
