@@ -1,5 +1,5 @@
-//! Connections to external servers: target policy, TLS configuration and client identity, with HTTP, MySQL and
-//! PostgreSQL clients on top.
+//! Connections to external servers: target policy, TLS configuration and client identity, with HTTP, MySQL,
+//! PostgreSQL and Redis clients on top.
 
 #[cfg(feature = "http")]
 pub mod http;
@@ -8,5 +8,7 @@ pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod redaction;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod target_policy;
 pub mod tls;

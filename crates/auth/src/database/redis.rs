@@ -1,17 +1,10 @@
 //! Redis and compatible servers. The query is a command whose words may contain placeholders; a word remains one
 //! argument, whatever is filled in.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::io::AsyncDNSResolver;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _,
-    RedisConnectionInfo, RedisFuture, Value,
-};
-use tokio::sync::Mutex;
+use outbound::redis::{RedisOptions, RedisServer};
+use redis::{Cmd, RedisConnectionInfo, TlsCertificates, Value};
 
 use super::user_database::{DatabaseRow, DatabaseSettings, UserDatabase};
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
@@ -21,29 +14,9 @@ const DEFAULT_PORT: u16 = 6379;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct RedisUserDatabase {
-    client: Client,
-    /// The connection shared by all requests, with its number.
-    connection: Mutex<Option<(u64, MultiplexedConnection)>>,
-    /// Number of connections made so far.
-    connection_count: AtomicU64,
+    server: RedisServer,
     command_words: Vec<Template>,
     reply_shape: ReplyShape,
-}
-
-/// Resolves host names under the target policy.
-struct RestrictedResolver;
-
-impl AsyncDNSResolver for RestrictedResolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let found = outbound::target_policy::resolve(host, port).await?;
-            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
-        })
-    }
 }
 
 /// The form of the reply.
@@ -61,15 +34,6 @@ impl RedisUserDatabase {
     pub(super) fn new(settings: &DatabaseSettings, for_rules: bool) -> Result<Self, String> {
         let (words, answer) = parse_command(&settings.query, for_rules)?;
         let (host, port) = settings.host_and_port(DEFAULT_PORT)?;
-        let address = match settings.tls {
-            false => ConnectionAddr::Tcp(host, port),
-            true => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
-        };
         let mut login = RedisConnectionInfo::default();
         if let Some(username) = &settings.username {
             login = login.set_username(username);
@@ -83,64 +47,43 @@ impl RedisUserDatabase {
                 .map_err(|_| "database: expected a database number")?;
             login = login.set_db(number);
         }
-        let info = address
-            .into_connection_info()
-            .map_err(|error| error.to_string())?
-            .set_redis_settings(login);
-        let client = match &settings.tls_ca {
-            None => Client::open(info),
-            Some(path) => {
-                let root_cert = std::fs::read(path).map_err(|error| {
+        let root_cert =
+            match &settings.tls_ca {
+                None => None,
+                Some(path) => Some(std::fs::read(path).map_err(|error| {
                     format!("tls_ca: {} cannot be read: {error}", path.display())
-                })?;
-                let trusted = redis::TlsCertificates {
-                    client_tls: None,
-                    root_cert: Some(root_cert),
-                };
-                Client::build_with_tls(info, trusted)
-            }
+                })?),
+            };
+        let options = RedisOptions {
+            login,
+            tls: settings.tls.then_some(TlsCertificates {
+                client_tls: None,
+                root_cert,
+            }),
+            connect_timeout: REPLY_TIMEOUT,
+            response_timeout: Some(REPLY_TIMEOUT),
         };
+        let server = RedisServer::new(host, port, &options).map_err(|error| error.to_string())?;
         Ok(Self {
-            client: client.map_err(|error| error.to_string())?,
-            connection: Mutex::default(),
-            connection_count: AtomicU64::new(0),
+            server,
             command_words: words,
             reply_shape: answer,
         })
-    }
-
-    /// The current connection, or a new one if the last was lost.
-    async fn connection(&self) -> Result<(u64, MultiplexedConnection), AuthBackendError> {
-        let mut slot = self.connection.lock().await;
-        if let Some(connection) = &*slot {
-            return Ok(connection.clone());
-        }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REPLY_TIMEOUT))
-            .set_response_timeout(Some(REPLY_TIMEOUT))
-            .set_dns_resolver(RestrictedResolver);
-        let connecting = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
-        let connection = connecting.await.map_err(AuthBackendError::new)?;
-        let number = self.connection_count.fetch_add(1, Relaxed);
-        *slot = Some((number, connection.clone()));
-        Ok((number, connection))
     }
 
     /// Runs a command. If its connection turns out to be lost, the command is retried on a new one.
     async fn run_command(&self, command: &Cmd) -> Result<Value, AuthBackendError> {
         let mut is_first = true;
         loop {
-            let (number, mut connection) = self.connection().await?;
+            let connecting = self.server.shared_connection();
+            let (number, mut connection) = connecting.await.map_err(AuthBackendError::new)?;
             let error = match connection.send_packed_command(command).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let is_lost = error.is_unrecoverable_error() || error.is_io_error();
             if is_lost {
-                let mut slot = self.connection.lock().await;
-                slot.take_if(|(of, _)| *of == number);
+                self.server.discard(number).await;
             }
             if !is_lost || !is_first || error.is_timeout() {
                 return Err(AuthBackendError::new(error));
