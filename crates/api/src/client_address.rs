@@ -2,7 +2,7 @@
 //! proxy trusted by the settings sent it, and only as far back as trusted proxies have written it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use auth::rules::AddressRange;
@@ -110,16 +110,6 @@ impl fmt::Display for TrustedProxies {
         let unix = self.unix.then(|| "unix".to_owned());
         let words = self.networks.iter().map(ToString::to_string).chain(unix);
         f.write_str(&words.collect::<Vec<_>>().join(", "))
-    }
-}
-
-/// Key of an address in the per-address limits: a host usually controls its whole IPv6 /64 network.
-pub(crate) fn address_key(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(
-            address.to_bits() & !u128::from(u64::MAX),
-        )),
-        other => other,
     }
 }
 

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use broker::failed_attempts::counted_address;
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use tokio::sync::Notify;
 
-use crate::client_address::address_key;
 use crate::config::HttpConfig;
 use crate::problem_details::ProblemDetails;
 
@@ -168,7 +168,7 @@ impl ConnectionTracker {
         self: &Arc<Self>,
         address: Option<IpAddr>,
     ) -> Result<Arc<ConnectionPermit>, CloseReason> {
-        let address = address.map(address_key);
+        let address = address.map(counted_address);
         let mut table = self.lock();
         if table.is_address_full(address, &self.limits) {
             self.count_close(CloseReason::AddressLimit);
@@ -377,7 +377,7 @@ impl ConnectionPermit {
 
     /// Sets the client address that a proxy has named.
     pub(crate) fn set_address(&self, address: IpAddr) -> Result<(), CloseReason> {
-        let address = address_key(address);
+        let address = counted_address(address);
         let mut guard = self.connections.lock();
         let table = &mut *guard;
         if table.is_address_full(Some(address), &self.connections.limits) {
@@ -398,7 +398,7 @@ impl ConnectionPermit {
         class: RequestClass,
         address: IpAddr,
     ) -> Result<RequestPermit, ProblemDetails> {
-        let (at, address) = (class as usize, address_key(address));
+        let (at, address) = (class as usize, counted_address(address));
         let limits = &self.connections.limits;
         let of_class = limits.requests[at];
         // One address never takes more than half of a class.

@@ -6,9 +6,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use broker::failed_attempts::counted_address;
 
 use crate::lockout::LockoutCounters;
 use crate::rules::RuleSubject;
@@ -117,7 +119,7 @@ impl LoginLimiter {
         if self.user_addresses.is_disabled() && self.users.is_disabled() {
             return false;
         }
-        let address = who.address.map(source_network);
+        let address = who.address.map(counted_address);
         let username = who.username.map(str::to_owned);
         if let (Some(address), Some(username)) = (address, &username) {
             if self
@@ -145,7 +147,7 @@ impl LoginLimiter {
         {
             tracing::warn!(username, "user locked out: too many failed logins");
         }
-        let Some(address) = who.address.map(source_network) else {
+        let Some(address) = who.address.map(counted_address) else {
             return;
         };
         let username = who.username.unwrap_or_default();
@@ -168,7 +170,7 @@ impl LoginLimiter {
         if !self.users.is_disabled() {
             self.users.reset(&username.to_owned());
         }
-        let Some(address) = who.address.map(source_network) else {
+        let Some(address) = who.address.map(counted_address) else {
             return;
         };
         let pair = (address, self.username_hash(username));
@@ -203,17 +205,6 @@ impl LoginLimiter {
         let counts = !NON_FLAPPING_REASONS.contains(&reason);
         (counts && self.flapping.record(client_id.to_owned(), now_ms))
             .then(|| now_ms + self.flapping_ban_ms.load(Relaxed))
-    }
-}
-
-/// The unit of counting: an IPv4 address, or an IPv6 /64, which one household typically controls.
-fn source_network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from(network))
-        }
-        v4 => v4,
     }
 }
 

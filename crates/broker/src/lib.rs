@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 mod core;
 mod events;
+pub mod failed_attempts;
 mod handle;
 pub mod hooks;
 pub mod info;

@@ -6,12 +6,13 @@
 //! Tokens and API keys cannot be guessed in any number of attempts that a node answers. They are
 //! always looked up; failures only affect the response to further failures.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::client_address::address_key;
+use broker::failed_attempts::{FailedAttempts, counted_address, counted_name};
+
 use crate::config::SharedHttpConfig;
 
 /// Maximum number of addresses, names and pairs remembered; beyond it the one with the oldest
@@ -28,9 +29,8 @@ pub(crate) struct LoginAttempts {
     state: Mutex<AttemptMemory>,
 }
 
-#[derive(Default)]
 struct AttemptMemory {
-    failures: HashMap<AttemptKey, FailureWindow>,
+    failures: FailedAttempts<AttemptKey>,
     /// Pairs with a successful login.
     known: HashSet<(IpAddr, String)>,
     /// The same, oldest first.
@@ -48,17 +48,15 @@ enum AttemptKey {
     Tokens(IpAddr),
 }
 
-#[derive(Clone, Copy)]
-struct FailureWindow {
-    count: u32,
-    since: Instant,
-}
-
 impl LoginAttempts {
     pub(crate) fn new(live: SharedHttpConfig) -> Self {
         Self {
             live,
-            state: Mutex::default(),
+            state: Mutex::new(AttemptMemory {
+                failures: FailedAttempts::new(MAX_FAILURE_RECORDS),
+                known: HashSet::new(),
+                known_order: VecDeque::new(),
+            }),
         }
     }
 
@@ -76,12 +74,11 @@ impl LoginAttempts {
     /// How long attempts for that name from that address remain blocked; `None`: not blocked.
     pub(crate) fn blocked_for(&self, from: IpAddr, name: &str, now: Instant) -> Option<Duration> {
         let (max_failures, window) = self.limits();
-        let (from, name) = (address_key(from), truncate_name(name));
+        let (from, name) = (counted_address(from), counted_name(name));
         let memory = self.lock();
         let left = |key: &AttemptKey, factor: u32| {
-            let known = memory.failures.get(key)?;
-            let left = window.checked_sub(now.saturating_duration_since(known.since))?;
-            (known.count >= max_failures.saturating_mul(factor) && !left.is_zero()).then_some(left)
+            let max_failures = max_failures.saturating_mul(factor);
+            memory.failures.blocked_for(key, max_failures, window, now)
         };
         let of_pair = left(&AttemptKey::Pair(from, name.clone()), 1);
         if memory.known.contains(&(from, name.clone())) {
@@ -95,14 +92,14 @@ impl LoginAttempts {
 
     pub(crate) fn record_failure(&self, from: IpAddr, name: &str, now: Instant) {
         let (_, window) = self.limits();
-        let (from, name) = (address_key(from), truncate_name(name));
+        let (from, name) = (counted_address(from), counted_name(name));
         let mut memory = self.lock();
         for key in [
             AttemptKey::Pair(from, name.clone()),
             AttemptKey::Address(from),
             AttemptKey::Name(name),
         ] {
-            memory.count_failure(key, window, now);
+            memory.failures.record(key, window, now);
         }
     }
 
@@ -114,33 +111,31 @@ impl LoginAttempts {
         now: Instant,
     ) -> Option<Duration> {
         let (max_failures, window) = self.limits();
+        let key = secret_key(from, name);
         let memory = self.lock();
-        let known = memory.failures.get(&secret_key(from, name))?;
-        let left = window.checked_sub(now.saturating_duration_since(known.since))?;
-        (known.count >= max_failures && !left.is_zero()).then_some(left)
+        memory.failures.blocked_for(&key, max_failures, window, now)
     }
 
     pub(crate) fn record_secret_failure(&self, from: IpAddr, name: &str, now: Instant) {
         let (_, window) = self.limits();
-        self.lock()
-            .count_failure(secret_key(from, name), window, now);
+        let key = secret_key(from, name);
+        self.lock().failures.record(key, window, now);
     }
 
     /// Records an unknown device token. Returns how long the address must wait if it exceeds the
     /// limit.
     pub(crate) fn record_token_failure(&self, from: IpAddr, now: Instant) -> Option<Duration> {
         let (max_failures, window) = self.limits();
-        let failures =
-            self.lock()
-                .count_failure(AttemptKey::Tokens(address_key(from)), window, now);
-        let left = window.saturating_sub(now.saturating_duration_since(failures.since));
+        let key = AttemptKey::Tokens(counted_address(from));
+        let failures = self.lock().failures.record(key, window, now);
+        let left = failures.time_left(window, now).unwrap_or_default();
         (failures.count > max_failures).then_some(left)
     }
 
     /// Records a successful login: earlier failures of the pair are forgotten, and the pair is
     /// known from now on.
     pub(crate) fn record_success(&self, from: IpAddr, name: &str) {
-        let pair = (address_key(from), truncate_name(name));
+        let pair = (counted_address(from), counted_name(name));
         let mut memory = self.lock();
         memory
             .failures
@@ -156,34 +151,8 @@ impl LoginAttempts {
     }
 }
 
-impl AttemptMemory {
-    fn count_failure(&mut self, key: AttemptKey, window: Duration, now: Instant) -> FailureWindow {
-        if self.failures.len() >= MAX_FAILURE_RECORDS && !self.failures.contains_key(&key) {
-            let oldest = self.failures.iter().min_by_key(|(_, known)| known.since);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.failures.remove(&oldest);
-            }
-        }
-        let known = self.failures.entry(key).or_insert(FailureWindow {
-            count: 0,
-            since: now,
-        });
-        if now.saturating_duration_since(known.since) >= window {
-            known.count = 0;
-            known.since = now;
-        }
-        known.count = known.count.saturating_add(1);
-        *known
-    }
-}
-
 fn secret_key(from: IpAddr, name: &str) -> AttemptKey {
-    AttemptKey::Secret(address_key(from), truncate_name(name))
-}
-
-/// Truncates long names, so that the table does not store megabytes.
-fn truncate_name(name: &str) -> String {
-    name.chars().take(64).collect()
+    AttemptKey::Secret(counted_address(from), counted_name(name))
 }
 
 #[cfg(test)]

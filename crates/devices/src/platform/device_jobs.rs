@@ -7,6 +7,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::Instant;
 
 use broker::hooks::DurableCallback;
 use series::DeviceNo;
@@ -235,8 +236,8 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                     let messenger = &platform.inner.parts.messenger;
                     let attempts = &platform.inner.provisioning_attempts;
                     let key = super::provisioning::key_of(&request);
-                    let now_ms = crate::now_ms();
-                    if attempts.is_blocked(from, &key, now_ms) {
+                    let now = Instant::now();
+                    if attempts.is_blocked(from, &key, now) {
                         tracing::warn!(
                             client_id = &*client_id,
                             ?from,
@@ -247,7 +248,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                     }
                     let answer = platform.provision(from, &request);
                     if answer.is_err() {
-                        attempts.record_failure(from, &key, now_ms);
+                        attempts.record_failure(from, &key, now);
                     }
                     let (Ok(answer) | Err(answer)) = answer;
                     let encoded = EncodedDownlink {

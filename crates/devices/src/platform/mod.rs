@@ -109,7 +109,7 @@ impl Platform {
                 pipeline: OnceLock::new(),
                 connections: DeviceConnections::default(),
                 jobs: DeviceJobQueue::default(),
-                provisioning_attempts: ProvisioningAttempts::default(),
+                provisioning_attempts: ProvisioningAttempts::new(),
             }),
         };
         device_jobs::start_worker(&platform)?;
