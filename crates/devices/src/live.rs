@@ -10,6 +10,8 @@ use tokio::sync::mpsc;
 
 /// Maximum number of updates queued for one watcher.
 const MAX_WAITING: usize = 1024;
+/// Maximum size of the text in these updates; an update with a longer text is queued alone.
+const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Maximum number of devices of one watcher.
 pub const MAX_WATCHED: usize = 10_000;
 
@@ -37,6 +39,15 @@ impl From<PointValue<'_>> for LiveValue {
     }
 }
 
+impl LiveValue {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Json(text) => text.len(),
+            Self::Bool(_) | Self::Int(_) | Self::Float(_) => 0,
+        }
+    }
+}
+
 /// A row of a watched device, reduced to the watched keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryUpdate {
@@ -45,11 +56,33 @@ pub struct TelemetryUpdate {
     pub values: Vec<(KeyId, LiveValue)>,
 }
 
+impl TelemetryUpdate {
+    fn text_bytes(&self) -> usize {
+        let values = self.values.iter();
+        values.map(|(_, value)| value.text_bytes()).sum()
+    }
+}
+
 struct WatcherQueue {
     /// Watched keys; `None`: all.
     keys: Option<Box<[KeyId]>>,
     updates: mpsc::Sender<TelemetryUpdate>,
+    /// Size of the text in the queued updates.
+    waiting_bytes: AtomicUsize,
     lost_updates: AtomicU64,
+}
+
+impl WatcherQueue {
+    /// Queues an update, or counts it as lost.
+    fn push(&self, update: TelemetryUpdate) {
+        let bytes = update.text_bytes();
+        let before = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let has_space = bytes == 0 || before == 0 || before + bytes <= MAX_WAITING_BYTES;
+        if !has_space || self.updates.try_send(update).is_err() {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.lost_updates.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// All watchers of live telemetry.
@@ -93,6 +126,7 @@ impl LiveTelemetry {
         let watch = Arc::new(WatcherQueue {
             keys: keys.map(Into::into),
             updates: sender,
+            waiting_bytes: AtomicUsize::new(0),
             lost_updates: AtomicU64::new(0),
         });
         let mut devices = devices.to_vec();
@@ -134,14 +168,11 @@ impl LiveTelemetry {
             if values.is_empty() {
                 continue;
             }
-            let update = TelemetryUpdate {
+            watch.push(TelemetryUpdate {
                 device,
                 ts_ms,
                 values,
-            };
-            if watch.updates.try_send(update).is_err() {
-                watch.lost_updates.fetch_add(1, Ordering::Relaxed);
-            }
+            });
         }
     }
 }
@@ -149,7 +180,10 @@ impl LiveTelemetry {
 impl TelemetryWatcher {
     /// Waits for the next update.
     pub async fn next(&mut self) -> Option<TelemetryUpdate> {
-        self.updates.recv().await
+        let update = self.updates.recv().await?;
+        let bytes = update.text_bytes();
+        self.watch.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Some(update)
     }
 
     /// Returns the number of updates lost since the last call.
@@ -229,5 +263,28 @@ mod tests {
         assert_eq!(slow.take_lost(), 5);
         assert_eq!(slow.take_lost(), 0);
         assert_eq!(slow.updates.try_recv().map(|update| update.ts_ms), Ok(0));
+    }
+
+    #[tokio::test]
+    async fn the_text_that_waits_for_a_slow_watcher_is_bounded() {
+        let live = Arc::new(LiveTelemetry::default());
+        let mut slow = live.watch(&[DeviceNo(1)], None).unwrap();
+        let quarter = "x".repeat(MAX_WAITING_BYTES / 4);
+        let publish = |text: &str| {
+            live.publish_row(DeviceNo(1), 1, &[point(1, PointValue::Text(text))]);
+        };
+        for _ in 0..6 {
+            publish(&quarter);
+        }
+        assert_eq!(slow.take_lost(), 2);
+        for _ in 0..4 {
+            assert!(slow.next().await.is_some());
+        }
+        publish(&quarter.repeat(5));
+        publish("x");
+        assert_eq!(slow.take_lost(), 1, "a long text waits alone");
+        assert!(slow.next().await.is_some());
+        publish("x");
+        assert_eq!(slow.take_lost(), 0);
     }
 }
