@@ -38,7 +38,7 @@ const ACTIVE: Parameter = Parameter {
 };
 
 /// An id in ThingsBoard's form.
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EntityId {
     /// Type, such as `DEVICE`.
@@ -258,12 +258,15 @@ fn find(tools: &dyn DeviceBackend, name: &str) -> Result<Option<Value>, DeviceBa
     Ok(device.filter(|device| device["name"] == name))
 }
 
+/// The name of a device; its id if it has none.
+pub(super) fn device_name(device: &Value) -> &str {
+    let text = |key: &str| device[key].as_str().filter(|text| !text.is_empty());
+    text("name").or_else(|| text("id")).unwrap_or_default()
+}
+
 fn to_thingsboard(device: &Value) -> ThingsboardDevice {
     let text = |key: &str| device[key].as_str().unwrap_or_default().to_owned();
-    let name = match text("name") {
-        name if name.is_empty() => text("id"),
-        name => name,
-    };
+    let name = device_name(device).to_owned();
     ThingsboardDevice {
         id: EntityId::new("DEVICE", text("id")),
         created_time: device["created_at_ms"].as_u64().unwrap_or_default(),

@@ -1,28 +1,19 @@
 //! Subscriptions of ThingsBoard's WebSocket: parsing of commands, one task per subscription that
 //! sends stored and then live values, and the response format.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{broadcast::error::RecvError, mpsc};
+use tokio::sync::broadcast::error::RecvError;
 
 use super::devices;
 use super::telemetry_query::run_blocking;
+use super::thingsboard_answers::AnswerSender;
+use super::thingsboard_history::{History, MAX_KEYS, PeriodFields, ValueSpace, Values, to_text};
 use crate::problem_details::ProblemDetails;
-use crate::query_parameters::MAX_TIME_MS;
 use crate::state::ApiState;
-use crate::telemetry_backend::{
-    IntervalFunction, IntervalLength, IntervalQuery, LiveTelemetryItem, RowQuery, TelemetryBackend,
-    TelemetryBackendError,
-};
-
-/// Default number of values per key in one response.
-const DEFAULT_LIMIT: usize = 100;
-const MAX_LIMIT: usize = 10_000;
-/// Maximum number of keys per command.
-const MAX_KEYS: usize = 256;
+use crate::telemetry_backend::LiveTelemetryItem;
 
 /// Codes of ThingsBoard's responses.
 pub(super) const INTERNAL_ERROR: u8 = 1;
@@ -57,13 +48,41 @@ pub(super) struct Command {
     scope: Option<String>,
     /// Keys, separated by commas; default: all.
     keys: Option<String>,
-    start_ts: i64,
-    end_ts: i64,
-    time_window: i64,
-    interval: i64,
-    limit: usize,
-    agg: Option<String>,
-    pub(super) unsubscribe: bool,
+    #[serde(flatten)]
+    period: PeriodFields,
+    unsubscribe: bool,
+    /// Parts of `ENTITY_DATA` and `ENTITY_COUNT`; checked separately, so that an error is answered
+    /// with the `cmdId`.
+    pub(super) query: Value,
+    pub(super) latest_cmd: Value,
+    pub(super) ts_cmd: Value,
+    pub(super) history_cmd: Value,
+    pub(super) agg_history_cmd: Value,
+    pub(super) agg_ts_cmd: Value,
+}
+
+/// The form of the answers to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommandForm {
+    /// `TIMESERIES`, `TIMESERIES_HISTORY`, `ATTRIBUTES`.
+    Device,
+    EntityData,
+    EntityCount,
+}
+
+impl Command {
+    pub(super) fn form(&self) -> CommandForm {
+        match self.kind.as_str() {
+            "ENTITY_DATA" => CommandForm::EntityData,
+            "ENTITY_COUNT" => CommandForm::EntityCount,
+            _ => CommandForm::Device,
+        }
+    }
+
+    pub(super) fn is_unsubscribe(&self) -> bool {
+        let names = ["ENTITY_DATA_UNSUBSCRIBE", "ENTITY_COUNT_UNSUBSCRIBE"];
+        self.unsubscribe || names.contains(&self.kind.as_str())
+    }
 }
 
 impl Request {
@@ -92,19 +111,6 @@ enum Wanted {
     Attributes(&'static [&'static str]),
 }
 
-/// The stored telemetry that is sent first.
-#[derive(Debug, Clone)]
-enum History {
-    Latest,
-    Range {
-        from_ms: i64,
-        to_ms: i64,
-        limit: usize,
-        /// The aggregate function and the length of an interval.
-        intervals: Option<(IntervalFunction, i64)>,
-    },
-}
-
 /// A validated command.
 pub(super) struct Subscription {
     id: i64,
@@ -115,14 +121,29 @@ pub(super) struct Subscription {
 }
 
 /// An error response.
-pub(super) fn refusal(id: i64, code: u8, detail: &str) -> String {
-    json!({"subscriptionId": id, "cmdId": id, "errorCode": code, "errorMsg": detail,
-        "data": {}, "latestValues": {}})
-    .to_string()
+pub(super) fn refusal(form: CommandForm, id: i64, code: u8, detail: &str) -> String {
+    let mut answer = json!({"cmdId": id, "errorCode": code, "errorMsg": detail});
+    let more = match form {
+        CommandForm::Device => json!({"subscriptionId": id, "data": {}, "latestValues": {}}),
+        CommandForm::EntityData => {
+            json!({"data": null, "update": null, "cmdUpdateType": "ENTITY_DATA"})
+        }
+        CommandForm::EntityCount => json!({"count": 0, "cmdUpdateType": "COUNT_DATA"}),
+    };
+    if let (Value::Object(answer), Value::Object(more)) = (&mut answer, more) {
+        answer.extend(more);
+    }
+    answer.to_string()
 }
 
-/// Values of each key, newest first.
-type Values = BTreeMap<String, Vec<(i64, Value)>>;
+/// The answer to a command that failed while it ran.
+pub(super) fn failure(form: CommandForm, id: i64, problem: &ProblemDetails) -> String {
+    let code = match problem.status.is_server_error() {
+        true => INTERNAL_ERROR,
+        false => BAD_REQUEST,
+    };
+    refusal(form, id, code, &problem.detail)
+}
 
 fn answer(id: i64, values: Values) -> String {
     let mut latest = serde_json::Map::new();
@@ -130,14 +151,9 @@ fn answer(id: i64, values: Values) -> String {
     for (key, values) in values {
         let newest = values.iter().map(|(ts_ms, _)| *ts_ms).max();
         latest.insert(key.clone(), newest.unwrap_or_default().into());
-        let values = values.into_iter().map(|(ts_ms, value)| {
-            // ThingsBoard sends every value as text.
-            let value = match value {
-                Value::String(_) | Value::Null => value,
-                other => Value::String(other.to_string()),
-            };
-            json!([ts_ms, value])
-        });
+        let values = values
+            .into_iter()
+            .map(|(ts_ms, value)| json!([ts_ms, value]));
         data.insert(key, values.collect());
     }
     json!({"subscriptionId": id, "cmdId": id, "errorCode": 0, "errorMsg": null,
@@ -162,12 +178,11 @@ impl Subscription {
             return Err("entityId: expected the id of a device.".to_owned());
         }
         let wanted = match command.kind.as_str() {
-            "TIMESERIES" if command.time_window > 0 => {
-                let to_ms = command.start_ts.saturating_add(command.time_window);
-                Wanted::Telemetry(history(&command, to_ms)?)
+            "TIMESERIES" if command.period.time_window > 0 => {
+                Wanted::Telemetry(command.period.of_time_window()?)
             }
             "TIMESERIES" => Wanted::Telemetry(History::Latest),
-            "TIMESERIES_HISTORY" => Wanted::History(history(&command, command.end_ts)?),
+            "TIMESERIES_HISTORY" => Wanted::History(command.period.until_end()?),
             "ATTRIBUTES" => Wanted::Attributes(match command.scope.as_deref() {
                 None | Some("" | "ANY_SCOPE") => &["client", "shared", "server"],
                 Some("CLIENT_SCOPE") => &["client"],
@@ -181,7 +196,7 @@ impl Subscription {
             }),
             other => {
                 return Err(format!(
-                    "type: {other:?} is not supported; expected TIMESERIES, TIMESERIES_HISTORY or ATTRIBUTES."
+                    "type: {other:?} is not supported; expected TIMESERIES, TIMESERIES_HISTORY, ATTRIBUTES, ENTITY_DATA or ENTITY_COUNT."
                 ));
             }
         };
@@ -197,16 +212,10 @@ impl Subscription {
                 keys.len()
             ));
         }
-        let has_intervals = matches!(
-            &wanted,
-            Wanted::Telemetry(History::Range {
-                intervals: Some(_),
-                ..
-            }) | Wanted::History(History::Range {
-                intervals: Some(_),
-                ..
-            })
-        );
+        let has_intervals = match &wanted {
+            Wanted::Telemetry(history) | Wanted::History(history) => history.is_aggregated(),
+            Wanted::Attributes(_) => false,
+        };
         if has_intervals && keys.is_empty() {
             return Err("keys: expected at least one, where agg is given.".to_owned());
         }
@@ -219,19 +228,15 @@ impl Subscription {
     }
 
     /// Sends stored values, then live ones, until the receiver is closed.
-    pub(super) async fn run(self, app: Arc<ApiState>, out: mpsc::Sender<String>) {
+    pub(super) async fn run(self, app: Arc<ApiState>, out: AnswerSender) {
         let worked = match &self.wanted {
             Wanted::Telemetry(history) => self.follow_telemetry(history, &app, &out).await,
             Wanted::History(history) => self.send_telemetry(history, &app, &out).await,
             Wanted::Attributes(scopes) => self.follow_attributes(scopes, &app, &out).await,
         };
         if let Err(problem) = worked {
-            let code = match problem.status.is_server_error() {
-                true => INTERNAL_ERROR,
-                false => BAD_REQUEST,
-            };
-            // The client may have disconnected.
-            let _ = out.send(refusal(self.id, code, &problem.detail)).await;
+            let failure = failure(CommandForm::Device, self.id, &problem);
+            out.turn().await.send(failure).await;
         }
     }
 
@@ -239,11 +244,14 @@ impl Subscription {
         &self,
         history: &History,
         app: &Arc<ApiState>,
-        out: &mpsc::Sender<String>,
+        out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
         let (device, keys, history) = (self.device.clone(), self.keys.clone(), history.clone());
-        let values = run_blocking(app, move |tools| history.read(tools, &device, keys)).await?;
-        let _ = out.send(answer(self.id, values)).await;
+        let turn = out.turn().await;
+        let values = run_blocking(app, move |tools| {
+            history.read(tools, &device, keys.as_deref(), &mut ValueSpace::new())
+        });
+        turn.send(answer(self.id, values.await?)).await;
         Ok(())
     }
 
@@ -251,7 +259,7 @@ impl Subscription {
         &self,
         history: &History,
         app: &Arc<ApiState>,
-        out: &mpsc::Sender<String>,
+        out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
         // Subscribed before reading, so that nothing is missed in between.
         let (device, keys) = (self.device.clone(), self.keys.clone());
@@ -264,8 +272,9 @@ impl Subscription {
             match item {
                 LiveTelemetryItem::Row { ts_ms, values, .. } => {
                     let values = values.into_iter();
-                    let values = values.map(|(key, value)| (key, vec![(ts_ms, value)]));
-                    if out.send(answer(self.id, values.collect())).await.is_err() {
+                    let values = values.map(|(key, value)| (key, vec![(ts_ms, to_text(value))]));
+                    let turn = out.turn().await;
+                    if !turn.send(answer(self.id, values.collect())).await {
                         break;
                     }
                 }
@@ -282,9 +291,10 @@ impl Subscription {
         &self,
         scopes: &'static [&'static str],
         app: &ApiState,
-        out: &mpsc::Sender<String>,
+        out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
         let device = self.device.clone();
+        let turn = out.turn().await;
         let found = devices::run_blocking(app, move |tools| {
             let mut found = Vec::new();
             for scope in scopes {
@@ -295,10 +305,10 @@ impl Subscription {
         let values = found.await?.into_iter().filter_map(|mut attribute| {
             let key = attribute["key"].as_str()?.to_owned();
             let updated_ms = attribute["updated_ms"].as_i64().unwrap_or_default();
-            let value = attribute["value"].take();
+            let value = to_text(attribute["value"].take());
             self.wants(&key).then(|| (key, vec![(updated_ms, value)]))
         });
-        let _ = out.send(answer(self.id, values.collect())).await;
+        turn.send(answer(self.id, values.collect())).await;
         Ok(())
     }
 
@@ -306,7 +316,7 @@ impl Subscription {
         &self,
         scopes: &'static [&'static str],
         app: &ApiState,
-        out: &mpsc::Sender<String>,
+        out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
         let mut news = app.device_backend.attribute_news();
         self.send_attributes(scopes, app, out).await?;
@@ -328,11 +338,11 @@ impl Subscription {
                 .map(|(key, value)| {
                     (
                         key.clone(),
-                        vec![(at_ms, value.clone().unwrap_or_default())],
+                        vec![(at_ms, to_text(value.clone().unwrap_or_default()))],
                     )
                 })
                 .collect();
-            if !values.is_empty() && out.send(answer(self.id, values)).await.is_err() {
+            if !values.is_empty() && !out.turn().await.send(answer(self.id, values)).await {
                 return Ok(());
             }
         }
@@ -341,115 +351,5 @@ impl Subscription {
     fn wants(&self, key: &str) -> bool {
         let keys = self.keys.as_ref();
         keys.is_none_or(|keys| keys.iter().any(|wanted| wanted == key))
-    }
-}
-
-fn history(command: &Command, to_ms: i64) -> Result<History, String> {
-    let from_ms = command.start_ts;
-    if from_ms < 0 || to_ms < from_ms || to_ms > MAX_TIME_MS as i64 {
-        return Err(format!(
-            "startTs: {from_ms}, endTs: {to_ms}; expected times from 0 to {MAX_TIME_MS} in this order."
-        ));
-    }
-    let intervals = match command.agg.as_deref() {
-        None | Some("" | "NONE") => None,
-        Some(name) => {
-            let function =
-                IntervalFunction::from_name(&name.to_ascii_lowercase()).ok_or_else(|| {
-                    format!("agg: {name:?} is unknown; expected NONE, AVG, MIN, MAX, SUM or COUNT.")
-                })?;
-            let length_ms = match command.interval {
-                given if given > 0 => given,
-                _ => (to_ms - from_ms).max(1),
-            };
-            Some((function, length_ms))
-        }
-    };
-    Ok(History::Range {
-        from_ms,
-        to_ms,
-        limit: match command.limit {
-            0 => DEFAULT_LIMIT,
-            limit => limit.min(MAX_LIMIT),
-        },
-        intervals,
-    })
-}
-
-impl History {
-    fn read(
-        &self,
-        tools: &dyn TelemetryBackend,
-        device: &str,
-        keys: Option<Vec<String>>,
-    ) -> Result<Values, TelemetryBackendError> {
-        let mut values = Values::new();
-        let mut put = |key: String, ts_ms, value| {
-            let of_key: &mut Vec<_> = values.entry(key).or_default();
-            of_key.push((ts_ms, value));
-        };
-        match self {
-            Self::Latest => {
-                for sample in tools.latest(device, keys.as_deref())? {
-                    put(sample.key, sample.ts_ms, sample.value);
-                }
-            }
-            Self::Range {
-                from_ms,
-                to_ms,
-                intervals: Some((function, length_ms)),
-                ..
-            } => {
-                let query = IntervalQuery {
-                    devices: vec![device.to_owned()],
-                    keys: keys.unwrap_or_default(),
-                    from_ms: *from_ms,
-                    to_ms: *to_ms,
-                    length: IntervalLength::Ms(*length_ms),
-                    origin_ms: Some(*from_ms),
-                    time_zone: None,
-                    functions: vec![*function],
-                    merged: false,
-                };
-                for row in tools.intervals(&query)? {
-                    let value = row.values.into_iter().next();
-                    if let Some(value) = value.filter(|value| !value.is_null()) {
-                        // Dated at the middle of the interval, as on the HTTP paths.
-                        put(row.key, row.ts_ms + length_ms / 2, value);
-                    }
-                }
-            }
-            Self::Range {
-                from_ms,
-                to_ms,
-                limit,
-                intervals: None,
-            } => {
-                let keys = match keys {
-                    Some(keys) => keys,
-                    None => {
-                        let latest = tools.latest(device, None)?.into_iter();
-                        latest.map(|sample| sample.key).take(MAX_KEYS).collect()
-                    }
-                };
-                for key in keys {
-                    let query = RowQuery {
-                        device: device.to_owned(),
-                        keys: Some(vec![key]),
-                        from_ms: *from_ms,
-                        to_ms: *to_ms,
-                        limit: *limit,
-                        newest_first: true,
-                    };
-                    tools.rows(&query, &mut |ts_ms, row| {
-                        for (key, value) in row {
-                            put(key, ts_ms, value);
-                        }
-                        true
-                    })?;
-                }
-            }
-        }
-        Ok(values)
     }
 }

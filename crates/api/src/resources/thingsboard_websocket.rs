@@ -1,8 +1,8 @@
 //! ThingsBoard's WebSocket API: a client logs in with its first message and subscribes to telemetry
 //! and attributes of devices.
 //!
-//! A connection has a bounded number of subscriptions, each a task with a bounded output queue; a
-//! client that does not read is disconnected.
+//! A connection has a bounded number of subscriptions, each a task. Their answers share one queue of
+//! bounded size; a client that does not read is disconnected.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,20 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue};
 use tokio::io::AsyncReadExt as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use ws::{Decoder, Opcode};
 
 use super::stream_connection::StreamConnection;
-use super::thingsboard_subscriptions::{BAD_REQUEST, Request, Subscription, refusal};
+use super::thingsboard_answers::{AnswerSender, QueuedAnswer, answer_queue};
+use super::thingsboard_entity_count::EntityCountSubscription;
+use super::thingsboard_entity_data::{
+    EntityDataCommand, EntityDataSubscription, MAX_DEVICES, MAX_WAITING_COMMANDS,
+};
+use super::thingsboard_subscriptions::{
+    BAD_REQUEST, Command, CommandForm, Request, Subscription, refusal,
+};
 use super::websocket::{self, READ_BUFFER_BYTES, Socket};
 use crate::access::{self, AuthenticationMethod, EndpointAccess, Role};
 use crate::call::ApiCall;
@@ -32,8 +39,6 @@ use crate::state::ApiState;
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum number of subscriptions per connection.
 const MAX_SUBSCRIPTIONS: usize = 256;
-/// Maximum number of responses waiting for one connection; subscriptions wait for space.
-const MAX_WAITING: usize = 64;
 
 const TOKEN: Parameter = text_parameter(
     "token",
@@ -56,7 +61,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         socket("/api/ws", "thingsboardWebSocket").description(
             "The first message logs in: `{\"authCmd\": {\"cmdId\": 0, \"token\": \"..\"}, \"cmds\": [..]}`. Commands have the `type` \
              `TIMESERIES`, `TIMESERIES_HISTORY` or `ATTRIBUTES`, a `cmdId`, `entityId`, and `keys` separated by commas; \
-             `unsubscribe` ends the subscription with this `cmdId`.",
+             `unsubscribe` ends the subscription with this `cmdId`. `ENTITY_DATA` and `ENTITY_COUNT` have a `query` over \
+             devices; `ENTITY_DATA_UNSUBSCRIBE` and `ENTITY_COUNT_UNSUBSCRIBE` end them.",
         ),
         socket("/api/ws/plugins/telemetry", "thingsboardOlderWebSocket").description(
             "The form of older clients: `tsSubCmds`, `attrSubCmds` and `historyCmds`, with the token in the address.",
@@ -257,7 +263,7 @@ async fn follow(
                 ws::encode_frame(Opcode::Ping, b"", None, &mut out);
             }
             Some(answer) = subscriptions.answers.recv() => {
-                ws::encode_frame(Opcode::Text, answer.as_bytes(), None, &mut out);
+                ws::encode_frame(Opcode::Text, answer.text.as_bytes(), None, &mut out);
             }
             read = socket.read_buf(&mut messages.incoming) => {
                 if read? == 0 {
@@ -296,17 +302,26 @@ async fn close(socket: &mut Socket, code: u16, reason: &str) -> io::Result<()> {
 /// The subscriptions of one connection; their tasks end with it.
 struct Subscriptions {
     app: Arc<ApiState>,
-    tasks: HashMap<i64, AbortHandle>,
-    sender: mpsc::Sender<String>,
-    answers: mpsc::Receiver<String>,
+    tasks: HashMap<i64, SubscriptionTask>,
+    /// The devices that `ENTITY_DATA` subscriptions may still show.
+    free_devices: Arc<Semaphore>,
+    sender: AnswerSender,
+    answers: mpsc::Receiver<QueuedAnswer>,
+}
+
+struct SubscriptionTask {
+    task: AbortHandle,
+    /// Of `ENTITY_DATA`: for later commands with the same `cmdId`.
+    commands: Option<mpsc::Sender<EntityDataCommand>>,
 }
 
 impl Subscriptions {
     fn new(app: Arc<ApiState>) -> Self {
-        let (sender, answers) = mpsc::channel(MAX_WAITING);
+        let (sender, answers) = answer_queue();
         Self {
             app,
             tasks: HashMap::new(),
+            free_devices: Arc::new(Semaphore::new(MAX_DEVICES)),
             sender,
             answers,
         }
@@ -318,42 +333,98 @@ impl Subscriptions {
             Ok(request) => request,
             Err(error) => {
                 let detail = format!("The message cannot be read: {error}.");
-                return vec![refusal(0, BAD_REQUEST, &detail)];
+                return vec![refusal(CommandForm::Device, 0, BAD_REQUEST, &detail)];
             }
         };
         let mut refusals = Vec::new();
         for command in request.commands() {
-            let id = command.cmd_id;
-            if let Some(task) = self.tasks.remove(&id) {
-                task.abort();
-            }
-            if command.unsubscribe {
-                continue;
-            }
-            self.tasks.retain(|_, task| !task.is_finished());
-            if self.tasks.len() >= MAX_SUBSCRIPTIONS {
-                let detail = format!(
-                    "A connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe from one first."
-                );
-                refusals.push(refusal(id, BAD_REQUEST, &detail));
-                continue;
-            }
-            match Subscription::read(command) {
-                Ok(subscription) => {
-                    let task = subscription.run(self.app.clone(), self.sender.clone());
-                    self.tasks.insert(id, tokio::spawn(task).abort_handle());
-                }
-                Err(detail) => refusals.push(refusal(id, BAD_REQUEST, &detail)),
+            let (form, id) = (command.form(), command.cmd_id);
+            if let Err(detail) = self.execute(command) {
+                refusals.push(refusal(form, id, BAD_REQUEST, &detail));
             }
         }
         refusals
+    }
+
+    fn execute(&mut self, command: Command) -> Result<(), String> {
+        let id = command.cmd_id;
+        if command.form() == CommandForm::EntityData && !command.is_unsubscribe() {
+            return self.execute_entity_data(id, EntityDataCommand::read(&command)?);
+        }
+        self.end(id);
+        if command.is_unsubscribe() {
+            return Ok(());
+        }
+        self.check_count()?;
+        let (app, sender) = (self.app.clone(), self.sender.clone());
+        let task = match command.form() {
+            CommandForm::EntityCount => {
+                tokio::spawn(EntityCountSubscription::read(&command)?.run(app, sender))
+            }
+            _ => tokio::spawn(Subscription::read(command)?.run(app, sender)),
+        };
+        let task = SubscriptionTask {
+            task: task.abort_handle(),
+            commands: None,
+        };
+        self.tasks.insert(id, task);
+        Ok(())
+    }
+
+    fn execute_entity_data(&mut self, id: i64, command: EntityDataCommand) -> Result<(), String> {
+        if !command.has_query() {
+            let task = self.tasks.get(&id).and_then(|task| task.commands.as_ref());
+            let unknown = "query: expected, because no ENTITY_DATA subscription has this cmdId.";
+            let commands = task
+                .filter(|commands| !commands.is_closed())
+                .ok_or(unknown)?;
+            let sent = commands.try_send(command);
+            return sent.map_err(|_| {
+                format!(
+                    "{MAX_WAITING_COMMANDS} commands with this cmdId wait; expected the next one after an answer."
+                )
+            });
+        }
+        self.end(id);
+        self.check_count()?;
+        let (commands, receiver) = mpsc::channel(MAX_WAITING_COMMANDS);
+        commands.try_send(command).expect("the queue is empty");
+        let subscription = EntityDataSubscription::new(
+            id,
+            self.app.clone(),
+            self.sender.clone(),
+            self.free_devices.clone(),
+        );
+        let task = SubscriptionTask {
+            task: tokio::spawn(subscription.run(receiver)).abort_handle(),
+            commands: Some(commands),
+        };
+        self.tasks.insert(id, task);
+        Ok(())
+    }
+
+    fn end(&mut self, id: i64) {
+        if let Some(subscription) = self.tasks.remove(&id) {
+            subscription.task.abort();
+        }
+    }
+
+    fn check_count(&mut self) -> Result<(), String> {
+        self.tasks
+            .retain(|_, subscription| !subscription.task.is_finished());
+        match self.tasks.len() < MAX_SUBSCRIPTIONS {
+            true => Ok(()),
+            false => Err(format!(
+                "A connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe from one first."
+            )),
+        }
     }
 }
 
 impl Drop for Subscriptions {
     fn drop(&mut self) {
-        for task in self.tasks.values() {
-            task.abort();
+        for subscription in self.tasks.values() {
+            subscription.task.abort();
         }
     }
 }
