@@ -269,10 +269,14 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             bytes += input_bytes(*value);
         }
         self.charge_steps(bytes / BYTES_PER_STEP)?;
-        if self.needs_values && !function.accepts_null && !function.passes_null {
-            check_present(function.name, values)?;
-        }
-        let result = function.call(&mut self.context, values)?;
+        let result = if self.needs_values && function.accepts_null_in_emqx {
+            function.call_with_nulls(&mut self.context, values)?
+        } else {
+            if self.needs_values && !function.accepts_null && !function.passes_null {
+                check_present(function.name, values)?;
+            }
+            function.call(&mut self.context, values)?
+        };
         let extra_steps = std::mem::take(&mut self.context.limits.extra_steps) as usize;
         self.charge_steps(input_bytes(result) / BYTES_PER_STEP + extra_steps)?;
         Ok(result)

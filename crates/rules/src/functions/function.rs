@@ -33,6 +33,8 @@ pub struct Function {
     /// Whether the function returns null for null in EMQX's dialect, too, where other functions that need a
     /// value fail.
     pub passes_null: bool,
+    /// Whether the function receives null arguments in EMQX's dialect only, outside windows and templates.
+    pub accepts_null_in_emqx: bool,
     /// Description of the differences between the dialects.
     pub differing: Option<&'static str>,
     pub eval: FunctionBody,
@@ -51,15 +53,22 @@ impl Function {
         context: &mut FunctionContext<'a, '_>,
         values: &[Value<'a>],
     ) -> Result<Value<'a>, EvaluationError> {
-        if values.len() < self.min_args || values.len() > self.max_args {
-            return Err(EvaluationError::InvalidArgument {
-                function: self.name,
-                why: self.arity().into(),
-            });
-        }
         if !self.accepts_null && values.iter().any(Value::is_null) {
-            return Ok(Value::Undefined);
+            return self.check_arity(values.len()).map(|()| Value::Undefined);
         }
+        self.call_with_nulls(context, values)
+    }
+
+    /// Calls the function with null arguments, too.
+    ///
+    /// # Errors
+    /// As [`Function::call`].
+    pub(crate) fn call_with_nulls<'a>(
+        &'static self,
+        context: &mut FunctionContext<'a, '_>,
+        values: &[Value<'a>],
+    ) -> Result<Value<'a>, EvaluationError> {
+        self.check_arity(values.len())?;
         (self.eval)(
             context,
             Args {
@@ -67,6 +76,16 @@ impl Function {
                 values,
             },
         )
+    }
+
+    fn check_arity(&self, count: usize) -> Result<(), EvaluationError> {
+        if count < self.min_args || count > self.max_args {
+            return Err(EvaluationError::InvalidArgument {
+                function: self.name,
+                why: self.arity().into(),
+            });
+        }
+        Ok(())
     }
 
     /// The accepted numbers of arguments, in words.
@@ -98,6 +117,11 @@ impl Function {
 
     pub(super) const fn passes_null(mut self) -> Self {
         self.passes_null = true;
+        self
+    }
+
+    pub(super) const fn accepts_null_in_emqx(mut self) -> Self {
+        self.accepts_null_in_emqx = true;
         self
     }
 
@@ -134,6 +158,7 @@ pub(super) const fn line(
         pure: true,
         accepts_null: false,
         passes_null: false,
+        accepts_null_in_emqx: false,
         differing: None,
         eval,
     }

@@ -7,7 +7,7 @@ use super::function::{Function, line};
 use super::jsonpath;
 use super::maps::{keys, values};
 use crate::evaluation_error::EvaluationError;
-use crate::function_context::FunctionContext;
+use crate::function_context::{FunctionContext, UNDEFINED};
 use crate::json;
 use crate::value::Value;
 
@@ -16,7 +16,7 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("json", (1, 1), "x: any", "string", "Converts to JSON; text that is already JSON is unchanged.", "json('[1, 2]')", r#""[1, 2]""#, to_json),
-    line("json_encode", (1, 1), "x: any", "string", "Converts to JSON; text is quoted.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, |context, args| Ok(Value::Str(json::text(&args.get(0), context.arena)))).passes_null(),
+    line("json_encode", (1, 1), "x: any", "string", "Converts to JSON; text is quoted.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, json_encode).accepts_null_in_emqx().differing("EMQX writes the text `undefined` for a missing value and `null` for null; in FluxMQ either makes the result null"),
     line("json_decode", (1, 1), "text: string", "any", "Parses JSON.", "json_decode('{\"a\": [1, 2]}')", r#"{"a": [1, 2]}"#, json_decode).alias(&["parseJson"]),
     line("jsonPath", (2, 2), "x: any, path: string", "any", "Selects by a JSONPath ($.a.b[0], [-1], [1:3], *, ..name): one value, or an array if the path contains * : or ..; null if nothing is found.", "jsonPath('{\"user\":{\"name\":\"tom\"}}', '$.user.name')", r#""tom""#, json_path),
     line("jsonKeys", (1, 1), "x: map", "array", "The field names of an object; null if it is not an object.", "jsonKeys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| map_object(context, args, keys)),
@@ -34,6 +34,15 @@ fn to_json<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Res
         Some(text) if json::check(text).is_ok() => text,
         _ => json::text(&value, context.arena),
     }))
+}
+
+fn json_encode<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let value = match args.get(0) {
+        // Only in EMQX's dialect, which encodes the atom.
+        Value::Undefined => Value::Str(UNDEFINED),
+        value => value,
+    };
+    Ok(Value::Str(json::text(&value, context.arena)))
 }
 
 fn json_decode<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

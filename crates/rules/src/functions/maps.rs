@@ -27,7 +27,7 @@ pub(super) const TABLE: &[Function] = &[
     line("map_to_entries", (1, 1), "x: map", "array", "The fields as maps with `key` and `value`.", "map_to_entries('{\"a\":1}')", r#"[{"key":"a","value":1}]"#, to_entries),
     line("map_size", (1, 1), "x: map", "int", "The number of fields.", "map_size('{\"a\":1}')", "1", map_size),
     line("containsKey", (2, 2), "x: map, name: string", "boolean", "Whether the map has a field of this name, null or not.", "containsKey('{\"a\":null}', 'a')", "true", contains_key),
-    line("map_to_redis_hset_args", (1, 1), "x: map", "array", "Names and values alternating, as arguments of Redis HSET; only fields that are text, numbers or booleans are included.", "map_to_redis_hset_args('{\"a\":1,\"b\":\"x\"}')", r#"["a","1","b","x"]"#, redis_args),
+    line("map_to_redis_hset_args", (1, 1), "x: map", "array", "Names and values alternating, as arguments of Redis HSET; only fields that are text, numbers or booleans are included. Empty if it is no map.", "map_to_redis_hset_args('{\"a\":1,\"b\":\"x\"}')", r#"["a","1","b","x"]"#, redis_args).accepts_null_in_emqx(),
 ];
 
 fn map_get<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
@@ -160,7 +160,10 @@ fn contains_key<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -
 }
 
 fn redis_args<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let fields = args.map(0, context.arena)?;
+    let fields = match to_container(args.get(0), context.arena) {
+        Value::Map(fields) => fields,
+        _ => &[],
+    };
     let mut items = Vec::with_capacity_in(fields.len() * 2, context.arena);
     for (name, value) in fields {
         let text = match value {

@@ -19,7 +19,7 @@ pub(super) const TABLE: &[Function] = &[
     line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) occurrence of the part.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find).differing("if nothing is found, EMQX gives an empty text and FluxMQ null"),
     line("indexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "The index of the first occurrence (at or after a position), counted from 0; -1 if not found.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
     line("lastIndexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "The index of the last occurrence (at or before a position), counted from 0; -1 if not found.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
-    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text contains the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differing("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays; EMQX finds only values of the same type, FluxMQ compares like `=`").passes_null(),
+    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text contains the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differing("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays; EMQX finds only values of the same type, also null, FluxMQ compares like `=`").accepts_null_in_emqx(),
     line("startsWith", (2, 3), "text: string, prefix: string[, from: int]", "boolean", "Whether the text starts with the part, or contains it at a position counted from 0.", "startsWith('hello', 'he')", "true", starts_with),
     line("endsWith", (2, 2), "text: string, suffix: string", "boolean", "Whether the text ends with the part.", "endsWith('hello', 'lo')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.ends_with(args.text(1, context.arena)?)))),
     line("replace", (3, 4), "text: string, part: string, by: string[, which: 'all' | 'leading' | 'trailing']", "string", "Replaces occurrences of the part.", "replace('ab..cd..ef', '..', '*', 'trailing')", r#""ab..cd*ef""#, replace).differing("without the fourth argument EMQX replaces all, FluxMQ only the first"),
@@ -155,6 +155,7 @@ fn contains<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Re
         (Value::Array(items), wanted) | (wanted, Value::Array(items)) => {
             items.iter().any(|item| is_same(item, &wanted))
         }
+        // `text` rejects null, which only an array can contain.
         _ => position(
             args.text(0, context.arena)?,
             args.text(1, context.arena)?,

@@ -46,11 +46,11 @@ pub(super) const TABLE: &[Function] = &[
     line("weekOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The ISO 8601 week of the year, 1 to 53.", "weekOfYear(1690599987495)", "30", |context, args| civil_field(context, args, Civil::week_of_year)),
     line("dayOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the year, 1 to 366.", "dayOfYear(1690599987495)", "210", |context, args| civil_field(context, args, Civil::day_of_year)),
     line("now_timestamp", (0, 1), "[unit: string]", "int", "The current time since 1970, in seconds or the unit.", "now_timestamp()", "1690599987", now_timestamp).impure(),
-    line("now_rfc3339", (0, 1), "[unit: string]", "string", "The current time in RFC 3339 format, with the precision of the unit.", "now_rfc3339('millisecond')", r#""2023-07-29T03:06:27.495+00:00""#, now_rfc3339).impure(),
+    line("now_rfc3339", (0, 1), "[unit: string]", "string", "The current time in RFC 3339 format, with the precision of the unit.", "now_rfc3339('millisecond')", r#""2023-07-29T03:06:27.495+00:00""#, now_rfc3339).alias(&["now_to_rfc3339"]).impure(),
     line("unix_ts_to_rfc3339", (1, 2), "time: int[, unit: string]", "string", "Formats seconds (or the unit) since 1970 as RFC 3339.", "unix_ts_to_rfc3339(1690599987)", r#""2023-07-29T03:06:27+00:00""#, unix_ts_to_rfc3339),
     line("rfc3339_to_unix_ts", (1, 2), "text: string[, unit: string]", "int", "Parses RFC 3339 into seconds (or the unit) since 1970.", "rfc3339_to_unix_ts('2024-02-23T15:56:30.87Z', 'millisecond')", "1708703790870", rfc3339_to_unix_ts),
     line("mongo_date", (0, 2), "[time: int[, unit: string]]", "string", "The current time, or milliseconds (or the unit) since 1970, as a date of MongoDB's shell.", "mongo_date(1690599987495)", r#""ISODate(\"2023-07-29T03:06:27.495Z\")""#, mongo_date).impure(),
-    line("timezone_to_offset_seconds", (1, 1), "zone: string", "int", "The current offset of a zone in seconds ahead of UTC.", "timezone_to_offset_seconds('+08:00')", "28800", timezone_to_offset_seconds).alias(&["timezone_to_second"]).impure(),
+    line("timezone_to_offset_seconds", (1, 1), "zone: string", "int", "The current offset of a zone in seconds ahead of UTC.", "timezone_to_offset_seconds('+08:00')", "28800", timezone_to_offset_seconds).alias(&["timezone_to_second"]).impure().accepts_null_in_emqx().differing("in EMQX a missing zone is UTC"),
 ];
 
 /// A unit of time, by its number per second.
@@ -485,6 +485,12 @@ fn timezone_to_offset_seconds<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
 ) -> Result<'a> {
+    // Only in EMQX's dialect.
+    match args.get(0) {
+        Value::Undefined => return Ok(Value::Int(0)),
+        Value::Null => return args.wrong_type(0, "a time zone"),
+        _ => {}
+    }
     let unix_s = now(context).unix_s;
     Ok(Value::Int(i64::from(
         zone(context, args, 0)?.offset_s(unix_s),

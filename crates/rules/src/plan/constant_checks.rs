@@ -90,15 +90,21 @@ pub(super) fn is_deterministic(fault: &EvaluationError) -> bool {
     )
 }
 
-/// A warning about a LIKE pattern that is probably a mistake.
+/// A warning about a LIKE pattern that is probably meant as a topic filter.
 pub(super) fn like_warning(builder: &PlanBuilder, pattern: OpId) -> Option<String> {
     let Op::Text(text) = builder.op(pattern) else {
         return None;
     };
     let text = builder.text_of(text);
-    let is_filter = mqtt::levels(text).any(|level| level == "+" || level == "#");
-    let has_wildcard = text.contains(['%', '_']);
-    (is_filter && !has_wildcard).then(|| {
-        format!("LIKE treats `+` and `#` literally, only `%` and `_` are wildcards; did you mean topic =~ '{text}'?")
+    (is_wildcard_filter(text) && !text.contains(['%', '_'])).then(|| {
+        format!(
+            "LIKE treats `+` and `#` literally here, only `%` and `_` are wildcards; did you mean =~ '{text}'?"
+        )
     })
+}
+
+/// Whether a text is a topic filter with a level `+` or `#`.
+pub(super) fn is_wildcard_filter(text: &str) -> bool {
+    mqtt::levels(text).any(|level| level == "+" || level == "#")
+        && mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_ok()
 }

@@ -816,8 +816,7 @@ impl Resolver<'_> {
         let is_filter = self.builder.dialect == Dialect::Fluxmq
             && matches!(self.builder.op(subject), Op::Field(Field::Topic))
             && !text.contains('%')
-            && mqtt::levels(text).any(|level| level == "+" || level == "#")
-            && mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_ok();
+            && constant_checks::is_wildcard_filter(text);
         is_filter.then_some(filter)
     }
 }

@@ -286,6 +286,52 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Out(&[r#"{"a":0,"b":4}"#]),
     ),
+    (
+        "SELECT contains(payload.null, payload.list) AS a, contains(payload.none, payload.list) AS b, contains(payload.null, [1]) AS c",
+        NULLS,
+        Out(&[r#"{"a":true,"b":false,"c":false}"#]),
+    ),
+    (
+        "SELECT contains(payload.null, 'null') AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT sprintf('~s ~p', payload.none, payload.null) AS a, sprintf('~s', payload.text) AS b",
+        NULLS,
+        Out(&[r#"{"a":"undefined null","b":"null"}"#]),
+    ),
+    (
+        "SELECT sprintf('~b', payload.none) AS f",
+        NULLS,
+        Fault("invalid"),
+    ),
+    (
+        "SELECT json_encode(payload.null) AS a, json_encode(payload.none) AS b, jq('.', payload.null) AS c, jq('.', payload.none) AS d",
+        NULLS,
+        Out(&[r#"{"a":"null","b":"\"undefined\"","c":[null],"d":["undefined"]}"#]),
+    ),
+    (
+        "SELECT timezone_to_offset_seconds(payload.none) AS a, map_to_redis_hset_args(payload.none) AS b, map_to_redis_hset_args(payload.one) AS c",
+        NULLS,
+        Out(&[r#"{"a":0,"b":[],"c":[]}"#]),
+    ),
+    (
+        "SELECT timezone_to_offset_seconds(payload.null) AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    // Unlike EMQX: values of different types have no order, and a text that is a number is a number.
+    (
+        "SELECT payload.null > 0 AS a, payload.list > 0 AS b, true > 0 AS c, payload.list < 'a' AS d, payload.list = 'a' AS e",
+        NULLS,
+        Out(&[r#"{"a":false,"b":false,"c":false,"d":false,"e":false}"#]),
+    ),
+    (
+        "SELECT payload.d * 2 AS a, payload.d - 1 AS b, abs(payload.d) AS c, strlen(payload.n) AS d, upper(payload.t) AS e",
+        r#"{"d": "-5", "n": 12, "t": true}"#,
+        Out(&[r#"{"a":-10,"b":-6,"c":5,"d":2,"e":"TRUE"}"#]),
+    ),
     // A number is not compared with text that is no number.
     (
         "SELECT payload.one = payload.text AS a",
@@ -662,7 +708,11 @@ fn probable_mistakes_are_warnings() {
     for (sql, part) in [
         (
             "SELECT 1 FROM \"#\" WHERE topic LIKE 'sensor/+/data'",
-            "column 36: LIKE treats `+` and `#` literally",
+            "column 36: LIKE treats `+` and `#` literally here, only `%` and `_` are wildcards; did you mean =~ 'sensor/+/data'?",
+        ),
+        (
+            "SELECT 1 FROM \"$EVENT.PUBLISH\" WHERE payload.t LIKE 'a/#'",
+            "did you mean =~ 'a/#'?",
         ),
         (
             "SELECT percentile(qos, 0.95) AS p FROM \"#\" GROUP BY tumbling(1s)",
@@ -679,6 +729,8 @@ fn probable_mistakes_are_warnings() {
     for sql in [
         "SELECT 1 FROM \"#\" WHERE topic LIKE 'sensor/%'",
         "SELECT 1 FROM \"#\" WHERE payload LIKE 'a+b'",
+        "SELECT 1 FROM \"#\" WHERE topic LIKE 'a/#/b'",
+        "SELECT 1 FROM \"$EVENT.PUBLISH\" WHERE topic LIKE 'a_1/+'",
         "SELECT percentile(qos, 95) AS p FROM \"#\" GROUP BY tumbling(1s)",
         "SELECT 1 FROM \"$EVENT.PUBLISH\" WHERE topic = \"t/a\"",
         "SELECT 1 FROM \"#\" WHERE \"topic\" = 't/a'",

@@ -34,7 +34,7 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("jq", (2, 3), "program: string, x: any[, timeout_ms: int]", "array", "Runs a jq program on JSON or a value. Time is limited in steps, 10,000 per millisecond. All programs of one evaluation share `rules.max_jq_steps` (50,000 by default, about 5 ms); a timeout can only lower it. Modules, environment and dates are not available, except todate and fromdate.", "jq('.a[] | . + 1', '{\"a\":[1,2]}')", "[2,3]", jq).passes_null(),
+    line("jq", (2, 3), "program: string, x: any[, timeout_ms: int]", "array", "Runs a jq program on JSON or a value. Time is limited in steps, 10,000 per millisecond. All programs of one evaluation share `rules.max_jq_steps` (50,000 by default, about 5 ms); a timeout can only lower it. Modules, environment and dates are not available, except todate and fromdate.", "jq('.a[] | . + 1', '{\"a\":[1,2]}')", "[2,3]", jq).accepts_null_in_emqx().differing("in EMQX the input may be null, and a missing value is the text `undefined`; in FluxMQ either makes the result null"),
 ];
 
 #[cfg(not(feature = "jq"))]
@@ -58,6 +58,8 @@ fn jq<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'
             Some(Err(error)) => return args.invalid(error.to_string()),
             None => return args.wrong_type(1, "JSON"),
         },
+        // Only in EMQX's dialect, which encodes the atom.
+        Value::Undefined => Value::Str(crate::function_context::UNDEFINED),
         other => other,
     };
     let limits = &mut context.limits;
