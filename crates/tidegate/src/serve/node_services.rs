@@ -1,0 +1,383 @@
+//! The services of a node, and the stages that open them before the first client can connect. The
+//! order of the stages is [`NodeServices::open`].
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use auth::AuthService;
+use connect::{ConnectorService, ConnectorServiceOptions};
+use devices::chain::{self, Chains};
+use devices::retention::Retention;
+use engine::Engine;
+use store::Store;
+use tokio::runtime::Handle;
+
+use super::alarms::AlarmService;
+use super::data_dir::DataDir;
+use super::device_events::DeviceEventQueue;
+use super::device_port::{RuleDevicePort, RuleDevicePortParts};
+use super::device_sinks::DeviceSinks;
+use super::node_commands::NodeCommands;
+use super::node_connectors::NodeConnectors;
+use super::node_devices::NodeDevices;
+use super::node_ingest::NodeIngest;
+use super::notification_transport::NodeNotificationTransport;
+use super::object_references::ObjectReferences;
+use super::pipeline_outputs::NodePipelineOutputs;
+use super::registration_audit::RegistrationAudit;
+use super::sink_port::NodeSinkPort;
+use super::{fallback_actions, start_error, store_health};
+use crate::config::Config;
+
+/// Directory of the disk queues and dead letters of sinks, in the data directory.
+const SINKS_DIRECTORY: &str = "sinks";
+
+/// The opened services of a node.
+pub(super) struct NodeServices {
+    pub(super) store: Store,
+    pub(super) auth: AuthService,
+    pub(super) engine: Engine,
+    pub(super) rule_device_port: RuleDevicePort,
+    pub(super) devices: NodeDevices,
+    pub(super) commands: NodeCommands,
+    pub(super) connectors: NodeConnectors,
+    pub(super) references: ObjectReferences,
+    pub(super) notification_transport: Arc<NodeNotificationTransport>,
+    pub(super) registration_audit: Arc<RegistrationAudit>,
+    pub(super) alarms: AlarmService,
+    pub(super) ingest: NodeIngest,
+}
+
+impl NodeServices {
+    /// Opens all services. Errors name the setting to change.
+    pub(super) async fn open(config: &Config, data_dir: &DataDir) -> anyhow::Result<Self> {
+        let store = open_store(config, data_dir).await?;
+        let auth = open_auth(config, &store)?;
+        let (engine, rule_device_port) = create_engine(config)?;
+        // Created before the registry, so that chains are updated before the registry is notified.
+        let chains = open_chains(config, &store)?;
+        let devices = open_devices(config, &store).await?;
+        auth.set_devices(Arc::new(devices.clone()));
+        let commands = open_commands(config, &store, &devices).await?;
+        // Ends with the runtime.
+        tokio::spawn(devices.clone().run_maintenance());
+        let connectors = open_connectors(config, data_dir, &store, &engine).await?;
+        watch_rules(&engine, &store).await?;
+        let references = ObjectReferences::new(
+            store.objects().clone(),
+            devices.registry.clone(),
+            config.declared_objects(),
+        );
+        let notification_transport = create_notification_transport(config, &connectors);
+        let registration_audit = RegistrationAudit::new(store.objects().clone());
+        // Last, because telemetry is forwarded to all others.
+        let targets = TelemetryTargets {
+            store: store.clone(),
+            engine: engine.clone(),
+            chains,
+            devices: devices.clone(),
+            commands: commands.clone(),
+            connectors: connectors.clone(),
+            references: references.clone(),
+            notification_transport: notification_transport.clone(),
+            registration_audit: registration_audit.clone(),
+        };
+        let (alarms, ingest) = open_telemetry(config, data_dir, targets).await?;
+        create_sinks_directory(data_dir)?;
+        let services = Self {
+            store,
+            auth,
+            engine,
+            rule_device_port,
+            devices,
+            commands,
+            connectors,
+            references,
+            notification_transport,
+            registration_audit,
+            alarms,
+            ingest,
+        };
+        services.start_rule_device_port()?;
+        Ok(services)
+    }
+
+    /// Executes what rules write to devices.
+    fn start_rule_device_port(&self) -> anyhow::Result<()> {
+        let reporter = self.ingest.platform.reporter();
+        let parts = RuleDevicePortParts {
+            registry: self.devices.registry.clone(),
+            reporter: reporter.context("there is no pipeline for devices")?,
+            alarms: self.alarms.alarms.clone(),
+        };
+        self.rule_device_port
+            .start(parts)
+            .context("cannot start the thread for device writes of rules")
+    }
+}
+
+/// The lanes of sinks: first one for each shard, then these.
+struct SinkLanes {
+    shards: u16,
+}
+
+impl SinkLanes {
+    fn new(config: &Config) -> Self {
+        Self {
+            shards: config.broker.shard_count() as u16,
+        }
+    }
+
+    /// Windows and bridges use the first two lanes after the shards.
+    fn alarms(&self) -> u16 {
+        self.shards + 2
+    }
+
+    /// The first lane of the telemetry workers, and their number.
+    fn telemetry(&self) -> (u16, u16) {
+        (self.shards + 3, self.shards)
+    }
+
+    fn count(&self) -> usize {
+        usize::from(self.shards) * 2 + 3
+    }
+}
+
+/// Runs a stage that may block. `what` is the stage in the error after a panic.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    what: &'static str,
+    stage: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let ended = tokio::task::spawn_blocking(stage).await;
+    ended.with_context(|| format!("{what} ended by a panic"))
+}
+
+/// Opens the store, which contains configuration objects even if sessions and messages are not
+/// stored.
+async fn open_store(config: &Config, data_dir: &DataDir) -> anyhow::Result<Store> {
+    let store_config = config.store.clone().unwrap_or_default();
+    let path = data_dir.path().join("store");
+    let queue = config.queue.clone();
+    // Opening may wait for a queue server.
+    let store = run_blocking("opening the store", move || {
+        open_store_files(&path, &store_config, queue)
+    })
+    .await??;
+    // Ends with the runtime.
+    tokio::spawn(store_health::log_health_changes(store.clone()));
+    Ok(store)
+}
+
+/// Opens the files of the store, and logs damage found while opening.
+fn open_store_files(
+    path: &Path,
+    config: &store::StoreConfig,
+    queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
+) -> anyhow::Result<Store> {
+    let opened = match queue {
+        None => Store::open(path, config.clone()),
+        Some((kind, options)) => {
+            let queues = offline::create_backend(kind, &options)
+                .map_err(|error| anyhow::anyhow!("store.queue_url: {error}"))?;
+            Store::open_with_queues(path, config.clone(), queues)
+        }
+    };
+    let (store, report) = opened.map_err(|error| match error {
+        store::StoreOpenError::Queues { .. } => anyhow::anyhow!(
+            "{error}; start that server or correct store.queue_url, or set store.queue to \"embedded\""
+        ),
+        error => anyhow::Error::new(error)
+            .context(format!("cannot open the store in {}", path.display())),
+    })?;
+    for problem in &report.warnings {
+        tracing::error!(problem, "store is damaged");
+    }
+    if let Some(cut) = &report.truncation {
+        tracing::warn!(
+            cut,
+            "the end of the message log was incomplete and was truncated, as after a crash; a power failure may take what \
+             was acknowledged since the last sync"
+        );
+    }
+    Ok(store)
+}
+
+/// Creates the authenticators and access rules of the configuration, and reads those of the store.
+fn open_auth(config: &Config, store: &Store) -> anyhow::Result<AuthService> {
+    let auth = AuthService::new(&config.auth, Handle::current())
+        .map_err(|errors| start_error::auth_error(&errors))?;
+    auth.watch_objects(store.objects())
+        .context("cannot read the access rules from the store")?;
+    Ok(auth)
+}
+
+/// Creates the rule engine with the rules of the configuration. The device port exists before the
+/// rules are compiled, because the compiler checks whether devices exist.
+fn create_engine(config: &Config) -> anyhow::Result<(Engine, RuleDevicePort)> {
+    let engine = Engine::new(config.rules.clone(), config.broker.shard_count());
+    let rule_device_port = RuleDevicePort::default();
+    engine.set_device_port(Arc::new(rule_device_port.clone()));
+    engine
+        .declare(&config.declared_rules)
+        .map_err(|problems| start_error::rules_error(&problems))?;
+    Ok((engine, rule_device_port))
+}
+
+/// Opens the rule chains of the store and of the configuration.
+fn open_chains(config: &Config, store: &Store) -> anyhow::Result<Chains> {
+    let chains =
+        Chains::open(store.objects()).context("cannot read the rule chains of the store")?;
+    let declared = config.declared_others.iter();
+    for (_, id, chain) in declared.filter(|(kind, _, _)| *kind == chain::KIND) {
+        if let Err(error) = chains.declare(id, chain) {
+            tracing::error!(id, %error, "declared rule chain is invalid; ignored");
+        }
+    }
+    Ok(chains)
+}
+
+/// Opens the products and devices.
+async fn open_devices(config: &Config, store: &Store) -> anyhow::Result<NodeDevices> {
+    let (store, settings) = (store.clone(), config.devices.clone());
+    let declared = config.declared_products.clone();
+    run_blocking("opening the devices", move || {
+        NodeDevices::open(&store, settings, &declared.0)
+    })
+    .await?
+    .context("cannot open the devices of the store")
+}
+
+/// Opens the commands of devices.
+async fn open_commands(
+    config: &Config,
+    store: &Store,
+    devices: &NodeDevices,
+) -> anyhow::Result<NodeCommands> {
+    let (store, devices, settings) = (store.clone(), devices.clone(), config.commands.clone());
+    let runtime = Handle::current();
+    run_blocking("opening the commands", move || {
+        NodeCommands::open(&store, &devices, settings, runtime)
+    })
+    .await?
+    .context("cannot open the commands of the store")
+}
+
+/// Creates the connectors, sinks and sources of the configuration and of the store. Sources publish
+/// nothing yet.
+async fn open_connectors(
+    config: &Config,
+    data_dir: &DataDir,
+    store: &Store,
+    engine: &Engine,
+) -> anyhow::Result<NodeConnectors> {
+    let options = ConnectorServiceOptions {
+        directory: Some(data_dir.path().join(SINKS_DIRECTORY)),
+        shards: SinkLanes::new(config).count(),
+    };
+    let service = ConnectorService::new(Handle::current(), options);
+    engine.set_sink_port(Arc::new(NodeSinkPort(service.clone())));
+    service.set_dead_letter_observer(fallback_actions::start(engine.clone()));
+    let connectors = NodeConnectors::new(service, &config.declared_connectors);
+    let (watching, objects) = (connectors.clone(), store.objects().clone());
+    // Reads files of dead letters.
+    run_blocking("reading the connectors", move || {
+        watching.watch_objects(&objects)
+    })
+    .await?
+    .context("cannot read the connectors from the store")?;
+    Ok(connectors)
+}
+
+/// Compiles the rules of the store, which takes seconds if there are very many.
+async fn watch_rules(engine: &Engine, store: &Store) -> anyhow::Result<()> {
+    let (engine, objects) = (engine.clone(), store.objects().clone());
+    run_blocking("reading the rules", move || engine.watch_objects(&objects))
+        .await?
+        .context("cannot read the rules from the store")
+}
+
+/// The transport of alarm notifications; it has a lane of its own.
+fn create_notification_transport(
+    config: &Config,
+    connectors: &NodeConnectors,
+) -> Arc<NodeNotificationTransport> {
+    let lane = SinkLanes::new(config).alarms();
+    let service = connectors.service().clone();
+    Arc::new(NodeNotificationTransport::new(service, lane))
+}
+
+/// The services that the telemetry path forwards to.
+struct TelemetryTargets {
+    store: Store,
+    engine: Engine,
+    chains: Chains,
+    devices: NodeDevices,
+    commands: NodeCommands,
+    connectors: NodeConnectors,
+    references: ObjectReferences,
+    notification_transport: Arc<NodeNotificationTransport>,
+    registration_audit: Arc<RegistrationAudit>,
+}
+
+/// Opens the time series, the alarms, and the pipeline with the messages left in its mailboxes.
+async fn open_telemetry(
+    config: &Config,
+    data_dir: &DataDir,
+    targets: TelemetryTargets,
+) -> anyhow::Result<(AlarmService, NodeIngest)> {
+    let (telemetry, alarm_settings) = (config.telemetry.clone(), config.alarms.clone());
+    let data_path = data_dir.path().to_owned();
+    let TelemetryTargets {
+        store,
+        engine,
+        chains,
+        devices,
+        commands,
+        connectors,
+        references,
+        notification_transport,
+        registration_audit,
+    } = targets;
+    let retention = Retention::new(devices.registry.clone(), telemetry.retention_d);
+    let sinks = DeviceSinks::new(
+        connectors.service().clone(),
+        devices.registry.clone(),
+        chains.clone(),
+        SinkLanes::new(config).telemetry(),
+    );
+    run_blocking("opening the telemetry", move || {
+        references.warn_of_missing_references()?;
+        references.warn_of_collisions()?;
+        let series = NodeIngest::open_series(&data_path, &telemetry, &retention)?;
+        let events = DeviceEventQueue::new(engine, series.clone());
+        let observers = (notification_transport, references);
+        let alarms = AlarmService::open(
+            &alarm_settings,
+            &store,
+            &devices,
+            &series,
+            events,
+            observers,
+        )
+        .context("cannot open the alarms of the store")?;
+        let outputs = NodePipelineOutputs::new(alarms.clone(), sinks, commands.commands.clone());
+        let ingest = NodeIngest::open(
+            &data_path,
+            &telemetry,
+            series,
+            &devices,
+            &store,
+            (chains, retention, outputs),
+            registration_audit,
+        )?;
+        anyhow::Ok((alarms, ingest))
+    })
+    .await?
+}
+
+/// Creates the directory of sinks, so that the record of areas contains it.
+fn create_sinks_directory(data_dir: &DataDir) -> anyhow::Result<()> {
+    let sinks = data_dir.path().join(SINKS_DIRECTORY);
+    disk::create_private_dir(&sinks).with_context(|| format!("cannot create {}", sinks.display()))
+}
