@@ -15,6 +15,7 @@ mod forwarder;
 mod host;
 mod link;
 mod load_shape;
+mod memory_slope;
 mod metrics;
 mod node_api;
 mod observer;

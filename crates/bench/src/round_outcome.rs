@@ -1,5 +1,6 @@
 //! What one broker did in one round, or in several together, and the numbers that follow from it.
 
+use crate::memory_slope::memory_slope;
 use crate::metrics::MetricValues;
 use crate::observer::{BrokerUsage, Observations, SeriesPoint};
 use crate::worker::WorkerCounts;
@@ -156,7 +157,7 @@ impl RoundOutcome {
         measures.set("rss_connected", broker.rss_connected as f64);
         measures.set("rss_end", broker.rss_end as f64);
         measures.set("rss_peak", broker.rss_peak as f64);
-        if let Some(slope) = crate::report::memory_slope(&self.observations.series) {
+        if let Some(slope) = memory_slope(&self.observations.series) {
             measures.set("rss_slope", slope);
         }
         if let MeasuredSubject::Connections { wanted } = self.subject

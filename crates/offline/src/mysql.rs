@@ -20,7 +20,7 @@ use store::{
 };
 use tokio::runtime::Runtime;
 
-use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
+use crate::options::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: u32 = 1;
 /// Maximum number of rows per statement.

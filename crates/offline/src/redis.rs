@@ -17,7 +17,7 @@ use store::{
     QueueSummary,
 };
 
-use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
+use crate::options::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: &str = "1";
 /// Entries of a session removed per call.

@@ -3,6 +3,7 @@
 //! Sockets do not block and the poll is edge-triggered: reading goes on until a short read, writing until the
 //! socket takes no more; what is left waits in the link for the next writable event.
 
+mod error;
 mod tls;
 mod websocket;
 
@@ -15,38 +16,12 @@ use mio::{Interest, Registry, Token};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+pub(crate) use error::LinkError;
 pub(crate) use tls::{TlsFiles, client_config};
 use websocket::WebSocketLayer;
 
 /// Bytes of ciphertext taken from a socket at a time; a read buffer must have room for twice as much.
 pub(crate) const RAW_BYTES: usize = 64 * 1024;
-
-/// Why a link can no longer be used.
-#[derive(Debug)]
-pub(crate) enum LinkError {
-    /// The broker closed the connection.
-    Closed,
-    Io(io::Error),
-    Tls(String),
-    WebSocket(String),
-}
-
-impl LinkError {
-    /// Whether the local port was taken.
-    pub(crate) fn is_address_in_use(&self) -> bool {
-        let Self::Io(error) = self else {
-            return false;
-        };
-        let kind = error.kind();
-        kind == io::ErrorKind::AddrInUse || kind == io::ErrorKind::AddrNotAvailable
-    }
-}
-
-impl From<io::Error> for LinkError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
 
 /// How to reach the broker: address, TLS, WebSocket.
 #[derive(Clone, Debug)]

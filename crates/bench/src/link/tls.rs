@@ -13,7 +13,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
-use super::LinkError;
+use super::error::LinkError;
 
 /// The files that TLS needs, all in PEM form.
 #[derive(Clone, Debug, Default)]

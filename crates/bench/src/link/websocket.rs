@@ -7,7 +7,7 @@ use ws::{
     encode_frame,
 };
 
-use super::LinkError;
+use super::error::LinkError;
 
 /// State of one WebSocket connection.
 pub(super) struct WebSocketLayer {

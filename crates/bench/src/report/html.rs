@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use super::load_report::{LoadReport, ReportSide};
 use super::plot::{Curve, Plot, axis_marks, escape};
-use super::{LoadReport, ReportSide};
 use crate::metrics::{METRICS, latency_classes};
 use crate::round_outcome::MeasuredSubject;
 use crate::units::Unit;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{LoadReport, ReportSide};
+use super::load_report::{LoadReport, ReportSide};
 use crate::metrics::{MetricValues, latency_classes};
 use crate::round_outcome::{MeasuredSubject, RoundOutcome};
 

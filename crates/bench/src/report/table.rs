@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{LoadReport, ReportSide};
+use super::load_report::{LoadReport, ReportSide};
 use crate::metrics::{METRICS, latency_classes};
 use crate::round_outcome::MeasuredSubject;
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{BrokerTarget, broker_targets, parse_clients, round_count, thread_share};
+use super::load_run::{BrokerTarget, broker_targets, parse_clients, round_count, thread_share};
 use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, OutputArgs, TargetArgs};
 use crate::host::allow_open_files;

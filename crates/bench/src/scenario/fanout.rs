@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{LoadRun, parse_clients, run_load};
+use super::load_run::{LoadRun, parse_clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::load_shape::{LoadShape, TopicLayout};
 

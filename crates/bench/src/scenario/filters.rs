@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 
-use super::{BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count};
+use super::load_run::{
+    BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count,
+};
 use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::broker_access::BrokerAccess;

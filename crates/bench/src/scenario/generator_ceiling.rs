@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::{BrokerTarget, load_plan, measure_load, parse_clients, report_load};
+use super::load_run::{BrokerTarget, load_plan, measure_load, parse_clients, report_load};
 use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs};
 use crate::broker_access::BrokerAccess;

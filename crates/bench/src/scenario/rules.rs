@@ -7,7 +7,9 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::{BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count};
+use super::load_run::{
+    BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count,
+};
 use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::broker_access::{BrokerAccess, OUTPUT_TOPICS};

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
+use super::args::{DeviceProtocol, PRODUCT, TelemetryArgs, device_name};
 use super::report_template::ReportTemplate;
-use super::{DeviceProtocol, PRODUCT, TelemetryArgs, device_name};
 use crate::endpoint::Endpoint;
 
 /// Devices that are connecting at once.

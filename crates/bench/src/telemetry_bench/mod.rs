@@ -3,88 +3,28 @@
 //! The node counts the rows that its time series took; at the end the rows of all devices are counted by a query as well, so that what
 //! is told as stored can be read. Each row has a time of its own.
 
+mod args;
 mod fleet;
 mod report_template;
 
-use std::path::PathBuf;
+pub(crate) use args::TelemetryArgs;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
-use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::endpoint::Endpoint;
 use crate::host::{ProcessMeter, allow_open_files};
 use crate::node_api::NodeApi;
-use crate::units;
+use args::{PRODUCT, PipelineMode, device_name};
 use fleet::{DeviceFleet, FleetReport};
 
-const PRODUCT: &str = "bench-telemetry";
 /// Devices of one request.
 const DEVICES_PER_REQUEST: usize = 10_000;
 /// What was sent is stored within this time, or lost.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Whose topics and payloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DeviceProtocol {
-    Thingsboard,
-    Jetlinks,
-    /// Every other device speaks the other one
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PipelineMode {
-    Sync,
-    Actor,
-}
-
-/// Arguments of `tidegate bench telemetry`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct TelemetryArgs {
-    /// The node's MQTT listener
-    #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
-    broker: Endpoint,
-    /// The node's HTTP API, for making the devices and for counting
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    api: String,
-    /// File with a token for --api, such as `api.token` in the node's data directory
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// The node's process, for its CPU time and memory
-    #[arg(long, value_name = "PID")]
-    broker_pid: Option<u32>,
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    devices: u32,
-    #[arg(long, value_enum, default_value = "both")]
-    dialect: DeviceProtocol,
-    #[arg(long, value_enum, default_value = "actor")]
-    mode: PipelineMode,
-    /// Values of a report: numbers that change slowly
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    keys: usize,
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
-    qos: u8,
-    /// Reports of a device that are under way
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    window: u16,
-    /// Reports per second of all devices together, instead of as many as go
-    #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
-    rate: Option<f64>,
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
-    duration: Duration,
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
-    /// Do not count by a query what can be read at the end
-    #[arg(long)]
-    no_count: bool,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-}
 
 pub(crate) fn run(arguments: &TelemetryArgs) -> anyhow::Result<ExitCode> {
     ensure!(
@@ -197,10 +137,6 @@ impl TelemetryResult {
             println!("\nNot everything that was sent is there.");
         }
     }
-}
-
-fn device_name(number: u32) -> String {
-    format!("bench-{number:07}")
 }
 
 /// Makes the product and the devices, with their names as tokens.

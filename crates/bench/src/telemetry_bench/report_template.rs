@@ -1,6 +1,6 @@
 //! Reports as bytes that are written once and changed in place: the packet identifier, the time, and some digits of the values.
 
-use super::DeviceProtocol;
+use super::args::DeviceProtocol;
 
 /// As in the messages of a weather station.
 const KEYS: [&str; 10] = [

@@ -3,16 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mqtt::QoS;
-
+use super::load_plan::LoadPlan;
 use super::pace::{LoadPace, SendSchedule};
 use super::run_shared::RunAborted;
 use super::worker_counts::WorkerCounts;
 use super::{TIMER, Worker};
 use crate::host::thread_cpu_ns;
-use crate::load_shape::LoadShape;
 use crate::observer::RunObserver;
-use crate::packets::PayloadTemplate;
 use crate::timer::PollTimer;
 
 /// How often the observer looks, and lost messages are looked for.
@@ -21,19 +18,6 @@ const OBSERVER_INTERVAL_NS: u64 = 100_000_000;
 const STALL_NS: u64 = 1_000_000_000;
 /// Longest drain, however much still arrives.
 const MAX_DRAIN_NS: u64 = 60_000_000_000;
-
-/// What to send, how fast, how long.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LoadPlan {
-    pub(crate) shape: LoadShape,
-    pub(crate) qos: QoS,
-    pub(crate) body: PayloadTemplate,
-    pub(crate) pace: LoadPace,
-    pub(crate) warmup_ns: u64,
-    pub(crate) duration_ns: u64,
-    /// How long nothing may arrive before the drain ends.
-    pub(crate) quiet_ns: u64,
-}
 
 /// Counts at one end of the measured interval.
 #[derive(Clone, Copy, Default)]

@@ -8,6 +8,7 @@ mod client;
 mod connect_run;
 mod connecting;
 mod disconnecting;
+mod load_plan;
 mod load_run;
 mod offline_run;
 mod pace;
@@ -36,7 +37,7 @@ use crate::payload_stamp::{PayloadStamp, StampFinder};
 use crate::sequence_checker::SequenceChecker;
 
 use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
-pub(crate) use load_run::LoadPlan;
+pub(crate) use load_plan::LoadPlan;
 pub(crate) use offline_run::OfflineTimes;
 pub(crate) use pace::LoadPace;
 use pace::SendSchedule;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Worker;
-use super::load_run::LoadPlan;
+use super::load_plan::LoadPlan;
 use super::pace::LoadPace;
 use super::run_shared::RunAborted;
 use super::worker_counts::{OfflineCounts, WorkerCounts};

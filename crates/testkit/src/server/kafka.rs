@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use super::{PASSWORD, TestServer, USER, error_text, free_port};
+use super::instance::{PASSWORD, ServerInstance, USER, error_text, free_port};
 use crate::certificates::TlsIdentity;
 use crate::processes;
 
@@ -13,7 +13,7 @@ const CLUSTER: &str = "a2l0LWNsdXN0ZXItMDAwMQ";
 const API_VERSIONS: (u16, u16) = (18, 0);
 const CREATE_TOPICS: (u16, u16) = (19, 4);
 
-fn java(server: &TestServer) -> Command {
+fn java(server: &ServerInstance) -> Command {
     let mut command = Command::new("java");
     // Half the time to start and half the memory.
     command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
@@ -23,7 +23,7 @@ fn java(server: &TestServer) -> Command {
 }
 
 /// Writes its settings, and makes its folder with the passwords.
-pub(super) fn prepare(server: &TestServer, identity: Option<&TlsIdentity>) {
+pub(super) fn prepare(server: &ServerInstance, identity: Option<&TlsIdentity>) {
     let (data, port, controller) = (server.data_dir(), server.port, free_port());
     let tls = server
         .tls_port
@@ -77,7 +77,7 @@ pub(super) fn prepare(server: &TestServer, identity: Option<&TlsIdentity>) {
     assert!(ended.status.success(), "StorageTool: {wrote}");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = java(server);
     command.arg("kafka.Kafka");
     command.arg(server.dir.join("server.properties"));

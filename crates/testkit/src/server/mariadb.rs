@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::{DATABASE, PASSWORD, Rows, TestServer, USER, error_text};
+use super::instance::{DATABASE, PASSWORD, Rows, ServerInstance, USER, error_text};
 use crate::certificates::TlsIdentity;
 
 /// The tables a server cannot start without. mariadb-install-db would make them as well, but needs programs from other
@@ -18,7 +18,7 @@ const SYSTEM_TABLES: [&str; 3] = [
     "mysql_system_tables_data.sql",
 ];
 
-pub(super) fn prepare(server: &TestServer) {
+pub(super) fn prepare(server: &ServerInstance) {
     fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut script =
         String::from("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n");
@@ -45,7 +45,7 @@ pub(super) fn prepare(server: &TestServer) {
     assert!(output.status.success(), "mariadbd --bootstrap: {output:?}");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = client_command(server);
     command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
     command.arg(format!("--port={}", server.port));
@@ -60,7 +60,7 @@ pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &TlsIdentity, port:
     port
 }
 
-pub(super) fn create_user(server: &TestServer) {
+pub(super) fn create_user(server: &ServerInstance) {
     let require = server.tls_port.map_or("", |_| "REQUIRE SSL");
     let statements = format!(
         "CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4; \
@@ -73,7 +73,7 @@ pub(super) fn create_user(server: &TestServer) {
     done.unwrap_or_else(|why| panic!("{statements}: {why}"));
 }
 
-fn client_command(server: &TestServer) -> Command {
+fn client_command(server: &ServerInstance) -> Command {
     let mut command = server.command_for(&server.program);
     // First, as it asks: nothing of the machine's own configuration.
     command.arg("--no-defaults");
@@ -88,7 +88,7 @@ fn client_command(server: &TestServer) -> Command {
 }
 
 /// The `usr` above `usr/sbin/mariadbd`.
-fn install_prefix(server: &TestServer) -> PathBuf {
+fn install_prefix(server: &ServerInstance) -> PathBuf {
     let base = server.program.ancestors().nth(2);
     base.expect("the program lies two folders below its base")
         .to_path_buf()

@@ -1,5 +1,6 @@
 //! A real server for a test, a database or a broker: its own process, port and data; to be stopped, killed and started again.
 
+mod instance;
 mod kafka;
 mod mariadb;
 mod mosquitto;
@@ -9,31 +10,22 @@ mod postgres;
 mod prometheus;
 mod redis;
 
-use std::ffi::OsString;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::certificates::TlsIdentity;
 use crate::processes;
+pub use instance::{DATABASE, PASSWORD, Rows, USER};
+use instance::{ServerInstance, free_port};
 pub use nats::NatsClient;
-
-/// Whom the program under test logs in as: this user, with this password, may do everything in this database.
-pub const USER: &str = "tidegate";
-pub const PASSWORD: &str = "kit-password";
-pub const DATABASE: &str = "tidegate";
 
 /// Generous: a machine may be building at the same time.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-
-/// What a statement gave back, as text; `None` is NULL.
-pub type Rows = Vec<Vec<Option<String>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
@@ -132,11 +124,7 @@ impl ServerKind {
 /// A server that runs, or ran. Dropping it ends it and removes its data.
 pub struct TestServer {
     kind: ServerKind,
-    program: PathBuf,
-    dir: PathBuf,
-    port: u16,
-    /// Where it speaks TLS, if it does.
-    tls_port: Option<u16>,
+    instance: ServerInstance,
     arguments: Vec<String>,
     child: Mutex<Option<Child>>,
 }
@@ -184,26 +172,28 @@ impl TestServer {
         });
         let server = TestServer {
             kind,
-            program,
-            dir: processes::temporary_directory(),
-            port,
-            tls_port,
+            instance: ServerInstance {
+                program,
+                dir: processes::temporary_directory(),
+                port,
+                tls_port,
+            },
             arguments,
             child: Mutex::new(None),
         };
         match kind {
-            ServerKind::MariaDb => mariadb::prepare(&server),
-            ServerKind::Postgres => postgres::prepare(&server),
-            ServerKind::Mosquitto => mosquitto::prepare(&server),
-            ServerKind::Prometheus => prometheus::prepare(&server),
-            ServerKind::OpenSearch => opensearch::prepare(&server),
-            ServerKind::Kafka => kafka::prepare(&server, identity),
+            ServerKind::MariaDb => mariadb::prepare(&server.instance),
+            ServerKind::Postgres => postgres::prepare(&server.instance),
+            ServerKind::Mosquitto => mosquitto::prepare(&server.instance),
+            ServerKind::Prometheus => prometheus::prepare(&server.instance),
+            ServerKind::OpenSearch => opensearch::prepare(&server.instance),
+            ServerKind::Kafka => kafka::prepare(&server.instance, identity),
             ServerKind::Redis | ServerKind::Nats => {}
         }
         server.start();
         match kind {
-            ServerKind::MariaDb => mariadb::create_user(&server),
-            ServerKind::Postgres => postgres::create_user(&server),
+            ServerKind::MariaDb => mariadb::create_user(&server.instance),
+            ServerKind::Postgres => postgres::create_user(&server.instance),
             _ => {}
         }
         Some(server)
@@ -214,16 +204,16 @@ impl TestServer {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.instance.port
     }
 
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        self.instance.address()
     }
 
     /// Where it speaks TLS.
     pub fn tls_address(&self) -> SocketAddr {
-        let port = self.tls_port.expect("it was started with TLS");
+        let port = self.instance.tls_port.expect("it was started with TLS");
         SocketAddr::from((Ipv4Addr::LOCALHOST, port))
     }
 
@@ -253,17 +243,17 @@ impl TestServer {
         let log = fs::File::options()
             .create(true)
             .append(true)
-            .open(self.log_path())
+            .open(self.instance.log_path())
             .expect("its log can be written");
         let mut command = match self.kind {
-            ServerKind::MariaDb => mariadb::command(self),
-            ServerKind::Postgres => postgres::command(self),
-            ServerKind::Redis => redis::command(self),
-            ServerKind::Nats => nats::command(self),
-            ServerKind::Mosquitto => mosquitto::command(self),
-            ServerKind::Prometheus => prometheus::command(self),
-            ServerKind::OpenSearch => opensearch::command(self),
-            ServerKind::Kafka => kafka::command(self),
+            ServerKind::MariaDb => mariadb::command(&self.instance),
+            ServerKind::Postgres => postgres::command(&self.instance),
+            ServerKind::Redis => redis::command(&self.instance),
+            ServerKind::Nats => nats::command(&self.instance),
+            ServerKind::Mosquitto => mosquitto::command(&self.instance),
+            ServerKind::Prometheus => prometheus::command(&self.instance),
+            ServerKind::OpenSearch => opensearch::command(&self.instance),
+            ServerKind::Kafka => kafka::command(&self.instance),
         };
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared"));
@@ -271,7 +261,7 @@ impl TestServer {
         let child = processes::spawn(command);
         processes::register(processes::SupervisedChild {
             pid: child.id(),
-            log: self.log_path(),
+            log: self.instance.log_path(),
             signal: self.kind.kill_signal(),
         });
         let child = slot.insert(child);
@@ -320,7 +310,7 @@ impl TestServer {
 
     /// What it wrote to its log so far.
     pub fn log(&self) -> String {
-        let log = fs::read(self.log_path()).unwrap_or_default();
+        let log = fs::read(self.instance.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
@@ -335,8 +325,10 @@ impl TestServer {
 
     pub fn try_sql(&self, statements: &str) -> Result<Rows, String> {
         match self.kind {
-            ServerKind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
-            ServerKind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
+            ServerKind::MariaDb => {
+                mariadb::run(self.instance.connect()?, Some(DATABASE), statements)
+            }
+            ServerKind::Postgres => postgres::run(self.instance.connect()?, DATABASE, statements),
             ServerKind::Redis => Err("Redis has no SQL: see `redis`".into()),
             ServerKind::Nats | ServerKind::Mosquitto | ServerKind::Kafka => {
                 Err("a broker has no SQL".into())
@@ -357,7 +349,7 @@ impl TestServer {
 
     pub fn try_redis(&self, words: &[&str]) -> Result<Vec<Option<String>>, String> {
         assert_eq!(self.kind, ServerKind::Redis);
-        redis::run(self.connect()?, words)
+        redis::run(self.instance.connect()?, words)
     }
 
     /// Asks OpenSearch or Prometheus; gives the body of the answer.
@@ -367,6 +359,7 @@ impl TestServer {
             ServerKind::OpenSearch | ServerKind::Prometheus
         ));
         let answer = self
+            .instance
             .connect()
             .and_then(|stream| opensearch::request(stream, method, path, body));
         answer.unwrap_or_else(|why| panic!("{method} {path}: {why}"))
@@ -376,6 +369,7 @@ impl TestServer {
     pub fn create_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) {
         assert_eq!(self.kind, ServerKind::Kafka);
         let made = self
+            .instance
             .connect()
             .and_then(|stream| kafka::create_topic(stream, name, partitions, settings));
         made.unwrap_or_else(|why| panic!("{why}"));
@@ -384,12 +378,12 @@ impl TestServer {
     /// A client of NATS, to look into it.
     pub fn nats(&self) -> NatsClient {
         assert_eq!(self.kind, ServerKind::Nats);
-        let client = self.connect().and_then(NatsClient::connect);
+        let client = self.instance.connect().and_then(NatsClient::connect);
         client.unwrap_or_else(|why| panic!("{why}"))
     }
 
     fn check_ready(&self) -> Result<(), String> {
-        let stream = self.connect()?;
+        let stream = self.instance.connect()?;
         match self.kind {
             ServerKind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
             ServerKind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
@@ -402,18 +396,6 @@ impl TestServer {
             }
             ServerKind::Kafka => kafka::check_ready(stream),
         }
-    }
-
-    fn connect(&self) -> Result<TcpStream, String> {
-        let stream =
-            TcpStream::connect_timeout(&self.address(), ANSWER_LIMIT).map_err(error_text)?;
-        stream
-            .set_read_timeout(Some(ANSWER_LIMIT))
-            .map_err(error_text)?;
-        stream
-            .set_write_timeout(Some(ANSWER_LIMIT))
-            .map_err(error_text)?;
-        Ok(stream)
     }
 
     fn terminate(&self, signal: i32) {
@@ -435,23 +417,6 @@ impl TestServer {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-
-    fn data_dir(&self) -> PathBuf {
-        self.dir.join("data")
-    }
-
-    fn log_path(&self) -> PathBuf {
-        self.dir.join("log")
-    }
-
-    /// A command for one of the server's programs, which may have been unpacked outside the system's folders.
-    fn command_for(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        if let Some(libraries) = library_path(&self.program) {
-            command.env("LD_LIBRARY_PATH", libraries);
-        }
-        command
-    }
 }
 
 impl Drop for TestServer {
@@ -459,34 +424,6 @@ impl Drop for TestServer {
         if self.child().is_some() {
             self.terminate(self.kind.kill_signal());
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = fs::remove_dir_all(&self.instance.dir);
     }
-}
-
-/// Where the libraries of a server lie that was unpacked rather than installed: `cargo xtask test` wrote it down.
-fn library_path(program: &Path) -> Option<OsString> {
-    let (root, list) = program.ancestors().find_map(|root| {
-        let list = fs::read_to_string(root.join(".libraries")).ok()?;
-        Some((root, list))
-    })?;
-    let folders = list.lines().map(|folder| root.join(folder));
-    Some(std::env::join_paths(folders).expect("no folder has a colon in its name"))
-}
-
-/// A port nobody uses, and below those the kernel gives to outgoing connections: nobody takes it while the server is
-/// down for a moment.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() * 37 % 10_000) as u16;
-    for _ in 0..10_000 {
-        let port = 20_000 + (first - 20_000 + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port between 20000 and 30000");
-}
-
-fn error_text(error: std::io::Error) -> String {
-    error.to_string()
 }

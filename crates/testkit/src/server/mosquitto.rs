@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use super::{PASSWORD, TestServer, USER};
+use super::instance::{PASSWORD, ServerInstance, USER};
 
-pub(super) fn prepare(server: &TestServer) {
+pub(super) fn prepare(server: &ServerInstance) {
     fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let passwords = server.dir.join("passwords");
     // `-U` turns plain text into mosquitto's own form. The tool lies beside the broker, in `bin`.
@@ -35,7 +35,7 @@ pub(super) fn prepare(server: &TestServer) {
     fs::write(server.dir.join("settings"), settings).expect("a file can be written");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = server.command_for(&server.program);
     command.arg("-c").arg(server.dir.join("settings"));
     command

@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{PASSWORD, TestServer, USER, error_text};
+use super::instance::{PASSWORD, ServerInstance, USER, error_text};
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut command = server.command_for(&server.program);
     command.args(["--addr", "127.0.0.1", "--port", &server.port.to_string()]);

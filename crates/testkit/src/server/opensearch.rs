@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::{TestServer, error_text};
+use super::instance::{ServerInstance, error_text};
 
 /// Java runs it from its source.
 const START: &str = r#"
@@ -26,11 +26,11 @@ public class Start {
 }
 "#;
 
-pub(super) fn prepare(server: &TestServer) {
+pub(super) fn prepare(server: &ServerInstance) {
     fs::write(server.dir.join("Start.java"), START).expect("a file can be written");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xms256m", "-Xmx512m", "-cp"]);
     command.arg(format!("{}/*", server.program.display()));

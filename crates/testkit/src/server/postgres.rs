@@ -7,11 +7,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{DATABASE, PASSWORD, Rows, TestServer, USER, error_text};
+use super::instance::{DATABASE, PASSWORD, Rows, ServerInstance, USER, error_text};
 use crate::certificates::TlsIdentity;
 
 /// The administrator comes in without a password, everybody else with one; if there is TLS, only by that.
-fn host_based_access(server: &TestServer) -> String {
+fn host_based_access(server: &ServerInstance) -> String {
     let others = server.tls_port.map_or("host", |_| "hostssl");
     format!("host all postgres 127.0.0.1/32 trust\n{others} all all 127.0.0.1/32 scram-sha-256\n")
 }
@@ -32,7 +32,7 @@ pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &TlsIdentity, port:
     port
 }
 
-pub(super) fn prepare(server: &TestServer) {
+pub(super) fn prepare(server: &ServerInstance) {
     fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     if is_root() {
         std::os::unix::fs::chown(server.data_dir(), Some(NOBODY_UID), Some(NOBODY_UID))
@@ -57,7 +57,7 @@ pub(super) fn prepare(server: &TestServer) {
     fs::write(file, host_based_access(server)).expect("its file can be written");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = unprivileged(server, &server.program);
     command.arg("-D").arg(server.data_dir());
     command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-k", ""]);
@@ -66,7 +66,7 @@ pub(super) fn command(server: &TestServer) -> Command {
     command
 }
 
-pub(super) fn create_user(server: &TestServer) {
+pub(super) fn create_user(server: &ServerInstance) {
     let run = |statement: &str| {
         let done = server
             .connect()
@@ -90,7 +90,7 @@ fn is_root() -> bool {
 
 /// PostgreSQL refuses to run as root. As nobody it could not reach a program below a home directory, so it may keep
 /// that one power of root.
-fn unprivileged(server: &TestServer, program: &Path) -> Command {
+fn unprivileged(server: &ServerInstance, program: &Path) -> Command {
     if !is_root() {
         return server.command_for(program);
     }

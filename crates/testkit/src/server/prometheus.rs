@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::TestServer;
+use super::instance::ServerInstance;
 
 /// `kit_temperature` of the rooms `kitchen` (21.5) and `hall` (18), and `kit_nan`.
 const RULES: &str = r#"
@@ -22,7 +22,7 @@ groups:
         labels: {room: hall}
 "#;
 
-pub(super) fn prepare(server: &TestServer) {
+pub(super) fn prepare(server: &ServerInstance) {
     let settings = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
          rule_files: [rules.yml]\n\
@@ -33,7 +33,7 @@ pub(super) fn prepare(server: &TestServer) {
     fs::write(server.dir.join("rules.yml"), RULES).expect("a file can be written");
 }
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = server.command_for(&server.program);
     let option = |name: &str, value: &str| format!("--{name}={value}");
     command.arg(option(

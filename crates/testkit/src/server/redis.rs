@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::{PASSWORD, TestServer, USER, error_text};
+use super::instance::{PASSWORD, ServerInstance, USER, error_text};
 use crate::certificates::TlsIdentity;
 
-pub(super) fn command(server: &TestServer) -> Command {
+pub(super) fn command(server: &ServerInstance) -> Command {
     fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut command = server.command_for(&server.program);
     command.arg("--dir").arg(server.data_dir());

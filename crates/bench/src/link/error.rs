@@ -1,0 +1,30 @@
+//! Why a connection to the broker ends.
+
+use std::io;
+
+/// Why a link can no longer be used.
+#[derive(Debug)]
+pub(crate) enum LinkError {
+    /// The broker closed the connection.
+    Closed,
+    Io(io::Error),
+    Tls(String),
+    WebSocket(String),
+}
+
+impl LinkError {
+    /// Whether the local port was taken.
+    pub(crate) fn is_address_in_use(&self) -> bool {
+        let Self::Io(error) = self else {
+            return false;
+        };
+        let kind = error.kind();
+        kind == io::ErrorKind::AddrInUse || kind == io::ErrorKind::AddrNotAvailable
+    }
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

@@ -1,0 +1,75 @@
+//! The arguments of the benchmark, and the names of what it registers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::endpoint::Endpoint;
+use crate::units;
+
+/// Product of all devices.
+pub(super) const PRODUCT: &str = "bench-telemetry";
+
+/// Whose topics and payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeviceProtocol {
+    Thingsboard,
+    Jetlinks,
+    /// Every other device speaks the other one
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PipelineMode {
+    Sync,
+    Actor,
+}
+
+/// Arguments of `tidegate bench telemetry`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct TelemetryArgs {
+    /// The node's MQTT listener
+    #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
+    pub(super) broker: Endpoint,
+    /// The node's HTTP API, for making the devices and for counting
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub(super) api: String,
+    /// File with a token for --api, such as `api.token` in the node's data directory
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// The node's process, for its CPU time and memory
+    #[arg(long, value_name = "PID")]
+    pub(super) broker_pid: Option<u32>,
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) devices: u32,
+    #[arg(long, value_enum, default_value = "both")]
+    pub(super) dialect: DeviceProtocol,
+    #[arg(long, value_enum, default_value = "actor")]
+    pub(super) mode: PipelineMode,
+    /// Values of a report: numbers that change slowly
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) keys: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub(super) qos: u8,
+    /// Reports of a device that are under way
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) window: u16,
+    /// Reports per second of all devices together, instead of as many as go
+    #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
+    pub(super) rate: Option<f64>,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
+    pub(super) duration: Duration,
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) threads: usize,
+    /// Do not count by a query what can be read at the end
+    #[arg(long)]
+    pub(super) no_count: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) fn device_name(number: u32) -> String {
+    format!("bench-{number:07}")
+}
