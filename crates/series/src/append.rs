@@ -8,7 +8,7 @@ use crate::error::SeriesError;
 use crate::handle::Series;
 use crate::lock::lock;
 use crate::partitioning::partition_of;
-use crate::point::{DeviceNo, Point, RowBatch, RowPoints};
+use crate::point::{DeviceNo, Point};
 use crate::shared::{DurableCallback, SeriesShared};
 
 /// Identifies the sync that makes submitted rows durable.
@@ -46,61 +46,14 @@ impl Series {
         Ok(self.ticket())
     }
 
-    /// Appends rows in their order per device, with one lock per partition. If a row is rejected,
-    /// [`RowsError`] identifies it; the other rows are appended.
-    pub fn append_rows(&self, rows: &RowBatch) -> Result<(), RowsError> {
-        let result = self.submit_rows(rows);
-        let (Ok(ticket) | Err(RowsError { ticket, .. })) = result;
-        self.wait_until_durable(ticket).map_err(|error| RowsError {
-            first: (0, error),
-            refused: rows.len(),
-            ticket,
-        })?;
-        result.map(|_| ())
-    }
-
-    /// Like [`append_rows`](Self::append_rows), without waiting for a sync.
-    pub fn submit_rows(&self, rows: &RowBatch) -> Result<SyncTicket, RowsError> {
-        let (mut first, mut count): (Option<(usize, SeriesError)>, usize) = (None, 0);
-        let row = |at: usize| {
-            let row = &rows.rows()[at];
-            (row.device, row.ts_ms, rows.points_of(row))
-        };
-        self.submit_each(rows.len(), row, &mut |at, error| {
-            count += 1;
-            if first.as_ref().is_none_or(|(first, _)| at < *first) {
-                first = Some((at, error));
-            }
-        });
-        let ticket = self.ticket();
-        match first {
-            None => Ok(ticket),
-            Some(first) => Err(RowsError {
-                first,
-                refused: count,
-                ticket,
-            }),
-        }
-    }
-
-    /// Like [`submit_rows`](Self::submit_rows), for `count` rows stored elsewhere. Reports the rejected rows,
-    /// in any order.
+    /// Appends `count` rows in their order per device, with one lock per partition, without waiting for a sync. Reports the
+    /// rejected rows, in any order; the other rows are appended.
     pub fn submit_row_refs<'r, 'p: 'r>(
         &self,
         count: usize,
         row: impl Fn(usize) -> (DeviceNo, i64, &'r [Point<'p>]),
         refused: &mut dyn FnMut(usize, SeriesError),
     ) -> SyncTicket {
-        self.submit_each(count, row, refused);
-        self.ticket()
-    }
-
-    fn submit_each<P: RowPoints>(
-        &self,
-        count: usize,
-        row: impl Fn(usize) -> (DeviceNo, i64, P),
-        refused: &mut dyn FnMut(usize, SeriesError),
-    ) {
         let shared = self.shared();
         let there = (0..count).fold(0_u32, |there, at| there | 1 << partition_of(row(at).0));
         for (index, cell) in shared.partitions.iter().enumerate() {
@@ -123,6 +76,7 @@ impl Series {
                 }
             }
         }
+        self.ticket()
     }
 
     #[inline]
@@ -181,27 +135,11 @@ impl Series {
         }
     }
 
-    /// Whether [`wait_until_durable`](Self::wait_until_durable) would return immediately.
-    pub fn is_durable(&self, ticket: SyncTicket) -> bool {
-        ticket.0 == 0 || lock(&self.shared().syncs).done >= ticket.0
-    }
-
     /// Forces all rows appended so far to disk, whatever the policy.
     pub fn sync(&self) -> Result<(), SeriesError> {
         let begun = self.shared().syncs_begun.load(Ordering::SeqCst);
         self.wait_until_durable(SyncTicket(begun + 1))
     }
-}
-
-/// Rows of a batch that were rejected; all others were appended.
-#[derive(Debug, thiserror::Error)]
-#[error("row {} of a batch was refused: {} ({refused} in all)", first.0, first.1)]
-pub struct RowsError {
-    /// Index of the first rejected row in the batch, and the reason.
-    pub first: (usize, SeriesError),
-    pub refused: usize,
-    /// Ticket of the appended rows.
-    pub ticket: SyncTicket,
 }
 
 /// Clones an error that rejects every row, once per row.

@@ -196,11 +196,6 @@ impl Series {
         self.shared().keys.name(key)
     }
 
-    /// All existing keys have numbers below this.
-    pub fn key_count(&self) -> u32 {
-        self.shared().keys.len()
-    }
-
     /// Passes the latest value of each key that has one, or of the given keys, in no particular order.
     pub fn latest(
         &self,
@@ -253,13 +248,9 @@ impl Series {
         query::aggregate(self.shared(), devices, keys, intervals, each)
     }
 
-    /// Deletes all rows of these devices. Rows may be appended again, but device numbers must not be reused.
-    pub fn delete_devices(&self, devices: &[DeviceNo]) -> Result<(), SeriesError> {
-        self.delete(devices, None, i64::MIN, i64::MAX)
-    }
-
+    /// Deletes all rows of a device. Rows may be appended again, but device numbers must not be reused.
     pub fn delete_device(&self, device: DeviceNo) -> Result<(), SeriesError> {
-        self.delete_devices(&[device])
+        self.delete_range(device, None, i64::MIN, i64::MAX)
     }
 
     /// Deletes the values of the given keys, or of all keys, in [`from_ms`, `to_ms`).
@@ -270,51 +261,29 @@ impl Series {
         from_ms: i64,
         to_ms: i64,
     ) -> Result<(), SeriesError> {
-        self.delete(&[device], keys, from_ms, to_ms)
-    }
-
-    fn delete(
-        &self,
-        devices: &[DeviceNo],
-        keys: Option<&[KeyId]>,
-        from_ms: i64,
-        to_ms: i64,
-    ) -> Result<(), SeriesError> {
         let shared = self.shared();
         if shared.is_closing.load(Ordering::Acquire) {
             return Err(SeriesError::Closed);
         }
         let mut file = lock(&shared.deletions);
-        for (partition, cell) in shared.partitions.iter().enumerate() {
-            let of_part = devices
-                .iter()
-                .filter(|device| partition_of(**device) == partition);
-            if of_part.clone().next().is_none() {
-                continue;
-            }
-            // Held until the deletion is recorded, so that each row is clearly before or after it.
-            let mut part = lock(&cell.partition);
-            let deletion = |device: DeviceNo, key| Deletion {
-                number: 0,
-                device: device.0,
-                key,
-                from_ms,
-                to_ms,
-                lsn: part.active.next_lsn - 1,
-            };
-            let mut deletions: Vec<Deletion> = Vec::new();
-            for &device in of_part {
-                match keys {
-                    None => deletions.push(deletion(device, None)),
-                    Some(keys) => {
-                        deletions.extend(keys.iter().map(|key| deletion(device, Some(*key))))
-                    }
-                }
-            }
-            file.add(&mut deletions)?;
-            shared.marks.set_deletions(file.next_number, file.is_synced);
-            part.delete(shared, &deletions);
-        }
+        // Held until the deletion is recorded, so that each row is clearly before or after it.
+        let mut part = lock(&shared.partitions[partition_of(device)].partition);
+        let lsn = part.active.next_lsn - 1;
+        let deletion = |key| Deletion {
+            number: 0,
+            device: device.0,
+            key,
+            from_ms,
+            to_ms,
+            lsn,
+        };
+        let mut deletions: Vec<Deletion> = match keys {
+            None => vec![deletion(None)],
+            Some(keys) => keys.iter().map(|key| deletion(Some(*key))).collect(),
+        };
+        file.add(&mut deletions)?;
+        shared.marks.set_deletions(file.next_number, file.is_synced);
+        part.delete(shared, &deletions);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ mod tools;
 mod verifier;
 mod wal;
 
-pub use append::{RowsError, SyncTicket};
+pub use append::SyncTicket;
 pub use config::{
     DownsamplingTier, Fsync, ParseFsyncError, PolicyAssignment, PolicyResolver, RetentionPolicy,
     SeriesConfig,
@@ -72,9 +72,7 @@ pub use config::{
 pub use error::{SeriesError, SeriesOpenError};
 pub use handle::{Series, SeriesHealth, SeriesOpenReport, SeriesStats};
 pub use partitioning::{PARTITION_COUNT, partition_of};
-pub use point::{
-    DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, PointValue, RowBatch, SeriesRow,
-};
+pub use point::{DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, PointValue, SeriesRow};
 pub use query::{RangeQuery, RowOrder};
 pub use shared::DurableCallback;
 pub use summary::{Aggregate, IntervalSummary, Intervals, MAX_INTERVALS, NumericSum, NumericValue};

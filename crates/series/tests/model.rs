@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use common::{Random, StoredValue, config, number_from, stored_value};
+use common::{Random, StoredValue, append_rows, config, number_from, stored_value};
 use series::{
-    Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RowBatch, RowOrder,
-    Series,
+    Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RowOrder, Series,
 };
 
 const KEYS: u32 = 6;
@@ -113,12 +112,9 @@ impl Script {
             3..6 => series.flush().unwrap(),
             6 | 7 => series.compact().unwrap(),
             8..200 => {
-                let mut rows = RowBatch::new();
-                for _ in 0..self.random.below(20) {
-                    let (device, ts_ms, points) = self.row();
-                    rows.push(device, ts_ms, &points).unwrap();
-                }
-                series.append_rows(&rows).unwrap();
+                let count = self.random.below(20);
+                let rows: Vec<_> = (0..count).map(|_| self.row()).collect();
+                append_rows(series, &rows);
             }
             _ => {
                 let (device, ts_ms, points) = self.row();

@@ -6,10 +6,10 @@ mod common;
 
 use std::ops::ControlFlow;
 
-use common::{StoredValue, stored_value};
+use common::{StoredValue, append_rows, stored_value};
 use series::{
     Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RetentionPolicy,
-    RowBatch, RowOrder, Series, SeriesConfig, SeriesError,
+    RowOrder, Series, SeriesConfig, SeriesError,
 };
 
 /// Keeps all rows, so that their times do not depend on the clock.
@@ -109,15 +109,14 @@ fn intervals_are_aggregated() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), config()).unwrap();
     let key = series.get_or_create_key("power").unwrap();
-    let mut rows = RowBatch::new();
+    let mut rows = Vec::new();
     for device in 0..20_u32 {
         for minute in 0..120_i64 {
             let value = PointValue::Int(minute + i64::from(device));
-            rows.push(DeviceNo(device), minute * 60_000, &[point(key, value)])
-                .unwrap();
+            rows.push((DeviceNo(device), minute * 60_000, vec![point(key, value)]));
         }
     }
-    series.append_rows(&rows).unwrap();
+    append_rows(&series, &rows);
     let intervals = Intervals {
         from_ms: 0,
         to_ms: 7_200_000,

@@ -15,7 +15,7 @@ use disk::varint;
 
 use crate::cell;
 use crate::encoding_hint::EncodingHint;
-use crate::point::{KeyId, OwnedValue, RowPoints};
+use crate::point::{KeyId, OwnedValue, Point};
 use crate::text_dictionary::TextDictionary;
 
 pub(crate) use chunk::{ChunkPool, DeviceRows, RowChunk};
@@ -211,12 +211,15 @@ impl Memtable {
 
     /// The shape of this row, if the device's previous row had the same keys.
     #[inline]
-    pub(crate) fn last_shape_if_same(&self, slot: u32, points: impl RowPoints) -> Option<u32> {
+    pub(crate) fn last_shape_if_same(&self, slot: u32, points: &[Point<'_>]) -> Option<u32> {
         // A device without rows has an arbitrary shape.
         let shape = self.at(slot).shape;
         let keys = &self.shapes.get(shape as usize)?.keys;
-        let is_it =
-            keys.len() == points.len() && (0..keys.len()).all(|at| keys[at] == points.get(at).key);
+        let is_it = keys.len() == points.len()
+            && keys
+                .iter()
+                .zip(points)
+                .all(|(key, point)| *key == point.key);
         is_it.then_some(shape)
     }
 
@@ -418,7 +421,7 @@ impl Memtable {
 mod tests {
     use super::*;
     use crate::lock::lock;
-    use crate::point::{Point, PointValue};
+    use crate::point::PointValue;
 
     fn append(table: &mut Memtable, device: u32, ts_ms: i64, points: &[Point<'_>]) {
         let slot = table.slot_or_insert(device, device);

@@ -15,7 +15,7 @@ use crate::deletions::Deletion;
 use crate::error::SeriesError;
 use crate::memtable::Memtable;
 use crate::partitioning::index_in_partition;
-use crate::point::{DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, RowPoints};
+use crate::point::{DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point};
 use crate::shared::{SeriesShared, increment};
 use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD};
 use crate::wal::{BlockWriter, max_shape_bytes};
@@ -27,10 +27,10 @@ impl Partition {
         shared: &SeriesShared,
         device: DeviceNo,
         ts_ms: i64,
-        points: impl RowPoints,
+        points: &[Point<'_>],
     ) -> Result<(), SeriesError> {
         let len = points.len();
-        let texts: usize = (0..len).map(|at| points.get(at).value.text_len()).sum();
+        let texts: usize = points.iter().map(|point| point.value.text_len()).sum();
         let room = RECORD_HEAD + 25 + len * MAX_CELL_BYTES + texts;
         if room > MAX_ROW_BYTES || len > MAX_POINTS || len == 0 {
             return Err(row_size_error(len, room));
@@ -73,8 +73,8 @@ impl Partition {
         at = varint::write(record, at, u64::from(shape));
         at = varint::write(record, at, varint::zigzag(ts_ms - lane.last_ts));
         let values = at;
-        for (place, hint) in known.hints.iter_mut().enumerate() {
-            at = cell::write(record, at, points.get(place).value, hint, words);
+        for (point, hint) in points.iter().zip(&mut known.hints) {
+            at = cell::write(record, at, point.value, hint, words);
         }
         for &word in &words.undefined {
             lane.put_word(word, words.get(word));
@@ -101,9 +101,9 @@ impl Partition {
     fn find_or_insert_shape(
         &mut self,
         shared: &SeriesShared,
-        points: impl RowPoints,
+        points: &[Point<'_>],
     ) -> Result<Option<u32>, SeriesError> {
-        let keys: Arc<[KeyId]> = (0..points.len()).map(|at| points.get(at).key).collect();
+        let keys: Arc<[KeyId]> = points.iter().map(|point| point.key).collect();
         if let Some(shape) = self.active.find_shape(&keys) {
             return Ok(Some(shape));
         }
@@ -125,17 +125,16 @@ impl Partition {
         shared: &SeriesShared,
         device: DeviceNo,
         ts_ms: i64,
-        points: impl RowPoints,
+        points: &[Point<'_>],
     ) -> Result<(), SeriesError> {
         let mut distinct: Vec<Point<'_>> = Vec::with_capacity(points.len());
-        for at in 0..points.len() {
-            let point = points.get(at);
+        for point in points {
             match distinct.iter_mut().find(|known| known.key == point.key) {
-                Some(known) => *known = point,
-                None => distinct.push(point),
+                Some(known) => *known = *point,
+                None => distinct.push(*point),
             }
         }
-        self.append(shared, device, ts_ms, &distinct[..])
+        self.append(shared, device, ts_ms, &distinct)
     }
 
     #[cold]

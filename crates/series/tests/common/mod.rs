@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use series::{PointValue, RetentionPolicy, SeriesConfig};
+use series::{DeviceNo, Point, PointValue, RetentionPolicy, Series, SeriesConfig};
 
 /// Small limits, so that flushes and merges are frequent; nothing depends on the clock.
 pub(crate) fn config() -> SeriesConfig {
@@ -24,6 +24,14 @@ pub(crate) fn config() -> SeriesConfig {
         },
         ..SeriesConfig::default()
     }
+}
+
+/// Appends rows together, all of which must be accepted.
+pub(crate) fn append_rows(series: &Series, rows: &[(DeviceNo, i64, Vec<Point<'_>>)]) {
+    let row = |at: usize| (rows[at].0, rows[at].1, &rows[at].2[..]);
+    let refused = &mut |at, error| panic!("row {at}: {error}");
+    let ticket = series.submit_row_refs(rows.len(), row, refused);
+    series.wait_until_durable(ticket).unwrap();
 }
 
 pub(crate) fn number_from(variable: &str) -> Option<u64> {
