@@ -51,7 +51,7 @@ pub fn write_checked_line(dir: &Path, name: &str, line: &str) -> io::Result<()> 
     debug_assert!(!line.contains('\n'), "the text must be one line");
     let mut text = format!("{line}\n");
     text.push_str(&crc_line(text.as_bytes()));
-    crate::replace_file(dir, name, text.as_bytes())
+    crate::directory::replace_file(dir, name, text.as_bytes())
 }
 
 #[cfg(test)]
