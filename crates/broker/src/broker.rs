@@ -10,24 +10,25 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use store::Store;
 
-use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig};
+use crate::config::{
+    BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig, MAX_SHARDS,
+};
 use crate::core::directory::NodeDirectory;
+use crate::core::node::{NodeListener, NodeState};
 use crate::core::recovery::recover_from_store;
-use crate::core::shard::{NodeListener, NodeState};
 use crate::events::EventStream;
 use crate::handle::BrokerHandle;
-use crate::handle::queues::{PendingStoreRead, StoreReader};
 use crate::hooks::{HookChain, HooksFactory};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
+use crate::net::clock::NodeClock;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
-use crate::net::shard_thread::{self, NodeClock, ShardRecovery, ShardSetup};
+use crate::net::shard_thread::{self, ShardRecovery, ShardSetup};
+use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, TlsError};
 use scram::{DecoyCredentials, ScramCredential};
 
-/// Largest number of shards: filters carry sets of shards with this many bits.
-pub const MAX_SHARDS: usize = 64;
 /// Iterations of a credential made by `tidegate password`; the decoy for unknown users takes as long.
 const DEFAULT_CREDENTIAL_ITERATIONS: u32 = 15_000;
 

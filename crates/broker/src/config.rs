@@ -6,6 +6,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Largest number of shards: filters carry sets of shards with this many bits.
+pub const MAX_SHARDS: usize = 64;
+
 /// The whole configuration of a broker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BrokerConfig {
@@ -30,7 +33,7 @@ impl BrokerConfig {
         match self.shards {
             0 => std::thread::available_parallelism()
                 .map_or(1, usize::from)
-                .min(crate::broker::MAX_SHARDS),
+                .min(MAX_SHARDS),
             given => given,
         }
     }

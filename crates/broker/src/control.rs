@@ -1,8 +1,13 @@
 //! Requests of the control plane to a running broker other than inspection (see [`crate::info`]), and the events it
 //! receives. Plain data; [`crate::BrokerHandle`] executes the requests.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::Serialize;
+
+/// A shard that has not answered within this time counts as stalled.
+pub(crate) const SHARD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message published in the broker's own name. It is routed like any other; no authorization applies.
 #[derive(Debug, Clone, Default)]

@@ -3,7 +3,7 @@
 
 mod listeners;
 mod operations;
-pub(crate) mod queues;
+mod queues;
 mod retained;
 
 use std::collections::BTreeMap;
@@ -13,23 +13,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use crate::control::SHARD_RESPONSE_TIMEOUT;
 use crate::core::inspection::{
     OldestQueuedScan, ScanStep, SessionRowScan, ShardScan, TopicScan, client_info,
 };
-use crate::core::shard::{NodeState, Shard};
+use crate::core::node::NodeState;
+use crate::core::shard::Shard;
 use crate::info::{
     ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
     SubscriptionInfo, TopicInfo,
 };
 use crate::metrics;
+use crate::net::clock::NodeClock;
 use crate::net::inbox::{InboxItem, ShardInbox};
 use crate::net::listener::ListenerContext;
-use crate::net::shard_thread::NodeClock;
+use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
-use queues::{PendingStoreRead, StoreReader};
 
-/// A shard that has not answered within this time counts as stalled.
-const SHARD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]

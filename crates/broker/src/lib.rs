@@ -17,7 +17,8 @@ pub mod metrics;
 mod net;
 mod sys_topics;
 
-pub use broker::{Broker, MAX_SHARDS, StartError};
+pub use broker::{Broker, StartError};
+pub use config::MAX_SHARDS;
 pub use handle::{BrokerHandle, NotReadyReason};
 pub use net::listener::open_unix;
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};

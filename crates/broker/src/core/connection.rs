@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::derived_messages::PublisherWait;
+use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;

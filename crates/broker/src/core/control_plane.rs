@@ -5,7 +5,7 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, Subscripti
 
 use super::ack_watchers::AckCallback;
 use super::connection::CloseReason;
-use super::delivery::Dispatch;
+use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
 use super::message::{MessageView, NEVER_MS, expiry_time_ms};
 use super::outbox::SHARE_FROM_BYTES;
@@ -21,17 +21,6 @@ use crate::hooks::{Client, PacketFacts};
 const CONNECTIONS_PER_STEP: usize = 4096;
 /// Connections closed in one turn.
 const CLOSES_PER_STEP: usize = 256;
-
-/// Bound on responses that wait at once. The control plane sends few requests at a time, but a hanging store may delay
-/// their answers.
-const MAX_PENDING_RESPONSES: usize = 4096;
-
-/// A response to the control plane that waits for the log of this turn, and for other shards to confirm announcements.
-pub(crate) struct PendingResponse {
-    turn: u64,
-    sequence: u64,
-    respond: Box<dyn FnOnce() + Send>,
-}
 
 /// The publisher names that hooks and queue listings show. Empty for the broker itself.
 #[derive(Debug, Clone, Default)]
@@ -361,7 +350,7 @@ impl Shard {
 
     /// Sends a response once the records of this turn are in the log and the other shards have confirmed `sequence`.
     pub(crate) fn respond_when_durable(&mut self, sequence: u64, answer: Box<dyn FnOnce() + Send>) {
-        if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
+        if self.pending_responses.is_full() {
             // Dropping it tells the caller that there is no answer.
             return;
         }
@@ -369,11 +358,7 @@ impl Shard {
         let turn = journal
             .filter(|journal| journal.has_pending_records())
             .map_or(0, |journal| journal.turn());
-        self.pending_responses.push(PendingResponse {
-            turn,
-            sequence,
-            respond: answer,
-        });
+        self.pending_responses.push(turn, sequence, answer);
         self.send_ready_responses();
     }
 
@@ -386,12 +371,8 @@ impl Shard {
         let journal = self.delivery.journal.as_ref();
         let complete = journal.map_or(u64::MAX, |journal| journal.last_complete_turn());
         let links = &self.shard_queues;
-        let done = |response: &mut PendingResponse| {
-            response.turn <= complete && links.is_applied_by_all(response.sequence)
-        };
-        for response in self.pending_responses.extract_if(.., done) {
-            (response.respond)();
-        }
+        self.pending_responses
+            .send_ready(complete, |sequence| links.is_applied_by_all(sequence));
     }
 
     /// Closes the connection of a client with a reason; its session continues as after any other close.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::ack_watchers::AckWatchers;
 use super::connection::{CloseReason, Connection, ConnectionPhase};
+use super::dispatch::Dispatch;
 use super::encoding::PublishEnvelope;
 use super::journal::ShardJournal;
 use super::message::{Message, MessageView};
@@ -56,54 +57,6 @@ pub(crate) struct Delivery {
     sample_in: u32,
     /// Number of the message received last, see [`MessageView::number`].
     last_message_number: u32,
-}
-
-/// One message on its way to any number of sessions, with the data they share.
-pub(crate) struct Dispatch<'a> {
-    pub(crate) view: MessageView<'a>,
-    /// The publisher's session, if it is on this shard.
-    pub(crate) origin: Option<u32>,
-    /// Created for the first session that has to keep the message, shared by all.
-    message: Option<Rc<Message>>,
-    /// A large payload, shared by all.
-    payload: Option<bytes::Bytes>,
-    /// The message must not reach any subscriber twice, even after a crash: it is QoS 2 and its publisher repeats it
-    /// then.
-    pub(super) is_exactly_once: bool,
-    /// The message is in the journal; each further session only adds a reference.
-    pub(super) is_journaled: bool,
-    /// Whether more than one session receives it, so that encoding it once saves work.
-    has_many_sessions: bool,
-    /// The QoS 0 packet as encoded for the last subscriber, and its form (version 5 or not, retain flag).
-    template: Vec<u8>,
-    template_form: Option<(bool, bool)>,
-}
-
-impl<'a> Dispatch<'a> {
-    pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
-        Self {
-            view,
-            origin,
-            message: None,
-            payload: view.shared_payload.cloned(),
-            is_exactly_once: false,
-            is_journaled: false,
-            has_many_sessions: false,
-            template: Vec::new(),
-            template_form: None,
-        }
-    }
-
-    /// Reuses `scratch` for the packet that many sessions get, to avoid an allocation; see [`Dispatch::into_scratch`].
-    pub(crate) fn for_many_sessions(mut self, scratch: &mut Vec<u8>) -> Self {
-        self.has_many_sessions = true;
-        self.template = std::mem::take(scratch);
-        self
-    }
-
-    pub(crate) fn into_scratch(self) -> Vec<u8> {
-        self.template
-    }
 }
 
 /// Fills in the publisher of a message, which is known by its session alone until its names are needed.

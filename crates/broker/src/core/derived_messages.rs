@@ -5,76 +5,21 @@
 //! that rules that answer each other terminate, however they branch. The publisher of the first message is answered
 //! when the last one is published, and is not read until then.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use mqtt::{PacketType, QoS, ReasonCode};
 
+use super::derived_queue::{DerivedBatch, DerivedBudget};
 use super::message::{MessageView, expiry_time_ms};
 use super::shard::Shard;
-use crate::hooks::{
-    BackpressureCheck, MessageDraftView, MessageOrigin, OutgoingMessages, OutgoingPosition,
-};
+use crate::hooks::{MessageDraftView, MessageOrigin, OutgoingMessages, OutgoingPosition};
 use crate::metrics::Metric;
 
 /// Derived messages that are published in the turn of the message they derive from.
 const MAX_DERIVED_IN_FIRST_TURN: usize = 32;
 /// Bytes of derived messages that may wait on a shard.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-
-/// The budget for all messages that derive from one message. Only its shard uses it; it moves with the connection.
-pub(crate) struct DerivedBudget {
-    messages: AtomicU64,
-    /// Time spent on them in later turns.
-    time_spent_us: AtomicU64,
-    /// The connection that published the original message, and its serial.
-    publisher: Option<(u32, u32)>,
-}
-
-struct DerivedBatch {
-    outgoing: OutgoingMessages,
-    /// The next message to publish.
-    next: OutgoingPosition,
-    budget: Arc<DerivedBudget>,
-}
-
-#[derive(Default)]
-pub(crate) struct DerivedMessages {
-    waiting: VecDeque<DerivedBatch>,
-    waiting_bytes: usize,
-    /// The budget of the message being published.
-    current: Option<Arc<DerivedBudget>>,
-    /// The budget of the message published last, if messages derived from it are still pending.
-    pub(crate) unfinished_budget: Option<Arc<DerivedBudget>>,
-}
-
-/// What a connection waits for after publishing. Other connections of its shard do not wait.
-#[derive(Default)]
-pub(crate) struct PublisherWait {
-    /// Messages that derive from its last one are still pending.
-    derived_budget: Option<Arc<DerivedBudget>>,
-    /// The answer to the last message.
-    pending_ack: Option<(PacketType, u16, ReasonCode)>,
-    backpressure: Option<BackpressureCheck>,
-}
-
-impl DerivedMessages {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    pub(crate) fn is_publishing(&self) -> bool {
-        self.current.is_some()
-    }
-
-    /// Discards the message in progress after a panic.
-    pub(crate) fn reset_after_panic(&mut self) {
-        self.current = None;
-        let sizes = self.waiting.iter().map(|batch| batch.outgoing.size());
-        self.waiting_bytes = sizes.sum();
-    }
-}
 
 impl Shard {
     /// Takes the messages that hooks requested because of a message of this connection, or of events, and publishes the

@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use mqtt::QoS;
 use store::{QueueFetch, StateKind, StoreBatch};
 
-use super::delivery::Dispatch;
+use super::dispatch::Dispatch;
 use super::message::MessageView;
 use super::records;
 

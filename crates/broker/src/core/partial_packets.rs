@@ -7,32 +7,6 @@ use super::connection::{CloseReason, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use crate::metrics::Metric;
 
-/// Bytes that connections of a shard keep of packets that are incomplete or may not be processed yet.
-#[derive(Debug, Default)]
-pub(crate) struct PartialPacketBudget {
-    total: usize,
-    by_listener: Vec<usize>,
-}
-
-impl PartialPacketBudget {
-    pub(crate) fn new(listeners: usize) -> Self {
-        Self {
-            total: 0,
-            by_listener: vec![0; listeners],
-        }
-    }
-
-    pub(crate) fn total(&self) -> usize {
-        self.total
-    }
-
-    fn replace_bytes(&mut self, listener: u16, from: usize, to: usize) {
-        self.total = self.total + to - from;
-        let of_listener = &mut self.by_listener[usize::from(listener)];
-        *of_listener = *of_listener + to - from;
-    }
-}
-
 impl Shard {
     /// Updates the bytes that a connection keeps. A connection whose bytes have grown beyond the room available is
     /// closed.
@@ -63,7 +37,7 @@ impl Shard {
             own => own as usize,
         };
         let budget = &self.packet_budget;
-        if budget.total <= of_node && budget.by_listener[usize::from(listener)] <= of_listener {
+        if budget.total() <= of_node && budget.of_listener(listener) <= of_listener {
             return ConnectionAction::Continue;
         }
         self.metrics().inc(Metric::PartialPacketsOverBudget);

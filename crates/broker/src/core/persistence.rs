@@ -7,8 +7,9 @@ use std::sync::Arc;
 use store::{QueuePage, QueueSummary, StateKind, StoreBatch};
 
 use super::connection::ConnectionPhase;
-use super::delivery::{Delivery, Dispatch};
+use super::delivery::Delivery;
 use super::directory::{NodeDirectory, SessionClaim};
+use super::dispatch::Dispatch;
 use super::journal::{ShardJournal, ShardLink, TurnEnd};
 use super::message::{Message, MessageView};
 use super::records::{self, SessionRecord};

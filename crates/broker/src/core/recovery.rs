@@ -6,9 +6,9 @@ use hashbrown::HashMap;
 use store::{StateKind, Store};
 
 use super::journal::ShardLink;
+use super::node::NodeState;
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::records;
-use super::shard::NodeState;
 
 /// The state recovered for one shard.
 #[derive(Default)]

@@ -1,6 +1,7 @@
 //! Routing from a topic to its receivers: subscribers of this shard, other shards, and one member of each group.
 
-use super::delivery::{Delivery, Dispatch, with_publisher};
+use super::delivery::{Delivery, with_publisher};
+use super::dispatch::Dispatch;
 use super::message::MessageView;
 use super::session::SessionMessage;
 use super::shard::Shard;

@@ -5,7 +5,8 @@ use mqtt::{QoS, ReasonCode};
 use std::rc::Rc;
 
 use super::connection::CloseReason;
-use super::delivery::{Delivery, Dispatch, hook_client, shared_dispatch_message, with_publisher};
+use super::delivery::{Delivery, hook_client, shared_dispatch_message, with_publisher};
+use super::dispatch::Dispatch;
 use super::message::MessageView;
 use super::records;
 use super::session::{QueueLimits, QueueRoom, QueueSize, Session, SessionMessage};

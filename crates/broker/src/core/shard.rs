@@ -8,60 +8,32 @@ use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
 use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase, NO_SESSION};
-use super::control_plane::PendingResponse;
 use super::delivery::Delivery;
-use super::derived_messages::DerivedMessages;
-use super::directory::NodeDirectory;
-use super::partial_packets::PartialPacketBudget;
-use super::retained_store::RetainedStore;
+use super::derived_queue::DerivedMessages;
+use super::node::NodeState;
+use super::partial_packet_budget::PartialPacketBudget;
+use super::pending_responses::PendingResponses;
+use super::pending_suback::PendingSubAck;
 use super::shard_messages::ShardMessageQueues;
-use super::shared_backlog::SharedBacklog;
-use super::subscribe::PendingSubAck;
+use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
 use super::timers::{Timer, TimerTable, TimerWheel};
-use crate::config::{BrokerLimits, ListenerConfig};
-use crate::events::EventStream;
+use crate::config::BrokerLimits;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use crate::metrics::{Metric, ShardMetrics};
-use scram::{DecoyCredentials, ScramCredential};
+use scram::ScramCredential;
 use store::QueuePage;
-
-/// A listener as seen by all shards.
-pub(crate) struct NodeListener {
-    pub(crate) config: ListenerConfig,
-    pub(crate) connections: AtomicU64,
-    /// Whether the listener accepts new connections.
-    pub(crate) is_running: AtomicBool,
-}
 
 /// Checks a password against a credential outside the shard's thread, because the check takes milliseconds by design.
 pub(crate) type PasswordChecker = Box<dyn Fn(ScramCredential, Vec<u8>) -> Authentication>;
 
 /// Longest single pause of a client. If its rate requires a longer pause, it pauses again.
 const MAX_PAUSE_MS: u64 = 10_000;
-
-/// State shared by all shards of a node.
-pub(crate) struct NodeState {
-    /// The limits at the start of the node; each shard has its own current copy.
-    pub(crate) limits: Arc<BrokerLimits>,
-    /// The current value of the limit, which is checked before a connection is assigned to a shard.
-    pub(crate) max_connections: AtomicU32,
-    pub(crate) listeners: Vec<NodeListener>,
-    pub(crate) users: HashMap<String, ScramCredential, RandomState>,
-    pub(crate) decoy: DecoyCredentials,
-    pub(crate) directory: NodeDirectory,
-    pub(crate) retained: Arc<RetainedStore>,
-    pub(crate) server_reference: Option<String>,
-    pub(crate) metrics: Vec<Arc<ShardMetrics>>,
-    pub(crate) started_ms: u64,
-    pub(crate) events: EventStream,
-}
 
 /// What the owner of a connection's socket does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +50,21 @@ pub(crate) enum ConnectionAction {
     Close,
 }
 
+/// The state of one shard, without sockets and without a clock. Its owner is `net`, or a test.
+///
+/// The owner calls [`set_now`](Shard::set_now) before anything else in a turn, then any of these:
+/// - [`open_connection`](Shard::open_connection) registers an accepted socket and returns its index.
+///   [`receive`](Shard::receive) takes the bytes of that socket and returns what its owner does next: see
+///   [`ConnectionAction`]. [`connection_lost`](Shard::connection_lost) reports a socket that has ended, and
+///   [`remove_connection`](Shard::remove_connection) releases the index when nothing uses it any more.
+/// - [`handle_shard_messages`](Shard::handle_shard_messages) takes the messages of another shard.
+/// - `handle_turn_logged`, `handle_turn_settled` and `handle_fetched_page` report the progress of the store.
+/// - [`tick`](Shard::tick) runs the timers; it is due every `TICK_MS`.
+///
+/// After each call the owner calls [`close_pending_connections`](Shard::close_pending_connections) and
+/// [`poll_hooks`](Shard::poll_hooks), and starts `started_authentications`. Once a turn it ends the turn with `end_turn`,
+/// sends `shard_queues` to the other shards, writes the outboxes of the connections in `delivery.dirty`, and calls
+/// [`resume`](Shard::resume) for those in `to_wake`.
 pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,
@@ -90,13 +77,13 @@ pub(crate) struct Shard {
     /// Pages of the durable shard links that were pending when the node died; read at start.
     pub(crate) link_pages: Vec<QueuePage>,
     /// Messages of ended sessions, to be redistributed to other members of their groups.
-    pub(crate) shared_backlogs: VecDeque<SharedBacklog>,
+    pub(crate) shared_backlogs: SharedBacklogs,
     pub(crate) timer_wheel: TimerWheel,
     pub(crate) timers: TimerTable,
     /// Session indices of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
     pub(crate) pending_subacks: VecDeque<PendingSubAck>,
-    pub(crate) pending_responses: Vec<PendingResponse>,
+    pub(crate) pending_responses: PendingResponses,
     pub(crate) check_password: PasswordChecker,
     /// Authentications started during the current call; the owner of the sockets awaits them.
     pub(crate) started_authentications: Vec<(u32, u32, Authentication)>,
@@ -142,12 +129,12 @@ impl Shard {
             limits: node.limits.clone(),
             shard_queues: ShardMessageQueues::new(id, shards),
             link_pages: Vec::new(),
-            shared_backlogs: VecDeque::new(),
+            shared_backlogs: SharedBacklogs::default(),
             timer_wheel: TimerWheel::new(now_ms),
             timers: TimerTable::default(),
             by_client_id: HashMap::default(),
             pending_subacks: VecDeque::new(),
-            pending_responses: Vec::new(),
+            pending_responses: PendingResponses::default(),
             check_password,
             started_authentications: Vec::new(),
             to_wake: Vec::new(),

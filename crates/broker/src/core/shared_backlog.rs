@@ -1,41 +1,60 @@
-//! Redistributes the stored messages of a shared subscription member whose session has ended. They are read page by
-//! page and passed on to the other members [MQTT 4.8.2]. A shard processes one backlog at a time, so that other work
-//! does not wait for it.
-//!
-//! The store does not record by which subscription a message came. A message that can only have come by one shared
-//! subscription is passed on; a message that may be meant for the session alone ends with it.
+//! The messages that an ended session leaves to the other members of its shared subscriptions.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use mqtt::QoS;
-use store::{QueueEntry, QueuePage};
-
-use super::delivery::Delivery;
-use super::records;
-use super::session::{QueueSize, SessionMessage};
-use super::shard::Shard;
-use super::shared_subscription::SubscriptionGroup;
-use super::subscriber_list::{GroupId, NO_GROUP};
-use crate::hooks::DropReason;
-
-/// Bound on the backlogs waiting, and on the filters of one; anything beyond is not passed on.
+/// Bound on the backlogs of a shard; anything beyond is not passed on.
 const MAX_SHARED_BACKLOGS: usize = 10_000;
-const MAX_FILTERS: usize = 256;
 
+/// The backlogs that a shard redistributes, one at a time: the *current* one is the oldest.
+///
+/// [`push`](Self::push) queues a backlog and returns whether it became the current one. Its stored messages arrive page by
+/// page: [`take_current`](Self::take_current) returns the backlog that a page belongs to, and the caller
+/// [puts it back](Self::put_back) unless the page was the last one. Then [`current`](Self::current) is the one whose
+/// next page is to be read.
+#[derive(Default)]
+pub(crate) struct SharedBacklogs(VecDeque<SharedBacklog>);
+
+impl SharedBacklogs {
+    pub(super) fn has_room(&self) -> bool {
+        self.0.len() < MAX_SHARED_BACKLOGS
+    }
+
+    pub(super) fn push(&mut self, backlog: SharedBacklog) -> bool {
+        self.0.push_back(backlog);
+        self.0.len() == 1
+    }
+
+    /// Takes the current backlog if it is the one of this stored session.
+    pub(super) fn take_current(&mut self, store_number: u64) -> Option<SharedBacklog> {
+        self.0
+            .pop_front_if(|backlog| backlog.store_number == store_number)
+    }
+
+    pub(super) fn put_back(&mut self, backlog: SharedBacklog) {
+        self.0.push_front(backlog);
+    }
+
+    pub(super) fn current(&self) -> Option<&SharedBacklog> {
+        self.0.front()
+    }
+}
+
+/// The stored messages of a member whose session has ended.
 pub(crate) struct SharedBacklog {
     /// The number under which the session was stored.
-    store_number: u64,
+    pub(super) store_number: u64,
     /// Messages before this number have been processed.
-    from_seq: u64,
+    pub(super) from_seq: u64,
     /// Filters and names of groups that have other members.
-    shared_filters: Vec<(Rc<str>, Rc<str>)>,
+    pub(super) shared_filters: Vec<(Rc<str>, Rc<str>)>,
     /// Filters of all other subscriptions.
-    other_filters: Vec<Rc<str>>,
+    pub(super) other_filters: Vec<Rc<str>>,
 }
 
 impl SharedBacklog {
     /// The only subscription by which a message of this topic can have come, if that is a shared one.
-    fn target_group(&self, topic: &str) -> Option<&(Rc<str>, Rc<str>)> {
+    pub(super) fn target_group(&self, topic: &str) -> Option<&(Rc<str>, Rc<str>)> {
         let fits = |filter: &str| mqtt::filter_matches(filter, topic);
         if self.other_filters.iter().any(|filter| fits(filter)) {
             return None;
@@ -46,124 +65,6 @@ impl SharedBacklog {
             .filter(|(filter, _)| fits(filter));
         let first = shared.next();
         first.filter(|_| shared.next().is_none())
-    }
-}
-
-fn has_members(group: &SubscriptionGroup) -> bool {
-    group.local_len() > 0 || group.remote().iter().any(|remote| remote.total > 0)
-}
-
-impl Delivery {
-    /// Like `drop_backlog`, for a session whose [`SharedBacklog`] contains its messages.
-    pub(super) fn release_backlog(&mut self, at: u32) {
-        if let Some(outbound) = self.sessions[at as usize].outbound.take() {
-            self.update_queue_counters(outbound.size(), QueueSize::default());
-        }
-    }
-}
-
-impl Shard {
-    /// The backlog that a session that has left its groups leaves to them; `None`: nothing.
-    pub(super) fn collect_shared_backlog(&self, at: u32) -> Option<SharedBacklog> {
-        let session = &self.delivery.sessions[at as usize];
-        let is_stored = session.store_number != 0 && self.delivery.journal.is_some();
-        let has_room = self.shared_backlogs.len() < MAX_SHARED_BACKLOGS;
-        if !is_stored || session.outbound.is_none() || !has_room {
-            return None;
-        }
-        let mut backlog = SharedBacklog {
-            store_number: session.store_number,
-            from_seq: 0,
-            shared_filters: Vec::new(),
-            other_filters: Vec::new(),
-        };
-        for &(filter, group) in session.subscriptions.iter().take(MAX_FILTERS + 1) {
-            let text = self.tree.filter(filter).text.clone();
-            let group = (group != NO_GROUP).then(|| self.tree.group(group));
-            match group.filter(|group| has_members(group)) {
-                Some(group) => backlog.shared_filters.push((text, group.name.clone())),
-                None => backlog.other_filters.push(text),
-            }
-        }
-        let filters = backlog.shared_filters.len() + backlog.other_filters.len();
-        (!backlog.shared_filters.is_empty() && filters <= MAX_FILTERS).then_some(backlog)
-    }
-
-    /// Queues a backlog; it is processed after those before it.
-    pub(super) fn start_redistribution(&mut self, backlog: SharedBacklog) {
-        let number = backlog.store_number;
-        self.shared_backlogs.push_back(backlog);
-        if let Some(journal) = &mut self.delivery.journal {
-            journal.unbind_session(number);
-            if self.shared_backlogs.len() == 1 {
-                journal.start_fetch(number, 0);
-            }
-        }
-    }
-
-    /// Passes on the messages in a page of stored messages, if it belongs to the backlog being processed.
-    pub(super) fn redistribute_page(&mut self, page: &QueuePage) {
-        let is_for_session = |backlog: &mut SharedBacklog| backlog.store_number == page.session;
-        let Some(mut backlog) = self.shared_backlogs.pop_front_if(is_for_session) else {
-            return;
-        };
-        for entry in &page.entries {
-            if entry.seq < backlog.from_seq {
-                continue;
-            }
-            backlog.from_seq = entry.seq + 1;
-            self.redistribute_stored_message(&backlog, entry);
-            if let Some(journal) = &mut self.delivery.journal {
-                journal.mark_done(backlog.store_number, entry.seq);
-            }
-        }
-        self.close_pending_connections();
-        let Some(journal) = &mut self.delivery.journal else {
-            return;
-        };
-        match page.is_last {
-            true => journal.end_session(backlog.store_number),
-            false => self.shared_backlogs.push_front(backlog),
-        }
-        if let Some(next) = self.shared_backlogs.front() {
-            journal.start_fetch(next.store_number, next.from_seq);
-        }
-    }
-
-    fn redistribute_stored_message(&mut self, backlog: &SharedBacklog, entry: &QueueEntry) {
-        let message = records::read_message(&entry.body).filter(|_| !entry.released);
-        let attributes = records::read_attributes(&entry.attributes);
-        let (Some(message), Some(attributes)) = (message, attributes) else {
-            return;
-        };
-        // A QoS 2 message that was sent goes to no other client [MQTT-4.8.2-5].
-        let may_go = entry.packet_id == 0 || attributes.qos != QoS::ExactlyOnce;
-        let target = backlog
-            .target_group(message.view().topic)
-            .filter(|_| may_go);
-        let Some(group) =
-            target.and_then(|(filter, name)| self.find_group_with_members(filter, name))
-        else {
-            let view = message.view();
-            return self
-                .delivery
-                .record_drop(None, &view, DropReason::SessionEnded);
-        };
-        self.redistribute(vec![SessionMessage {
-            message: Rc::new(message),
-            qos: attributes.qos,
-            retain: attributes.retain,
-            identifiers: None,
-            group,
-            seq: 0,
-        }]);
-    }
-
-    /// Returns the group if it still has members; they may have left since the session ended.
-    fn find_group_with_members(&self, filter: &str, name: &str) -> Option<GroupId> {
-        let filter = self.tree.find(filter)?;
-        let group = self.tree.find_group(filter, name)?;
-        has_members(self.tree.group(group)).then_some(group)
     }
 }
 

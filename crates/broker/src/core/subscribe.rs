@@ -10,6 +10,7 @@ use mqtt::{
 use std::rc::Rc;
 
 use super::connection::{CloseReason, ConnectionPhase, PendingRetained};
+use super::pending_suback::PendingSubAck;
 use super::session::QueueFilter;
 use super::shard::{ConnectionAction, Shard};
 use super::shard_messages::ShardMessage;
@@ -18,24 +19,6 @@ use super::subscriber_list::{FilterId, GroupId, NO_GROUP, Subscriber};
 use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
 use crate::hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use crate::metrics::Metric;
-
-/// A SUBACK that waits for the other shards.
-pub(crate) struct PendingSubAck {
-    sequence: u64,
-    connection: u32,
-    serial: u32,
-    packet: Vec<u8>,
-    /// Subscriptions that receive retained messages, with their filter.
-    retained: Vec<(Rc<str>, Subscriber)>,
-    /// Whether the SUBACK also waits for the turn to be in the log.
-    is_durable: bool,
-}
-
-impl PendingSubAck {
-    pub(super) fn is_for_connection(&self, connection: u32) -> bool {
-        self.connection == connection
-    }
-}
 
 /// The outcome of one filter of a SUBSCRIBE.
 pub(super) struct SubscribeOutcome {

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::sync::oneshot;
 
-use super::{BrokerHandle, SHARD_RESPONSE_TIMEOUT};
+use super::BrokerHandle;
 use crate::config::BindAddress;
-use crate::control::ListenerError;
+use crate::control::{ListenerError, SHARD_RESPONSE_TIMEOUT};
 use crate::info::ListenerInfo;
 use crate::net::inbox::InboxItem;
 use crate::net::listener::{self, ListenerSocket};

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::ReasonCode;
 use tokio::sync::{broadcast, oneshot};
 
-use super::{BrokerHandle, SHARD_RESPONSE_TIMEOUT};
+use super::BrokerHandle;
 use crate::config::BrokerLimits;
 use crate::control::{
-    BrokerEvent, ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
+    BrokerEvent, ControlError, DirectDelivery, PublishRequest, PublishResult,
+    SHARD_RESPONSE_TIMEOUT, SubscriptionRequest,
 };
 use crate::core::control_plane::{DisconnectScan, DisconnectSelector, PublisherIdentity};
 use crate::core::shard::Shard;

@@ -3,16 +3,22 @@
 
 use std::future::Future;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use socket2::Socket;
 use tokio::time::Sleep;
 
 use super::inbox::{InboxItem, SocketHandover};
-use super::shard_thread::{ConnectionIo, ShardIo};
+use super::layers::TransportLayers;
+use super::shard_io::{ConnectionIo, ShardIo, release_connection_slots};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
+use crate::hooks::PeerAddress;
+use crate::metrics::Metric;
 
 /// How long a closing connection may take to read its last bytes.
 const LINGER: Duration = Duration::from_secs(2);
@@ -53,12 +59,7 @@ struct ConnectionTask {
 }
 
 /// Starts the task; `flow` is the action that the core returned when it accepted the connection.
-pub(crate) fn spawn_connection(
-    shard: &Rc<ShardIo>,
-    at: u32,
-    io: Rc<ConnectionIo>,
-    flow: ConnectionAction,
-) {
+fn spawn_connection(shard: &Rc<ShardIo>, at: u32, io: Rc<ConnectionIo>, flow: ConnectionAction) {
     shard.register(at, io.clone());
     let mut connection = ConnectionTask {
         shard: shard.clone(),
@@ -70,28 +71,51 @@ pub(crate) fn spawn_connection(
     tokio::task::spawn_local(connection);
 }
 
-/// An authentication has completed: the connection's task continues with `flow`.
-pub(crate) fn set_pending_flow(shard: &Rc<ShardIo>, at: u32, serial: u32, flow: ConnectionAction) {
-    let io = shard
-        .connection_ios
-        .borrow()
-        .get(at as usize)
-        .cloned()
-        .flatten();
-    let core = shard.core.borrow();
-    let same = core
-        .delivery
-        .connections
-        .get(at as usize)
-        .is_some_and(|c| c.serial == serial);
-    drop(core);
-    if let Some(io) = io
-        && same
-    {
-        if let ConnectionAction::HandOver(to) = flow {
-            io.hand_over_to.set(Some(to));
+impl ShardIo {
+    /// Accepts a connection from another shard.
+    pub(super) fn accept_handover(self: &Rc<Self>, moving: SocketHandover) {
+        let SocketHandover {
+            connection: moving,
+            socket,
+            layers,
+        } = moving;
+        let (at, flow) = self.core_at_now().accept_handover(moving);
+        match ConnectionIo::new(socket, layers) {
+            Ok(io) => spawn_connection(self, at, io, flow),
+            Err(error) => {
+                tracing::warn!(%error, "cannot move connection to another shard; connection closed");
+                let mut core = self.core_at_now();
+                core.connection_lost(at, "socket_error");
+                self.release_connection(&mut core, at);
+            }
         }
-        io.wake();
+    }
+
+    /// Registers a new connection between these two addresses.
+    pub(crate) fn open_connection(
+        self: &Rc<Self>,
+        listener: u16,
+        socket: Socket,
+        (peer, local): (PeerAddress, Option<SocketAddr>),
+        layers: Option<Box<TransportLayers>>,
+    ) {
+        let io = match ConnectionIo::new(socket, layers) {
+            Ok(io) => io,
+            Err(error) => {
+                tracing::warn!(%error, "cannot register connection; connection closed");
+                let core = self.core.borrow();
+                release_connection_slots(&core.node, listener);
+                return;
+            }
+        };
+        let at = {
+            let mut core = self.core_at_now();
+            core.metrics().inc(Metric::ConnectionsOpened);
+            let at = core.open_connection(listener, peer);
+            core.set_local_address(at, local);
+            at
+        };
+        spawn_connection(self, at, io, ConnectionAction::Continue);
     }
 }
 
@@ -308,8 +332,7 @@ impl ConnectionTask {
                     error = error.0,
                     "invalid handshake or frame; connection closed"
                 );
-                core.metrics()
-                    .inc(crate::metrics::Metric::ConnectionsRefusedHandshake);
+                core.metrics().inc(Metric::ConnectionsRefusedHandshake);
                 core.warn_foreign_protocol(at, &error.0);
                 core.connection_lost(at, "handshake_failed");
                 ConnectionAction::Close

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 
 use super::inbox::InboxItem;
-use super::shard_thread::{ConnectionIo, ShardIo};
+use super::shard_io::{ConnectionIo, ShardIo};
 use crate::core::shard::Shard;
 use crate::metrics::Metric;
 

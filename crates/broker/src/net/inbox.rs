@@ -9,10 +9,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::layers::TransportLayers;
 use super::listener::ListenerSocket;
+use super::store_reader::PendingStoreRead;
 use crate::core::connect::ConnectionHandover;
 use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
-use crate::handle::queues::PendingStoreRead;
 
 /// A connection on its way to another shard: its state, its socket, and the layers between.
 pub(crate) struct SocketHandover {

@@ -1,27 +1,16 @@
 //! Listening sockets: one per shard where the system distributes connections over them, otherwise one whose connections
-//! go to the shards in turn. Accepting is bounded in number and rate.
+//! go to the shards in turn.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
-use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::layers::TransportLayers;
-use super::shard_thread::{ShardIo, register_socket};
 use super::tls::ListenerTls;
 use crate::config::{BindAddress, ListenerConfig};
-use crate::core::directory::NodeDirectory;
-use crate::hooks::PeerAddress;
-use crate::metrics::Metric;
-
-/// Connections accepted at once before other tasks run.
-const ACCEPT_BATCH: usize = 64;
 
 /// State shared by the sockets of one listener.
 pub(crate) struct ListenerContext {
@@ -59,7 +48,7 @@ impl ListenerContext {
     }
 
     /// How long the next connection has to wait, if the rate is used up.
-    fn rate_delay(&self) -> Option<Duration> {
+    pub(super) fn rate_delay(&self) -> Option<Duration> {
         let per_s = f64::from(self.config.max_accept_rate);
         if per_s == 0.0 {
             return None;
@@ -73,7 +62,7 @@ impl ListenerContext {
     }
 
     /// Counts an accepted connection.
-    fn count_accepted(&self) {
+    pub(super) fn count_accepted(&self) {
         if self.config.max_accept_rate > 0 {
             self.lock_rate().tokens -= 1.0;
         }
@@ -151,137 +140,4 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     disk::apply_original_umask(path)?;
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
-}
-
-/// Accepts connections until it is aborted.
-pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket) {
-    let ListenerSocket { context, socket } = listener;
-    // The local address is read only once if it is the same for all connections.
-    let local = socket.local_addr().ok().and_then(|it| it.as_socket());
-    let local = local.filter(|address| !address.ip().is_unspecified());
-    let socket = match register_socket(socket) {
-        Ok(socket) => socket,
-        Err(error) => {
-            tracing::error!(listener = context.config.name, %error, "cannot listen");
-            return;
-        }
-    };
-    let last_warning = Cell::new(None);
-    loop {
-        let Ok(mut ready) = socket.readable().await else {
-            return;
-        };
-        for _ in 0..ACCEPT_BATCH {
-            if let Some(wait) = context.rate_delay() {
-                tokio::time::sleep(wait).await;
-                break;
-            }
-            match accept_one(socket.get_ref()) {
-                Ok((accepted, address)) => {
-                    context.count_accepted();
-                    admit_connection(&shard, &context, accepted, &address, local);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready.clear_ready();
-                    break;
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    warn_rate_limited(&last_warning, &context, &error);
-                    // Most likely the process has no free file descriptors; the only remedy is to wait until some are
-                    // closed.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    break;
-                }
-            }
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Accepts the next connection as a non-blocking socket; with a single system call where the platform supports it.
-fn accept_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
-    #[cfg(target_os = "linux")]
-    return listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    #[cfg(not(target_os = "linux"))]
-    {
-        let (accepted, address) = listener.accept()?;
-        accepted.set_nonblocking(true)?;
-        Ok((accepted, address))
-    }
-}
-
-fn warn_rate_limited(last: &Cell<Option<Instant>>, context: &ListenerContext, error: &io::Error) {
-    if last
-        .get()
-        .is_none_or(|at| at.elapsed() > Duration::from_secs(10))
-    {
-        last.set(Some(Instant::now()));
-        tracing::warn!(
-            listener = context.config.name,
-            %error,
-            "cannot accept connections; for the error \"too many open files\" raise the limit (ulimit -n)"
-        );
-    }
-}
-
-fn admit_connection(
-    shard: &Rc<ShardIo>,
-    context: &ListenerContext,
-    socket: Socket,
-    address: &SockAddr,
-    local: Option<SocketAddr>,
-) {
-    let node = shard.core.borrow().node.clone();
-    let listener = &node.listeners[usize::from(context.index)];
-    let limit = u64::from(context.config.max_connections);
-    let take = |n: u64| (n < limit).then_some(n + 1);
-    if listener
-        .connections
-        .fetch_update(Relaxed, Relaxed, take)
-        .is_err()
-    {
-        shard
-            .core
-            .borrow()
-            .metrics()
-            .inc(Metric::ConnectionsRefusedLimit);
-        return;
-    }
-    let max_connections = node.max_connections.load(Relaxed);
-    if !NodeDirectory::reserve_slot(&node.directory.connections, max_connections) {
-        listener.connections.fetch_sub(1, Relaxed);
-        shard
-            .core
-            .borrow()
-            .metrics()
-            .inc(Metric::ConnectionsRefusedLimit);
-        return;
-    }
-    let give_back = || {
-        listener.connections.fetch_sub(1, Relaxed);
-        NodeDirectory::release_slot(&node.directory.connections);
-    };
-    let peer = address
-        .as_socket()
-        .map_or(PeerAddress::Unix, PeerAddress::Tcp);
-    let tls = context.tls.as_ref().map(|tls| tls.server_config());
-    match TransportLayers::new(
-        context.config.proxy_protocol,
-        tls,
-        context.websocket.clone(),
-    ) {
-        Ok(layers) => {
-            let own = || socket.local_addr().ok().and_then(|it| it.as_socket());
-            let local = match peer {
-                PeerAddress::Tcp(_) => local.or_else(own),
-                PeerAddress::Unix => None,
-            };
-            shard.open_connection(context.index, socket, (peer, local), layers);
-        }
-        Err(error) => {
-            tracing::warn!(%error, "cannot start TLS on a connection; connection closed");
-            give_back();
-        }
-    }
 }

@@ -1,10 +1,14 @@
 //! Input and output of the shards: threads, sockets, TLS, WebSocket, the clock.
 
+mod accept;
+pub(crate) mod clock;
 pub(crate) mod connection_task;
 pub(crate) mod flusher;
 pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;
 pub(crate) mod proxy_protocol;
+pub(crate) mod shard_io;
 pub(crate) mod shard_thread;
+pub(crate) mod store_reader;
 pub(crate) mod tls;

@@ -6,34 +6,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::{self};
-use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::task::Waker;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use socket2::Socket;
 use store::{QueueFetch, Store};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::connection_task;
+use super::accept;
+use super::clock::NodeClock;
 use super::flusher;
-use super::inbox::{InboxItem, ShardInbox, SocketHandover};
-use super::layers::TransportLayers;
-use super::listener::{self, ListenerSocket};
-use crate::core::connection::{CloseReason, ConnectionPhase};
-use crate::core::directory::NodeDirectory;
+use super::inbox::{InboxItem, ShardInbox};
+use super::listener::ListenerSocket;
+use super::shard_io::ShardIo;
 use crate::core::journal::ShardLink;
+use crate::core::node::NodeState;
 use crate::core::recovery::RecoveredShard;
-use crate::core::shard::{ConnectionAction, NodeState, PasswordChecker, Shard};
+use crate::core::shard::{PasswordChecker, Shard};
 use crate::core::timers::TICK_MS;
 use crate::events::StoreAlarms;
-use crate::hooks::{Authentication, HooksFactory, PeerAddress};
+use crate::hooks::{Authentication, HooksFactory};
 use crate::metrics::Metric;
 use crate::sys_topics;
 
@@ -43,94 +38,6 @@ const SCRATCH_BYTES: usize = 128 * 1024;
 const SESSIONS_RESTORED_PER_STEP: usize = 1000;
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
-
-/// A clock that does not jump: the wall clock at start, advanced by a monotonic clock.
-#[derive(Clone, Copy)]
-pub(crate) struct NodeClock {
-    started: Instant,
-    started_ms: u64,
-}
-
-impl NodeClock {
-    pub(crate) fn new() -> Self {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            started: Instant::now(),
-            started_ms: now.as_millis() as u64,
-        }
-    }
-
-    /// Milliseconds since the Unix epoch, and microseconds since start.
-    #[inline]
-    pub(crate) fn now(&self) -> (u64, u64) {
-        let us = self.started.elapsed().as_micros() as u64;
-        (self.started_ms + us / 1000, us)
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.now().0
-    }
-}
-
-/// The socket of one connection and the layers on it.
-pub(crate) struct ConnectionIo {
-    pub(crate) socket: AsyncFd<Socket>,
-    pub(crate) layers: RefCell<Option<Box<TransportLayers>>>,
-    /// The socket did not take all of the last write; its task waits until it accepts more.
-    pub(crate) is_blocked: Cell<bool>,
-    /// Writing failed; pending output will never be sent.
-    pub(crate) is_broken: Cell<bool>,
-    pub(crate) waker: RefCell<Option<Waker>>,
-    /// The shard to which the connection moves when its task runs.
-    pub(crate) hand_over_to: Cell<Option<u16>>,
-}
-
-/// Registers a socket with the runtime of this thread.
-pub(crate) fn register_socket(socket: Socket) -> io::Result<AsyncFd<Socket>> {
-    // SAFETY: a `Socket` owns its descriptor, keeps it open for its whole life and never changes it.
-    let watched = unsafe { AsyncFd::register(socket) };
-    watched.map_err(io::Error::from)
-}
-
-impl ConnectionIo {
-    pub(crate) fn new(
-        socket: Socket,
-        layers: Option<Box<TransportLayers>>,
-    ) -> io::Result<Rc<Self>> {
-        Ok(Rc::new(Self {
-            socket: register_socket(socket)?,
-            layers: RefCell::new(layers),
-            is_blocked: Cell::new(false),
-            is_broken: Cell::new(false),
-            waker: RefCell::new(None),
-            hand_over_to: Cell::new(None),
-        }))
-    }
-
-    pub(crate) fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-}
-
-/// State shared by the tasks of a shard.
-pub(crate) struct ShardIo {
-    pub(crate) core: RefCell<Shard>,
-    pub(crate) connection_ios: RefCell<Vec<Option<Rc<ConnectionIo>>>>,
-    pub(crate) scratch: RefCell<Box<[u8]>>,
-    pub(crate) clock: NodeClock,
-    pub(crate) inboxes: Arc<[ShardInbox]>,
-    pub(super) flusher: RefCell<Option<Waker>>,
-    pub(super) flush_due: Cell<bool>,
-    pub(super) store: Option<Store>,
-    /// Accepting tasks with the index of their listener.
-    accepting: RefCell<Vec<(u16, JoinHandle<()>)>>,
-    stop_timeout: Duration,
-    stopped: tokio::sync::Notify,
-}
 
 pub(crate) struct ShardSetup {
     pub(crate) id: u16,
@@ -415,100 +322,6 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
 }
 
 impl ShardIo {
-    /// The core, with its time set to now.
-    pub(crate) fn core_at_now(&self) -> std::cell::RefMut<'_, Shard> {
-        let mut core = self.core.borrow_mut();
-        let (ms, us) = self.clock.now();
-        core.set_now(ms, us);
-        core
-    }
-
-    /// Calls into the core for one connection. A panic there closes only that connection.
-    #[inline]
-    pub(crate) fn with_core(
-        self: &Rc<Self>,
-        at: u32,
-        call: impl FnOnce(&mut Shard) -> ConnectionAction,
-    ) -> ConnectionAction {
-        let flow = catch_unwind(AssertUnwindSafe(|| {
-            let mut core = self.core_at_now();
-            let flow = call(&mut core);
-            core.close_pending_connections();
-            core.poll_hooks(Some(at));
-            flow
-        }));
-        let flow = flow.unwrap_or_else(|_| {
-            tracing::error!(
-                connection = at,
-                "panic while handling a connection; connection closed; this is a bug"
-            );
-            let mut core = self.core_at_now();
-            core.derived_messages.reset_after_panic();
-            core.metrics().inc(Metric::Panics);
-            let why = CloseReason::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
-            core.close(at, why);
-            ConnectionAction::Close
-        });
-        self.finish_core_call();
-        flow
-    }
-
-    /// Logs and counts a panic that no single connection has caused; the shard continues.
-    pub(super) fn catch_panic(&self, what: &'static str, call: impl FnOnce()) {
-        if catch_unwind(AssertUnwindSafe(call)).is_err() {
-            tracing::error!("panic while {what}; this is a bug");
-            let mut core = self.core.borrow_mut();
-            core.derived_messages.reset_after_panic();
-            core.metrics().inc(Metric::Panics);
-        }
-    }
-
-    /// Completes a call into the core.
-    #[inline]
-    pub(crate) fn finish_core_call(self: &Rc<Self>) {
-        let core = self.core.borrow();
-        let due = !core.delivery.dirty.is_empty()
-            || core.shard_queues.waiting_shards != 0
-            || !core.to_wake.is_empty()
-            || !core.derived_messages.is_empty()
-            || core.has_open_turn();
-        let authentications = !core.started_authentications.is_empty();
-        drop(core);
-        if due {
-            self.schedule_flush();
-        }
-        if authentications {
-            self.start_authentications();
-        }
-    }
-
-    pub(crate) fn schedule_flush(&self) {
-        if !self.flush_due.replace(true)
-            && let Some(waker) = &*self.flusher.borrow()
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn start_authentications(self: &Rc<Self>) {
-        let started = std::mem::take(&mut self.core.borrow_mut().started_authentications);
-        for (at, serial, authentication) in started {
-            let Authentication::Pending(answer) = authentication else {
-                continue;
-            };
-            let shard = self.clone();
-            tokio::task::spawn_local(async move {
-                let mut answer = answer.await;
-                while let Authentication::Pending(next) = answer {
-                    answer = next.await;
-                }
-                let flow =
-                    shard.with_core(at, |core| core.complete_authentication(at, serial, answer));
-                connection_task::set_pending_flow(&shard, at, serial, flow);
-            });
-        }
-    }
-
     /// Returns true when the shard is to stop.
     fn handle_inbox_items(self: &Rc<Self>, items: VecDeque<InboxItem>) -> bool {
         let mut stop = false;
@@ -568,7 +381,7 @@ impl ShardIo {
     fn start_listening(self: &Rc<Self>, listener: ListenerSocket) {
         if !self.core.borrow().is_stopping {
             let index = listener.context.index;
-            let task = tokio::task::spawn_local(listener::run_accept_loop(self.clone(), listener));
+            let task = tokio::task::spawn_local(accept::run_accept_loop(self.clone(), listener));
             self.accepting.borrow_mut().push((index, task));
         }
     }
@@ -588,95 +401,4 @@ impl ShardIo {
             let _ = answer.send(());
         });
     }
-
-    fn accept_handover(self: &Rc<Self>, moving: SocketHandover) {
-        let SocketHandover {
-            connection: moving,
-            socket,
-            layers,
-        } = moving;
-        let (at, flow) = self.core_at_now().accept_handover(moving);
-        match ConnectionIo::new(socket, layers) {
-            Ok(io) => connection_task::spawn_connection(self, at, io, flow),
-            Err(error) => {
-                tracing::warn!(%error, "cannot move connection to another shard; connection closed");
-                let mut core = self.core_at_now();
-                core.connection_lost(at, "socket_error");
-                self.release_connection(&mut core, at);
-            }
-        }
-    }
-
-    /// Registers a new connection between these two addresses.
-    pub(crate) fn open_connection(
-        self: &Rc<Self>,
-        listener: u16,
-        socket: Socket,
-        (peer, local): (PeerAddress, Option<SocketAddr>),
-        layers: Option<Box<TransportLayers>>,
-    ) {
-        let io = match ConnectionIo::new(socket, layers) {
-            Ok(io) => io,
-            Err(error) => {
-                tracing::warn!(%error, "cannot register connection; connection closed");
-                let core = self.core.borrow();
-                release_connection_slots(&core.node, listener);
-                return;
-            }
-        };
-        let at = {
-            let mut core = self.core_at_now();
-            core.metrics().inc(Metric::ConnectionsOpened);
-            let at = core.open_connection(listener, peer);
-            core.set_local_address(at, local);
-            at
-        };
-        connection_task::spawn_connection(self, at, io, ConnectionAction::Continue);
-    }
-
-    pub(crate) fn register(&self, at: u32, io: Rc<ConnectionIo>) {
-        let mut ios = self.connection_ios.borrow_mut();
-        if ios.len() <= at as usize {
-            ios.resize_with(at as usize + 1, || None);
-        }
-        ios[at as usize] = Some(io);
-    }
-
-    pub(crate) fn unregister(&self, at: u32) {
-        self.connection_ios.borrow_mut()[at as usize] = None;
-    }
-
-    /// Releases the slot, the counters and the socket of a connection that has ended.
-    pub(crate) fn release_connection(&self, core: &mut Shard, at: u32) {
-        let listener = core.delivery.connections[at as usize].listener;
-        core.remove_connection(at);
-        core.metrics().inc(Metric::ConnectionsClosed);
-        release_connection_slots(&core.node, listener);
-        if core.is_stopping && core.delivery.connections.is_empty() {
-            self.stopped.notify_one();
-        }
-    }
-
-    async fn wait_until_empty(&self) {
-        while !self.core.borrow().delivery.connections.is_empty() {
-            self.stopped.notified().await;
-        }
-    }
-
-    pub(crate) fn phase(&self, at: u32) -> ConnectionPhase {
-        self.core.borrow().delivery.connections[at as usize].phase
-    }
-
-    /// Whether packets of a connection still wait for something.
-    pub(crate) fn is_holding_packets(&self, at: u32) -> bool {
-        let core = self.core.borrow();
-        let connection = &core.delivery.connections[at as usize];
-        connection.phase == ConnectionPhase::Authenticating || connection.is_held
-    }
-}
-
-fn release_connection_slots(node: &NodeState, listener: u16) {
-    NodeDirectory::release_slot(&node.directory.connections);
-    let connections = &node.listeners[usize::from(listener)].connections;
-    connections.fetch_sub(1, Relaxed);
 }

@@ -4,6 +4,7 @@
 //! [`OutboundMessages::next`] returns them one by one as the client's window and the socket allow.
 
 mod queue_listing;
+mod stored_messages;
 mod stored_tail;
 
 use mqtt::QoS;

@@ -14,7 +14,8 @@ use mqtt::{Connect, Properties, Publish, QoS, SubscribeBuf, SubscriptionOptions,
 
 use super::sim::node;
 use crate::config::BrokerLimits;
-use crate::core::shard::{NodeState, Shard};
+use crate::core::node::NodeState;
+use crate::core::shard::Shard;
 use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::net::inbox::{InboxItem, ShardInbox};
 

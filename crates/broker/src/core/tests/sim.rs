@@ -13,7 +13,8 @@ use mqtt::{
 
 use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
 use crate::core::directory::NodeDirectory;
-use crate::core::shard::{ConnectionAction, NodeListener, NodeState, Shard};
+use crate::core::node::{NodeListener, NodeState};
+use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
 use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::metrics::ShardMetrics;

@@ -1,0 +1,53 @@
+//! A message on its way to its subscribers.
+
+use std::rc::Rc;
+
+use super::message::{Message, MessageView};
+
+/// One message on its way to any number of sessions, with the data they share.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) view: MessageView<'a>,
+    /// The publisher's session, if it is on this shard.
+    pub(crate) origin: Option<u32>,
+    /// Created for the first session that has to keep the message, shared by all.
+    pub(super) message: Option<Rc<Message>>,
+    /// A large payload, shared by all.
+    pub(super) payload: Option<bytes::Bytes>,
+    /// The message must not reach any subscriber twice, even after a crash: it is QoS 2 and its publisher repeats it
+    /// then.
+    pub(super) is_exactly_once: bool,
+    /// The message is in the journal; each further session only adds a reference.
+    pub(super) is_journaled: bool,
+    /// Whether more than one session receives it, so that encoding it once saves work.
+    pub(super) has_many_sessions: bool,
+    /// The QoS 0 packet as encoded for the last subscriber, and its form (version 5 or not, retain flag).
+    pub(super) template: Vec<u8>,
+    pub(super) template_form: Option<(bool, bool)>,
+}
+
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
+        Self {
+            view,
+            origin,
+            message: None,
+            payload: view.shared_payload.cloned(),
+            is_exactly_once: false,
+            is_journaled: false,
+            has_many_sessions: false,
+            template: Vec::new(),
+            template_form: None,
+        }
+    }
+
+    /// Reuses `scratch` for the packet that many sessions get, to avoid an allocation; see [`Dispatch::into_scratch`].
+    pub(crate) fn for_many_sessions(mut self, scratch: &mut Vec<u8>) -> Self {
+        self.has_many_sessions = true;
+        self.template = std::mem::take(scratch);
+        self
+    }
+
+    pub(crate) fn into_scratch(self) -> Vec<u8> {
+        self.template
+    }
+}
