@@ -82,7 +82,7 @@ pub trait DeviceDirectory: Send + Sync {
 /// The device directory, once it is set.
 pub(crate) type DeviceDirectorySlot = Arc<OnceLock<Arc<dyn DeviceDirectory>>>;
 
-/// The permissions of a device in an [`AuthenticatedIdentity`].
+/// The permissions of a device in an authenticated identity.
 #[derive(Clone)]
 pub(crate) struct DeviceGrant {
     pub(crate) permissions: Arc<dyn DevicePermissions>,
