@@ -299,11 +299,8 @@ impl BrokerHandle {
         let client_id = client_id.to_owned();
         let discard = move |shard: &mut Shard| {
             let session = shard.by_client_id.get(&*client_id).copied();
-            let away = session.is_some_and(|session| {
-                shard.delivery.sessions[session as usize]
-                    .connection
-                    .is_none()
-            });
+            let away = session
+                .is_some_and(|session| shard.delivery.sessions[session].connection.is_none());
             away && shard.terminate_client(&client_id)
         };
         self.query_shard(shard, discard).await.unwrap_or(false)

@@ -1,5 +1,6 @@
 //! Call-backs for the acknowledgements of messages that the node has sent to one client.
 
+use super::tables::SessionIx;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
@@ -11,7 +12,7 @@ pub(crate) type AckCallback = Box<dyn FnOnce() + Send>;
 
 /// By session and packet id.
 #[derive(Default)]
-pub(crate) struct AckWatchers(HashMap<(u32, u16), AckCallback, RandomState>);
+pub(crate) struct AckWatchers(HashMap<(SessionIx, u16), AckCallback, RandomState>);
 
 impl AckWatchers {
     #[inline]
@@ -20,7 +21,7 @@ impl AckWatchers {
     }
 
     /// Returns whether there was room.
-    pub(crate) fn add(&mut self, session: u32, packet_id: u16, watcher: AckCallback) -> bool {
+    pub(crate) fn add(&mut self, session: SessionIx, packet_id: u16, watcher: AckCallback) -> bool {
         let has_room = self.0.len() < MAX_WATCHED;
         if has_room {
             self.0.insert((session, packet_id), watcher);
@@ -28,14 +29,14 @@ impl AckWatchers {
         has_room
     }
 
-    pub(crate) fn acknowledge(&mut self, session: u32, packet_id: u16) {
+    pub(crate) fn acknowledge(&mut self, session: SessionIx, packet_id: u16) {
         if let Some(watcher) = self.0.remove(&(session, packet_id)) {
             watcher();
         }
     }
 
     /// Removes the call-backs of a session that has ended.
-    pub(crate) fn remove_session(&mut self, session: u32) {
+    pub(crate) fn remove_session(&mut self, session: SessionIx) {
         if !self.0.is_empty() {
             self.0.retain(|(known, _), _| *known != session);
         }

@@ -6,6 +6,7 @@ use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode
 use super::connect::{connect_refusal, decode_connect, denied};
 use super::connection::{AuthExchange, CloseReason, Connection, ConnectionGrant, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
+use super::tables::ConnectionIx;
 use crate::hooks::{self, Authentication, Client, ConnectionInfo, Credentials, Interest};
 use scram::ServerScram;
 
@@ -16,12 +17,16 @@ const MAX_BYTES_DURING_AUTHENTICATION: usize = 256 * 1024;
 impl Shard {
     /// Asks the hooks first; if they do not decide, the users of the configuration and the listener's rules do.
     /// `Ignore`: the client is accepted without an authenticated name.
-    pub(crate) fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
+    pub(crate) fn authenticate(
+        &mut self,
+        at: ConnectionIx,
+        connect: &Connect<'_>,
+    ) -> Authentication {
         match self.authenticate_with_hooks(at, connect, None) {
             Authentication::Ignore => {}
             decided => return decided,
         }
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         if self.certificate_username(connection).is_some() {
             return Authentication::allow();
@@ -44,14 +49,14 @@ impl Shard {
     /// `proven`: the user name proven by an enhanced authentication.
     fn authenticate_with_hooks(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         connect: &Connect<'_>,
         proven: Option<&str>,
     ) -> Authentication {
         if !self.delivery.interest.contains(Interest::AUTHENTICATE) {
             return Authentication::Ignore;
         }
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         let extra = connection.extra.as_ref();
         let credentials = Credentials {
@@ -86,14 +91,14 @@ impl Shard {
     /// authentication or its certificate, or else the one it sent.
     pub(crate) fn apply_grant(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         connect: &Connect<'_>,
         given: hooks::ClientGrant,
     ) {
         let by_certificate = self
-            .certificate_username(&self.delivery.connections[at as usize])
+            .certificate_username(&self.delivery.connections[at])
             .map(Into::into);
-        let extra = self.delivery.connections[at as usize].extra();
+        let extra = self.delivery.connections[at].extra();
         let grant = extra.grant.get_or_insert_default();
         let claimed = match given.is_anonymous {
             true => None,
@@ -107,8 +112,8 @@ impl Shard {
     }
 
     /// Closes a connection whose grant has expired.
-    pub(crate) fn close_on_grant_expiry(&mut self, at: u32, serial: u32) {
-        let connection = self.delivery.connections.get_mut(at as usize);
+    pub(crate) fn close_on_grant_expiry(&mut self, at: ConnectionIx, serial: u32) {
+        let connection = self.delivery.connections.get_mut(at);
         let Some(connection) = connection.filter(|connection| connection.serial == serial) else {
             return;
         };
@@ -122,10 +127,10 @@ impl Shard {
     /// Where the certificate determines the user name, no other credential may name another user.
     pub(crate) fn check_certificate_username(
         &self,
-        at: u32,
+        at: ConnectionIx,
         shown: Option<&str>,
     ) -> Result<(), CloseReason> {
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         match (self.certificate_username(connection), shown) {
             (Some(certified), Some(shown)) if certified != shown => Err(connect_refusal(
                 ReasonCode::BAD_USER_NAME_OR_PASSWORD,
@@ -152,11 +157,11 @@ impl Shard {
     /// Completes an authentication that took time.
     pub(crate) fn complete_authentication(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         serial: u32,
         answer: Authentication,
     ) -> ConnectionAction {
-        let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
+        let Some(connection) = self.delivery.connections.get_mut(at) else {
             return ConnectionAction::Continue;
         };
         if connection.serial != serial || connection.phase != ConnectionPhase::Authenticating {
@@ -167,7 +172,7 @@ impl Shard {
         let result = match (answer, decode_connect(&raw)) {
             (Authentication::Allow(given), Some(connect)) => {
                 self.apply_grant(at, &connect, *given);
-                let extra = self.delivery.connections[at as usize].extra();
+                let extra = self.delivery.connections[at].extra();
                 extra.connect.clone_from(&raw);
                 self.establish_session(at)
             }
@@ -186,10 +191,10 @@ impl Shard {
     /// Handles input during an authentication: AUTH goes to the exchange, everything else waits.
     pub(crate) fn receive_during_authentication(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         data: &[u8],
     ) -> ConnectionAction {
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         connection.partial_packets.extend_from_slice(data);
         if connection.partial_packets.len() > MAX_BYTES_DURING_AUTHENTICATION {
             self.close(at, CloseReason::without_code("protocol_error"));
@@ -198,7 +203,7 @@ impl Shard {
         if self.count_partial(at) == ConnectionAction::Close {
             return ConnectionAction::Close;
         }
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if connection.extra().exchange.is_none() {
             return ConnectionAction::AwaitResume;
         }
@@ -207,7 +212,7 @@ impl Shard {
         let frame = match mqtt::split_frame(&buffer, max) {
             Ok(Some(frame)) => frame,
             Ok(None) => {
-                self.delivery.connections[at as usize].partial_packets = buffer;
+                self.delivery.connections[at].partial_packets = buffer;
                 return ConnectionAction::Continue;
             }
             Err(error) => {
@@ -229,7 +234,7 @@ impl Shard {
             self.refuse_connect(at, closing, &[]);
             return ConnectionAction::Close;
         }
-        self.delivery.connections[at as usize]
+        self.delivery.connections[at]
             .partial_packets
             .extend_from_slice(&buffer[len..]);
         match result {
@@ -243,7 +248,7 @@ impl Shard {
     /// hooks.
     pub(crate) fn begin_auth_exchange(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         connect: &Connect<'_>,
         method: &str,
         data: Option<&[u8]>,
@@ -252,14 +257,14 @@ impl Shard {
             return Err(denied(code));
         }
         let challenge = self.scram_challenge(at, method, data)?;
-        self.delivery.connections[at as usize].phase = ConnectionPhase::Authenticating;
+        self.delivery.connections[at].phase = ConnectionPhase::Authenticating;
         self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
         Ok(ConnectionAction::Continue)
     }
 
     fn scram_challenge(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         method: &str,
         data: Option<&[u8]>,
     ) -> Result<Vec<u8>, CloseReason> {
@@ -286,18 +291,18 @@ impl Shard {
                 })
             })
             .map_err(failed)?;
-        self.delivery.connections[at as usize].extra().exchange = Some(AuthExchange { scram });
+        self.delivery.connections[at].extra().exchange = Some(AuthExchange { scram });
         Ok(challenge)
     }
 
     fn continue_auth_exchange(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         auth: &Auth<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         let (username, data) = self.finish_auth_exchange(at, auth)?;
         self.check_certificate_username(at, Some(&username))?;
-        let extra = self.delivery.connections[at as usize].extra();
+        let extra = self.delivery.connections[at].extra();
         extra.grant = Some(ConnectionGrant {
             username: Some(username.as_str().into()),
             method: Some(SCRAM_SHA_256.into()),
@@ -312,19 +317,19 @@ impl Shard {
             Authentication::Allow(given) => self.apply_grant(at, &connect, *given),
             Authentication::Deny(code) => return Err(denied(code)),
             later @ Authentication::Pending(_) => {
-                let serial = self.delivery.connections[at as usize].serial;
+                let serial = self.delivery.connections[at].serial;
                 self.started_authentications.push((at, serial, later));
                 return Ok(ConnectionAction::AwaitResume);
             }
         }
-        self.delivery.connections[at as usize].phase = ConnectionPhase::AwaitConnect;
+        self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
         self.establish_session(at)
     }
 
     /// Checks the client's proof; returns the user name and the server's own proof.
     fn finish_auth_exchange(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         auth: &Auth<'_>,
     ) -> Result<(String, Vec<u8>), CloseReason> {
         if auth.reason != ReasonCode::CONTINUE_AUTHENTICATION
@@ -336,10 +341,7 @@ impl Shard {
                     .with_detail("AUTH: expected reason 0x18 and the method of the exchange"),
             );
         }
-        let exchange = self.delivery.connections[at as usize]
-            .extra()
-            .exchange
-            .take();
+        let exchange = self.delivery.connections[at].extra().exchange.take();
         let Some(mut exchange) = exchange else {
             return Err(
                 CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
@@ -349,7 +351,7 @@ impl Shard {
         let proof = auth.properties.authentication_data().unwrap_or(&[]);
         let Ok(data) = exchange.scram.last(proof) else {
             if self.delivery.interest.contains(Interest::AUTHENTICATE) {
-                let peer = self.delivery.connections[at as usize].peer;
+                let peer = self.delivery.connections[at].peer;
                 let username = exchange.scram.username();
                 self.delivery.hooks.enhanced_auth_failed(username, peer);
             }
@@ -361,7 +363,7 @@ impl Shard {
         Ok((exchange.scram.username().to_owned(), data))
     }
 
-    fn send_auth(&mut self, at: u32, reason: ReasonCode, data: &[u8]) {
+    fn send_auth(&mut self, at: ConnectionIx, reason: ReasonCode, data: &[u8]) {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::AuthenticationMethod(SCRAM_SHA_256));
         properties.push(Property::AuthenticationData(data));
@@ -377,10 +379,10 @@ impl Shard {
     /// Handles AUTH from a connected client: re-authentication [MQTT-4.12.1].
     pub(crate) fn handle_reauthentication(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         auth: &Auth<'_>,
     ) -> Result<(), CloseReason> {
-        let method = self.delivery.connections[at as usize]
+        let method = self.delivery.connections[at]
             .extra
             .as_ref()
             .and_then(|extra| extra.grant.as_ref())
@@ -400,7 +402,7 @@ impl Shard {
         }
         let (username, data) = self.finish_auth_exchange(at, auth)?;
         let session = self.session_of_connection(at);
-        if self.delivery.sessions[session as usize].username.as_deref() != Some(&*username) {
+        if self.delivery.sessions[session].username.as_deref() != Some(&*username) {
             return Err(connect_refusal(
                 ReasonCode::NOT_AUTHORIZED,
                 "re-authentication as another user",

@@ -16,6 +16,7 @@ use super::directory::{NodeDirectory, SessionClaim};
 use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, SessionWill};
 use super::shard::{ConnectionAction, Shard};
+use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::config::SessionOwnerConflict;
 use crate::hooks::{
@@ -60,7 +61,7 @@ impl Shard {
     /// Handles the first packet of a connection; only CONNECT is allowed [MQTT-3.1.0-1].
     pub(crate) fn handle_first_packet(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         frame: Frame<'_>,
         raw: &[u8],
     ) -> Result<ConnectionAction, CloseReason> {
@@ -79,7 +80,7 @@ impl Shard {
         self.check_connect(&connect)?;
         self.check_certificate_username(at, connect.username)?;
         // Parsed again when the authenticator's answer arrives, possibly on another shard.
-        self.delivery.connections[at as usize].extra().connect = raw.to_vec();
+        self.delivery.connections[at].extra().connect = raw.to_vec();
         if let Some(method) = connect.properties.authentication_method() {
             let data = connect.properties.authentication_data();
             return self.begin_auth_exchange(at, &connect, method, data);
@@ -99,7 +100,7 @@ impl Shard {
             }
             Authentication::Deny(code) => Err(denied(code)),
             later @ Authentication::Pending(_) => {
-                let connection = &mut self.delivery.connections[at as usize];
+                let connection = &mut self.delivery.connections[at];
                 connection.phase = ConnectionPhase::Authenticating;
                 self.started_authentications
                     .push((at, connection.serial, later));
@@ -179,8 +180,13 @@ impl Shard {
     }
 
     /// Applies the client's limits on packets sent to it, refusals included.
-    fn apply_response_limits(&mut self, at: u32, version: Version, properties: Properties<'_>) {
-        let connection = &mut self.delivery.connections[at as usize];
+    fn apply_response_limits(
+        &mut self,
+        at: ConnectionIx,
+        version: Version,
+        properties: Properties<'_>,
+    ) {
+        let connection = &mut self.delivery.connections[at];
         connection.version = version;
         connection.wants_problem_information =
             properties.request_problem_information().unwrap_or(true);
@@ -196,11 +202,14 @@ impl Shard {
     }
 
     /// Called after authentication: finds or creates the client's session and sends CONNACK.
-    pub(crate) fn establish_session(&mut self, at: u32) -> Result<ConnectionAction, CloseReason> {
-        let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
+    pub(crate) fn establish_session(
+        &mut self,
+        at: ConnectionIx,
+    ) -> Result<ConnectionAction, CloseReason> {
+        let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);
         let connect = decode_connect(&raw)
             .ok_or_else(|| connect_refusal(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
-        let extra = self.delivery.connections[at as usize].extra();
+        let extra = self.delivery.connections[at].extra();
         let granted = extra
             .grant
             .as_ref()
@@ -223,7 +232,7 @@ impl Shard {
         }
         let id = match self.node.directory.claim(client_id, self.id) {
             SessionClaim::OtherShard(shard) => {
-                self.delivery.connections[at as usize].extra().connect = raw;
+                self.delivery.connections[at].extra().connect = raw;
                 return Ok(ConnectionAction::HandOver(shard));
             }
             SessionClaim::ThisShard(id) => id,
@@ -232,7 +241,7 @@ impl Shard {
         let is_own = existing.is_none_or(|session| self.is_session_owner(at, session));
         if let Some(session) = existing
             && !is_own
-            && self.delivery.sessions[session as usize].username.is_some()
+            && self.delivery.sessions[session].username.is_some()
             && self.limits.other_users_session == SessionOwnerConflict::RejectClient
         {
             return Err(connect_refusal(
@@ -241,7 +250,7 @@ impl Shard {
             ));
         }
         if let Some(session) = existing
-            && let Some(other) = self.delivery.sessions[session as usize].connection
+            && let Some(other) = self.delivery.sessions[session].connection
         {
             self.metrics().inc(Metric::TakenOver);
             let why = match connect.clean_start {
@@ -269,25 +278,25 @@ impl Shard {
             self.recheck_subscriptions(session);
         }
         self.accept_connect(at, session, &connect, session_present, assigned.as_deref());
-        match self.delivery.connections[at as usize].is_held {
+        match self.delivery.connections[at].is_held {
             true => Ok(ConnectionAction::AwaitResume),
             false => Ok(ConnectionAction::Continue),
         }
     }
 
-    fn granted_username(&self, at: u32) -> Option<&str> {
-        let extra = self.delivery.connections[at as usize].extra.as_ref()?;
+    fn granted_username(&self, at: ConnectionIx) -> Option<&str> {
+        let extra = self.delivery.connections[at].extra.as_ref()?;
         extra.grant.as_ref()?.username.as_deref()
     }
 
     /// Whether the user of this connection created the session. All clients without a name count as one user.
-    fn is_session_owner(&self, at: u32, session: u32) -> bool {
-        let session = &self.delivery.sessions[session as usize];
+    fn is_session_owner(&self, at: ConnectionIx, session: SessionIx) -> bool {
+        let session = &self.delivery.sessions[session];
         session.username.as_deref() == self.granted_username(at)
     }
 
     /// The required prefix of this client's client id.
-    fn client_id_prefix(&self, at: u32) -> String {
+    fn client_id_prefix(&self, at: ConnectionIx) -> String {
         let wanted = &self.limits.client_id_prefix;
         match self.granted_username(at) {
             Some(username) if !wanted.is_empty() => wanted.replace("${username}", username),
@@ -295,7 +304,7 @@ impl Shard {
         }
     }
 
-    fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, CloseReason> {
+    fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<SessionIx, CloseReason> {
         // Ending an earlier session has released the client id.
         if let SessionClaim::OtherShard(_) = self.node.directory.claim(id, self.id) {
             return Err(connect_refusal(
@@ -321,7 +330,7 @@ impl Shard {
         let session = self
             .delivery
             .sessions
-            .insert(Session::new(id.clone(), now_ms)) as u32;
+            .insert(Session::new(id.clone(), now_ms));
         self.by_client_id.insert(id.clone(), session);
         self.metrics().inc(Metric::Sessions);
         if self.delivery.interest.contains(Interest::SESSION) {
@@ -346,21 +355,21 @@ impl Shard {
     }
 
     /// Attaches a connection to a session.
-    fn attach_session(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
+    fn attach_session(&mut self, at: ConnectionIx, session_at: SessionIx, connect: &Connect<'_>) {
         let will = connect
             .will
             .as_ref()
             .map(|will| self.build_will(session_at, will));
         let limits = self.limits.clone();
         let now_ms = self.now_ms();
-        let session = &mut self.delivery.sessions[session_at as usize];
+        let session = &mut self.delivery.sessions[session_at];
         for timer in [session.expiry_timer.take(), session.will_timer.take()]
             .into_iter()
             .flatten()
         {
             self.timers.cancel(timer);
         }
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         connection.session = session_at;
         connection.phase = ConnectionPhase::Connected;
         connection.last_seen_ms = now_ms;
@@ -403,14 +412,14 @@ impl Shard {
         self.persist_session(session_at);
     }
 
-    fn build_will(&mut self, session: u32, will: &mqtt::Will<'_>) -> SessionWill {
+    fn build_will(&mut self, session: SessionIx, will: &mqtt::Will<'_>) -> SessionWill {
         let mut properties = Vec::new();
         for (span, property) in will.properties.spans() {
             if !matches!(property, Property::WillDelayInterval(_)) {
                 properties.extend_from_slice(&will.properties.as_bytes()[span]);
             }
         }
-        let session = &self.delivery.sessions[session as usize];
+        let session = &self.delivery.sessions[session];
         let view = MessageView {
             topic: will.topic,
             properties: Properties::from_validated(&properties),
@@ -434,14 +443,14 @@ impl Shard {
 
     fn accept_connect(
         &mut self,
-        at: u32,
-        session: u32,
+        at: ConnectionIx,
+        session: SessionIx,
         connect: &Connect<'_>,
         session_present: bool,
         assigned: Option<&str>,
     ) {
         let keep_alive = self.effective_keep_alive_s(at, connect.keep_alive_s);
-        self.delivery.connections[at as usize].keep_alive_s = keep_alive;
+        self.delivery.connections[at].keep_alive_s = keep_alive;
         let mut properties = PropertiesBuf::new();
         if connect.version == Version::V5 {
             self.connack_properties(at, session, connect, assigned, &mut properties);
@@ -456,39 +465,37 @@ impl Shard {
             Packet::ConnAck(connack).encode(connect.version, out)
         });
         self.metrics().inc(Metric::ConnectAccepted);
-        if let Some(deadline) = self.delivery.connections[at as usize].keep_alive_deadline_ms() {
+        if let Some(deadline) = self.delivery.connections[at].keep_alive_deadline_ms() {
             self.schedule_check(at, deadline);
         }
         self.release_connect_state(at);
         if self.delivery.interest.contains(Interest::CONNECT) {
             let node = self.node.clone();
-            let listener = self.delivery.connections[at as usize].listener;
+            let listener = self.delivery.connections[at].listener;
             let accepted = AcceptedConnect {
                 session_present,
                 connect,
                 keep_alive_s: keep_alive,
-                session_expiry_s: self.delivery.sessions[session as usize].expiry_s,
+                session_expiry_s: self.delivery.sessions[session].expiry_s,
                 listener: &node.listeners[usize::from(listener)].config.name,
-                is_superuser: (self.delivery.sessions[session as usize]
-                    .permissions
-                    .as_ref())
-                .is_some_and(|permissions| permissions.is_superuser()),
+                is_superuser: (self.delivery.sessions[session].permissions.as_ref())
+                    .is_some_and(|permissions| permissions.is_superuser()),
             };
             self.call_hook(session, |hooks, client| hooks.connected(client, &accepted));
         }
         if session_present {
             self.delivery.pump(session);
             // Messages to be sent again come before the answers to the client's next packets.
-            let outbound = self.delivery.sessions[session as usize].outbound.as_ref();
+            let outbound = self.delivery.sessions[session].outbound.as_ref();
             if outbound.is_some_and(|outbound| outbound.is_loading()) {
-                self.delivery.connections[at as usize].is_held = true;
+                self.delivery.connections[at].is_held = true;
             }
         }
     }
 
     /// Frees the state that was needed only until CONNACK.
-    fn release_connect_state(&mut self, at: u32) {
-        let connection = &mut self.delivery.connections[at as usize];
+    fn release_connect_state(&mut self, at: ConnectionIx) {
+        let connection = &mut self.delivery.connections[at];
         if let Some(extra) = &mut connection.extra {
             extra.connect = Vec::new();
             let method = extra.grant.as_ref().and_then(|grant| grant.method.as_ref());
@@ -499,8 +506,8 @@ impl Shard {
         }
     }
 
-    fn effective_keep_alive_s(&self, at: u32, requested: u16) -> u16 {
-        let connection = &self.delivery.connections[at as usize];
+    fn effective_keep_alive_s(&self, at: ConnectionIx, requested: u16) -> u16 {
+        let connection = &self.delivery.connections[at];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
         let most = most.into_iter().filter(|&bound| bound > 0).min();
@@ -513,15 +520,15 @@ impl Shard {
 
     fn connack_properties(
         &self,
-        at: u32,
-        session: u32,
+        at: ConnectionIx,
+        session: SessionIx,
         connect: &Connect<'_>,
         assigned: Option<&str>,
         out: &mut PropertiesBuf,
     ) {
         let limits = self.limits();
-        let connection = &self.delivery.connections[at as usize];
-        let expiry_s = self.delivery.sessions[session as usize].expiry_s;
+        let connection = &self.delivery.connections[at];
+        let expiry_s = self.delivery.sessions[session].expiry_s;
         let asked_s = connect.properties.session_expiry_interval().unwrap_or(0);
         if expiry_s != asked_s {
             out.push(Property::SessionExpiryInterval(expiry_s));
@@ -549,7 +556,7 @@ impl Shard {
         }
         if connect.properties.request_response_information() == Some(true) {
             // The client may receive responses on topics below its own client id.
-            let client_id = &self.delivery.sessions[session as usize].client_id;
+            let client_id = &self.delivery.sessions[session].client_id;
             out.push(Property::ResponseInformation(&format!(
                 "$response/{client_id}/"
             )));
@@ -566,7 +573,7 @@ impl Shard {
     }
 
     /// Refuses a CONNECT with the answer that its version allows, and closes the connection.
-    pub(crate) fn refuse_connect(&mut self, at: u32, closing: CloseReason, raw: &[u8]) {
+    pub(crate) fn refuse_connect(&mut self, at: ConnectionIx, closing: CloseReason, raw: &[u8]) {
         let unauthorized = [
             ReasonCode::NOT_AUTHORIZED,
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
@@ -580,7 +587,7 @@ impl Shard {
         {
             self.notify_connect_refused(at, code, raw);
         }
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let version = match connection.phase {
             ConnectionPhase::Authenticating => connection.version,
             _ => claimed_version(raw).unwrap_or(connection.version),
@@ -595,8 +602,8 @@ impl Shard {
         self.close(at, why);
     }
 
-    fn notify_connect_refused(&mut self, at: u32, code: ReasonCode, raw: &[u8]) {
-        let connection = &self.delivery.connections[at as usize];
+    fn notify_connect_refused(&mut self, at: ConnectionIx, code: ReasonCode, raw: &[u8]) {
+        let connection = &self.delivery.connections[at];
         let stored = connection.extra.as_ref().map(|extra| &extra.connect[..]);
         let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
         let connect = decode_connect(stored);
@@ -620,7 +627,7 @@ impl Shard {
 
     fn send_connack_refusal(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         version: Version,
         code: ReasonCode,
         closing: &CloseReason,
@@ -630,7 +637,7 @@ impl Shard {
             // 3.1.1 has five return codes; for any other reason the connection is closed without CONNACK.
             return;
         }
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let (session_present, max) = (false, connection.max_packet_out as usize);
         let mut properties = PropertiesBuf::new();
         if let Some(detail) = &closing.detail
@@ -664,12 +671,12 @@ impl Shard {
     /// Handles DISCONNECT from the client.
     pub(crate) fn handle_disconnect(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         disconnect: &Disconnect<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         let session_at = self.session_of_connection(at);
         let max_expiry_s = self.limits().max_session_expiry_s;
-        let session = &mut self.delivery.sessions[session_at as usize];
+        let session = &mut self.delivery.sessions[session_at];
         if let Some(expiry_s) = disconnect.properties.session_expiry_interval() {
             if session.expiry_s == 0 && expiry_s > 0 {
                 // [MQTT-3.14.2-2]
@@ -694,8 +701,8 @@ impl Shard {
     }
 
     /// Removes a connection that is moving to the shard of its session from this shard.
-    pub(crate) fn hand_over(&mut self, at: u32) -> ConnectionHandover {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn hand_over(&mut self, at: ConnectionIx) -> ConnectionHandover {
+        let connection = &mut self.delivery.connections[at];
         let moving = ConnectionHandover {
             listener: connection.listener,
             peer: connection.peer,
@@ -713,9 +720,9 @@ impl Shard {
     pub(crate) fn accept_handover(
         &mut self,
         moving: ConnectionHandover,
-    ) -> (u32, ConnectionAction) {
+    ) -> (ConnectionIx, ConnectionAction) {
         let at = self.open_connection(moving.listener, moving.peer);
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         connection.local_address = moving.local;
         connection.last_seen_ms = moving.opened_ms;
         connection.partial_packets = moving.partial;
@@ -742,14 +749,18 @@ impl Shard {
     }
 
     /// Decides whether a client may do something.
-    pub(crate) fn authorize(&mut self, session: u32, action: &ClientAction<'_>) -> Authorization {
+    pub(crate) fn authorize(
+        &mut self,
+        session: SessionIx,
+        action: &ClientAction<'_>,
+    ) -> Authorization {
         let answer = self.decide_authorization(session, action);
         if self
             .delivery
             .interest
             .contains(Interest::AUTHORIZATION_DECIDED)
         {
-            let state = &self.delivery.sessions[session as usize];
+            let state = &self.delivery.sessions[session];
             let source = state.permissions.as_ref().and_then(|permissions| {
                 let client = super::delivery::hook_client(state, &self.delivery.connections);
                 permissions.decision_source(&client, action)
@@ -761,8 +772,12 @@ impl Shard {
         answer
     }
 
-    fn decide_authorization(&mut self, session: u32, action: &ClientAction<'_>) -> Authorization {
-        let state = &self.delivery.sessions[session as usize];
+    fn decide_authorization(
+        &mut self,
+        session: SessionIx,
+        action: &ClientAction<'_>,
+    ) -> Authorization {
+        let state = &self.delivery.sessions[session];
         if let Some(permissions) = &state.permissions {
             let client = super::delivery::hook_client(state, &self.delivery.connections);
             return permissions.check(&client, action);
@@ -775,12 +790,10 @@ impl Shard {
 
     /// Whether permissions have to be checked, or decisions reported, for the client of a session.
     #[inline]
-    pub(crate) fn needs_authorization(&self, session: u32) -> bool {
+    pub(crate) fn needs_authorization(&self, session: SessionIx) -> bool {
         let points = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
         self.delivery.interest.intersects(points)
-            || self.delivery.sessions[session as usize]
-                .permissions
-                .is_some()
+            || self.delivery.sessions[session].permissions.is_some()
     }
 }
 

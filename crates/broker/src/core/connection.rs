@@ -13,6 +13,7 @@ use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
+use super::tables::{NO_SESSION, SessionIx};
 use crate::hooks::{CertificateNames, PeerAddress, Permissions};
 use scram::ServerScram;
 
@@ -27,12 +28,10 @@ pub(crate) enum ConnectionPhase {
     Closing,
 }
 
-pub(crate) const NO_SESSION: u32 = u32::MAX;
-
 pub(crate) struct Connection {
     /// Distinguishes this connection from earlier and later ones in the same slot.
     pub(crate) serial: u32,
-    pub(crate) session: u32,
+    pub(crate) session: SessionIx,
     pub(crate) outbox: Outbox,
     /// The beginning of an incomplete packet, or packets that may not be processed yet.
     pub(crate) partial_packets: Vec<u8>,

@@ -12,6 +12,7 @@ use super::outbox::SHARE_FROM_BYTES;
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
 use super::subscriber_list::{NO_GROUP, Subscriber};
+use super::tables::{ConnectionIx, SessionIx, TableIx};
 use crate::control::{
     ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
 };
@@ -220,7 +221,7 @@ impl Shard {
     ) -> Result<Option<DirectDelivery>, ControlError> {
         let sessions = &self.delivery.sessions;
         let session = self.by_client_id.get(client_id).copied();
-        let connected = session.filter(|at| sessions[*at as usize].connection.is_some());
+        let connected = session.filter(|at| sessions[*at].connection.is_some());
         let Some(session) = connected else {
             return Ok(None);
         };
@@ -229,11 +230,11 @@ impl Shard {
             let subscriber = shard.best_subscription(session, view.topic)?;
             let qos = view.qos.min(subscriber.options.qos);
             let delivery = &mut shard.delivery;
-            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let outbound = delivery.sessions[session].outbound.as_ref();
             let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
             let mut dispatch = Dispatch::new(*view, None);
             delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
-            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let outbound = delivery.sessions[session].outbound.as_ref();
             let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
             let is_watched = qos == QoS::AtLeastOnce
                 && now > before
@@ -246,8 +247,8 @@ impl Shard {
     }
 
     /// The subscription by which a session receives messages on a topic; of several the one with the highest QoS.
-    fn best_subscription(&self, session: u32, topic: &str) -> Option<Subscriber> {
-        let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
+    fn best_subscription(&self, session: SessionIx, topic: &str) -> Option<Subscriber> {
+        let subscriptions = &self.delivery.sessions[session].subscriptions;
         let filters = &self.tree.filters;
         let wanting = subscriptions
             .iter()
@@ -304,7 +305,7 @@ impl Shard {
 
     fn subscribe_session(
         &mut self,
-        session: u32,
+        session: SessionIx,
         subscription: &SubscriptionRequest,
     ) -> Result<(u8, u64), ControlError> {
         let Ok(qos) = QoS::try_from(subscription.qos) else {
@@ -383,7 +384,7 @@ impl Shard {
         why: &'static str,
     ) -> bool {
         let session = self.by_client_id.get(client_id).copied();
-        let connection = session.and_then(|at| self.delivery.sessions[at as usize].connection);
+        let connection = session.and_then(|at| self.delivery.sessions[at].connection);
         if let Some(at) = connection {
             self.close(at, CloseReason::new(code, why));
             self.close_pending_connections();
@@ -433,15 +434,15 @@ impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F
         let mut to_close = Vec::new();
         let mut looked_at = 0;
         let connections = &shard.delivery.connections;
-        let end = connections.capacity();
+        let end = connections.end_position();
         while looked_at < CONNECTIONS_PER_STEP
             && to_close.len() < CLOSES_PER_STEP
             && self.next < end
         {
             looked_at += 1;
-            let at = self.next as u32;
+            let at = ConnectionIx::from_position(self.next);
             self.next += 1;
-            let Some(connection) = connections.get(at as usize) else {
+            let Some(connection) = connections.get(at) else {
                 continue;
             };
             if connection.phase == super::connection::ConnectionPhase::Closing {
@@ -450,7 +451,7 @@ impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F
             let goes = match &self.selector {
                 DisconnectSelector::Listener(listener) => connection.listener == *listener,
                 DisconnectSelector::Clients(predicate) => {
-                    let session = shard.delivery.sessions.get(connection.session as usize);
+                    let session = shard.delivery.sessions.get(connection.session);
                     session
                         .filter(|session| session.connection == Some(at))
                         .is_some_and(|session| {
@@ -467,7 +468,7 @@ impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F
             shard.close(at, CloseReason::new(self.code, self.why));
         }
         shard.close_pending_connections();
-        match self.next < shard.delivery.connections.capacity() {
+        match self.next < shard.delivery.connections.end_position() {
             true => ScanStep::Continue(self),
             false => ScanStep::Done(self.count),
         }

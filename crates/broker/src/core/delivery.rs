@@ -4,7 +4,6 @@
 //! router can walk the tree while it delivers.
 
 use mqtt::{QoS, Version};
-use slab::Slab;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained_store::RetainedStore;
 use super::session::{QueueSize, SendWindow, Session, SessionMessage};
 use super::subscriber_list::{GroupId, NO_GROUP, Subscriber};
+use super::tables::{ConnectionIx, SessionIx, Table};
 use crate::config::BrokerLimits;
 use crate::hooks::{
     AckKind, Client, ConnectionInfo, DropReason, Hooks, Interest, MessageOrigin, PacketFacts,
@@ -30,13 +30,13 @@ pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
 const SAMPLE_EVERY: u32 = 1024;
 
 pub(crate) struct Delivery {
-    pub(crate) connections: Slab<Connection>,
-    pub(crate) sessions: Slab<Session>,
+    pub(crate) connections: Table<ConnectionIx, Connection>,
+    pub(crate) sessions: Table<SessionIx, Session>,
     pub(crate) pool: BufferPool,
     /// Connections with output added since the last turn.
-    pub(crate) dirty: Vec<u32>,
+    pub(crate) dirty: Vec<ConnectionIx>,
     /// Connections to close, collected while another operation is in progress.
-    pub(crate) pending_closes: Vec<(u32, CloseReason)>,
+    pub(crate) pending_closes: Vec<(ConnectionIx, CloseReason)>,
     pub(crate) metrics: Arc<ShardMetrics>,
     pub(crate) limits: Arc<BrokerLimits>,
     pub(crate) hooks: Box<dyn Hooks>,
@@ -61,13 +61,13 @@ pub(crate) struct Delivery {
 
 /// Fills in the publisher of a message, which is known by its session alone until its names are needed.
 pub(crate) fn with_publisher<'a>(
-    sessions: &'a Slab<Session>,
-    origin: Option<u32>,
+    sessions: &'a Table<SessionIx, Session>,
+    origin: Option<SessionIx>,
     view: &MessageView<'a>,
 ) -> MessageView<'a> {
     match origin {
         Some(session) => {
-            let session = &sessions[session as usize];
+            let session = &sessions[session];
             MessageView {
                 from_client_id: &session.client_id,
                 from_username: session.username.as_deref().unwrap_or(""),
@@ -81,9 +81,9 @@ pub(crate) fn with_publisher<'a>(
 /// The client of a session, as passed to hooks.
 pub(crate) fn hook_client<'a>(
     session: &'a Session,
-    connections: &'a Slab<Connection>,
+    connections: &'a Table<ConnectionIx, Connection>,
 ) -> Client<'a> {
-    let connection = session.connection.map(|c| &connections[c as usize]);
+    let connection = session.connection.map(|c| &connections[c]);
     Client {
         client_id: &session.client_id,
         username: session.username.as_deref(),
@@ -108,8 +108,8 @@ impl Delivery {
         hooks: Box<dyn Hooks>,
     ) -> Self {
         Self {
-            connections: Slab::new(),
-            sessions: Slab::new(),
+            connections: Table::default(),
+            sessions: Table::default(),
             pool: BufferPool::default(),
             dirty: Vec::new(),
             pending_closes: Vec::new(),
@@ -143,7 +143,7 @@ impl Delivery {
     }
 
     #[inline]
-    fn mark_dirty(connection: &mut Connection, at: u32, dirty: &mut Vec<u32>) {
+    fn mark_dirty(connection: &mut Connection, at: ConnectionIx, dirty: &mut Vec<ConnectionIx>) {
         if !connection.is_dirty {
             connection.is_dirty = true;
             dirty.push(at);
@@ -152,8 +152,8 @@ impl Delivery {
 
     /// Appends the output of `write` to a connection's outbox.
     #[inline]
-    pub(crate) fn write(&mut self, at: u32, write: impl FnOnce(&mut Vec<u8>)) {
-        let connection = &mut self.connections[at as usize];
+    pub(crate) fn write(&mut self, at: ConnectionIx, write: impl FnOnce(&mut Vec<u8>)) {
+        let connection = &mut self.connections[at];
         let before = connection.outbox.len();
         connection.outbox.append_with(&mut self.pool, write);
         self.buffered_bytes += connection.outbox.len() - before;
@@ -161,8 +161,8 @@ impl Delivery {
     }
 
     /// Marks a connection whose socket has other pending work than MQTT packets.
-    pub(crate) fn mark_socket_dirty(&mut self, at: u32) {
-        Self::mark_dirty(&mut self.connections[at as usize], at, &mut self.dirty);
+    pub(crate) fn mark_socket_dirty(&mut self, at: ConnectionIx) {
+        Self::mark_dirty(&mut self.connections[at], at, &mut self.dirty);
     }
 
     /// Delivers to one subscriber. `identifiers` are those beyond the subscriber's own.
@@ -186,7 +186,7 @@ impl Delivery {
         }
         let qos = dispatch.view.qos.min(options.qos);
         let retain = dispatch.view.retain && options.retain_as_published;
-        let session = &mut self.sessions[subscriber.session as usize];
+        let session = &mut self.sessions[subscriber.session];
         if let Some((shards, shard)) = self.session_filter
             && session.store_number % shards != shard
         {
@@ -221,7 +221,7 @@ impl Delivery {
         }
         let identifiers = subscription_identifiers(subscriber, more_identifiers);
         if let Some(at) = session.connection {
-            let connection = &self.connections[at as usize];
+            let connection = &self.connections[at];
             let outbound = session.outbound.get_or_insert_default();
             let room = connection.outbox.len() < self.limits.max_outbox_bytes as usize;
             let behind = connection
@@ -246,7 +246,7 @@ impl Delivery {
                     return;
                 }
                 let message = shared_dispatch_message(dispatch, &self.sessions);
-                let session = &mut self.sessions[subscriber.session as usize];
+                let session = &mut self.sessions[subscriber.session];
                 let session_message = SessionMessage {
                     message,
                     qos,
@@ -286,12 +286,12 @@ impl Delivery {
     fn send_qos0(
         &mut self,
         dispatch: &mut Dispatch<'_>,
-        at: u32,
+        at: ConnectionIx,
         subscriber: &Subscriber,
         more_identifiers: &[u32],
         retain: bool,
     ) {
-        let connection = &mut self.connections[at as usize];
+        let connection = &mut self.connections[at];
         let mut envelope = PublishEnvelope {
             version: connection.version,
             dup: false,
@@ -355,14 +355,11 @@ impl Delivery {
         } else {
             self.encode_to_outbox(at, &envelope, view, &mut dispatch.payload);
         }
-        self.sessions[subscriber.session as usize].messages_sent += 1;
+        self.sessions[subscriber.session].messages_sent += 1;
         self.metrics.inc(Metric::SentQos0);
         if self.interest.contains(Interest::DELIVER) {
             let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
-            let client = hook_client(
-                &self.sessions[subscriber.session as usize],
-                &self.connections,
-            );
+            let client = hook_client(&self.sessions[subscriber.session], &self.connections);
             self.hooks.delivered(&client, &view, 0);
         }
     }
@@ -371,13 +368,13 @@ impl Delivery {
     #[inline]
     fn encode_to_outbox(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         envelope: &PublishEnvelope<'_>,
         view: &MessageView<'_>,
         shared: &mut Option<bytes::Bytes>,
     ) {
         let now_ms = self.now_ms;
-        let connection = &mut self.connections[at as usize];
+        let connection = &mut self.connections[at];
         let before = connection.outbox.len();
         if view.payload.len() < SHARE_FROM_BYTES {
             connection.outbox.append_with(&mut self.pool, |out| {
@@ -397,8 +394,8 @@ impl Delivery {
     }
 
     #[inline]
-    fn append_encoded(&mut self, at: u32, packet: &[u8]) {
-        let connection = &mut self.connections[at as usize];
+    fn append_encoded(&mut self, at: ConnectionIx, packet: &[u8]) {
+        let connection = &mut self.connections[at];
         connection
             .outbox
             .append_with(&mut self.pool, |out| out.extend_from_slice(packet));
@@ -407,8 +404,8 @@ impl Delivery {
     }
 
     #[inline]
-    fn account_outbox_growth(&mut self, at: u32) {
-        let connection = &mut self.connections[at as usize];
+    fn account_outbox_growth(&mut self, at: ConnectionIx) {
+        let connection = &mut self.connections[at];
         if connection.sampled_us == 0 {
             self.sample_in -= 1;
             if self.sample_in == 0 {
@@ -425,13 +422,13 @@ impl Delivery {
     fn send_stored_message(
         &mut self,
         dispatch: &mut Dispatch<'_>,
-        session_at: u32,
-        at: u32,
+        session_at: SessionIx,
+        at: ConnectionIx,
         qos: QoS,
         retain: bool,
         identifiers: &[u32],
     ) {
-        let connection = &self.connections[at as usize];
+        let connection = &self.connections[at];
         let mut envelope = PublishEnvelope {
             version: connection.version,
             dup: false,
@@ -453,7 +450,7 @@ impl Delivery {
         }
         let size = with_publisher(&self.sessions, dispatch.origin, &dispatch.view).size()
             + size_of::<SessionMessage>();
-        let session = &mut self.sessions[session_at as usize];
+        let session = &mut self.sessions[session_at];
         let seq = session.next_seq();
         let outbound = session.outbound.as_mut().expect("checked by the caller");
         envelope.packet_id = outbound.send_stored(seq, qos, size);
@@ -480,13 +477,13 @@ impl Delivery {
     /// delivered [MQTT-3.1.2-25].
     pub(super) fn send_session_message(
         &mut self,
-        session: u32,
-        at: u32,
+        session: SessionIx,
+        at: ConnectionIx,
         packet_id: u16,
         session_message: &SessionMessage,
         dup: bool,
     ) {
-        let connection = &self.connections[at as usize];
+        let connection = &self.connections[at];
         let view = session_message.message.view();
         let envelope = PublishEnvelope {
             version: connection.version,
@@ -499,7 +496,7 @@ impl Delivery {
         };
         let len = envelope.packet_len(&view);
         if len > connection.max_packet_out as usize {
-            if let Some(outbound) = &mut self.sessions[session as usize].outbound {
+            if let Some(outbound) = &mut self.sessions[session].outbound {
                 outbound.abandon_packet(packet_id);
             }
             self.mark_stored_done(session, session_message.seq);
@@ -523,15 +520,15 @@ impl Delivery {
     #[inline]
     fn encode_counted(
         &mut self,
-        (session, at): (u32, u32),
+        (session, at): (SessionIx, ConnectionIx),
         mut envelope: PublishEnvelope<'_>,
         len: usize,
-        (view, origin): (&MessageView<'_>, Option<u32>),
+        (view, origin): (&MessageView<'_>, Option<SessionIx>),
         shared: &mut Option<bytes::Bytes>,
         is_stored: bool,
     ) {
         if envelope.version == Version::V5 {
-            envelope.alias = alias_for(&mut self.connections[at as usize], view.topic, len);
+            envelope.alias = alias_for(&mut self.connections[at], view.topic, len);
         }
         if envelope.qos == QoS::ExactlyOnce && is_stored {
             // Its packet id must be durable first; otherwise the client would take its repetition after a crash for
@@ -539,7 +536,7 @@ impl Delivery {
             self.hold_outbox(at);
         }
         self.encode_to_outbox(at, &envelope, view, shared);
-        self.sessions[session as usize].messages_sent += 1;
+        self.sessions[session].messages_sent += 1;
         self.metrics.inc(match envelope.qos {
             QoS::AtMostOnce => Metric::SentQos0,
             QoS::AtLeastOnce => Metric::SentQos1,
@@ -550,7 +547,7 @@ impl Delivery {
         }
         if self.interest.contains(Interest::DELIVER) {
             let view = with_publisher(&self.sessions, origin, view);
-            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            let client = hook_client(&self.sessions[session], &self.connections);
             self.hooks.delivered(&client, &view, envelope.packet_id);
         }
     }
@@ -558,14 +555,14 @@ impl Delivery {
     /// Counts and reports that a message did not reach a session, or any session. The view names the publisher.
     pub(crate) fn record_drop(
         &mut self,
-        session: Option<u32>,
+        session: Option<SessionIx>,
         view: &MessageView<'_>,
         why: DropReason,
     ) {
         self.count_drop(session, why);
         if self.interest.contains(Interest::DROP) {
-            let client = session
-                .map(|session| hook_client(&self.sessions[session as usize], &self.connections));
+            let client =
+                session.map(|session| hook_client(&self.sessions[session], &self.connections));
             let origin = MessageOrigin::default();
             self.hooks.dropped(client.as_ref(), view, &origin, why);
         }
@@ -575,15 +572,15 @@ impl Delivery {
     /// this shard.
     pub(super) fn record_subscriber_drop(
         &mut self,
-        publisher: Option<u32>,
-        session: u32,
+        publisher: Option<SessionIx>,
+        session: SessionIx,
         view: &MessageView<'_>,
         why: DropReason,
     ) {
         self.count_drop(Some(session), why);
         if self.interest.contains(Interest::DROP) {
             let named = with_publisher(&self.sessions, publisher, view);
-            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            let client = hook_client(&self.sessions[session], &self.connections);
             let origin = MessageOrigin::default();
             self.hooks.dropped(Some(&client), &named, &origin, why);
         }
@@ -592,8 +589,8 @@ impl Delivery {
     /// Like [`Delivery::record_drop`], for a message received from a session of this shard that reaches no subscriber.
     pub(crate) fn dropped_from(
         &mut self,
-        publisher: Option<u32>,
-        session: Option<u32>,
+        publisher: Option<SessionIx>,
+        session: Option<SessionIx>,
         view: &MessageView<'_>,
         origin: &MessageOrigin<'_>,
         why: DropReason,
@@ -601,7 +598,7 @@ impl Delivery {
         self.count_drop(session, why);
         if self.interest.contains(Interest::DROP) {
             let client_of =
-                |session: u32| hook_client(&self.sessions[session as usize], &self.connections);
+                |session: SessionIx| hook_client(&self.sessions[session], &self.connections);
             let origin = MessageOrigin {
                 client: publisher.map(client_of),
                 ..*origin
@@ -612,7 +609,7 @@ impl Delivery {
         }
     }
 
-    fn count_drop(&mut self, session: Option<u32>, why: DropReason) {
+    fn count_drop(&mut self, session: Option<SessionIx>, why: DropReason) {
         self.metrics.inc(match why {
             DropReason::NoSubscribers => Metric::DroppedNoSubscribers,
             DropReason::QueueFull => Metric::DroppedQueueFull,
@@ -624,14 +621,14 @@ impl Delivery {
             DropReason::Offline => Metric::DroppedOffline,
         });
         if let Some(session) = session {
-            self.sessions[session as usize].messages_dropped += 1;
+            self.sessions[session].messages_dropped += 1;
         }
     }
 
     /// Records that a subscriber acknowledged a message.
     pub(crate) fn record_acknowledgement(
         &mut self,
-        session: u32,
+        session: SessionIx,
         session_message: Option<&SessionMessage>,
         packet: PacketFacts<'_>,
         kind: AckKind,
@@ -645,15 +642,15 @@ impl Delivery {
         if self.interest.contains(Interest::ACK)
             && let Some(session_message) = session_message
         {
-            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            let client = hook_client(&self.sessions[session], &self.connections);
             let view = session_message.message.view();
             self.hooks.acked(&client, &view, packet, kind);
         }
     }
 
     /// Records that bytes were written to the connection's socket.
-    pub(crate) fn record_written(&mut self, at: u32, count: usize) {
-        let connection = &mut self.connections[at as usize];
+    pub(crate) fn record_written(&mut self, at: ConnectionIx, count: usize) {
+        let connection = &mut self.connections[at];
         connection.outbox.advance(count, &mut self.pool);
         self.buffered_bytes -= count;
         connection.is_slow = !connection.outbox.is_empty();
@@ -672,8 +669,8 @@ impl Delivery {
     }
 
     /// Frees the resources of a session without a connection; its waiting messages count as dropped.
-    pub(crate) fn drop_backlog(&mut self, session_at: u32) {
-        let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else {
+    pub(crate) fn drop_backlog(&mut self, session_at: SessionIx) {
+        let Some(mut outbound) = self.sessions[session_at].outbound.take() else {
             return;
         };
         self.update_queue_counters(outbound.size(), QueueSize::default());
@@ -714,7 +711,7 @@ pub(super) fn subscription_identifiers(subscriber: &Subscriber, more: &[u32]) ->
 
 pub(super) fn shared_dispatch_message(
     dispatch: &mut Dispatch<'_>,
-    sessions: &Slab<Session>,
+    sessions: &Table<SessionIx, Session>,
 ) -> Rc<Message> {
     match &dispatch.message {
         Some(message) => message.clone(),

@@ -13,6 +13,7 @@ use mqtt::{PacketType, QoS, ReasonCode};
 use super::derived_queue::{DerivedBatch, DerivedBudget};
 use super::message::{MessageView, expiry_time_ms};
 use super::shard::Shard;
+use super::tables::ConnectionIx;
 use crate::hooks::{MessageDraftView, MessageOrigin, OutgoingMessages, OutgoingPosition};
 use crate::metrics::Metric;
 
@@ -24,7 +25,7 @@ const MAX_WAITING_BYTES: usize = 64 << 20;
 impl Shard {
     /// Takes the messages that hooks requested because of a message of this connection, or of events, and publishes the
     /// first ones.
-    pub(super) fn publish_derived(&mut self, publisher: Option<u32>) {
+    pub(super) fn publish_derived(&mut self, publisher: Option<ConnectionIx>) {
         let budget = self.collect_derived(publisher);
         if self.derived_messages.current.is_some() {
             return;
@@ -38,14 +39,14 @@ impl Shard {
             budget.filter(|budget| Arc::strong_count(budget) > 1);
     }
 
-    fn collect_derived(&mut self, publisher: Option<u32>) -> Option<Arc<DerivedBudget>> {
+    fn collect_derived(&mut self, publisher: Option<ConnectionIx>) -> Option<Arc<DerivedBudget>> {
         let mut budget = self.derived_messages.current.clone();
         let most = u64::from(self.limits.max_derived_messages);
         while let Some(outgoing) = self.delivery.hooks.take_outgoing() {
             let budget = budget.get_or_insert_with(|| {
                 // Each event that is not a message may derive as many as a message.
                 let events = publisher.map_or(outgoing.len() as u64, |_| 1);
-                let serial = |at: u32| self.delivery.connections[at as usize].serial;
+                let serial = |at: ConnectionIx| self.delivery.connections[at].serial;
                 Arc::new(DerivedBudget {
                     messages: AtomicU64::new(most.saturating_mul(events)),
                     time_spent_us: AtomicU64::new(0),
@@ -139,12 +140,12 @@ impl Shard {
 
     /// Asks the hooks whether the connection with this serial has to wait for a component behind them. Without a
     /// connection that caused it, no publisher waits.
-    pub(super) fn take_backpressure(&mut self, publisher: Option<(u32, u32)>) {
+    pub(super) fn take_backpressure(&mut self, publisher: Option<(ConnectionIx, u32)>) {
         let Some(backpressure) = self.delivery.hooks.take_backpressure() else {
             return;
         };
         if let Some((at, serial)) = publisher
-            && let Some(connection) = self.delivery.connections.get_mut(at as usize)
+            && let Some(connection) = self.delivery.connections.get_mut(at)
             && connection.serial == serial
         {
             let wait = &mut connection.extra().publisher_wait;
@@ -159,7 +160,7 @@ impl Shard {
     #[inline]
     pub(super) fn acknowledge_publish(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         kind: PacketType,
         packet_id: u16,
         reason: ReasonCode,
@@ -167,22 +168,22 @@ impl Shard {
         if self.derived_messages.unfinished_budget.is_none() {
             return self.send_ack(at, kind, packet_id, reason);
         }
-        let extra = self.delivery.connections[at as usize].extra();
+        let extra = self.delivery.connections[at].extra();
         extra.publisher_wait.pending_ack = Some((kind, packet_id, reason));
     }
 
     /// Makes a connection wait, because messages derived from its last one are still pending.
     #[inline]
-    pub(super) fn wait_for_derived(&mut self, at: u32) {
+    pub(super) fn wait_for_derived(&mut self, at: ConnectionIx) {
         if let Some(unfinished) = self.derived_messages.unfinished_budget.take() {
-            let extra = self.delivery.connections[at as usize].extra();
+            let extra = self.delivery.connections[at].extra();
             extra.publisher_wait.derived_budget = Some(unfinished);
         }
     }
 
     /// Whether a publisher has to wait; if not, sends it the answer that waited.
-    pub(super) fn poll_publisher_wait(&mut self, at: u32) -> bool {
-        let Some(extra) = &mut self.delivery.connections[at as usize].extra else {
+    pub(super) fn poll_publisher_wait(&mut self, at: ConnectionIx) -> bool {
+        let Some(extra) = &mut self.delivery.connections[at].extra else {
             return false;
         };
         let wait = &mut extra.publisher_wait;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use mqtt::{PacketType, ReasonCode};
 
+use super::tables::ConnectionIx;
 use crate::hooks::{BackpressureCheck, OutgoingMessages, OutgoingPosition};
 
 /// The budget for all messages that derive from one message. Only its shard uses it; it moves with the connection.
@@ -15,7 +16,7 @@ pub(crate) struct DerivedBudget {
     /// Time spent on them in later turns.
     pub(super) time_spent_us: AtomicU64,
     /// The connection that published the original message, and its serial.
-    pub(super) publisher: Option<(u32, u32)>,
+    pub(super) publisher: Option<(ConnectionIx, u32)>,
 }
 
 pub(super) struct DerivedBatch {

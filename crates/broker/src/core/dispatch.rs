@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use super::message::{Message, MessageView};
+use super::tables::SessionIx;
 
 /// One message on its way to any number of sessions, with the data they share.
 pub(crate) struct Dispatch<'a> {
     pub(crate) view: MessageView<'a>,
     /// The publisher's session, if it is on this shard.
-    pub(crate) origin: Option<u32>,
+    pub(crate) origin: Option<SessionIx>,
     /// Created for the first session that has to keep the message, shared by all.
     pub(super) message: Option<Rc<Message>>,
     /// A large payload, shared by all.
@@ -26,7 +27,7 @@ pub(crate) struct Dispatch<'a> {
 }
 
 impl<'a> Dispatch<'a> {
-    pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
+    pub(crate) fn new(view: MessageView<'a>, origin: Option<SessionIx>) -> Self {
         Self {
             view,
             origin,

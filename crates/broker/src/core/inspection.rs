@@ -11,6 +11,7 @@ use super::session::Session;
 use super::shard::Shard;
 use super::subscriber_list::{FilterId, GroupId, NO_GROUP};
 use super::subscription_tree::filter_and_group;
+use super::tables::{SessionIx, TableIx};
 use crate::info::{ClientInfo, ListQuery, SubscriptionInfo, TopicInfo};
 
 /// Entries examined in one turn: well below a millisecond.
@@ -132,7 +133,7 @@ pub(crate) trait SessionRow: Send + Sized + 'static {
     fn count_in(session: &Session, has: impl Fn((FilterId, GroupId)) -> bool) -> (bool, usize);
     fn append_rows(
         shard: &Shard,
-        at: u32,
+        at: SessionIx,
         has: impl Fn((FilterId, GroupId)) -> bool,
         rows: &mut Vec<Self>,
     );
@@ -145,7 +146,7 @@ impl SessionRow for ClientInfo {
 
     fn append_rows(
         shard: &Shard,
-        at: u32,
+        at: SessionIx,
         _: impl Fn((FilterId, GroupId)) -> bool,
         rows: &mut Vec<Self>,
     ) {
@@ -162,12 +163,12 @@ impl SessionRow for SubscriptionInfo {
 
     fn append_rows(
         shard: &Shard,
-        at: u32,
+        at: SessionIx,
         has: impl Fn((FilterId, GroupId)) -> bool,
         rows: &mut Vec<Self>,
     ) {
         let before = rows.len();
-        let session = &shard.delivery.sessions[at as usize];
+        let session = &shard.delivery.sessions[at];
         let wanted = session.subscriptions.iter().filter(|&&s| has(s));
         rows.extend(
             wanted.filter_map(|&(filter, group)| subscription_info(shard, at, filter, group)),
@@ -222,8 +223,8 @@ impl<R: SessionRow> SessionRowScan<R> {
     fn scan_sessions(&mut self, shard: &Shard, filters: &FilterSelection) -> bool {
         let sessions = &shard.delivery.sessions;
         let mut looked_at = 0;
-        while looked_at < ENTRIES_PER_STEP && self.next < sessions.capacity() {
-            let session = sessions.get(self.next);
+        while looked_at < ENTRIES_PER_STEP && self.next < sessions.end_position() {
+            let session = sessions.get(SessionIx::from_position(self.next));
             self.next += 1;
             looked_at += 1;
             let Some(session) = session else {
@@ -240,7 +241,7 @@ impl<R: SessionRow> SessionRowScan<R> {
                 }
             }
         }
-        self.next >= sessions.capacity()
+        self.next >= sessions.end_position()
     }
 }
 
@@ -259,7 +260,7 @@ impl<R: SessionRow> ShardScan for SessionRowScan<R> {
         for id in chosen.by_ref().take(SESSIONS_PER_STEP) {
             // The session may have ended or changed since it was examined.
             if let Some(&at) = shard.by_client_id.get(&*id)
-                && matches_client(&self.query, &shard.delivery.sessions[at as usize])
+                && matches_client(&self.query, &shard.delivery.sessions[at])
             {
                 R::append_rows(shard, at, |s| filters.contains(s), &mut self.rows);
             }
@@ -283,11 +284,10 @@ impl<R: SessionRow> ShardScan for SessionRowScan<R> {
     }
 }
 
-pub(crate) fn client_info(shard: &Shard, at: u32) -> ClientInfo {
-    let session = &shard.delivery.sessions[at as usize];
-    let connection: Option<&Connection> = session
-        .connection
-        .map(|c| &shard.delivery.connections[c as usize]);
+pub(crate) fn client_info(shard: &Shard, at: SessionIx) -> ClientInfo {
+    let session = &shard.delivery.sessions[at];
+    let connection: Option<&Connection> =
+        session.connection.map(|c| &shard.delivery.connections[c]);
     let outbound = session.outbound.as_deref();
     let now_ms = shard.now_ms();
     let device = session.permissions.as_ref().and_then(|held| held.device());
@@ -328,7 +328,7 @@ pub(crate) fn client_info(shard: &Shard, at: u32) -> ClientInfo {
 
 fn subscription_info(
     shard: &Shard,
-    at: u32,
+    at: SessionIx,
     filter: FilterId,
     group: GroupId,
 ) -> Option<SubscriptionInfo> {
@@ -338,7 +338,7 @@ fn subscription_info(
         shard.tree.group(group).member(at)
     }?;
     let options = subscriber.options;
-    let session = &shard.delivery.sessions[at as usize];
+    let session = &shard.delivery.sessions[at];
     Some(SubscriptionInfo {
         client_id: session.client_id.to_string(),
         topic_filter: shard.filter_as_written(filter, group),
@@ -447,16 +447,17 @@ impl ShardScan for OldestQueuedScan {
             return ScanStep::Done(0);
         }
         let sessions = &shard.delivery.sessions;
-        let end = sessions.capacity().min(self.next + ENTRIES_PER_STEP);
+        let end = sessions.end_position().min(self.next + ENTRIES_PER_STEP);
         let now_ms = shard.now_ms();
-        for session in (self.next..end).filter_map(|at| sessions.get(at)) {
+        let positions = (self.next..end).map(SessionIx::from_position);
+        for session in positions.filter_map(|at| sessions.get(at)) {
             let outbound = session.outbound.as_deref();
             if let Some(since_ms) = outbound.and_then(|outbound| outbound.oldest_queued_ms()) {
                 self.oldest_ms = self.oldest_ms.max(now_ms.saturating_sub(since_ms));
             }
         }
         self.next = end;
-        if end < sessions.capacity() {
+        if end < sessions.end_position() {
             return ScanStep::Continue(self);
         }
         ScanStep::Done(self.oldest_ms)

@@ -19,6 +19,7 @@ use store::{QueueFetch, StateKind, StoreBatch};
 use super::dispatch::Dispatch;
 use super::message::MessageView;
 use super::records;
+use super::tables::{ConnectionIx, SessionIx};
 
 /// Sessions whose stored messages are read concurrently; others wait.
 const MAX_CONCURRENT_FETCHES: usize = 64;
@@ -83,11 +84,11 @@ pub(crate) struct ShardJournal {
     /// Shards with new entries in their link.
     updated_links: u64,
     /// Connections with bytes that wait for a turn.
-    held_connections: VecDeque<(u64, Vec<u32>)>,
+    held_connections: VecDeque<(u64, Vec<ConnectionIx>)>,
     /// Shard messages received: the own turn, the sending shard, the sender's turn.
     received_turns: VecDeque<(u64, u16, u64)>,
     /// Sessions by their number in the store.
-    session_by_number: HashMap<u64, u32, RandomState>,
+    session_by_number: HashMap<u64, SessionIx, RandomState>,
     next_number: u64,
     /// Number of shards; shards assign interleaved session numbers.
     shard_count: u64,
@@ -142,18 +143,18 @@ impl ShardJournal {
     }
 
     /// Assigns a number to a session of this shard.
-    pub(crate) fn assign_number(&mut self, session: u32) -> u64 {
+    pub(crate) fn assign_number(&mut self, session: SessionIx) -> u64 {
         let number = self.next_number;
         self.next_number += self.shard_count;
         self.session_by_number.insert(number, session);
         number
     }
 
-    pub(crate) fn bind_session(&mut self, number: u64, session: u32) {
+    pub(crate) fn bind_session(&mut self, number: u64, session: SessionIx) {
         self.session_by_number.insert(number, session);
     }
 
-    pub(crate) fn session_by_number(&self, number: u64) -> Option<u32> {
+    pub(crate) fn session_by_number(&self, number: u64) -> Option<SessionIx> {
         self.session_by_number.get(&number).copied()
     }
 
@@ -321,7 +322,7 @@ impl ShardJournal {
     }
 
     /// Records that a connection has bytes that wait for this turn.
-    pub(crate) fn hold_connection(&mut self, connection: u32) {
+    pub(crate) fn hold_connection(&mut self, connection: ConnectionIx) {
         match self.held_connections.back_mut() {
             Some((turn, connections)) if *turn == self.turn => connections.push(connection),
             _ => self
@@ -331,7 +332,7 @@ impl ShardJournal {
     }
 
     /// The next connections whose turn is complete, and that turn.
-    pub(crate) fn pop_releasable(&mut self) -> Option<(u64, Vec<u32>)> {
+    pub(crate) fn pop_releasable(&mut self) -> Option<(u64, Vec<ConnectionIx>)> {
         let complete = self.last_complete_turn();
         match self.held_connections.front() {
             Some(&(turn, _)) if turn <= complete => self.held_connections.pop_front(),

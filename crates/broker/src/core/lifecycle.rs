@@ -3,12 +3,13 @@
 
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
-use super::connection::{CloseReason, ConnectionPhase, NO_SESSION};
+use super::connection::{CloseReason, ConnectionPhase};
 use super::directory::NodeDirectory;
 use super::message::{MessageView, expiry_time_ms};
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
 use super::subscriber_list::NO_GROUP;
+use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
 use super::timers::Timer;
 use crate::hooks::{Authorization, ClientAction, DropReason, Interest, MessageOrigin, PeerAddress};
 use crate::metrics::Metric;
@@ -16,8 +17,8 @@ use crate::metrics::Metric;
 impl Shard {
     /// Closes a connection: sends DISCONNECT if the version has one for servers, then ignores further input. The slot
     /// stays until its owner has written the outbox and calls [`Shard::remove_connection`].
-    pub(crate) fn close(&mut self, at: u32, closing: CloseReason) {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn close(&mut self, at: ConnectionIx, closing: CloseReason) {
+        let connection = &mut self.delivery.connections[at];
         if connection.phase == ConnectionPhase::Closing {
             return;
         }
@@ -40,9 +41,9 @@ impl Shard {
         }
     }
 
-    fn send_disconnect(&mut self, at: u32, reason: ReasonCode, closing: &CloseReason) {
+    fn send_disconnect(&mut self, at: ConnectionIx, reason: ReasonCode, closing: &CloseReason) {
         let mut properties = PropertiesBuf::new();
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         if let Some(detail) = &closing.detail
             && self.limits().reason_strings
             && connection.wants_problem_information
@@ -72,7 +73,7 @@ impl Shard {
     }
 
     /// Detaches a connection from its session, which then continues alone or ends.
-    fn detach_session(&mut self, at: u32, session_at: u32, closing: &CloseReason) {
+    fn detach_session(&mut self, at: ConnectionIx, session_at: SessionIx, closing: &CloseReason) {
         self.metrics().sub(Metric::ClientsConnected, 1);
         if self.delivery.interest.contains(Interest::DISCONNECT) {
             self.call_hook(session_at, |hooks, client| {
@@ -81,8 +82,8 @@ impl Shard {
         }
         self.delivery.queue_pending_retained(session_at, at);
         let now_ms = self.now_ms();
-        let peer = self.delivery.connections[at as usize].peer;
-        let session = &mut self.delivery.sessions[session_at as usize];
+        let peer = self.delivery.connections[at].peer;
+        let session = &mut self.delivery.sessions[session_at];
         session.connection = None;
         if let PeerAddress::Tcp(address) = peer {
             session.last_address = Some(Box::new(address));
@@ -116,14 +117,14 @@ impl Shard {
         if expiry_s != u32::MAX {
             let at_ms = now_ms + u64::from(expiry_s) * 1000;
             let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
-            self.delivery.sessions[session_at as usize].expiry_timer = Some(timer);
+            self.delivery.sessions[session_at].expiry_timer = Some(timer);
         }
         self.schedule_will(session_at);
         self.persist_session(session_at);
     }
 
-    fn schedule_will(&mut self, session_at: u32) {
-        let Some(will) = &self.delivery.sessions[session_at as usize].will else {
+    fn schedule_will(&mut self, session_at: SessionIx) {
+        let Some(will) = &self.delivery.sessions[session_at].will else {
             return;
         };
         if will.delay_s == 0 {
@@ -132,11 +133,11 @@ impl Shard {
         }
         let at_ms = self.now_ms() + u64::from(will.delay_s) * 1000;
         let timer = self.timers.add(at_ms, Timer::WillDelay(session_at));
-        self.delivery.sessions[session_at as usize].will_timer = Some(timer);
+        self.delivery.sessions[session_at].will_timer = Some(timer);
     }
 
-    pub(crate) fn publish_will(&mut self, session_at: u32) {
-        let Some(will) = self.delivery.sessions[session_at as usize].will.take() else {
+    pub(crate) fn publish_will(&mut self, session_at: SessionIx) {
+        let Some(will) = self.delivery.sessions[session_at].will.take() else {
             return;
         };
         self.persist_session(session_at);
@@ -160,7 +161,7 @@ impl Shard {
     }
 
     /// Whether the client may publish the will to its topic.
-    fn is_will_allowed(&mut self, session_at: u32, view: &MessageView<'_>) -> bool {
+    fn is_will_allowed(&mut self, session_at: SessionIx, view: &MessageView<'_>) -> bool {
         let (topic, qos, retain) = (view.topic, view.qos, view.retain);
         !topic.starts_with(SYS_PREFIX)
             && self.authorize(session_at, &ClientAction::Publish { topic, qos, retain })
@@ -168,9 +169,9 @@ impl Shard {
     }
 
     /// Passes unacknowledged messages of shared subscriptions to members that are online.
-    fn redistribute_shared(&mut self, session_at: u32) {
+    fn redistribute_shared(&mut self, session_at: SessionIx) {
         let tree = &self.tree;
-        let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
+        let Some(outbound) = &mut self.delivery.sessions[session_at].outbound else {
             return;
         };
         let before = outbound.size();
@@ -198,8 +199,8 @@ impl Shard {
     }
 
     /// A session that is ending must not be chosen again.
-    fn leave_groups(&mut self, session_at: u32) {
-        let session = &self.delivery.sessions[session_at as usize];
+    fn leave_groups(&mut self, session_at: SessionIx) {
+        let session = &self.delivery.sessions[session_at];
         for &(_, group) in session
             .subscriptions
             .iter()
@@ -210,7 +211,7 @@ impl Shard {
     }
 
     /// Ends a session without a connection: its will, its subscriptions, its messages, its client id.
-    pub(crate) fn end_session(&mut self, session_at: u32) {
+    pub(crate) fn end_session(&mut self, session_at: SessionIx) {
         // Its shared subscriptions first, so that neither its messages nor its will return to it.
         self.leave_groups(session_at);
         self.redistribute_shared(session_at);
@@ -218,7 +219,7 @@ impl Shard {
         self.publish_will(session_at);
         let backlog = self.collect_shared_backlog(session_at);
         self.delivery.ack_watchers.remove_session(session_at);
-        let session = &mut self.delivery.sessions[session_at as usize];
+        let session = &mut self.delivery.sessions[session_at];
         debug_assert!(session.connection.is_none());
         let timers = [session.expiry_timer.take(), session.will_timer.take()];
         let subscriptions = std::mem::take(&mut session.subscriptions);
@@ -234,7 +235,7 @@ impl Shard {
             None => self.delivery.drop_backlog(session_at),
         }
         self.delete_stored_session(session_at, backlog);
-        self.delivery.sessions.remove(session_at as usize);
+        self.delivery.sessions.remove(session_at);
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);
         NodeDirectory::release_slot(&self.node.directory.sessions);
@@ -247,22 +248,22 @@ impl Shard {
     /// Closes the connections that were marked while another operation was in progress.
     pub(crate) fn close_pending_connections(&mut self) {
         while let Some((at, closing)) = self.delivery.pending_closes.pop() {
-            if self.delivery.connections.contains(at as usize) {
+            if self.delivery.connections.contains(at) {
                 self.close(at, closing);
             }
         }
     }
 
     /// The peer has closed the connection, or the socket failed.
-    pub(crate) fn connection_lost(&mut self, at: u32, why: &'static str) {
+    pub(crate) fn connection_lost(&mut self, at: ConnectionIx, why: &'static str) {
         self.close(at, CloseReason::without_code(why));
         self.close_pending_connections();
     }
 
     /// Frees the slot of a connection that its owner has closed.
-    pub(crate) fn remove_connection(&mut self, at: u32) {
+    pub(crate) fn remove_connection(&mut self, at: ConnectionIx) {
         self.release_partial(at);
-        let mut connection = self.delivery.connections.remove(at as usize);
+        let mut connection = self.delivery.connections.remove(at);
         self.delivery.buffered_bytes -= connection.outbox.len();
         connection.outbox.clear(&mut self.delivery.pool);
         if let Some(timer) = connection.extra.and_then(|extra| extra.expiry_timer) {
@@ -276,7 +277,7 @@ impl Shard {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return false;
         };
-        let session_ref = &mut self.delivery.sessions[session as usize];
+        let session_ref = &mut self.delivery.sessions[session];
         session_ref.expiry_s = 0;
         match session_ref.connection {
             Some(at) => {
@@ -294,12 +295,7 @@ impl Shard {
     /// Closes every connection for a graceful stop.
     pub(crate) fn close_all(&mut self) {
         self.is_stopping = true;
-        let all: Vec<u32> = self
-            .delivery
-            .connections
-            .iter()
-            .map(|(at, _)| at as u32)
-            .collect();
+        let all: Vec<ConnectionIx> = self.delivery.connections.iter().map(|(at, _)| at).collect();
         for at in all {
             // A server reference goes with 0x9C (section 4.11).
             let code = match self.node.server_reference {

@@ -43,6 +43,7 @@ pub(crate) mod shared_subscription;
 pub(crate) mod subscribe;
 pub(crate) mod subscriber_list;
 pub(crate) mod subscription_tree;
+pub(crate) mod tables;
 pub(crate) mod timers;
 
 #[cfg(test)]

@@ -5,14 +5,15 @@ use mqtt::ReasonCode;
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
+use super::tables::ConnectionIx;
 use crate::metrics::Metric;
 
 impl Shard {
     /// Updates the bytes that a connection keeps. A connection whose bytes have grown beyond the room available is
     /// closed.
     #[inline]
-    pub(crate) fn count_partial(&mut self, at: u32) -> ConnectionAction {
-        let connection = &self.delivery.connections[at as usize];
+    pub(crate) fn count_partial(&mut self, at: ConnectionIx) -> ConnectionAction {
+        let connection = &self.delivery.connections[at];
         let now = connection.partial_packets.len() + usize::from(connection.layer_bytes);
         match now == connection.partial_bytes_counted as usize {
             true => ConnectionAction::Continue,
@@ -20,8 +21,8 @@ impl Shard {
         }
     }
 
-    fn recount_partial(&mut self, at: u32, now: usize) -> ConnectionAction {
-        let connection = &mut self.delivery.connections[at as usize];
+    fn recount_partial(&mut self, at: ConnectionIx, now: usize) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at];
         let before = std::mem::replace(&mut connection.partial_bytes_counted, now as u32) as usize;
         let listener = connection.listener;
         self.packet_budget.replace_bytes(listener, before, now);
@@ -49,24 +50,29 @@ impl Shard {
     }
 
     /// Sets the bytes that the layers below MQTT keep of an incomplete handshake or frame.
-    pub(crate) fn set_layer_bytes(&mut self, at: u32, bytes: usize) -> ConnectionAction {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn set_layer_bytes(&mut self, at: ConnectionIx, bytes: usize) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at];
         connection.layer_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
         self.count_partial(at)
     }
 
     /// Releases the bytes counted for a connection.
-    pub(crate) fn release_partial(&mut self, at: u32) {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn release_partial(&mut self, at: ConnectionIx) {
+        let connection = &mut self.delivery.connections[at];
         connection.partial_packets = Vec::new();
         connection.layer_bytes = 0;
         self.count_partial(at);
     }
 
     /// Tracks the deadline of an incomplete packet (`is_fragment`), possibly another one than before (`is_new`).
-    pub(crate) fn track_partial_deadline(&mut self, at: u32, is_fragment: bool, is_new: bool) {
+    pub(crate) fn track_partial_deadline(
+        &mut self,
+        at: ConnectionIx,
+        is_fragment: bool,
+        is_new: bool,
+    ) {
         let now_ms = self.now_ms();
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if !is_fragment {
             connection.partial_since_ms = 0;
             return;
@@ -79,15 +85,15 @@ impl Shard {
             return;
         }
         let deadline_ms = self.partial_deadline_ms(at).unwrap_or(u64::MAX);
-        let check_ms = self.delivery.connections[at as usize].next_check_ms;
+        let check_ms = self.delivery.connections[at].next_check_ms;
         // The wheel usually checks the connection early enough, so that most packets need no entry.
         if check_ms <= now_ms || check_ms > deadline_ms {
             self.schedule_check(at, deadline_ms);
         }
     }
 
-    pub(crate) fn partial_deadline_ms(&self, at: u32) -> Option<u64> {
-        let connection = &self.delivery.connections[at as usize];
+    pub(crate) fn partial_deadline_ms(&self, at: ConnectionIx) -> Option<u64> {
+        let connection = &self.delivery.connections[at];
         let timeout_ms = u64::from(self.limits.packet_timeout_s) * 1000;
         (connection.partial_since_ms > 0 && !connection.partial_packets.is_empty())
             .then(|| connection.partial_since_ms + timeout_ms)

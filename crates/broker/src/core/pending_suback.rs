@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::subscriber_list::Subscriber;
+use super::tables::ConnectionIx;
 
 /// A SUBACK that waits for the other shards.
 pub(crate) struct PendingSubAck {
     pub(super) sequence: u64,
-    pub(super) connection: u32,
+    pub(super) connection: ConnectionIx,
     pub(super) serial: u32,
     pub(super) packet: Vec<u8>,
     /// Subscriptions that receive retained messages, with their filter.
@@ -17,7 +18,7 @@ pub(crate) struct PendingSubAck {
 }
 
 impl PendingSubAck {
-    pub(super) fn is_for_connection(&self, connection: u32) -> bool {
+    pub(super) fn is_for_connection(&self, connection: ConnectionIx) -> bool {
         self.connection == connection
     }
 }

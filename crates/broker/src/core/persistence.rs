@@ -19,6 +19,7 @@ use super::shard::Shard;
 use super::shared_backlog::SharedBacklog;
 use super::subscriber_list::{FilterId, GroupId, Subscriber};
 use super::subscription_tree::filter_and_group;
+use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::metrics::Metric;
 
@@ -48,10 +49,10 @@ impl Delivery {
     }
 
     /// Like `hold`, for an answer to writes of an earlier turn.
-    pub(crate) fn hold_for_incomplete_turns(&mut self, at: u32) {
+    pub(crate) fn hold_for_incomplete_turns(&mut self, at: ConnectionIx) {
         if let Some(journal) = &mut self.journal
             && (journal.has_pending_records() || journal.last_complete_turn() + 1 < journal.turn())
-            && self.connections[at as usize].outbox.hold(journal.turn())
+            && self.connections[at].outbox.hold(journal.turn())
         {
             journal.hold_connection(at);
         }
@@ -60,15 +61,15 @@ impl Delivery {
 
 impl Shard {
     /// Writes the durable state of a session, or deletes it if the session is no longer durable.
-    pub(crate) fn persist_session(&mut self, at: u32) {
+    pub(crate) fn persist_session(&mut self, at: SessionIx) {
         if self.delivery.journal.is_none() {
             return;
         }
-        let session = &self.delivery.sessions[at as usize];
+        let session = &self.delivery.sessions[at];
         if session.store_number == 0 && session.expiry_s > 0 {
             self.make_durable(at);
         }
-        let session = &mut self.delivery.sessions[at as usize];
+        let session = &mut self.delivery.sessions[at];
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
@@ -110,12 +111,12 @@ impl Shard {
     }
 
     /// Makes a session durable from now on, with its subscriptions and its waiting messages.
-    fn make_durable(&mut self, at: u32) {
+    fn make_durable(&mut self, at: SessionIx) {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
         let number = journal.assign_number(at);
-        let session = &mut self.delivery.sessions[at as usize];
+        let session = &mut self.delivery.sessions[at];
         session.store_number = number;
         let mut seq = session.last_seq;
         if let Some(outbound) = &mut session.outbound {
@@ -146,8 +147,8 @@ impl Shard {
     }
 
     /// The session has ended. Its stored messages are deleted, unless a shared backlog takes them over.
-    pub(crate) fn delete_stored_session(&mut self, at: u32, backlog: Option<SharedBacklog>) {
-        let session = &mut self.delivery.sessions[at as usize];
+    pub(crate) fn delete_stored_session(&mut self, at: SessionIx, backlog: Option<SharedBacklog>) {
+        let session = &mut self.delivery.sessions[at];
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
@@ -163,7 +164,7 @@ impl Shard {
     }
 
     pub(super) fn persist_subscription(&mut self, subscriber: Subscriber, written: &str) {
-        let number = self.delivery.sessions[subscriber.session as usize].store_number;
+        let number = self.delivery.sessions[subscriber.session].store_number;
         if number != 0
             && let Some(journal) = &mut self.delivery.journal
         {
@@ -174,8 +175,13 @@ impl Shard {
         }
     }
 
-    pub(super) fn delete_stored_subscription(&mut self, at: u32, filter: FilterId, group: GroupId) {
-        let number = self.delivery.sessions[at as usize].store_number;
+    pub(super) fn delete_stored_subscription(
+        &mut self,
+        at: SessionIx,
+        filter: FilterId,
+        group: GroupId,
+    ) {
+        let number = self.delivery.sessions[at].store_number;
         if number == 0 || self.delivery.journal.is_none() {
             return;
         }
@@ -230,7 +236,7 @@ impl Shard {
         id: Arc<str>,
         record: &SessionRecord<'_>,
         queue: Option<&QueueSummary>,
-    ) -> u32 {
+    ) -> SessionIx {
         let now_ms = self.now_ms();
         let mut session = Session::new(id.clone(), now_ms);
         session.store_number = record.number;
@@ -269,7 +275,7 @@ impl Shard {
             }
         }
         let number = session.store_number;
-        let at = self.delivery.sessions.insert(session) as u32;
+        let at = self.delivery.sessions.insert(session);
         self.by_client_id.insert(id, at);
         self.metrics().inc(Metric::Sessions);
         if let Some(journal) = &mut self.delivery.journal
@@ -282,7 +288,7 @@ impl Shard {
 
     fn restore_subscription(
         &mut self,
-        at: u32,
+        at: SessionIx,
         written: &str,
         options: SubscriptionOptions,
         identifier: u32,
@@ -296,7 +302,7 @@ impl Shard {
             return;
         };
         if let SubscriptionFilter::Exclusive { topic } = kind {
-            let client_id = self.delivery.sessions[at as usize].client_id.clone();
+            let client_id = self.delivery.sessions[at].client_id.clone();
             self.node.directory.claim_exclusive(topic, &client_id);
         }
         let (text, group) = filter_and_group(&kind);
@@ -308,21 +314,21 @@ impl Shard {
         self.insert_subscription(text, group, subscriber);
     }
 
-    fn schedule_session_timers(&mut self, at: u32, record: &SessionRecord<'_>) {
+    fn schedule_session_timers(&mut self, at: SessionIx, record: &SessionRecord<'_>) {
         let now_ms = self.now_ms();
-        let session = &self.delivery.sessions[at as usize];
+        let session = &self.delivery.sessions[at];
         let away_since_ms = session.disconnected_ms;
         if let Some(will) = &session.will {
             let due_ms = away_since_ms + u64::from(will.delay_s) * 1000;
             let timer = self.timers.add(due_ms.max(now_ms), Timer::WillDelay(at));
-            self.delivery.sessions[at as usize].will_timer = Some(timer);
+            self.delivery.sessions[at].will_timer = Some(timer);
         }
         if record.expiry_s != u32::MAX {
             let due_ms = away_since_ms + u64::from(record.expiry_s) * 1000;
             let timer = self
                 .timers
                 .add(due_ms.max(now_ms), Timer::SessionExpiry(at));
-            self.delivery.sessions[at as usize].expiry_timer = Some(timer);
+            self.delivery.sessions[at].expiry_timer = Some(timer);
         }
         if record.connected {
             self.persist_session(at);
@@ -405,7 +411,7 @@ impl Shard {
             && let Some((turn, connections)) = journal.pop_releasable()
         {
             for at in connections {
-                let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
+                let Some(connection) = self.delivery.connections.get_mut(at) else {
                     continue;
                 };
                 connection.outbox.release(turn);
@@ -508,7 +514,7 @@ impl Shard {
     fn resume_after_load(&mut self, number: u64) {
         let journal = self.delivery.journal.as_ref();
         let session = journal.and_then(|journal| journal.session_by_number(number));
-        let session = session.and_then(|at| self.delivery.sessions.get(at as usize));
+        let session = session.and_then(|at| self.delivery.sessions.get(at));
         let Some(at) = session.and_then(|session| session.connection) else {
             return;
         };
@@ -516,7 +522,7 @@ impl Shard {
             .pending_subacks
             .iter()
             .any(|pending_suback| pending_suback.is_for_connection(at));
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if connection.is_held && !is_awaiting_suback {
             connection.is_held = false;
             self.to_wake.push(at);

@@ -4,6 +4,7 @@ use mqtt::ReasonCode;
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::shard::Shard;
+use super::tables::ConnectionIx;
 
 /// At most one warning about such clients per interval.
 const WARNING_INTERVAL_MS: u64 = 10_000;
@@ -48,7 +49,11 @@ pub(crate) fn is_mqtt_connect(first: &[u8]) -> bool {
 
 impl Shard {
     /// Why a connection cannot begin with these bytes, if they belong to another protocol.
-    pub(crate) fn check_first_bytes(&mut self, at: u32, first: &[u8]) -> Option<CloseReason> {
+    pub(crate) fn check_first_bytes(
+        &mut self,
+        at: ConnectionIx,
+        first: &[u8],
+    ) -> Option<CloseReason> {
         if is_mqtt_connect(first) {
             return None;
         }
@@ -58,8 +63,8 @@ impl Shard {
     }
 
     /// The close reason for a malformed packet; for an oversized CONNECT it names the setting that limits it.
-    pub(crate) fn close_reason_for(&self, at: u32, error: mqtt::Error) -> CloseReason {
-        let connection = &self.delivery.connections[at as usize];
+    pub(crate) fn close_reason_for(&self, at: ConnectionIx, error: mqtt::Error) -> CloseReason {
+        let connection = &self.delivery.connections[at];
         let max = self.limits.max_connect_bytes;
         let is_connect =
             connection.phase == ConnectionPhase::AwaitConnect && max < connection.max_packet_in;
@@ -72,13 +77,13 @@ impl Shard {
     }
 
     /// Logs a client that uses another protocol, at most once per interval.
-    pub(crate) fn warn_foreign_protocol(&mut self, at: u32, what: &str) {
+    pub(crate) fn warn_foreign_protocol(&mut self, at: ConnectionIx, what: &str) {
         let now_ms = self.now_ms();
         if self.last_foreign_warning_ms + WARNING_INTERVAL_MS > now_ms {
             return;
         }
         self.last_foreign_warning_ms = now_ms;
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let listener = &self.node.listeners[usize::from(connection.listener)]
             .config
             .name;

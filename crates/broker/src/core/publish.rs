@@ -10,6 +10,7 @@ use super::message::{Message, MessageView, NEVER_MS, copy_forwardable, expiry_ti
 use super::records;
 use super::session::AckOutcome;
 use super::shard::{ConnectionAction, Shard};
+use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::hooks::{
     AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, PacketFacts,
@@ -64,11 +65,11 @@ impl Shard {
     #[inline]
     pub(crate) fn handle_publish(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         first_byte: u8,
         body: &[u8],
     ) -> Result<ConnectionAction, CloseReason> {
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         let (session, version) = (connection.session, connection.version);
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
@@ -126,7 +127,7 @@ impl Shard {
 
     fn resolve_topic_alias(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         alias: u16,
         topic: &str,
     ) -> Result<Box<str>, CloseReason> {
@@ -137,7 +138,7 @@ impl Shard {
                 "PUBLISH: topic alias out of range",
             ));
         }
-        let aliases = &mut self.delivery.connections[at as usize].extra().aliases_in;
+        let aliases = &mut self.delivery.connections[at].extra().aliases_in;
         let slot = usize::from(alias) - 1;
         if aliases.len() <= slot {
             aliases.resize(slot + 1, None);
@@ -156,8 +157,8 @@ impl Shard {
 
     fn accept_publish(
         &mut self,
-        at: u32,
-        session: u32,
+        at: ConnectionIx,
+        session: SessionIx,
         publish: &Publish<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         if publish.qos == QoS::ExactlyOnce && self.is_duplicate_qos2(at, session, publish)? {
@@ -176,7 +177,7 @@ impl Shard {
             QoS::AtLeastOnce => Metric::ReceivedQos1,
             QoS::ExactlyOnce => Metric::ReceivedQos2,
         });
-        self.delivery.sessions[session as usize].messages_received += 1;
+        self.delivery.sessions[session].messages_received += 1;
         self.refused_by_hooks = false;
         self.derived_messages.unfinished_budget = None;
         let reason = self.accept_new_message(session, publish)?;
@@ -190,7 +191,7 @@ impl Shard {
             }
             QoS::ExactlyOnce => {
                 if !reason.is_error() {
-                    let session = &mut self.delivery.sessions[session as usize];
+                    let session = &mut self.delivery.sessions[session];
                     let incoming = session.incoming_qos2.get_or_insert_default();
                     incoming.insert(publish.packet_id);
                     if session.store_number != 0
@@ -210,12 +211,12 @@ impl Shard {
     /// possible answer [MQTT-3.3.5-2].
     fn refuse_store_unavailable(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         publish: &Publish<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         let refusal = ReasonCode::QUOTA_EXCEEDED;
         self.metrics().inc(Metric::DroppedStoreFull);
-        if self.delivery.connections[at as usize].version != Version::V5 {
+        if self.delivery.connections[at].version != Version::V5 {
             return Err(CloseReason::new(refusal, "store_full"));
         }
         let kind = match publish.qos {
@@ -229,17 +230,17 @@ impl Shard {
     /// Whether a QoS 2 message was received before and is not released yet [MQTT-4.3.3-10].
     fn is_duplicate_qos2(
         &mut self,
-        at: u32,
-        session: u32,
+        at: ConnectionIx,
+        session: SessionIx,
         publish: &Publish<'_>,
     ) -> Result<bool, CloseReason> {
-        let Some(incoming) = &self.delivery.sessions[session as usize].incoming_qos2 else {
+        let Some(incoming) = &self.delivery.sessions[session].incoming_qos2 else {
             return Ok(false);
         };
         if incoming.contains(publish.packet_id) {
             return Ok(true);
         }
-        let version = self.delivery.connections[at as usize].version;
+        let version = self.delivery.connections[at].version;
         if version == Version::V5 && incoming.len() >= u32::from(self.limits().receive_maximum) {
             // [MQTT-3.3.4-7]
             return Err(CloseReason::new(
@@ -260,7 +261,7 @@ impl Shard {
     #[inline]
     fn accept_new_message(
         &mut self,
-        session: u32,
+        session: SessionIx,
         publish: &Publish<'_>,
     ) -> Result<ReasonCode, CloseReason> {
         let mut view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
@@ -293,7 +294,7 @@ impl Shard {
     #[inline]
     pub(super) fn check_publish_allowed(
         &mut self,
-        session: u32,
+        session: SessionIx,
         view: &MessageView<'_>,
     ) -> Result<Option<ReasonCode>, CloseReason> {
         if self.needs_authorization(session) {
@@ -339,7 +340,7 @@ impl Shard {
     pub(crate) fn publish_view(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
     ) -> ReasonCode {
         self.publish_from(view, origin, &MessageOrigin::default())
     }
@@ -349,7 +350,7 @@ impl Shard {
     pub(super) fn publish_from(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
         if self.delivery.interest.contains(Interest::PUBLISH)
@@ -364,7 +365,7 @@ impl Shard {
     fn publish_with_hooks(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
         let verdict = self.call_publish_hooks(view, origin, hook_origin);
@@ -374,7 +375,7 @@ impl Shard {
                 .dropped_from(origin, origin, view, hook_origin, why);
             return ReasonCode::NOT_AUTHORIZED;
         }
-        let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
+        let publisher = origin.and_then(|at| self.delivery.sessions[at].connection);
         if matches!(verdict, PublishVerdict::Stop | PublishVerdict::Refuse) {
             // A hook that stops the message may still have to make it durable.
             self.wait_for_hooks(publisher);
@@ -394,14 +395,13 @@ impl Shard {
     pub(super) fn call_publish_hooks(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> PublishVerdict {
         let delivery = &mut self.delivery;
         let named = with_publisher(&delivery.sessions, origin, view);
         let hook_origin = MessageOrigin {
-            client: origin
-                .map(|at| hook_client(&delivery.sessions[at as usize], &delivery.connections)),
+            client: origin.map(|at| hook_client(&delivery.sessions[at], &delivery.connections)),
             ..*hook_origin
         };
         if delivery.interest.contains(Interest::PUBLISH_GUARD)
@@ -417,14 +417,14 @@ impl Shard {
 
     /// Publishes messages that hooks requested because of a message of this connection or of events, and checks what
     /// the turn has to wait for.
-    pub(crate) fn publish_hook_messages(&mut self, publisher: Option<u32>) {
+    pub(crate) fn publish_hook_messages(&mut self, publisher: Option<ConnectionIx>) {
         self.publish_derived(publisher);
         self.wait_for_hooks(publisher);
     }
 
     /// Holds acknowledgements back until the data taken by hooks is durable, and pauses the publisher while hooks
     /// signal backpressure.
-    pub(crate) fn wait_for_hooks(&mut self, publisher: Option<u32>) {
+    pub(crate) fn wait_for_hooks(&mut self, publisher: Option<ConnectionIx>) {
         if self.delivery.hooks.has_unsettled_work()
             && let Some(journal) = &mut self.delivery.journal
         {
@@ -432,8 +432,7 @@ impl Shard {
         }
         if !self.derived_messages.is_publishing() {
             let connections = &self.delivery.connections;
-            let publisher =
-                publisher.and_then(|at| Some((at, connections.get(at as usize)?.serial)));
+            let publisher = publisher.and_then(|at| Some((at, connections.get(at)?.serial)));
             self.take_backpressure(publisher);
         }
     }
@@ -442,7 +441,7 @@ impl Shard {
     fn forward_message(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
         let refusal = match view.retain {
@@ -466,7 +465,7 @@ impl Shard {
     pub(super) fn store_retained(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
     ) -> Result<(), ReasonCode> {
         let limits = &*self.limits;
         if view.payload.len() > limits.max_retained_payload as usize {
@@ -503,7 +502,7 @@ impl Shard {
     fn dropped_at_entry(
         &mut self,
         view: &MessageView<'_>,
-        publisher: Option<u32>,
+        publisher: Option<SessionIx>,
         why: DropReason,
     ) {
         let origin = MessageOrigin::default();
@@ -528,7 +527,7 @@ impl Shard {
     /// Stores a message until it is due.
     fn schedule_delayed(
         &mut self,
-        session: u32,
+        session: SessionIx,
         delay_s: u32,
         view: &MessageView<'_>,
     ) -> ReasonCode {
@@ -570,20 +569,20 @@ impl Shard {
     #[inline]
     pub(super) fn send_ack(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         kind: PacketType,
         packet_id: u16,
         reason: ReasonCode,
     ) {
-        let version = self.delivery.connections[at as usize].version;
+        let version = self.delivery.connections[at].version;
         self.delivery.hold_outbox(at);
         self.delivery
             .write(at, |out| encode_ack(kind, version, packet_id, reason, out));
     }
 
-    pub(crate) fn handle_puback(&mut self, at: u32, ack: &Ack<'_>) {
+    pub(crate) fn handle_puback(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
-        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
+        let Some(outbound) = &mut self.delivery.sessions[session].outbound else {
             return;
         };
         if let AckOutcome::Done {
@@ -602,10 +601,10 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_pubrec(&mut self, at: u32, ack: &Ack<'_>) {
+    pub(crate) fn handle_pubrec(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
         let keeps = self.delivery.interest.contains(Interest::ACK);
-        let outbound = self.delivery.sessions[session as usize].outbound.as_mut();
+        let outbound = self.delivery.sessions[session].outbound.as_mut();
         let acked = match outbound {
             Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error(), keeps),
             None => AckOutcome::Unknown,
@@ -618,7 +617,7 @@ impl Shard {
                 if seq != 0
                     && let Some(journal) = &mut self.delivery.journal
                 {
-                    let number = self.delivery.sessions[session as usize].store_number;
+                    let number = self.delivery.sessions[session].store_number;
                     journal.mark_released(number, seq);
                 }
                 self.delivery.record_acknowledgement(
@@ -642,9 +641,9 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_pubcomp(&mut self, at: u32, ack: &Ack<'_>) {
+    pub(crate) fn handle_pubcomp(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
-        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
+        let Some(outbound) = &mut self.delivery.sessions[session].outbound else {
             return;
         };
         if let AckOutcome::Done {
@@ -663,20 +662,20 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_pubrel(&mut self, at: u32, ack: &Ack<'_>) {
+    pub(crate) fn handle_pubrel(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
-        let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+        let incoming = &mut self.delivery.sessions[session].incoming_qos2;
         let was_there = incoming
             .as_mut()
             .is_some_and(|incoming| incoming.remove(ack.packet_id));
-        let number = self.delivery.sessions[session as usize].store_number;
+        let number = self.delivery.sessions[session].store_number;
         if was_there
             && number != 0
             && let Some(journal) = &mut self.delivery.journal
         {
             journal.release_packet_id(number, ack.packet_id);
         }
-        let incoming = &self.delivery.sessions[session as usize].incoming_qos2;
+        let incoming = &self.delivery.sessions[session].incoming_qos2;
         if incoming
             .as_ref()
             .is_some_and(|incoming| incoming.len() == 0)
@@ -693,8 +692,8 @@ impl Shard {
 
     /// Keeps the packet id set of a client that sends QoS 2 messages one after the other, to avoid an allocation per
     /// message. The set is freed with the connection.
-    fn recycle_incoming_ids(&mut self, session: u32) {
-        let session = &mut self.delivery.sessions[session as usize];
+    fn recycle_incoming_ids(&mut self, session: SessionIx) {
+        let session = &mut self.delivery.sessions[session];
         if session.connection.is_none() {
             session.incoming_qos2 = None;
         }

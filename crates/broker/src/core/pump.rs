@@ -11,6 +11,7 @@ use super::encoding::encode_ack;
 use super::message::{Message, MessageView};
 use super::session::{SessionMessage, Transmit};
 use super::subscriber_list::{NO_GROUP, Subscriber};
+use super::tables::{ConnectionIx, SessionIx};
 use crate::hooks::{DropReason, Interest, MessageOrigin};
 
 /// Above this, a connection's backlog waits for the socket to drain.
@@ -21,12 +22,12 @@ const RETAINED_PER_STEP: usize = 16;
 impl Delivery {
     /// Sends the messages that wait for a connected session as far as window and socket allow. The order is: messages
     /// in flight from an earlier connection, the queue, retained messages of new subscriptions.
-    pub(crate) fn pump(&mut self, session_at: u32) {
-        let session = &mut self.sessions[session_at as usize];
+    pub(crate) fn pump(&mut self, session_at: SessionIx) {
+        let session = &mut self.sessions[session_at];
         let Some(at) = session.connection else { return };
-        self.connections[at as usize].wants_pump = false;
+        self.connections[at].wants_pump = false;
         loop {
-            let connection = &mut self.connections[at as usize];
+            let connection = &mut self.connections[at];
             if connection.outbox.len() >= PUMP_HIGH_BYTES {
                 connection.wants_pump = true;
                 return;
@@ -36,7 +37,7 @@ impl Delivery {
                 0 => u64::MAX,
                 seconds => u64::from(seconds) * 1000,
             };
-            let session = &mut self.sessions[session_at as usize];
+            let session = &mut self.sessions[session_at];
             let mut transmit = None;
             if let Some(outbound) = &mut session.outbound
                 && outbound.has_pending()
@@ -62,7 +63,7 @@ impl Delivery {
         }
     }
 
-    fn transmit(&mut self, session: u32, at: u32, transmit: Transmit) {
+    fn transmit(&mut self, session: SessionIx, at: ConnectionIx, transmit: Transmit) {
         match transmit {
             Transmit::Publish {
                 packet_id,
@@ -74,7 +75,7 @@ impl Delivery {
                     && let Some(journal) = &mut self.journal
                 {
                     journal.mark_sent(
-                        self.sessions[session as usize].store_number,
+                        self.sessions[session].store_number,
                         session_message.seq,
                         packet_id,
                     );
@@ -82,7 +83,7 @@ impl Delivery {
                 self.send_session_message(session, at, packet_id, &session_message, dup);
             }
             Transmit::PubRel { packet_id } => {
-                let version = self.connections[at as usize].version;
+                let version = self.connections[at].version;
                 let (kind, reason) = (PacketType::PubRel, ReasonCode::SUCCESS);
                 self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
             }
@@ -110,10 +111,7 @@ impl Delivery {
                 if session_message.seq != 0
                     && let Some(journal) = &mut self.journal
                 {
-                    journal.mark_released(
-                        self.sessions[session as usize].store_number,
-                        session_message.seq,
-                    );
+                    journal.mark_released(self.sessions[session].store_number, session_message.seq);
                 }
                 let view = session_message.message.view();
                 self.record_drop(Some(session), &view, DropReason::NotAuthorized);
@@ -124,8 +122,8 @@ impl Delivery {
     }
 
     /// Sends the next retained messages of a new subscription; false if there are none or they have to wait.
-    fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
-        let connection = &mut self.connections[at as usize];
+    fn pump_retained(&mut self, session_at: SessionIx, at: ConnectionIx) -> bool {
+        let connection = &mut self.connections[at];
         let window = send_window(connection, &self.limits);
         let Some(extra) = &mut connection.extra else {
             return false;
@@ -141,7 +139,7 @@ impl Delivery {
         for message in &found {
             let view = message.view();
             if self.is_retained_denied(&view) {
-                let retained = &mut self.connections[at as usize].extra().retained;
+                let retained = &mut self.connections[at].extra().retained;
                 if let Some(pending) = retained.front_mut() {
                     pending.after = Some(view.topic.into());
                 }
@@ -151,7 +149,7 @@ impl Delivery {
             let mut session_message = retained_session_message(message, &subscriber);
             let mut packet_id = 0;
             if qos != QoS::AtMostOnce {
-                let session = &mut self.sessions[session_at as usize];
+                let session = &mut self.sessions[session_at];
                 let outbound = session.outbound.get_or_insert_default();
                 if !outbound.can_send(window) {
                     return false;
@@ -164,13 +162,13 @@ impl Delivery {
                 }
             }
             self.send_session_message(session_at, at, packet_id, &session_message, false);
-            let retained = &mut self.connections[at as usize].extra().retained;
+            let retained = &mut self.connections[at].extra().retained;
             if let Some(pending) = retained.front_mut() {
                 pending.after = Some(view.topic.into());
             }
         }
         if found.len() < RETAINED_PER_STEP {
-            self.connections[at as usize].extra().retained.pop_front();
+            self.connections[at].extra().retained.pop_front();
         }
         true
     }
@@ -183,12 +181,12 @@ impl Delivery {
     }
 
     /// The connection of a session has closed: its remaining retained messages are queued like others, as many as fit.
-    pub(crate) fn queue_pending_retained(&mut self, session_at: u32, at: u32) {
-        let Some(extra) = &mut self.connections[at as usize].extra else {
+    pub(crate) fn queue_pending_retained(&mut self, session_at: SessionIx, at: ConnectionIx) {
+        let Some(extra) = &mut self.connections[at].extra else {
             return;
         };
         let pending = std::mem::take(&mut extra.retained);
-        if self.sessions[session_at as usize].expiry_s == 0 {
+        if self.sessions[session_at].expiry_s == 0 {
             return;
         }
         for pending in pending {
@@ -211,10 +209,10 @@ impl Delivery {
 
     /// Called after an acknowledgement, when the window may have room for waiting messages.
     #[inline]
-    pub(crate) fn pump_if_pending(&mut self, session_at: u32) {
-        let session = &self.sessions[session_at as usize];
+    pub(crate) fn pump_if_pending(&mut self, session_at: SessionIx) {
+        let session = &self.sessions[session_at];
         let Some(at) = session.connection else { return };
-        let retained = self.connections[at as usize]
+        let retained = self.connections[at]
             .extra
             .as_ref()
             .is_some_and(|extra| !extra.retained.is_empty());

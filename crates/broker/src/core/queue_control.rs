@@ -2,6 +2,7 @@
 
 use super::session::OutboundMessages;
 use super::shard::Shard;
+use super::tables::SessionIx;
 use crate::control::QueuedMessage;
 
 /// The messages of a session in memory, and those in the store behind them.
@@ -22,10 +23,10 @@ pub(crate) struct StoredQueueRange {
 impl Shard {
     fn stored_queue_range(
         &self,
-        at: u32,
+        at: SessionIx,
         from: impl FnOnce(&OutboundMessages) -> Option<u64>,
     ) -> Option<StoredQueueRange> {
-        let session = &self.delivery.sessions[at as usize];
+        let session = &self.delivery.sessions[at];
         let from_seq = from(session.outbound.as_deref()?)?;
         Some(StoredQueueRange {
             session: session.store_number,
@@ -41,7 +42,7 @@ impl Shard {
         limit: usize,
     ) -> Option<QueueListing> {
         let &at = self.by_client_id.get(client_id)?;
-        let outbound = self.delivery.sessions[at as usize].outbound.as_ref();
+        let outbound = self.delivery.sessions[at].outbound.as_ref();
         Some(QueueListing {
             rows: outbound.map_or(Vec::new(), |outbound| outbound.list_messages(after, limit)),
             stored: self.stored_queue_range(at, OutboundMessages::listing_store_start),
@@ -75,8 +76,8 @@ impl Shard {
         ))
     }
 
-    fn discard_queued_messages(&mut self, at: u32, only: Option<u64>) -> u64 {
-        let Some(outbound) = &mut self.delivery.sessions[at as usize].outbound else {
+    fn discard_queued_messages(&mut self, at: SessionIx, only: Option<u64>) -> u64 {
+        let Some(outbound) = &mut self.delivery.sessions[at].outbound else {
             return 0;
         };
         let before = outbound.size();
@@ -101,7 +102,7 @@ impl Shard {
         let Some(&at) = self.by_client_id.get(client_id) else {
             return 0;
         };
-        let session = &mut self.delivery.sessions[at as usize];
+        let session = &mut self.delivery.sessions[at];
         let is_same_session = |_: &&mut Box<OutboundMessages>| session.store_number == number;
         let Some(outbound) = session.outbound.as_mut().filter(is_same_session) else {
             return 0;
@@ -123,8 +124,8 @@ impl Shard {
     }
 
     /// A session without a connection and messages has no queue.
-    fn release_idle_outbound(&mut self, at: u32) {
-        let session = &mut self.delivery.sessions[at as usize];
+    fn release_idle_outbound(&mut self, at: SessionIx) {
+        let session = &mut self.delivery.sessions[at];
         let is_idle = |outbound: &mut Box<OutboundMessages>| outbound.is_idle();
         if session.connection.is_none() {
             session.outbound.take_if(is_idle);

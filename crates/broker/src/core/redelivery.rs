@@ -14,6 +14,7 @@ use super::message::{Message, MessageView};
 use super::publish::{DELAYED_PREFIX, SYS_PREFIX, message_origin, message_view};
 use super::records;
 use super::shard::Shard;
+use super::tables::SessionIx;
 use crate::hooks::{Interest, MessageOrigin, PublishVerdict};
 
 impl Shard {
@@ -22,10 +23,10 @@ impl Shard {
     #[inline]
     pub(super) fn notify_redelivered(
         &mut self,
-        session: u32,
+        session: SessionIx,
         publish: &Publish<'_>,
     ) -> Result<(), CloseReason> {
-        let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+        let incoming = &mut self.delivery.sessions[session].incoming_qos2;
         let is_restored =
             (incoming.as_mut()).is_some_and(|incoming| incoming.take_restored(publish.packet_id));
         match is_restored {
@@ -37,7 +38,7 @@ impl Shard {
     #[cold]
     fn notify_hooks_of_redelivery(
         &mut self,
-        session: u32,
+        session: SessionIx,
         publish: &Publish<'_>,
     ) -> Result<(), CloseReason> {
         let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
@@ -49,7 +50,7 @@ impl Shard {
                 self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
             if verdict == PublishVerdict::Refuse {
                 // The client sends it again with its next connection, until hooks accept it.
-                let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+                let incoming = &mut self.delivery.sessions[session].incoming_qos2;
                 (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);
                 return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
             }
@@ -61,7 +62,7 @@ impl Shard {
     fn call_publish_hooks_only(
         &mut self,
         view: &MessageView<'_>,
-        origin: Option<u32>,
+        origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> PublishVerdict {
         let mut verdict = PublishVerdict::Continue;
@@ -69,7 +70,7 @@ impl Shard {
             && self.delivery.hooks.wants_topic(view.topic)
         {
             verdict = self.call_publish_hooks(view, origin, hook_origin);
-            let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
+            let publisher = origin.and_then(|at| self.delivery.sessions[at].connection);
             self.publish_hook_messages(publisher);
         }
         verdict

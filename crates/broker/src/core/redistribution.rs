@@ -17,6 +17,7 @@ use super::shard::Shard;
 use super::shared_backlog::SharedBacklog;
 use super::shared_subscription::SubscriptionGroup;
 use super::subscriber_list::{GroupId, NO_GROUP};
+use super::tables::SessionIx;
 use crate::hooks::DropReason;
 
 /// Bound on the filters of one backlog; a session with more leaves none.
@@ -28,8 +29,8 @@ fn has_members(group: &SubscriptionGroup) -> bool {
 
 impl Delivery {
     /// Like `drop_backlog`, for a session whose [`SharedBacklog`] contains its messages.
-    pub(super) fn release_backlog(&mut self, at: u32) {
-        if let Some(outbound) = self.sessions[at as usize].outbound.take() {
+    pub(super) fn release_backlog(&mut self, at: SessionIx) {
+        if let Some(outbound) = self.sessions[at].outbound.take() {
             self.update_queue_counters(outbound.size(), QueueSize::default());
         }
     }
@@ -37,8 +38,8 @@ impl Delivery {
 
 impl Shard {
     /// The backlog that a session that has left its groups leaves to them; `None`: nothing.
-    pub(super) fn collect_shared_backlog(&self, at: u32) -> Option<SharedBacklog> {
-        let session = &self.delivery.sessions[at as usize];
+    pub(super) fn collect_shared_backlog(&self, at: SessionIx) -> Option<SharedBacklog> {
+        let session = &self.delivery.sessions[at];
         let is_stored = session.store_number != 0 && self.delivery.journal.is_some();
         let has_room = self.shared_backlogs.has_room();
         if !is_stored || session.outbound.is_none() || !has_room {

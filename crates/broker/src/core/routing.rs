@@ -9,6 +9,7 @@ use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueu
 use super::shared_subscription::{MemberChoice, MemberSelection};
 use super::subscriber_list::{GroupId, NO_GROUP};
 use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
+use super::tables::SessionIx;
 use crate::hooks::{DropReason, Interest, MessageOrigin};
 use crate::metrics::Metric;
 use mqtt::QoS;
@@ -65,14 +66,14 @@ fn forward_to_shards(
 impl Shard {
     /// Routes a message; returns false if it has no subscriber.
     #[inline]
-    pub(crate) fn route(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> bool {
+    pub(crate) fn route(&mut self, view: &MessageView<'_>, origin: Option<SessionIx>) -> bool {
         let (set, filters) = self.tree.match_topic(view.topic);
         if set.is_empty() {
             return false;
         }
         let mut dispatch = Dispatch::new(*view, origin);
         dispatch.is_exactly_once = view.qos == QoS::ExactlyOnce
-            && origin.is_some_and(|at| self.delivery.sessions[at as usize].store_number != 0);
+            && origin.is_some_and(|at| self.delivery.sessions[at].store_number != 0);
         let many = set.has_many_targets(filters);
         if many {
             dispatch = dispatch.for_many_sessions(&mut self.packet_buffer);
@@ -133,7 +134,12 @@ impl Shard {
         }
     }
 
-    fn deliver_to_member(&mut self, group: GroupId, session: u32, dispatch: &mut Dispatch<'_>) {
+    fn deliver_to_member(
+        &mut self,
+        group: GroupId,
+        session: SessionIx,
+        dispatch: &mut Dispatch<'_>,
+    ) {
         if let Some(&member) = self.tree.group(group).member(session) {
             self.delivery.deliver(dispatch, &member, &[], group);
         }

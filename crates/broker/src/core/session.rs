@@ -6,6 +6,7 @@ mod packet_ids;
 
 use super::message::Message;
 use super::subscriber_list::{FilterId, GroupId};
+use super::tables::ConnectionIx;
 use crate::hooks::Permissions;
 
 pub(crate) use outbound_messages::{
@@ -36,7 +37,7 @@ pub(crate) struct Session {
     /// Permissions of its client, as granted at the last connect.
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
     /// The connection, if there is one.
-    pub(crate) connection: Option<u32>,
+    pub(crate) connection: Option<ConnectionIx>,
     /// Address of its last connection, if it has no connection.
     pub(crate) last_address: Option<Box<std::net::SocketAddr>>,
     /// Sorted; the positions of this session in the subscription tree.

@@ -11,6 +11,7 @@ use super::message::MessageView;
 use super::records;
 use super::session::{QueueLimits, QueueRoom, QueueSize, Session, SessionMessage};
 use super::subscriber_list::{GroupId, NO_GROUP};
+use super::tables::{ConnectionIx, SessionIx};
 use crate::config::BrokerLimits;
 use crate::hooks::{DropReason, Interest};
 use crate::metrics::Metric;
@@ -49,7 +50,7 @@ impl Delivery {
     /// session.
     pub(super) fn persist_message(
         &mut self,
-        session: u32,
+        session: SessionIx,
         packet_id: u16,
         session_message: &SessionMessage,
         journaled: &mut bool,
@@ -60,7 +61,7 @@ impl Delivery {
         if !std::mem::replace(journaled, true) {
             journal.append_message(&session_message.message.view());
         }
-        let number = self.sessions[session as usize].store_number;
+        let number = self.sessions[session].store_number;
         let identifiers = session_message.identifiers.as_deref().unwrap_or(&[]);
         journal.append_entry(
             (number, session_message.seq),
@@ -99,20 +100,20 @@ impl Delivery {
 
     /// Marks a stored message as no longer needed.
     #[inline]
-    pub(crate) fn mark_stored_done(&mut self, session: u32, seq: u64) {
+    pub(crate) fn mark_stored_done(&mut self, session: SessionIx, seq: u64) {
         if seq != 0
             && let Some(journal) = &mut self.journal
         {
-            journal.mark_done(self.sessions[session as usize].store_number, seq);
+            journal.mark_done(self.sessions[session].store_number, seq);
         }
     }
 
     /// Holds bytes appended to a connection's outbox from now on until this turn is in the log.
     #[inline]
-    pub(crate) fn hold_outbox(&mut self, at: u32) {
+    pub(crate) fn hold_outbox(&mut self, at: ConnectionIx) {
         if let Some(journal) = &mut self.journal
             && journal.has_pending_records()
-            && self.connections[at as usize].outbox.hold(journal.turn())
+            && self.connections[at].outbox.hold(journal.turn())
         {
             journal.hold_connection(at);
         }
@@ -122,28 +123,28 @@ impl Delivery {
     pub(super) fn enqueue_dispatch(
         &mut self,
         dispatch: &mut Dispatch<'_>,
-        session: u32,
+        session: SessionIx,
         qos: QoS,
         retain: bool,
         identifiers: Option<Rc<[u32]>>,
         group: GroupId,
     ) {
         if self.interest.contains(Interest::QUEUE) && qos != QoS::AtMostOnce {
-            let state = &self.sessions[session as usize];
+            let state = &self.sessions[session];
             if state.connection.is_none() {
                 let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
                 let client = hook_client(state, &self.connections);
                 self.hooks.queued(&client, &view);
             }
         }
-        if self.sessions[session as usize].should_store_only(group) {
+        if self.sessions[session].should_store_only(group) {
             let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
             let size = view.size() + size_of::<SessionMessage>();
             if !self.make_room(session, size, dispatch.origin, &dispatch.view) {
                 return;
             }
             let seq = self.enqueue_stored(session, size);
-            let place = (self.sessions[session as usize].store_number, seq);
+            let place = (self.sessions[session].store_number, seq);
             let identifiers = identifiers.as_deref().unwrap_or(&[]);
             self.persist_dispatch(dispatch, place, 0, qos, retain, identifiers);
             return;
@@ -160,9 +161,9 @@ impl Delivery {
     }
 
     /// Adds a message that did not come by a dispatch to a session's queue.
-    pub(crate) fn enqueue_message(&mut self, at: u32, mut session_message: SessionMessage) {
+    pub(crate) fn enqueue_message(&mut self, at: SessionIx, mut session_message: SessionMessage) {
         let mut journaled = false;
-        if !self.sessions[at as usize].should_store_only(session_message.group) {
+        if !self.sessions[at].should_store_only(session_message.group) {
             return self.enqueue_in_memory(at, session_message, &mut journaled);
         }
         let size = session_message.size();
@@ -174,7 +175,7 @@ impl Delivery {
 
     fn enqueue_in_memory(
         &mut self,
-        at: u32,
+        at: SessionIx,
         mut session_message: SessionMessage,
         journaled: &mut bool,
     ) {
@@ -186,14 +187,14 @@ impl Delivery {
         if !self.make_room(at, size, None, &session_message.message.view()) {
             return;
         }
-        let session = &mut self.sessions[at as usize];
+        let session = &mut self.sessions[at];
         session_message.seq = session.next_seq();
         let outbound = session.outbound.get_or_insert_default();
         let before = outbound.size();
         outbound.push(session_message.clone());
         let after = outbound.size();
         if let Some(connection) = session.connection {
-            self.connections[connection as usize].wants_pump = true;
+            self.connections[connection].wants_pump = true;
         }
         self.update_queue_counters(before, after);
         if session_message.seq != 0 {
@@ -201,15 +202,15 @@ impl Delivery {
         }
     }
 
-    fn enqueue_stored(&mut self, at: u32, size: usize) -> u64 {
-        let session = &mut self.sessions[at as usize];
+    fn enqueue_stored(&mut self, at: SessionIx, size: usize) -> u64 {
+        let session = &mut self.sessions[at];
         let seq = session.next_seq();
         let outbound = session.outbound.get_or_insert_default();
         let before = outbound.size();
         outbound.push_stored(seq, size, self.now_ms);
         let after = outbound.size();
         if let Some(connection) = session.connection {
-            self.connections[connection as usize].wants_pump = true;
+            self.connections[connection].wants_pump = true;
         }
         self.update_queue_counters(before, after);
         seq
@@ -219,12 +220,12 @@ impl Delivery {
     /// `publisher` is the session that publishes the message, if it is on this shard and `view` does not name it.
     fn make_room(
         &mut self,
-        at: u32,
+        at: SessionIx,
         size: usize,
-        publisher: Option<u32>,
+        publisher: Option<SessionIx>,
         view: &MessageView<'_>,
     ) -> bool {
-        let session = &mut self.sessions[at as usize];
+        let session = &mut self.sessions[at];
         let outbound = session.outbound.get_or_insert_default();
         let before = outbound.size();
         let room = outbound.make_room(size, &queue_limits(&self.limits));
@@ -277,8 +278,8 @@ impl Delivery {
     }
 
     /// Removes the messages of a durable session without a connection from memory.
-    pub(crate) fn unload_queue(&mut self, at: u32) {
-        let session = &mut self.sessions[at as usize];
+    pub(crate) fn unload_queue(&mut self, at: SessionIx) {
+        let session = &mut self.sessions[at];
         let Some(outbound) = &mut session.outbound else {
             return;
         };
@@ -294,8 +295,8 @@ impl Delivery {
     }
 
     /// Reads more messages from the store for a connected session, if its queue is low.
-    pub(super) fn request_more_messages(&mut self, at: u32) {
-        let session = &self.sessions[at as usize];
+    pub(super) fn request_more_messages(&mut self, at: SessionIx) {
+        let session = &self.sessions[at];
         if session.outbound.as_ref().is_some_and(|o| o.should_load())
             && let Some(journal) = &mut self.journal
         {
@@ -315,7 +316,7 @@ impl Delivery {
             let Some(session) = journal.session_by_number(number) else {
                 continue;
             };
-            let session = &mut self.sessions[session as usize];
+            let session = &mut self.sessions[session];
             if let Some(outbound) = &mut session.outbound
                 && session.connection.is_some()
                 && outbound.should_load()
@@ -337,8 +338,8 @@ impl Delivery {
         self.start_fetches();
     }
 
-    fn load_page(&mut self, at: u32, page: &QueuePage) {
-        let session = &mut self.sessions[at as usize];
+    fn load_page(&mut self, at: SessionIx, page: &QueuePage) {
+        let session = &mut self.sessions[at];
         let is_connected = session.connection.is_some();
         let Some(outbound) = &mut session.outbound else {
             return;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
-use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase, NO_SESSION};
+use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
@@ -22,6 +22,7 @@ use super::pending_suback::PendingSubAck;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
+use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
 use super::timers::{Timer, TimerTable, TimerWheel};
 use crate::config::BrokerLimits;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
@@ -81,14 +82,14 @@ pub(crate) struct Shard {
     pub(crate) timer_wheel: TimerWheel,
     pub(crate) timers: TimerTable,
     /// Session indices of this shard by client id.
-    pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
+    pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
     pub(crate) pending_subacks: VecDeque<PendingSubAck>,
     pub(crate) pending_responses: PendingResponses,
     pub(crate) check_password: PasswordChecker,
     /// Authentications started during the current call; the owner of the sockets awaits them.
-    pub(crate) started_authentications: Vec<(u32, u32, Authentication)>,
+    pub(crate) started_authentications: Vec<(ConnectionIx, u32, Authentication)>,
     /// Connections that the owner examines again: closed, or no longer held.
-    pub(crate) to_wake: Vec<u32>,
+    pub(crate) to_wake: Vec<ConnectionIx>,
     /// Set by the owner while too many bytes wait for another shard.
     pub(crate) is_congested: bool,
     /// Messages requested by hooks that are not published yet.
@@ -103,7 +104,7 @@ pub(crate) struct Shard {
     /// Reusable buffer for a packet that goes to many sessions.
     pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
-    due: Vec<(u32, u32)>,
+    due: Vec<(ConnectionIx, u32)>,
     random: u64,
 }
 
@@ -167,7 +168,7 @@ impl Shard {
 
     /// Publishes messages that hooks requested, if any hook is registered. `at`: the connection that caused them.
     #[inline]
-    pub(crate) fn poll_hooks(&mut self, at: Option<u32>) {
+    pub(crate) fn poll_hooks(&mut self, at: Option<ConnectionIx>) {
         if self.delivery.interest != Interest::NONE {
             self.publish_derived(None);
             self.wait_for_hooks(at);
@@ -201,7 +202,7 @@ impl Shard {
     }
 
     /// Registers an accepted connection. Its slot stays in use until [`Shard::remove_connection`].
-    pub(crate) fn open_connection(&mut self, listener: u16, peer: PeerAddress) -> u32 {
+    pub(crate) fn open_connection(&mut self, listener: u16, peer: PeerAddress) -> ConnectionIx {
         self.serial = self.serial.wrapping_add(1);
         let config = &self.node.listeners[usize::from(listener)].config;
         let max_packet = match config.max_packet_size {
@@ -216,29 +217,29 @@ impl Shard {
             connection.extra().rate = Some(rate);
         }
         let deadline = now_ms + u64::from(config.connect_timeout_s) * 1000;
-        let at = self.delivery.connections.insert(connection) as u32;
+        let at = self.delivery.connections.insert(connection);
         self.schedule_check(at, deadline);
         self.metrics().inc(Metric::Connections);
         at
     }
 
     /// Sets the names in the client's certificate, which are known only after the TLS handshake.
-    pub(crate) fn set_certificate(&mut self, at: u32, names: CertificateNames) {
-        self.delivery.connections[at as usize].extra().certificate = Some(Box::new(names));
+    pub(crate) fn set_certificate(&mut self, at: ConnectionIx, names: CertificateNames) {
+        self.delivery.connections[at].extra().certificate = Some(Box::new(names));
     }
 
-    pub(crate) fn set_local_address(&mut self, at: u32, local: Option<SocketAddr>) {
-        self.delivery.connections[at as usize].local_address = local;
+    pub(crate) fn set_local_address(&mut self, at: ConnectionIx, local: Option<SocketAddr>) {
+        self.delivery.connections[at].local_address = local;
     }
 
     /// Sets the client's real address, as reported by a proxy in front of it.
-    pub(crate) fn set_peer(&mut self, at: u32, peer: PeerAddress) {
-        self.delivery.connections[at as usize].peer = peer;
+    pub(crate) fn set_peer(&mut self, at: ConnectionIx, peer: PeerAddress) {
+        self.delivery.connections[at].peer = peer;
     }
 
     /// Handles bytes received from a connection.
-    pub(crate) fn receive(&mut self, at: u32, data: &[u8]) -> ConnectionAction {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn receive(&mut self, at: ConnectionIx, data: &[u8]) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at];
         if connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
         }
@@ -272,8 +273,8 @@ impl Shard {
     }
 
     /// Continues with the input that a pause, an authentication or a move has held back.
-    pub(crate) fn resume(&mut self, at: u32) -> ConnectionAction {
-        let connection = &mut self.delivery.connections[at as usize];
+    pub(crate) fn resume(&mut self, at: ConnectionIx) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at];
         match connection.phase {
             ConnectionPhase::Closing => return ConnectionAction::Close,
             ConnectionPhase::Authenticating => return ConnectionAction::AwaitResume,
@@ -289,14 +290,19 @@ impl Shard {
         self.process_buffer(at, taken, 0)
     }
 
-    fn process_buffer(&mut self, at: u32, mut buffer: Vec<u8>, fresh: usize) -> ConnectionAction {
+    fn process_buffer(
+        &mut self,
+        at: ConnectionIx,
+        mut buffer: Vec<u8>,
+        fresh: usize,
+    ) -> ConnectionAction {
         let (consumed, flow) = self.process(at, &buffer);
         if consumed == buffer.len() || flow == ConnectionAction::Close {
             self.delivery.pool.put_back(buffer);
         } else {
             self.track_partial_deadline(at, flow == ConnectionAction::Continue, consumed > 0);
             buffer.drain(..consumed);
-            let connection = &mut self.delivery.connections[at as usize];
+            let connection = &mut self.delivery.connections[at];
             // Packets added meanwhile (a packet to be examined again) come first.
             if !connection.partial_packets.is_empty() {
                 connection.partial_packets.extend_from_slice(&buffer);
@@ -307,11 +313,11 @@ impl Shard {
         self.finish_input(at, fresh, flow)
     }
 
-    fn save_partial(&mut self, at: u32, rest: &[u8], flow: ConnectionAction) {
+    fn save_partial(&mut self, at: ConnectionIx, rest: &[u8], flow: ConnectionAction) {
         if rest.is_empty() || flow == ConnectionAction::Close {
             return;
         }
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if connection.partial_packets.capacity() == 0 {
             connection.partial_packets = self.delivery.pool.take();
         }
@@ -320,9 +326,9 @@ impl Shard {
     }
 
     /// Processes whole packets at the front of `data` and returns the number of bytes consumed.
-    fn process(&mut self, at: u32, data: &[u8]) -> (usize, ConnectionAction) {
+    fn process(&mut self, at: ConnectionIx, data: &[u8]) -> (usize, ConnectionAction) {
         let mut consumed = 0;
-        let connection = &self.delivery.connections[at as usize];
+        let connection = &self.delivery.connections[at];
         let mut max = connection.max_packet_in;
         if connection.phase == ConnectionPhase::AwaitConnect {
             if let Some(closing) = self.check_first_bytes(at, data) {
@@ -350,12 +356,12 @@ impl Shard {
             };
             let len = frame.len;
             self.delivery.metrics.inc(Metric::PacketsReceived);
-            let result = match self.delivery.connections[at as usize].phase {
+            let result = match self.delivery.connections[at].phase {
                 ConnectionPhase::Connected => self.handle_packet(at, frame),
                 ConnectionPhase::AwaitConnect => {
                     let result =
                         self.handle_first_packet(at, frame, &data[consumed..consumed + len]);
-                    max = self.delivery.connections[at as usize].max_packet_in;
+                    max = self.delivery.connections[at].max_packet_in;
                     result
                 }
                 ConnectionPhase::Authenticating | ConnectionPhase::Closing => {
@@ -381,19 +387,19 @@ impl Shard {
         }
     }
 
-    fn is_not_connect(&self, at: u32, data: &[u8]) -> bool {
-        self.delivery.connections[at as usize].phase == ConnectionPhase::AwaitConnect
+    fn is_not_connect(&self, at: ConnectionIx, data: &[u8]) -> bool {
+        self.delivery.connections[at].phase == ConnectionPhase::AwaitConnect
             && data
                 .first()
                 .is_some_and(|first| first >> 4 != PacketType::Connect as u8)
     }
 
     /// Closes a connection because of an error in what its client sent.
-    fn close_on_error(&mut self, at: u32, closing: CloseReason, packet: &[u8]) {
+    fn close_on_error(&mut self, at: ConnectionIx, closing: CloseReason, packet: &[u8]) {
         if closing.reason == "protocol_error" {
             self.metrics().inc(Metric::ProtocolErrors);
         }
-        if self.delivery.connections[at as usize].phase == ConnectionPhase::AwaitConnect {
+        if self.delivery.connections[at].phase == ConnectionPhase::AwaitConnect {
             self.refuse_connect(at, closing, packet);
         } else {
             self.close(at, closing);
@@ -401,14 +407,19 @@ impl Shard {
     }
 
     /// Completes each call that may have changed other connections.
-    fn finish_input(&mut self, at: u32, bytes: usize, flow: ConnectionAction) -> ConnectionAction {
+    fn finish_input(
+        &mut self,
+        at: ConnectionIx,
+        bytes: usize,
+        flow: ConnectionAction,
+    ) -> ConnectionAction {
         self.close_pending_connections();
         self.count_partial(at);
-        if self.delivery.connections[at as usize].phase == ConnectionPhase::Closing {
+        if self.delivery.connections[at].phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
         }
         let now_ms = self.now_ms();
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         let mut wait_ms = 0;
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
@@ -425,7 +436,7 @@ impl Shard {
     /// Returns whether a publisher pauses, because the node is saturated or the publisher exceeds its own rate. Called
     /// after each PUBLISH.
     #[inline]
-    pub(crate) fn action_after_publish(&mut self, at: u32) -> ConnectionAction {
+    pub(crate) fn action_after_publish(&mut self, at: ConnectionIx) -> ConnectionAction {
         let limit = self.limits.max_buffered_bytes_per_shard as usize;
         let crossing = self.limits.max_cross_shard_bytes as usize;
         if self.is_congested
@@ -435,10 +446,10 @@ impl Shard {
             return self.pause(at, 1);
         }
         let now_ms = self.delivery.now_ms;
-        if self.delivery.connections[at as usize].extra.is_some() && self.poll_publisher_wait(at) {
+        if self.delivery.connections[at].extra.is_some() && self.poll_publisher_wait(at) {
             return self.pause(at, 1);
         }
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
         {
@@ -451,10 +462,10 @@ impl Shard {
     }
 
     /// Stops reading for a while; the keep-alive timer does not count that time against the client.
-    fn pause(&mut self, at: u32, wait_ms: u64) -> ConnectionAction {
+    fn pause(&mut self, at: ConnectionIx, wait_ms: u64) -> ConnectionAction {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         if connection.phase == ConnectionPhase::Connected {
             connection.last_seen_ms = self.delivery.now_ms + wait_ms;
         }
@@ -467,10 +478,10 @@ impl Shard {
     #[inline]
     fn handle_packet(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         frame: Frame<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
-        let version = self.delivery.connections[at as usize].version;
+        let version = self.delivery.connections[at].version;
         frame.check_version(version)?;
         match frame.first_byte >> 4 {
             kind if kind == PacketType::Publish as u8 => {
@@ -509,11 +520,11 @@ impl Shard {
         Ok(ConnectionAction::Continue)
     }
 
-    fn handle_ping(&mut self, at: u32) {
+    fn handle_ping(&mut self, at: ConnectionIx) {
         self.delivery
             .write(at, |out| Packet::PingResp.encode(Version::V311, out));
         if self.delivery.interest.contains(Interest::PING) {
-            let session = &self.delivery.sessions[self.session_of_connection(at) as usize];
+            let session = &self.delivery.sessions[self.session_of_connection(at)];
             let client = super::delivery::hook_client(session, &self.delivery.connections);
             self.delivery.hooks.ping(&client);
         }
@@ -521,19 +532,19 @@ impl Shard {
 
     /// The session of a connection in phase `Connected`.
     #[inline]
-    pub(crate) fn session_of_connection(&self, at: u32) -> u32 {
-        let session = self.delivery.connections[at as usize].session;
+    pub(crate) fn session_of_connection(&self, at: ConnectionIx) -> SessionIx {
+        let session = self.delivery.connections[at].session;
         debug_assert_ne!(session, NO_SESSION);
         session
     }
 
     pub(crate) fn call_hook<R>(
         &mut self,
-        session: u32,
+        session: SessionIx,
         call: impl FnOnce(&mut dyn Hooks, &Client<'_>) -> R,
     ) -> R {
         let delivery = &mut self.delivery;
-        let session = &delivery.sessions[session as usize];
+        let session = &delivery.sessions[session];
         let client = super::delivery::hook_client(session, &delivery.connections);
         call(&mut *delivery.hooks, &client)
     }
@@ -553,11 +564,11 @@ impl Shard {
         while let Some(timer) = self.timers.pop_due(now_ms) {
             match timer {
                 Timer::SessionExpiry(session) => {
-                    self.delivery.sessions[session as usize].expiry_timer = None;
+                    self.delivery.sessions[session].expiry_timer = None;
                     self.end_session(session);
                 }
                 Timer::WillDelay(session) => {
-                    self.delivery.sessions[session as usize].will_timer = None;
+                    self.delivery.sessions[session].will_timer = None;
                     self.publish_will(session);
                 }
                 Timer::GrantExpiry(at, serial) => self.close_on_grant_expiry(at, serial),
@@ -576,16 +587,16 @@ impl Shard {
     }
 
     /// Schedules the next check of a silent connection; earlier if the time exceeds the range of the timer wheel.
-    pub(crate) fn schedule_check(&mut self, at: u32, when_ms: u64) {
+    pub(crate) fn schedule_check(&mut self, at: ConnectionIx, when_ms: u64) {
         let when_ms = when_ms.min(self.now_ms() + TimerWheel::MAX_AHEAD_MS);
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         connection.next_check_ms = when_ms;
         self.timer_wheel.schedule(at, connection.serial, when_ms);
     }
 
-    fn check_deadlines(&mut self, at: u32, serial: u32) {
+    fn check_deadlines(&mut self, at: ConnectionIx, serial: u32) {
         let now_ms = self.now_ms();
-        let Some(connection) = self.delivery.connections.get(at as usize) else {
+        let Some(connection) = self.delivery.connections.get(at) else {
             return;
         };
         // An entry may belong to an earlier connection in this slot, or to an earlier schedule of this one.
@@ -609,15 +620,13 @@ impl Shard {
                     let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
                     return self.close(at, why.with_detail(detail));
                 }
-                let of_silence = self.delivery.connections[at as usize].keep_alive_deadline_ms();
+                let of_silence = self.delivery.connections[at].keep_alive_deadline_ms();
                 of_silence.into_iter().chain(of_packet).min()
             }
         };
         match deadline {
             Some(deadline) if deadline > now_ms => self.schedule_check(at, deadline),
-            Some(_)
-                if self.delivery.connections[at as usize].phase == ConnectionPhase::Connected =>
-            {
+            Some(_) if self.delivery.connections[at].phase == ConnectionPhase::Connected => {
                 self.metrics().inc(Metric::KeepAliveTimeouts);
                 let why = CloseReason::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
                 self.close(at, why);

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use super::subscriber_list::{FilterId, Subscriber, SubscriberList};
+use super::tables::SessionIx;
 use crate::config::SharedSubscriptionStrategy;
 
 /// The number of members of a group on another shard.
@@ -33,7 +34,7 @@ pub(crate) struct SubscriptionGroup {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum MemberChoice {
     /// The session of a member on this shard.
-    Local(u32),
+    Local(SessionIx),
     /// The n-th member of another shard.
     Remote { shard: u16, nth: u32 },
 }
@@ -73,7 +74,7 @@ impl SubscriptionGroup {
         self.online_members.len()
     }
 
-    pub(crate) fn member(&self, session: u32) -> Option<&Subscriber> {
+    pub(crate) fn member(&self, session: SessionIx) -> Option<&Subscriber> {
         self.online_members
             .get(session)
             .or_else(|| self.offline_members.get(session))
@@ -88,14 +89,14 @@ impl SubscriptionGroup {
         self.online_members.insert(subscriber)
     }
 
-    pub(crate) fn leave(&mut self, session: u32) -> bool {
+    pub(crate) fn leave(&mut self, session: SessionIx) -> bool {
         self.online_members
             .remove(session)
             .or_else(|| self.offline_members.remove(session))
             .is_some()
     }
 
-    pub(crate) fn set_online(&mut self, session: u32, online: bool) {
+    pub(crate) fn set_online(&mut self, session: SessionIx, online: bool) {
         let (from, to) = if online {
             (&mut self.offline_members, &mut self.online_members)
         } else {
@@ -211,7 +212,7 @@ impl SubscriptionGroup {
         &mut self,
         nth: u32,
         strategy: SharedSubscriptionStrategy,
-    ) -> Option<u32> {
+    ) -> Option<SessionIx> {
         let list = if self.online_members.is_empty() {
             &self.offline_members
         } else {

@@ -17,6 +17,7 @@ use super::shard_messages::ShardMessage;
 use super::shared_subscription::RemoteMembers;
 use super::subscriber_list::{FilterId, GroupId, NO_GROUP, Subscriber};
 use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
+use super::tables::{ConnectionIx, SessionIx};
 use crate::hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use crate::metrics::Metric;
 
@@ -50,7 +51,7 @@ impl SubscribeOutcome {
 impl Shard {
     pub(crate) fn handle_subscribe(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         subscribe: &Subscribe<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         let session = self.session_of_connection(at);
@@ -75,14 +76,14 @@ impl Shard {
             detail = detail.or(outcome.detail);
         }
         let packet = self.suback(at, subscribe.packet_id, &codes, detail.as_deref());
-        let connection = &mut self.delivery.connections[at as usize];
+        let connection = &mut self.delivery.connections[at];
         let pending_suback = PendingSubAck {
             sequence,
             connection: at,
             serial: connection.serial,
             packet,
             retained,
-            is_durable: self.delivery.sessions[session as usize].store_number != 0,
+            is_durable: self.delivery.sessions[session].store_number != 0,
         };
         if self.shard_queues.is_applied_by_all(sequence) {
             self.send_pending_suback(pending_suback);
@@ -94,8 +95,14 @@ impl Shard {
         Ok(ConnectionAction::AwaitResume)
     }
 
-    fn suback(&self, at: u32, packet_id: u16, codes: &[u8], detail: Option<&str>) -> Vec<u8> {
-        let connection = &self.delivery.connections[at as usize];
+    fn suback(
+        &self,
+        at: ConnectionIx,
+        packet_id: u16,
+        codes: &[u8],
+        detail: Option<&str>,
+    ) -> Vec<u8> {
+        let connection = &self.delivery.connections[at];
         let encode = |properties: Properties<'_>| {
             let suback = SubAck {
                 packet_id,
@@ -124,8 +131,8 @@ impl Shard {
 
     /// Maps a code to the client's version: 3.1.1 has one failure code; 3.1 has none, but the client still receives a
     /// failure.
-    fn suback_code(&self, at: u32, code: ReasonCode) -> u8 {
-        let is_v5 = self.delivery.connections[at as usize].version == mqtt::Version::V5;
+    fn suback_code(&self, at: ConnectionIx, code: ReasonCode) -> u8 {
+        let is_v5 = self.delivery.connections[at].version == mqtt::Version::V5;
         if code.is_error() && !is_v5 {
             ReasonCode::UNSPECIFIED_ERROR.0
         } else {
@@ -135,7 +142,7 @@ impl Shard {
 
     fn subscribe_one(
         &mut self,
-        session_at: u32,
+        session_at: SessionIx,
         filter: &SubscribeFilter<'_>,
         identifier: u32,
         packet: PacketFacts<'_>,
@@ -195,7 +202,7 @@ impl Shard {
                 ));
             }
         }
-        let session = &self.delivery.sessions[session_at as usize];
+        let session = &self.delivery.sessions[session_at];
         if session.subscriptions.len() >= limits.max_subscriptions_per_session as usize
             && !self.has_subscription(session_at, text, group)
         {
@@ -233,7 +240,7 @@ impl Shard {
                 format!("subscriptions of {whose} may have at most {max} bytes ({setting})"),
             ));
         }
-        if self.delivery.sessions[session_at as usize].store_number != 0
+        if self.delivery.sessions[session_at].store_number != 0
             && self.delivery.refuses_new_messages()
         {
             return Ok(SubscribeOutcome::rejected(
@@ -241,7 +248,7 @@ impl Shard {
                 "the store accepts no writes now",
             ));
         }
-        let session = &self.delivery.sessions[session_at as usize];
+        let session = &self.delivery.sessions[session_at];
         if let SubscriptionFilter::Exclusive { topic } = kind {
             if !limits.exclusive_available {
                 return Ok(SubscribeOutcome::rejected(
@@ -258,7 +265,7 @@ impl Shard {
             }
         }
         let mut options = filter.options;
-        if self.delivery.sessions[session_at as usize].is_bridge && group.is_none() {
+        if self.delivery.sessions[session_at].is_bridge && group.is_none() {
             options.no_local = true;
             options.retain_as_published = true;
         }
@@ -284,17 +291,17 @@ impl Shard {
     /// 3.2.2.3.13), a failure of this one filter before.
     fn reject_unavailable(
         &self,
-        session: u32,
+        session: SessionIx,
         code: ReasonCode,
         detail: &'static str,
     ) -> Result<SubscribeOutcome, CloseReason> {
-        match self.delivery.sessions[session as usize].version {
+        match self.delivery.sessions[session].version {
             mqtt::Version::V5 => Err(CloseReason::new(code, "protocol_error").with_detail(detail)),
             _ => Ok(SubscribeOutcome::rejected(code, detail)),
         }
     }
 
-    fn has_subscription(&self, session: u32, text: &str, group: Option<&str>) -> bool {
+    fn has_subscription(&self, session: SessionIx, text: &str, group: Option<&str>) -> bool {
         let Some(filter) = self.tree.find(text) else {
             return false;
         };
@@ -305,7 +312,7 @@ impl Shard {
                 None => return false,
             },
         };
-        let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
+        let subscriptions = &self.delivery.sessions[session].subscriptions;
         subscriptions.binary_search(&(filter, group)).is_ok()
     }
 
@@ -339,7 +346,7 @@ impl Shard {
                 (group, is_new, self.tree.group(group).announced_sequence)
             }
         };
-        let session = &mut self.delivery.sessions[subscriber.session as usize];
+        let session = &mut self.delivery.sessions[subscriber.session];
         if let Err(place) = session.subscriptions.binary_search(&(filter, group_id)) {
             let bytes = subscription_bytes(text, group);
             session.subscriptions.insert(place, (filter, group_id));
@@ -400,7 +407,7 @@ impl Shard {
     /// Sends a SUBACK, followed by the retained messages for its subscriptions.
     fn send_pending_suback(&mut self, pending_suback: PendingSubAck) {
         let at = pending_suback.connection;
-        let Some(connection) = self.delivery.connections.get(at as usize) else {
+        let Some(connection) = self.delivery.connections.get(at) else {
             return;
         };
         if connection.serial != pending_suback.serial
@@ -408,7 +415,7 @@ impl Shard {
         {
             return;
         }
-        if std::mem::take(&mut self.delivery.connections[at as usize].is_held) {
+        if std::mem::take(&mut self.delivery.connections[at].is_held) {
             self.to_wake.push(at);
         }
         if pending_suback.is_durable {
@@ -421,8 +428,8 @@ impl Shard {
         }
     }
 
-    fn send_retained(&mut self, at: u32, subscriptions: Vec<(Rc<str>, Subscriber)>) {
-        let connection = &mut self.delivery.connections[at as usize];
+    fn send_retained(&mut self, at: ConnectionIx, subscriptions: Vec<(Rc<str>, Subscriber)>) {
+        let connection = &mut self.delivery.connections[at];
         let session = connection.session;
         let pending = &mut connection.extra().retained;
         for (filter, subscriber) in subscriptions {
@@ -454,7 +461,7 @@ impl Shard {
     /// the other shards, or the error. Retained messages are sent if the client is connected.
     pub(super) fn subscribe_without_packet(
         &mut self,
-        session: u32,
+        session: SessionIx,
         filter: &SubscribeFilter<'_>,
     ) -> Result<(ReasonCode, u64), (ReasonCode, String)> {
         let outcome = match self.subscribe_one(session, filter, 0, PacketFacts::NONE) {
@@ -469,7 +476,7 @@ impl Shard {
             return Err((outcome.code, outcome.detail.unwrap_or_default()));
         }
         if let Some((filter, subscriber)) = outcome.retained
-            && let Some(at) = self.delivery.sessions[session as usize].connection
+            && let Some(at) = self.delivery.sessions[session].connection
         {
             self.send_retained(at, vec![(filter, subscriber)]);
         }
@@ -478,7 +485,7 @@ impl Shard {
 
     pub(crate) fn handle_unsubscribe(
         &mut self,
-        at: u32,
+        at: ConnectionIx,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), CloseReason> {
         let session = self.session_of_connection(at);
@@ -496,7 +503,7 @@ impl Shard {
             properties: Properties::EMPTY,
             codes: &codes,
         };
-        let version = self.delivery.connections[at as usize].version;
+        let version = self.delivery.connections[at].version;
         self.delivery.hold_outbox(at);
         self.delivery
             .write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
@@ -505,7 +512,7 @@ impl Shard {
 
     pub(super) fn unsubscribe_one(
         &mut self,
-        session: u32,
+        session: SessionIx,
         as_written: &str,
         packet: PacketFacts<'_>,
     ) -> ReasonCode {
@@ -523,7 +530,7 @@ impl Shard {
                 None => return ReasonCode::NO_SUBSCRIPTION_EXISTED,
             },
         };
-        let subscriptions = &mut self.delivery.sessions[session as usize].subscriptions;
+        let subscriptions = &mut self.delivery.sessions[session].subscriptions;
         let Ok(place) = subscriptions.binary_search(&(filter, group)) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
@@ -539,10 +546,15 @@ impl Shard {
     }
 
     /// Removes a subscription from the tree; the caller updates the session's own list.
-    pub(crate) fn remove_subscription(&mut self, session: u32, filter: FilterId, group: GroupId) {
+    pub(crate) fn remove_subscription(
+        &mut self,
+        session: SessionIx,
+        filter: FilterId,
+        group: GroupId,
+    ) {
         let name = (group != NO_GROUP).then(|| &*self.tree.group(group).name);
         let bytes = subscription_bytes(&self.tree.filter(filter).text, name);
-        if let Some(session) = self.delivery.sessions.get_mut(session as usize) {
+        if let Some(session) = self.delivery.sessions.get_mut(session) {
             session.subscription_bytes -= bytes;
         }
         self.metrics().sub(Metric::Subscriptions, 1);
@@ -559,7 +571,7 @@ impl Shard {
             entry.leave(session);
             if *entry.name == *EXCLUSIVE_GROUP {
                 let topic = self.tree.filter(self.tree.group(group).filter).text.clone();
-                let client_id = &self.delivery.sessions[session as usize].client_id;
+                let client_id = &self.delivery.sessions[session].client_id;
                 self.node.directory.release_exclusive(&topic, client_id);
             }
             self.redistribute_group_queue(session, group);
@@ -570,16 +582,13 @@ impl Shard {
 
     /// Called when a client resumes its session. Subscriptions that are no longer allowed end, and messages queued for
     /// them are not delivered.
-    pub(crate) fn recheck_subscriptions(&mut self, session_at: u32) {
+    pub(crate) fn recheck_subscriptions(&mut self, session_at: SessionIx) {
         if !self.needs_authorization(session_at) {
             return;
         }
         let mut denied = Vec::new();
         let mut allowed = Vec::new();
-        for (filter, group) in self.delivery.sessions[session_at as usize]
-            .subscriptions
-            .clone()
-        {
+        for (filter, group) in self.delivery.sessions[session_at].subscriptions.clone() {
             let written = self.filter_as_written(filter, group);
             let Some(options) = self.options_of(session_at, filter, group) else {
                 continue;
@@ -596,7 +605,7 @@ impl Shard {
         if denied.is_empty() {
             return;
         }
-        let session = &mut self.delivery.sessions[session_at as usize];
+        let session = &mut self.delivery.sessions[session_at];
         tracing::info!(
             client_id = &*session.client_id,
             subscriptions = denied.len(),
@@ -617,7 +626,7 @@ impl Shard {
 
     fn options_of(
         &self,
-        session: u32,
+        session: SessionIx,
         filter: FilterId,
         group: GroupId,
     ) -> Option<mqtt::SubscriptionOptions> {
@@ -628,9 +637,9 @@ impl Shard {
         subscriber.map(|subscriber| subscriber.options)
     }
 
-    fn redistribute_group_queue(&mut self, session: u32, group: GroupId) {
+    fn redistribute_group_queue(&mut self, session: SessionIx, group: GroupId) {
         let has_others = !self.tree.group(group).is_empty();
-        let outbound = &mut self.delivery.sessions[session as usize].outbound;
+        let outbound = &mut self.delivery.sessions[session].outbound;
         let Some(outbound) = outbound else { return };
         let before = outbound.size();
         let taken = outbound.leave_group(group, has_others);
@@ -643,8 +652,8 @@ impl Shard {
     }
 
     /// A session went online or offline: its groups prefer online members.
-    pub(crate) fn set_group_presence(&mut self, session: u32, online: bool) {
-        let groups: Vec<GroupId> = self.delivery.sessions[session as usize]
+    pub(crate) fn set_group_presence(&mut self, session: SessionIx, online: bool) {
+        let groups: Vec<GroupId> = self.delivery.sessions[session]
             .subscriptions
             .iter()
             .filter_map(|&(_, group)| (group != NO_GROUP).then_some(group))

@@ -1,6 +1,7 @@
 //! The subscribers of one filter or the members of one group. A dense list to walk, with an index once it is long, so
 //! that removal from a list of a hundred thousand needs no search.
 
+use super::tables::SessionIx;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use mqtt::SubscriptionOptions;
@@ -15,7 +16,7 @@ const INDEXED_FROM: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Subscriber {
-    pub(crate) session: u32,
+    pub(crate) session: SessionIx,
     /// Subscription identifier; 0: none.
     pub(crate) identifier: u32,
     pub(crate) options: SubscriptionOptions,
@@ -24,7 +25,7 @@ pub(crate) struct Subscriber {
 #[derive(Default)]
 pub(crate) struct SubscriberList {
     entries: Vec<Subscriber>,
-    index: Option<Box<HashMap<u32, u32, RandomState>>>,
+    index: Option<Box<HashMap<SessionIx, u32, RandomState>>>,
 }
 
 impl SubscriberList {
@@ -41,7 +42,7 @@ impl SubscriberList {
         self.entries.iter()
     }
 
-    pub(crate) fn get(&self, session: u32) -> Option<&Subscriber> {
+    pub(crate) fn get(&self, session: SessionIx) -> Option<&Subscriber> {
         self.position(session).map(|at| &self.entries[at])
     }
 
@@ -49,7 +50,7 @@ impl SubscriberList {
         &self.entries[position]
     }
 
-    fn position(&self, session: u32) -> Option<usize> {
+    fn position(&self, session: SessionIx) -> Option<usize> {
         match &self.index {
             Some(index) => index.get(&session).map(|&at| at as usize),
             None => self.entries.iter().position(|s| s.session == session),
@@ -73,7 +74,7 @@ impl SubscriberList {
         true
     }
 
-    pub(crate) fn remove(&mut self, session: u32) -> Option<Subscriber> {
+    pub(crate) fn remove(&mut self, session: SessionIx) -> Option<Subscriber> {
         let at = self.position(session)?;
         let removed = self.entries.swap_remove(at);
         if let Some(index) = &mut self.index {

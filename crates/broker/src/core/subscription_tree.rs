@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 use super::shared_subscription::SubscriptionGroup;
 use super::subscriber_list::{FilterId, GroupId, Subscriber, SubscriberList};
+use super::tables::SessionIx;
 use mqtt::{SubscriptionFilter, SubscriptionOptions};
 
 const NONE: u32 = u32::MAX;
@@ -252,7 +253,7 @@ impl SubscriptionTree {
         is_new
     }
 
-    pub(crate) fn unsubscribe(&mut self, id: FilterId, session: u32) -> bool {
+    pub(crate) fn unsubscribe(&mut self, id: FilterId, session: SessionIx) -> bool {
         let removed = self.filters[id as usize]
             .subscribers
             .remove(session)

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use super::message::Message;
 use super::session::TimerKey;
+use super::tables::{ConnectionIx, SessionIx};
 
 pub(crate) const TICK_MS: u64 = 250;
 const WHEEL_SLOTS: usize = 1024;
 
 /// Each connection has at most one slot; an entry that fires early is rescheduled by its owner.
 pub(crate) struct TimerWheel {
-    slots: Vec<Vec<(u32, u32)>>,
+    slots: Vec<Vec<(ConnectionIx, u32)>>,
     /// Completed ticks since the epoch.
     ticks_done: u64,
 }
@@ -28,7 +29,7 @@ impl TimerWheel {
     }
 
     /// `at_ms` may be at most `MAX_AHEAD_MS` ahead.
-    pub(crate) fn schedule(&mut self, connection: u32, serial: u32, at_ms: u64) {
+    pub(crate) fn schedule(&mut self, connection: ConnectionIx, serial: u32, at_ms: u64) {
         let tick = (at_ms / TICK_MS + 1).clamp(
             self.ticks_done + 1,
             self.ticks_done + WHEEL_SLOTS as u64 - 1,
@@ -37,7 +38,7 @@ impl TimerWheel {
     }
 
     /// Moves the entries due until `now_ms` into `due`.
-    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<(u32, u32)>) {
+    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<(ConnectionIx, u32)>) {
         let target = now_ms / TICK_MS;
         while self.ticks_done < target {
             self.ticks_done += 1;
@@ -50,11 +51,11 @@ impl TimerWheel {
 
 pub(crate) enum Timer {
     /// The session has been without a connection for as long as its expiry allows.
-    SessionExpiry(u32),
+    SessionExpiry(SessionIx),
     /// The will of a session without a connection is due.
-    WillDelay(u32),
+    WillDelay(SessionIx),
     /// The grant of a client expires; the connection and its serial number.
-    GrantExpiry(u32, u32),
+    GrantExpiry(ConnectionIx, u32),
     /// A message published to `$delayed/...`, and the bytes it was counted with.
     DelayedMessage {
         message: Box<Message>,

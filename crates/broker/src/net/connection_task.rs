@@ -17,6 +17,7 @@ use super::layers::TransportLayers;
 use super::shard_io::{ConnectionIo, ShardIo, release_connection_slots};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
+use crate::core::tables::{ConnectionIx, TableIx};
 use crate::hooks::PeerAddress;
 use crate::metrics::Metric;
 
@@ -54,12 +55,17 @@ enum CloseProgress {
 struct ConnectionTask {
     shard: Rc<ShardIo>,
     io: Option<Rc<ConnectionIo>>,
-    at: u32,
+    at: ConnectionIx,
     state: ConnectionState,
 }
 
 /// Starts the task; `flow` is the action that the core returned when it accepted the connection.
-fn spawn_connection(shard: &Rc<ShardIo>, at: u32, io: Rc<ConnectionIo>, flow: ConnectionAction) {
+fn spawn_connection(
+    shard: &Rc<ShardIo>,
+    at: ConnectionIx,
+    io: Rc<ConnectionIo>,
+    flow: ConnectionAction,
+) {
     shard.register(at, io.clone());
     let mut connection = ConnectionTask {
         shard: shard.clone(),
@@ -328,7 +334,7 @@ impl ConnectionTask {
             }
             Err(error) => {
                 tracing::debug!(
-                    connection = at,
+                    connection = at.position(),
                     error = error.0,
                     "invalid handshake or frame; connection closed"
                 );

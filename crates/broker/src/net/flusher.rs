@@ -12,6 +12,7 @@ use store::Store;
 use super::inbox::InboxItem;
 use super::shard_io::{ConnectionIo, ShardIo};
 use crate::core::shard::Shard;
+use crate::core::tables::{ConnectionIx, TableIx};
 use crate::metrics::Metric;
 
 /// Time for derived messages in one turn.
@@ -77,19 +78,13 @@ impl ShardIo {
         self.end_turn();
         let mut dirty = std::mem::take(&mut self.core_at_now().delivery.dirty);
         for &at in &dirty {
-            if let Some(connection) = self
-                .core
-                .borrow_mut()
-                .delivery
-                .connections
-                .get_mut(at as usize)
-            {
+            if let Some(connection) = self.core.borrow_mut().delivery.connections.get_mut(at) {
                 connection.is_dirty = false;
             }
             let io = self
                 .connection_ios
                 .borrow()
-                .get(at as usize)
+                .get(at.position())
                 .cloned()
                 .flatten();
             if let Some(io) = io
@@ -115,7 +110,7 @@ impl ShardIo {
         let to_wake = std::mem::take(&mut core.to_wake);
         drop(core);
         for at in to_wake {
-            if let Some(Some(io)) = self.connection_ios.borrow().get(at as usize) {
+            if let Some(Some(io)) = self.connection_ios.borrow().get(at.position()) {
                 io.wake();
             }
         }
@@ -179,7 +174,7 @@ impl ShardIo {
     }
 
     /// Writes the pending output of one socket, once. A blocked socket is left to its connection's task.
-    pub(crate) fn flush_connection(self: &Rc<Self>, at: u32, io: &ConnectionIo) {
+    pub(crate) fn flush_connection(self: &Rc<Self>, at: ConnectionIx, io: &ConnectionIo) {
         let result = if io.layers.borrow().is_some() {
             self.flush_layers(at, io)
         } else {
@@ -192,7 +187,7 @@ impl ShardIo {
                 io.wake();
             }
             Err(error) => {
-                tracing::debug!(connection = at, %error, "socket write failed; connection closes");
+                tracing::debug!(connection = at.position(), %error, "socket write failed; connection closes");
                 io.is_broken.set(true);
                 let mut core = self.core_at_now();
                 core.connection_lost(at, "socket_error");
@@ -200,9 +195,9 @@ impl ShardIo {
         }
     }
 
-    fn flush_plain(&self, at: u32, io: &ConnectionIo) -> io::Result<()> {
+    fn flush_plain(&self, at: ConnectionIx, io: &ConnectionIo) -> io::Result<()> {
         let mut core = self.core_at_now();
-        let Some(connection) = core.delivery.connections.get_mut(at as usize) else {
+        let Some(connection) = core.delivery.connections.get_mut(at) else {
             return Ok(());
         };
         if connection.outbox.ready_bytes() == 0 {
@@ -223,7 +218,7 @@ impl ShardIo {
         if sent < offered {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if let Some(connection) = core.delivery.connections.get_mut(at as usize)
+        if let Some(connection) = core.delivery.connections.get_mut(at)
             && connection.outbox.ready_bytes() > 0
             && !connection.is_dirty
         {
@@ -233,14 +228,14 @@ impl ShardIo {
         Ok(())
     }
 
-    fn flush_layers(&self, at: u32, io: &ConnectionIo) -> io::Result<()> {
+    fn flush_layers(&self, at: ConnectionIx, io: &ConnectionIo) -> io::Result<()> {
         let mut core = self.core.borrow_mut();
         let mut layers = io.layers.borrow_mut();
         let Some(layers) = &mut *layers else {
             return Ok(());
         };
         loop {
-            if let Some(connection) = core.delivery.connections.get(at as usize)
+            if let Some(connection) = core.delivery.connections.get(at)
                 && connection.outbox.ready_bytes() > 0
                 && layers.can_accept_more()
             {
@@ -266,20 +261,20 @@ impl ShardIo {
     }
 
     /// Bytes that wait for a connection's socket.
-    fn unwritten(&self, at: u32, io: &ConnectionIo) -> usize {
+    fn unwritten(&self, at: ConnectionIx, io: &ConnectionIo) -> usize {
         let core = self.core.borrow();
-        let outbox = core.delivery.connections[at as usize].outbox.len();
+        let outbox = core.delivery.connections[at].outbox.len();
         let layers = io.layers.borrow();
         outbox + layers.as_ref().map_or(0, |layers| layers.wire().len())
     }
 
-    pub(crate) fn has_unwritten(&self, at: u32, io: &ConnectionIo) -> bool {
+    pub(crate) fn has_unwritten(&self, at: ConnectionIx, io: &ConnectionIo) -> bool {
         self.unwritten(at, io) > 0
     }
 
     /// Whether there is output that may be written now, without waiting for the store.
-    pub(crate) fn has_ready(&self, at: u32, io: &ConnectionIo) -> bool {
-        let ready = self.core.borrow().delivery.connections[at as usize]
+    pub(crate) fn has_ready(&self, at: ConnectionIx, io: &ConnectionIo) -> bool {
+        let ready = self.core.borrow().delivery.connections[at]
             .outbox
             .ready_bytes();
         let layers = io.layers.borrow();
@@ -287,7 +282,7 @@ impl ShardIo {
     }
 
     /// Whether so much output waits for a socket that its client has to read first.
-    pub(crate) fn is_client_behind(&self, at: u32, io: &ConnectionIo) -> bool {
+    pub(crate) fn is_client_behind(&self, at: ConnectionIx, io: &ConnectionIo) -> bool {
         let most = self.core.borrow().limits.max_outbox_bytes as usize;
         self.unwritten(at, io) > most
     }

@@ -24,6 +24,7 @@ use crate::core::connection::{CloseReason, ConnectionPhase};
 use crate::core::directory::NodeDirectory;
 use crate::core::node::NodeState;
 use crate::core::shard::{ConnectionAction, Shard};
+use crate::core::tables::{ConnectionIx, TableIx};
 use crate::hooks::Authentication;
 use crate::metrics::Metric;
 
@@ -98,7 +99,7 @@ impl ShardIo {
     #[inline]
     pub(crate) fn with_core(
         self: &Rc<Self>,
-        at: u32,
+        at: ConnectionIx,
         call: impl FnOnce(&mut Shard) -> ConnectionAction,
     ) -> ConnectionAction {
         let flow = catch_unwind(AssertUnwindSafe(|| {
@@ -110,7 +111,7 @@ impl ShardIo {
         }));
         let flow = flow.unwrap_or_else(|_| {
             tracing::error!(
-                connection = at,
+                connection = at.position(),
                 "panic while handling a connection; connection closed; this is a bug"
             );
             let mut core = self.core_at_now();
@@ -181,18 +182,18 @@ impl ShardIo {
     }
 
     /// An authentication has completed: the connection's task continues with `flow`.
-    fn set_pending_flow(&self, at: u32, serial: u32, flow: ConnectionAction) {
+    fn set_pending_flow(&self, at: ConnectionIx, serial: u32, flow: ConnectionAction) {
         let io = self
             .connection_ios
             .borrow()
-            .get(at as usize)
+            .get(at.position())
             .cloned()
             .flatten();
         let core = self.core.borrow();
         let same = core
             .delivery
             .connections
-            .get(at as usize)
+            .get(at)
             .is_some_and(|c| c.serial == serial);
         drop(core);
         if let Some(io) = io
@@ -205,21 +206,21 @@ impl ShardIo {
         }
     }
 
-    pub(crate) fn register(&self, at: u32, io: Rc<ConnectionIo>) {
+    pub(crate) fn register(&self, at: ConnectionIx, io: Rc<ConnectionIo>) {
         let mut ios = self.connection_ios.borrow_mut();
-        if ios.len() <= at as usize {
-            ios.resize_with(at as usize + 1, || None);
+        if ios.len() <= at.position() {
+            ios.resize_with(at.position() + 1, || None);
         }
-        ios[at as usize] = Some(io);
+        ios[at.position()] = Some(io);
     }
 
-    pub(crate) fn unregister(&self, at: u32) {
-        self.connection_ios.borrow_mut()[at as usize] = None;
+    pub(crate) fn unregister(&self, at: ConnectionIx) {
+        self.connection_ios.borrow_mut()[at.position()] = None;
     }
 
     /// Releases the slot, the counters and the socket of a connection that has ended.
-    pub(crate) fn release_connection(&self, core: &mut Shard, at: u32) {
-        let listener = core.delivery.connections[at as usize].listener;
+    pub(crate) fn release_connection(&self, core: &mut Shard, at: ConnectionIx) {
+        let listener = core.delivery.connections[at].listener;
         core.remove_connection(at);
         core.metrics().inc(Metric::ConnectionsClosed);
         release_connection_slots(&core.node, listener);
@@ -234,14 +235,14 @@ impl ShardIo {
         }
     }
 
-    pub(crate) fn phase(&self, at: u32) -> ConnectionPhase {
-        self.core.borrow().delivery.connections[at as usize].phase
+    pub(crate) fn phase(&self, at: ConnectionIx) -> ConnectionPhase {
+        self.core.borrow().delivery.connections[at].phase
     }
 
     /// Whether packets of a connection still wait for something.
-    pub(crate) fn is_holding_packets(&self, at: u32) -> bool {
+    pub(crate) fn is_holding_packets(&self, at: ConnectionIx) -> bool {
         let core = self.core.borrow();
-        let connection = &core.delivery.connections[at as usize];
+        let connection = &core.delivery.connections[at];
         connection.phase == ConnectionPhase::Authenticating || connection.is_held
     }
 }

@@ -37,7 +37,7 @@ fn repeated_subscriptions_do_not_accumulate_retained_messages() {
     for _ in 0..50 {
         sim.subscribe(&mut client, "#", QoS::AtLeastOnce);
     }
-    let connection = &sim.shards[0].delivery.connections[client.at as usize];
+    let connection = &sim.shards[0].delivery.connections[client.at];
     let waiting = connection
         .extra
         .as_ref()

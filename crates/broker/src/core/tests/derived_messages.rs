@@ -207,7 +207,7 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
     while sim.log_one(0) {}
     sim.take_bytes(ann);
     sim.take_bytes(bob);
-    let session = sim.shards[0].session_of_connection(bob.at) as usize;
+    let session = sim.shards[0].session_of_connection(bob.at);
     let incoming = &mut sim.shards[0].delivery.sessions[session].incoming_qos2;
     for packet_id in [7, 8] {
         incoming.get_or_insert_default().restore(packet_id);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::subscriber_list::Subscriber;
 use crate::core::subscription_tree::{LocalTargets, SubscriptionTree};
+use crate::core::tables::{SessionIx, TableIx};
 
 /// Shards besides the tree's own.
 const SHARDS: u16 = 3;
@@ -13,7 +14,7 @@ const SHARDS: u16 = 3;
 #[derive(Debug, Clone)]
 enum Change {
     Subscribe {
-        session: u32,
+        session: SessionIx,
         filter: String,
         options: SubscriptionOptions,
         identifier: u32,
@@ -42,14 +43,14 @@ enum Change {
 #[derive(Debug, Default, PartialEq)]
 struct Matches {
     /// Per session: merged options and all subscription identifiers.
-    sessions: BTreeMap<u32, (SubscriptionOptions, Vec<u32>)>,
+    sessions: BTreeMap<SessionIx, (SubscriptionOptions, Vec<u32>)>,
     groups: BTreeSet<(String, String)>,
     remote: u64,
 }
 
 #[derive(Default)]
 struct Model {
-    subscriptions: BTreeMap<(u32, String), (SubscriptionOptions, u32)>,
+    subscriptions: BTreeMap<(SessionIx, String), (SubscriptionOptions, u32)>,
     groups: BTreeSet<(String, &'static str)>,
     remote: BTreeSet<(String, u16)>,
 }
@@ -126,7 +127,7 @@ fn options() -> impl Strategy<Value = SubscriptionOptions> {
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        3 => (0..8_u32, filter(), options(), 0..4_u32).prop_map(|(session, filter, options, identifier)| {
+        3 => ((0..8_usize).prop_map(SessionIx::from_position), filter(), options(), 0..4_u32).prop_map(|(session, filter, options, identifier)| {
             Change::Subscribe { session, filter, options, identifier }
         }),
         2 => (0..64_usize).prop_map(|which| Change::Unsubscribe { which }),
@@ -245,12 +246,12 @@ fn a_change_of_a_wildcard_filter_leaves_results_of_other_topics_in_the_cache() {
         options: SubscriptionOptions::default(),
     };
     let a = tree.find_or_insert("a/+");
-    tree.subscribe(a, subscriber(1));
+    tree.subscribe(a, subscriber(SessionIx::from_position(1)));
     for _ in 0..3 {
         matches(&mut tree, "a/1");
     }
     let computed = tree.computed;
-    for session in 0..1_000 {
+    for session in (0..1_000).map(SessionIx::from_position) {
         let b = tree.find_or_insert("b/#");
         tree.subscribe(b, subscriber(session));
         assert_eq!(matches(&mut tree, "a/1").sessions.len(), 1);

@@ -16,6 +16,7 @@ use super::sim::node;
 use crate::config::BrokerLimits;
 use crate::core::node::NodeState;
 use crate::core::shard::Shard;
+use crate::core::tables::ConnectionIx;
 use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::net::inbox::{InboxItem, ShardInbox};
 
@@ -52,7 +53,7 @@ impl Runner {
         }
     }
 
-    fn connect(&mut self, client_id: &str) -> u32 {
+    fn connect(&mut self, client_id: &str) -> ConnectionIx {
         let at = self.shard.open_connection(0, PeerAddress::Unix);
         let mut bytes = Vec::new();
         let connect = Connect {
@@ -71,7 +72,7 @@ impl Runner {
         at
     }
 
-    fn subscribe(&mut self, at: u32, filter: &str) {
+    fn subscribe(&mut self, at: ConnectionIx, filter: &str) {
         let mut bytes = Vec::new();
         let mut subscribe = SubscribeBuf::new(1);
         subscribe.push(filter, SubscriptionOptions::new(QoS::AtMostOnce));
@@ -83,7 +84,7 @@ impl Runner {
     fn end_turn(&mut self, packet_len: usize) {
         let id = self.shard.id;
         for at in std::mem::take(&mut self.shard.delivery.dirty) {
-            let connection = &mut self.shard.delivery.connections[at as usize];
+            let connection = &mut self.shard.delivery.connections[at];
             connection.is_dirty = false;
             let len = connection.outbox.len();
             self.delivered += (len / packet_len) as u64;
@@ -141,7 +142,7 @@ fn capacity(shards: usize) -> f64 {
                 let at = runner.connect(&format!("subscriber{n}"));
                 runner.subscribe(at, &topic(n));
             }
-            let batches: Vec<(u32, Vec<u8>)> = (0..total)
+            let batches: Vec<(ConnectionIx, Vec<u8>)> = (0..total)
                 .filter(|n| n % shards == id)
                 .map(|n| {
                     let at = runner.connect(&format!("publisher{n}"));

@@ -16,6 +16,7 @@ use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
+use crate::core::tables::ConnectionIx;
 use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::metrics::ShardMetrics;
 use scram::DecoyCredentials;
@@ -34,7 +35,7 @@ pub(super) struct Sim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SimConnection {
     pub(super) shard: usize,
-    pub(super) at: u32,
+    pub(super) at: ConnectionIx,
 }
 
 /// A message as received by a client.
@@ -126,7 +127,7 @@ impl Sim {
                 self.in_transit[from][to].extend(messages);
             }
             for at in std::mem::take(&mut self.shards[from].to_wake) {
-                if self.shards[from].delivery.connections.contains(at as usize) {
+                if self.shards[from].delivery.connections.contains(at) {
                     self.shards[from].resume(at);
                 }
             }
@@ -262,7 +263,7 @@ impl Sim {
         let mut bytes = Vec::new();
         let delivery = &mut self.shards[conn.shard].delivery;
         loop {
-            let outbox = &delivery.connections[conn.at as usize].outbox;
+            let outbox = &delivery.connections[conn.at].outbox;
             let mut slices = [std::io::IoSlice::new(&[]); 16];
             let filled = outbox.fill_slices(&mut slices);
             let before = bytes.len();
