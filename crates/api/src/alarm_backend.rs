@@ -1,8 +1,12 @@
 //! The interface between the API and the alarms of devices. Alarms are opaque JSON here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use devices::alarm::NotificationCounts;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::sync::broadcast;
 
 /// Why a query or change of an alarm failed.
@@ -54,6 +58,37 @@ pub struct AlarmUpdate {
     pub devices: Vec<u32>,
 }
 
+/// Numbers of alarms.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AlarmCounts {
+    pub alarms: u64,
+    /// Number of alarms that are not cleared.
+    pub active: u64,
+    pub unacknowledged: u64,
+    pub by_state: BTreeMap<&'static str, u64>,
+    /// Number of alarms that are not cleared, by severity.
+    pub active_by_severity: BTreeMap<&'static str, u64>,
+}
+
+/// Counters of a notification since the node started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NotificationStatus {
+    pub name: String,
+    #[serde(flatten)]
+    pub counts: NotificationCounts,
+}
+
+/// Rules of the platform alarms.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct PlatformAlarmRules {
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub rules: Value,
+    /// Whether they are evaluated: the setting `alarms.platform`.
+    pub enabled: bool,
+    /// Whether the rules differ from the defaults.
+    pub is_changed: bool,
+}
+
 /// Access to alarms. Methods are called on threads that may block.
 pub trait AlarmBackend: Send + Sync + 'static {
     fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError>;
@@ -62,84 +97,21 @@ pub trait AlarmBackend: Send + Sync + 'static {
     fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError>;
     fn remove(&self, id: u64) -> Result<(), AlarmBackendError>;
     /// The number of alarms by state and severity.
-    fn counts(&self) -> Value;
+    fn counts(&self) -> AlarmCounts;
     fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>>;
     /// The number of a device, as in [`AlarmUpdate::devices`].
     fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmBackendError>;
 
     /// Counters of each notification.
-    fn notification_status(&self) -> Vec<Value>;
+    fn notification_status(&self) -> Vec<NotificationStatus>;
     /// Sends a notification about a test alarm.
     fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError>;
 
     /// The rules of the platform alarms, and whether they were changed.
-    fn platform_rules(&self) -> Result<Value, AlarmBackendError>;
+    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError>;
     /// Replaces the rules of the platform alarms; `None`: restores the default rules.
-    fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmBackendError>;
-}
-
-/// The backend of a node without alarms.
-pub struct NoAlarmBackend;
-
-fn no_alarms_error<T>() -> Result<T, AlarmBackendError> {
-    Err(AlarmBackendError::Unavailable(
-        "This node has no alarms.".to_owned(),
-    ))
-}
-
-fn alarm_not_found<T>(id: u64) -> Result<T, AlarmBackendError> {
-    Err(AlarmBackendError::NotFound(format!(
-        "There is no alarm {id}."
-    )))
-}
-
-impl AlarmBackend for NoAlarmBackend {
-    fn list(&self, _: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError> {
-        Ok(AlarmPage::default())
-    }
-
-    fn get(&self, _: u64) -> Result<Option<Value>, AlarmBackendError> {
-        Ok(None)
-    }
-
-    fn acknowledge(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn clear(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn remove(&self, id: u64) -> Result<(), AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn counts(&self) -> Value {
-        json!({"alarms": 0, "active": 0, "unacknowledged": 0, "by_state": {}, "active_by_severity": {}})
-    }
-
-    fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
-        broadcast::channel(1).1
-    }
-
-    fn device_number(&self, _: &str) -> Result<Option<u32>, AlarmBackendError> {
-        Ok(None)
-    }
-
-    fn notification_status(&self) -> Vec<Value> {
-        Vec::new()
-    }
-
-    fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
-        let detail = format!("There is no notification {name:?}.");
-        Err(AlarmBackendError::NotFound(detail))
-    }
-
-    fn platform_rules(&self) -> Result<Value, AlarmBackendError> {
-        no_alarms_error()
-    }
-
-    fn set_platform_rules(&self, _: Option<Vec<Value>>) -> Result<Value, AlarmBackendError> {
-        no_alarms_error()
-    }
+    fn set_platform_rules(
+        &self,
+        rules: Option<Vec<Value>>,
+    ) -> Result<PlatformAlarmRules, AlarmBackendError>;
 }

@@ -11,14 +11,12 @@ mod blocking;
 mod call;
 mod client_address;
 mod clock;
-mod command_backend;
+mod command_service;
 mod config;
 mod connection_tracker;
-mod connector_backend;
-mod device_backend;
 mod device_http_backend;
+mod device_service;
 mod endpoint;
-mod fleet_backend;
 mod landing_page;
 mod node_backend;
 mod object_store;
@@ -31,7 +29,6 @@ mod prometheus;
 mod query_parameters;
 mod resources;
 mod routes;
-mod rule_backend;
 mod server;
 mod socket;
 mod state;
@@ -42,39 +39,27 @@ pub use access::{
     new_local_token,
 };
 pub use alarm_backend::{
-    AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate, NoAlarmBackend,
+    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
+    NotificationStatus, PlatformAlarmRules,
 };
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
-pub use command_backend::{
-    CommandBackend, CommandCompletion, CommandOperation, CommandPage, CommandQuery, CommandReceipt,
-    CommandRequest, NoCommandBackend,
-};
+pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};
-pub use connector_backend::{
-    BackendFuture, ConnectionTestResult, ConnectorBackend, NoConnectorBackend, PendingPush,
-    SourcePushError,
-};
-pub use device_backend::{
-    AttributeNews, DeviceBackend, DeviceBackendError, DeviceEventQuery, DeviceExportPage,
-    DevicePage, DeviceQuery, DeviceView, NoDeviceBackend,
-};
 pub use device_http_backend::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
-    NoDeviceHttpBackend,
 };
-pub use fleet_backend::{FleetBackend, NoFleetBackend, PullTestResult};
+pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use node_backend::{
     NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
 };
 pub use objects::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
-pub use rule_backend::{NoRuleBackend, RuleBackend};
 pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;
 pub use state::ApiParts;
 pub use telemetry_backend::{
     CalendarUnit, DeviceRejectionList, IntervalFunction, IntervalLength, IntervalQuery,
-    IntervalRow, LiveTelemetryItem, LiveTelemetryStream, NoTelemetryBackend, RejectionInfo,
-    RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
+    IntervalRow, LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
+    TelemetryBackendError, TelemetrySample,
 };

@@ -29,7 +29,7 @@ use crate::resources as of;
 use crate::state::ApiState;
 
 /// All routes.
-pub(crate) fn route_table(rules: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
+pub(crate) fn route_table(backend: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     let mut table = Vec::new();
     for endpoints in [
         of::health::endpoints,
@@ -72,7 +72,7 @@ pub(crate) fn route_table(rules: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     ] {
         table.extend(endpoints());
     }
-    for kind in objects::object_kinds(rules) {
+    for kind in objects::object_kinds(backend) {
         table.extend(objects::object_endpoints(&kind));
     }
     table

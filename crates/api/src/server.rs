@@ -134,23 +134,23 @@ fn router(
     stopping: watch::Receiver<bool>,
     connections: &Arc<ConnectionTracker>,
 ) -> Router {
-    let table = routes::route_table(&parts.rules);
+    let table = routes::route_table(&parts.object_backend);
     let document = openapi::openapi_document(VERSION, &table);
     let config = live.get();
     let app = Arc::new(ApiState {
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
-        rules: parts.rules,
-        rule_backend: parts.rule_backend,
-        connector_backend: parts.connector_backend,
-        device_backend: parts.device_backend,
+        object_backend: parts.object_backend,
+        engine: parts.engine,
+        connectors: parts.connectors,
+        devices: parts.devices,
         telemetry_backend: parts.telemetry_backend,
         alarm_backend: parts.alarm_backend,
         device_http_backend: parts.device_http_backend,
         connections: connections.clone(),
-        fleet_backend: parts.fleet_backend,
-        command_backend: parts.command_backend,
+        pulls: parts.pulls,
+        commands: parts.commands,
         config: live.clone(),
         anonymous: config.anonymous,
         access: AccessState::new(live, parts.local_token.as_deref()),

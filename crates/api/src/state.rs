@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use broker::ListenerTls;
+use connect::ConnectorService;
+use devices::pull::PullScheduler;
+use engine::Engine;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
 
 use crate::access::AccessState;
 use crate::alarm_backend::AlarmBackend;
-use crate::command_backend::CommandBackend;
+use crate::command_service::CommandService;
 use crate::config::{AnonymousRole, RouteOpenness, SharedHttpConfig};
 use crate::connection_tracker::ConnectionTracker;
-use crate::connector_backend::ConnectorBackend;
-use crate::device_backend::DeviceBackend;
 use crate::device_http_backend::DeviceHttpBackend;
-use crate::fleet_backend::FleetBackend;
+use crate::device_service::DeviceService;
 use crate::node_backend::{NodeBackend, ProgramBackend};
 use crate::objects::ObjectBackend;
-use crate::rule_backend::RuleBackend;
 use crate::telemetry_backend::TelemetryBackend;
 
 /// The components the API is built from; the program provides all of them.
@@ -27,17 +27,17 @@ pub struct ApiParts {
     pub node: Arc<dyn NodeBackend>,
     pub program: Arc<dyn ProgramBackend>,
     pub objects: Objects,
-    pub rules: Arc<dyn ObjectBackend>,
+    pub object_backend: Arc<dyn ObjectBackend>,
     /// If set, HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
-    pub rule_backend: Arc<dyn RuleBackend>,
-    pub connector_backend: Arc<dyn ConnectorBackend>,
-    pub device_backend: Arc<dyn DeviceBackend>,
+    pub engine: Engine,
+    pub connectors: ConnectorService,
+    pub devices: DeviceService,
     pub telemetry_backend: Arc<dyn TelemetryBackend>,
     pub alarm_backend: Arc<dyn AlarmBackend>,
     pub device_http_backend: Arc<dyn DeviceHttpBackend>,
-    pub fleet_backend: Arc<dyn FleetBackend>,
-    pub command_backend: Arc<dyn CommandBackend>,
+    pub pulls: PullScheduler,
+    pub commands: CommandService,
     /// The token from the data directory that grants the admin role to requests from this machine.
     pub local_token: Option<String>,
 }
@@ -49,17 +49,17 @@ pub(crate) struct ApiState {
     pub(crate) config: SharedHttpConfig,
     /// The role of requests without credentials.
     pub(crate) anonymous: AnonymousRole,
-    pub(crate) rules: Arc<dyn ObjectBackend>,
-    pub(crate) rule_backend: Arc<dyn RuleBackend>,
-    pub(crate) connector_backend: Arc<dyn ConnectorBackend>,
-    pub(crate) device_backend: Arc<dyn DeviceBackend>,
+    pub(crate) object_backend: Arc<dyn ObjectBackend>,
+    pub(crate) engine: Engine,
+    pub(crate) connectors: ConnectorService,
+    pub(crate) devices: DeviceService,
     pub(crate) telemetry_backend: Arc<dyn TelemetryBackend>,
     pub(crate) alarm_backend: Arc<dyn AlarmBackend>,
     pub(crate) device_http_backend: Arc<dyn DeviceHttpBackend>,
     /// Tracks concurrent connections and requests.
     pub(crate) connections: Arc<ConnectionTracker>,
-    pub(crate) fleet_backend: Arc<dyn FleetBackend>,
-    pub(crate) command_backend: Arc<dyn CommandBackend>,
+    pub(crate) pulls: PullScheduler,
+    pub(crate) commands: CommandService,
     pub(crate) access: AccessState,
     pub(crate) started: SystemTime,
     /// Whether the API is bound to loopback or to a Unix socket.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemars::SchemaGenerator;
 use serde_json::Value;
+use store::Objects;
 
 use super::kind_names::ObjectKindNames;
 use super::object_backend::{BackendObjectKind, ObjectBackend, ObjectValidationError, kind_names};
@@ -12,9 +13,8 @@ use super::object_kind::{Declared, ObjectKind, PrepareFuture, PreparedObject};
 use crate::blocking::run_blocking;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
-use store::Objects;
 
-pub(super) fn backend_object_kinds(rules: &Arc<dyn ObjectBackend>) -> Vec<BackendObjects> {
+pub(super) fn backend_object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<BackendObjects> {
     [
         BackendObjectKind::User,
         BackendObjectKind::Authenticator,
@@ -31,20 +31,20 @@ pub(super) fn backend_object_kinds(rules: &Arc<dyn ObjectBackend>) -> Vec<Backen
         BackendObjectKind::PullSource,
     ]
     .into_iter()
-    .map(|kind| of(kind, rules))
+    .map(|kind| of(kind, backend))
     .collect()
 }
 
-pub(super) fn of(kind: BackendObjectKind, rules: &Arc<dyn ObjectBackend>) -> BackendObjects {
+pub(super) fn of(kind: BackendObjectKind, backend: &Arc<dyn ObjectBackend>) -> BackendObjects {
     BackendObjects {
         kind,
         names: kind_names(kind),
-        declared: rules
+        declared: backend
             .declared(kind)
             .into_iter()
             .map(|object| (object.id.clone(), object))
             .collect(),
-        rules: rules.clone(),
+        backend: backend.clone(),
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) struct BackendObjects {
     names: ObjectKindNames,
     /// Declared objects by id.
     declared: Declared,
-    rules: Arc<dyn ObjectBackend>,
+    backend: Arc<dyn ObjectBackend>,
 }
 
 impl ObjectKind for BackendObjects {
@@ -72,7 +72,7 @@ impl ObjectKind for BackendObjects {
     }
 
     fn schemas(&self, _generator: &mut SchemaGenerator) -> (Value, Value) {
-        self.rules.schemas(self.kind)
+        self.backend.schemas(self.kind)
     }
 
     fn prepare<'a>(
@@ -82,23 +82,23 @@ impl ObjectKind for BackendObjects {
         input: Value,
         current: Option<&'a Value>,
     ) -> PrepareFuture<'a> {
-        let (rules, kind) = (self.rules.clone(), self.kind);
+        let (backend, kind) = (self.backend.clone(), self.kind);
         let (id, current) = (id.to_owned(), current.cloned());
         Box::pin(async move {
             // Preparing may hash a password or read files.
             let accept = move || {
-                let stored = rules.prepare(kind, &id, input, current.as_ref());
+                let stored = backend.prepare(kind, &id, input, current.as_ref());
                 let stored = stored.map_err(|invalid| match invalid.field.as_str() {
                     "" => ProblemDetails::unprocessable(invalid.detail),
                     field => {
                         ProblemDetails::invalid_field(field, format!("{field}: {}", invalid.detail))
                     }
                 })?;
-                let unique = rules.check_unique(kind, &id, &stored);
+                let unique = backend.check_unique(kind, &id, &stored);
                 unique.map_err(|ObjectValidationError { field, detail }| {
                     ProblemDetails::conflict(format!("{field}: {detail}"))
                 })?;
-                let warnings = rules.warnings(kind, &stored);
+                let warnings = backend.warnings(kind, &stored);
                 Ok((stored, warnings))
             };
             let accepted = run_blocking(accept, "The object cannot be checked now.").await?;
@@ -114,7 +114,7 @@ impl ObjectKind for BackendObjects {
     }
 
     fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
-        self.rules.public_view(self.kind, stored)
+        self.backend.public_view(self.kind, stored)
     }
 
     fn check_change(
@@ -126,7 +126,7 @@ impl ObjectKind for BackendObjects {
         match next {
             Some(_) => Ok(()),
             None => self
-                .rules
+                .backend
                 .check_removal(self.kind, id)
                 .map_err(ProblemDetails::conflict),
         }

@@ -39,10 +39,10 @@ fn object_problem(error: &ObjectError) -> ProblemDetails {
 }
 
 /// All kinds of objects.
-pub(crate) fn object_kinds(rules: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn ObjectKind>> {
+pub(crate) fn object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn ObjectKind>> {
     let mut kinds: Vec<Arc<dyn ObjectKind>> =
         vec![Arc::new(operator::Operators), Arc::new(api_key::ApiKeys)];
-    for kind in backend_objects::backend_object_kinds(rules) {
+    for kind in backend_objects::backend_object_kinds(backend) {
         kinds.push(Arc::new(kind));
     }
     kinds
@@ -353,7 +353,7 @@ pub(crate) async fn create_if_absent(
     id: &str,
     input: Value,
 ) -> Result<(), ProblemDetails> {
-    let kind: Arc<dyn ObjectKind> = Arc::new(backend_objects::of(kind, &call.app.rules));
+    let kind: Arc<dyn ObjectKind> = Arc::new(backend_objects::of(kind, &call.app.object_backend));
     let names = kind.names();
     if call.identity.role_or_none() < Some(names.write) {
         let detail = format!("This request needs the role {}.", names.write.name());

@@ -1,16 +1,15 @@
 //! Alarms: list, read, acknowledge, clear and delete them, and the rules of platform alarms. The
 //! alarm rules of devices are part of their products.
 
-use std::collections::BTreeMap;
-
+use devices::alarm::Alarm;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::alarm_feed;
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use crate::access::Role;
-use crate::alarm_backend::AlarmQuery;
+use crate::alarm_backend::{AlarmCounts, AlarmQuery, NotificationStatus, PlatformAlarmRules};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, get, post, put};
@@ -28,69 +27,6 @@ const FROM: Parameter = time_parameter(
 );
 const TO: Parameter = time_parameter("to_ms", "Latest time of raising, exclusive.");
 
-/// An alarm of a device or of the node.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the alarms answer")]
-pub(super) struct Alarm {
-    /// Sequence number; later alarms have larger numbers.
-    id: u64,
-    /// Type: the id of the product's rule, or the name given by an SQL rule.
-    #[serde(rename = "type")]
-    kind: String,
-    /// `CRITICAL`, `MAJOR`, `MINOR`, `WARNING` or `INDETERMINATE`.
-    severity: String,
-    /// `ACTIVE_UNACK`, `ACTIVE_ACK`, `CLEARED_UNACK` or `CLEARED_ACK`.
-    state: String,
-    /// Device id; `$node`: the node itself.
-    #[serde(rename = "deviceId")]
-    device: String,
-    #[serde(rename = "productId")]
-    product: String,
-    /// Text for humans.
-    details: String,
-    /// Values used by the conditions at the last change of the severity.
-    values: Map<String, Value>,
-    /// SQL rule that raised it; empty: a rule of the product.
-    rule: String,
-    /// Notifications named by its rule.
-    notify: Vec<String>,
-    /// Time of raising by the device's clock, in milliseconds since 1970.
-    raised_ms: u64,
-    /// Time of the last change of the severity.
-    changed_ms: u64,
-    cleared_ms: Option<u64>,
-    /// Who cleared it; `null`: a condition did, or it is not cleared.
-    cleared_by: Option<String>,
-    acknowledged_ms: Option<u64>,
-    acknowledged_by: Option<String>,
-}
-
-/// Numbers of alarms.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the alarms answer")]
-struct AlarmCounts {
-    alarms: u64,
-    /// Number of alarms that are not cleared.
-    active: u64,
-    unacknowledged: u64,
-    by_state: BTreeMap<String, u64>,
-    /// Number of alarms that are not cleared, by severity.
-    active_by_severity: BTreeMap<String, u64>,
-}
-
-/// Counters of a notification since the node started.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the alarms answer")]
-struct NotificationStatus {
-    name: String,
-    /// Number handed to its sink or published.
-    sent: u64,
-    /// Number suppressed by `at_most_every_s`.
-    suppressed: u64,
-    /// Number that failed because its sink is missing or does not accept rows.
-    failed: u64,
-}
-
 /// Rules of the platform alarms.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -103,17 +39,6 @@ struct PlatformAlarmRulesInput {
     _enabled: Option<bool>,
     #[serde(default, rename = "is_changed")]
     _is_changed: Option<bool>,
-}
-
-/// Rules of the platform alarms.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the alarms answer")]
-struct PlatformAlarmRules {
-    rules: Vec<Map<String, Value>>,
-    /// Whether they are evaluated: the setting `alarms.platform`.
-    enabled: bool,
-    /// Whether the rules differ from the defaults.
-    is_changed: bool,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {

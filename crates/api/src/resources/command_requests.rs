@@ -3,15 +3,16 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use devices::command::{Command, CommandAction, NewCommand};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::commands::{Command, run_blocking};
+use super::commands::run_blocking;
 use crate::access::Role;
 use crate::audit;
 use crate::call::ApiCall;
-use crate::command_backend::{CommandOperation, CommandReceipt, CommandRequest};
+use crate::command_service::CommandReceipt;
 use crate::endpoint::{Endpoint, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -181,7 +182,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 async fn send(mut call: ApiCall) -> ApiResult {
     let input: CallInput = call.body_json().await?;
     let manner = input.manner();
-    let wish = CommandOperation::Call {
+    let wish = CommandAction::Call {
         method: input.method,
         params: input.params,
     };
@@ -191,7 +192,7 @@ async fn send(mut call: ApiCall) -> ApiResult {
 async fn invoke(mut call: ApiCall) -> ApiResult {
     let input: InvokeInput = call.body_json_or_default().await?;
     let manner = input.manner();
-    let wish = CommandOperation::Invoke {
+    let wish = CommandAction::Invoke {
         function: call.path("function").to_owned(),
         params: input.params.map_or(Value::Null, Value::Object),
     };
@@ -201,68 +202,77 @@ async fn invoke(mut call: ApiCall) -> ApiResult {
 async fn read_properties(mut call: ApiCall) -> ApiResult {
     let input: ReadInput = call.body_json().await?;
     let manner = input.manner();
-    send_request(call, CommandOperation::Read(input.keys), manner).await
+    send_request(call, CommandAction::Read { keys: input.keys }, manner).await
 }
 
 async fn write_properties(mut call: ApiCall) -> ApiResult {
     let input: WriteInput = call.body_json().await?;
     let manner = input.manner();
-    send_request(call, CommandOperation::Write(input.values), manner).await
+    send_request(
+        call,
+        CommandAction::Write {
+            values: input.values,
+        },
+        manner,
+    )
+    .await
 }
 
-async fn send_request(call: ApiCall, wish: CommandOperation, manner: CommandOptions) -> ApiResult {
+async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions) -> ApiResult {
     if manner.timeout_ms == Some(0) {
         return Err(ProblemDetails::invalid_field(
             "timeout_ms",
             "timeout_ms: expected at least 1.",
         ));
     }
-    let request = CommandRequest {
-        device: call.path("id").to_owned(),
-        operation: wish,
+    let command = NewCommand {
+        action: wish,
         one_way: manner.one_way,
         timeout_ms: manner.timeout_ms,
         expires_in_s: manner.expires_in_s,
         retries: manner.retries,
-        requested_by: call.identity.name.clone(),
-        waits: manner.wait,
+        by: call.identity.name.clone(),
     };
-    let SentCommand { id, value, ended } = send_and_wait(&call, request).await?;
+    let SentCommand { command, ended } = send_and_wait(&call, command, manner.wait).await?;
     Ok(match ended {
         Some(ended) => (StatusCode::OK, axum::Json(ended)).into_response(),
         None => {
-            let now = run_blocking(&call.app, move |tools| tools.get(id)).await?;
-            accepted_response(id, now.unwrap_or(value))
+            let id = command.id.0;
+            let now = run_blocking(&call.app, move |commands| commands.get(id)).await?;
+            accepted_response(&now.unwrap_or(command))
         }
     })
 }
 
 /// A command that was accepted.
 pub(super) struct SentCommand {
-    pub(super) id: u64,
-    value: Value,
+    /// As it was when it was accepted.
+    pub(super) command: Command,
     /// The final state, if the caller waited and the command has ended.
-    pub(super) ended: Option<Value>,
+    pub(super) ended: Option<Command>,
 }
 
-/// Sends a command and, if requested, waits for its end.
+/// Sends a command to the device in the path and, if requested, waits for its end.
 pub(super) async fn send_and_wait(
     call: &ApiCall,
-    request: CommandRequest,
+    command: NewCommand,
+    waits: bool,
 ) -> Result<SentCommand, ProblemDetails> {
-    if request.retries > MAX_RETRIES {
+    if command.retries > MAX_RETRIES {
         let detail = format!("retries: expected at most {MAX_RETRIES}.");
         return Err(ProblemDetails::invalid_field("retries", detail));
     }
-    let device = request.device.clone();
-    let CommandReceipt { id, value, end } =
-        run_blocking(&call.app, move |tools| tools.send_command(request)).await?;
+    let id = call.path("id").to_owned();
+    let CommandReceipt { command, end } = run_blocking(&call.app, move |commands| {
+        commands.send_command(&id, command, waits)
+    })
+    .await?;
     let after = json!({
-        "command": id,
-        "kind": value["kind"],
-        "method": value["method"],
+        "command": command.id,
+        "kind": command.kind,
+        "method": command.method,
     });
-    audit::record_action(call, "command.send", Some(&device), Some(after)).await;
+    audit::record_action(call, "command.send", Some(call.path("id")), Some(after)).await;
     let ended = match end {
         // The wait must end before the request times out.
         Some(end) => {
@@ -271,12 +281,13 @@ pub(super) async fn send_and_wait(
         }
         None => None,
     };
-    Ok(SentCommand { id, value, ended })
+    Ok(SentCommand { command, ended })
 }
 
-fn accepted_response(id: u64, value: Value) -> Response {
-    let mut response = (StatusCode::ACCEPTED, axum::Json(value)).into_response();
-    if let Ok(location) = HeaderValue::try_from(format!("/api/v1/commands/{id}")) {
+fn accepted_response(command: &Command) -> Response {
+    let mut response = (StatusCode::ACCEPTED, axum::Json(command)).into_response();
+    let location = format!("/api/v1/commands/{}", command.id.0);
+    if let Ok(location) = HeaderValue::try_from(location) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response

@@ -1,18 +1,15 @@
 //! Commands and their results. Sending is in `command_requests`.
 
-use std::sync::Arc;
-
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::{Value, json};
+use devices::command::Command;
+use serde_json::json;
 
 use super::devices::to_problem;
 use crate::access::Role;
 use crate::audit;
 use crate::blocking;
 use crate::call::{self, ApiCall};
-use crate::command_backend::{CommandBackend, CommandQuery};
-use crate::device_backend::DeviceBackendError;
+use crate::command_service::{CommandQuery, CommandService};
+use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
@@ -32,44 +29,6 @@ const STATE: Parameter = Parameter {
         "cancelled",
     ]),
 };
-/// A command and its result. Times are in milliseconds since 1970.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the commands answer")]
-pub(super) struct Command {
-    /// Sequence number; also the id of the call on the device. Later commands have larger numbers.
-    id: u64,
-    device: String,
-    product: String,
-    /// `call`, `read` or `write`.
-    kind: String,
-    method: String,
-    params: Value,
-    one_way: bool,
-    /// `pending`, `sent` or `acknowledged`; finally `success`, `failed`, `timeout`, `expired` or
-    /// `cancelled`.
-    state: String,
-    timeout_ms: u64,
-    retries: u32,
-    /// Number of times it was sent.
-    attempts: u32,
-    created_at_ms: u64,
-    /// Time until which it waits for its device.
-    expires_at_ms: u64,
-    /// Time of the last sending.
-    sent_at_ms: Option<u64>,
-    /// Time at which the device's client acknowledged it.
-    acknowledged_at_ms: Option<u64>,
-    finished_at_ms: Option<u64>,
-    /// Response of the device.
-    result: Value,
-    /// Status word or number in the response of the device.
-    code: Option<String>,
-    /// Reason of the state, for humans.
-    message: Option<String>,
-    /// Caller that requested it.
-    by: String,
-}
-
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let one = |endpoint: Endpoint| {
         endpoint
@@ -120,11 +79,11 @@ const LIST_DESCRIPTION: &str = "Newest first. A page may be short or empty and s
 /// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
-    question: impl FnOnce(&dyn CommandBackend) -> Result<T, DeviceBackendError> + Send + 'static,
+    question: impl FnOnce(&CommandService) -> Result<T, DeviceServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
-    let tools = Arc::clone(&app.command_backend);
+    let commands = app.commands.clone();
     let asked = blocking::run_blocking(
-        move || question(&*tools),
+        move || question(&commands),
         "The commands cannot be read now.",
     )
     .await?;
@@ -155,7 +114,7 @@ async fn command_page(call: ApiCall, device: Option<String>) -> ApiResult {
         limit: call.query.limit(),
     };
     let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
-    call::page_of(page.rows, page.next)
+    call::page_of(page.commands, page.next.map(|id| id.0))
 }
 
 async fn read(call: ApiCall) -> ApiResult {
@@ -169,8 +128,7 @@ async fn read(call: ApiCall) -> ApiResult {
 async fn cancel(call: ApiCall) -> ApiResult {
     let (id, who) = (command_id(&call)?, call.identity.name.clone());
     let command = run_blocking(&call.app, move |tools| tools.cancel(id, &who)).await?;
-    let device = command["device"].as_str().map(str::to_owned);
     let after = json!({"command": id});
-    audit::record_action(&call, "command.cancel", device.as_deref(), Some(after)).await;
+    audit::record_action(&call, "command.cancel", Some(&command.device), Some(after)).await;
     call::json_response(command)
 }

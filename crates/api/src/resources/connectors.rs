@@ -1,15 +1,19 @@
 //! Connectors, sinks and sources beyond their objects: types, connection tests, states, pushes and
 //! dead letters.
 
+use std::collections::HashSet;
+
+use connect::push::{PushError, RequestHead};
+use connect::{ConnectorError, ConnectorStatus, SinkRow, SinkStatus, SourceStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::access::{EndpointAccess, Role};
 use crate::audit;
-use crate::call::{self, ApiCall, ListPage};
-use crate::connector_backend::SourcePushError;
+use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, get, post};
+use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
@@ -30,73 +34,20 @@ struct ConnectorType {
     batch: Value,
 }
 
-/// State of a connector.
+/// A state, and whether the object is declared.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the connectors answer")]
-struct ConnectorStatus {
-    name: String,
-    r#type: String,
-    description: String,
-    /// Sinks that use it.
-    sinks: Vec<String>,
-    /// Whether one of these sinks cannot write at the moment.
-    is_failing: bool,
-    /// Whether it is declared in the configuration and cannot be changed over the API.
-    is_declared: bool,
-}
-
-/// State of a sink since the node started.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the connectors answer")]
-struct SinkStatus {
-    name: String,
-    connector: String,
-    /// Type of its connector, if it has one.
-    r#type: Option<String>,
-    /// `running`, `failing`, `starting`, `disabled`, `no_connector` or `invalid`.
-    state: String,
-    /// Reason why it does not run.
-    problem: Option<String>,
-    /// Time since which no batch could be written; `null` while writes succeed.
-    failing_since_ms: Option<u64>,
-    /// `closed`: it writes; `open`: it pauses before the next attempt; `half_open`: one batch tests
-    /// whether the system has recovered.
-    circuit: String,
-    /// Number of consecutive failures of the system as a whole.
-    failures: u32,
-    last_error: Option<String>,
-    last_error_at_ms: Option<u64>,
-    last_success_at_ms: Option<u64>,
-    /// Counters by name: queued, sent, retried, failed and others.
-    metrics: Map<String, Value>,
-    /// Whether it is declared in the configuration and cannot be changed over the API.
-    is_declared: bool,
-}
-
-/// State of a source since the node started.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the connectors answer")]
-struct SourceStatus {
-    name: String,
-    connector: String,
-    /// Type of its connector, if it has one.
-    r#type: Option<String>,
-    /// `running`, `disabled`, `no_connector` or `invalid`.
-    state: String,
-    /// Number of messages.
-    received: u64,
-    /// Number of consecutive failures.
-    failures: u64,
-    last_error: Option<String>,
-    last_error_at_ms: Option<u64>,
+#[schemars(rename = "{T}")]
+struct DeclarableStatus<T> {
+    #[serde(flatten)]
+    status: T,
     /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
 }
 
 /// A row that could not be written.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the connectors answer")]
-struct DeadLetter {
+#[schemars(rename = "DeadLetter")]
+struct DeadLetterView {
     id: u64,
     at_ms: u64,
     error: String,
@@ -148,7 +99,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("connectors")
         .summary("List connector states")
-        .paged::<ConnectorStatus>(),
+        .paged::<DeclarableStatus<ConnectorStatus>>(),
         post(
             "/api/v1/connectors/test",
             "testConnectorSettings",
@@ -171,12 +122,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("connectors")
             .summary("List sink states")
-            .paged::<SinkStatus>(),
+            .paged::<DeclarableStatus<SinkStatus>>(),
         get("/api/v1/source-status", "listSourceStatus", sources)
             .role(Role::Viewer)
             .tag("connectors")
             .summary("List source states")
-            .paged::<SourceStatus>(),
+            .paged::<DeclarableStatus<SourceStatus>>(),
         post("/api/v1/sources/{name}/push", "pushToSource", push)
             .access(EndpointAccess::Source)
             .tag("connectors")
@@ -194,7 +145,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
             .role(Role::Viewer)
             .summary("Read the state of a sink")
-            .response::<SinkStatus>(200, "The state since the node started."),
+            .response::<DeclarableStatus<SinkStatus>>(200, "The state since the node started."),
         of_sink(post("/api/v1/sinks/{name}/test", "testSink", test_sink))
             .role(Role::Operator)
             .summary("Test a sink")
@@ -213,7 +164,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "Rows that could not be written, oldest first. They contain data of clients.",
         )
-        .paged::<DeadLetter>(),
+        .paged::<DeadLetterView>(),
         of_sink(post(
             "/api/v1/sinks/{name}/dead-letters/replay",
             "replayDeadLetters",
@@ -240,65 +191,96 @@ fn sink_not_found(name: &str) -> ProblemDetails {
     ProblemDetails::not_found(format!("There is no sink {name:?}."))
 }
 
-async fn types(call: ApiCall) -> ApiResult {
-    call::json_response(ListPage {
-        data: call.app.connector_backend.types(),
-        next: None,
-    })
+async fn types(_: ApiCall) -> ApiResult {
+    call::unpaged_list(connect::objects::describe_kinds())
 }
 
 /// A page of rows sorted by name.
-pub(super) fn page_by_name(call: &ApiCall, rows: Vec<Value>) -> ApiResult {
+pub(super) fn page_by_name<T: Serialize>(
+    call: &ApiCall,
+    rows: Vec<T>,
+    name: impl Fn(&T) -> &str,
+) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
-    let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_owned();
     let behind = rows
         .into_iter()
-        .filter(|row| after.as_ref().is_none_or(|after| name(row) > *after));
+        .filter(|row| after.as_deref().is_none_or(|after| name(row) > after));
     let rows: Vec<_> = behind.take(limit + 1).collect();
-    call::paged_rows(rows, limit, |row| PageCursor::new(&name(row), ""))
+    call::paged_rows(rows, limit, |row| PageCursor::new(name(row), ""))
+}
+
+/// Adds to each state whether the object is declared.
+fn declarable<T>(
+    call: &ApiCall,
+    kind: BackendObjectKind,
+    statuses: impl IntoIterator<Item = T>,
+    name: impl Fn(&T) -> &str,
+) -> Vec<DeclarableStatus<T>> {
+    let declared = call.app.object_backend.declared(kind).into_iter();
+    let declared: HashSet<String> = declared.map(|object| object.id).collect();
+    let statuses = statuses.into_iter().map(|status| DeclarableStatus {
+        is_declared: declared.contains(name(&status)),
+        status,
+    });
+    statuses.collect()
 }
 
 async fn connectors(call: ApiCall) -> ApiResult {
-    page_by_name(&call, call.app.connector_backend.connector_statuses())
+    let statuses = call.app.connectors.connectors();
+    let rows = declarable(&call, BackendObjectKind::Connector, statuses, |status| {
+        &status.name
+    });
+    page_by_name(&call, rows, |row| &row.status.name)
 }
 
 async fn sinks(call: ApiCall) -> ApiResult {
-    page_by_name(&call, call.app.connector_backend.sink_statuses())
+    let statuses = call.app.connectors.sinks();
+    let rows = declarable(&call, BackendObjectKind::Sink, statuses, |status| {
+        &status.name
+    });
+    page_by_name(&call, rows, |row| &row.status.name)
 }
 
 async fn sources(call: ApiCall) -> ApiResult {
-    page_by_name(&call, call.app.connector_backend.source_statuses())
+    let statuses = call.app.connectors.sources();
+    let rows = declarable(&call, BackendObjectKind::Source, statuses, |status| {
+        &status.name
+    });
+    page_by_name(&call, rows, |row| &row.status.name)
 }
 
 async fn push(mut call: ApiCall) -> ApiResult {
     let name = call.path("name").to_owned();
-    let posted = call.app.connector_backend.admit_push(&name, call.headers());
-    let posted = posted.map_err(|refused| push_problem(&name, refused))?;
-    let body = call.body_bytes(posted.max_body_bytes()).await?;
-    let taken = posted.accept_body(body).await;
-    taken.map_err(|refused| push_problem(&name, refused))?;
+    // The request head decides whether the body is read.
+    let fields = call.headers().iter().filter_map(|(name, value)| {
+        let value = str::from_utf8(value.as_bytes()).ok()?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    });
+    let admitted = call.app.connectors.admit(&name, &RequestHead::new(fields));
+    let admitted = admitted.map_err(|error| push_problem(&name, error))?;
+    let body = call.body_bytes(admitted.max_body_bytes()).await?;
+    let accepted = admitted.accept(body.into()).await;
+    accepted.map_err(|error| push_problem(&name, error))?;
     call::no_content()
 }
 
-fn push_problem(source: &str, refused: SourcePushError) -> ProblemDetails {
-    match refused {
-        SourcePushError::Unknown => ProblemDetails::not_found(format!(
+fn push_problem(source: &str, error: PushError) -> ProblemDetails {
+    match error {
+        PushError::Unknown => ProblemDetails::not_found(format!(
             "There is no source {source:?} that accepts pushes."
         )),
-        SourcePushError::SourceClosed(why) => {
+        PushError::Closed(why) => {
             ProblemDetails::busy(30, format!("The source does not receive now: {why}."))
         }
-        SourcePushError::Credentials(why) => {
+        PushError::Credentials(why) => {
             ProblemDetails::unauthorized(format!("The request is not authenticated: {why}."))
         }
-        SourcePushError::Content(why) => {
-            ProblemDetails::unprocessable(format!("The body is {why}."))
-        }
-        SourcePushError::TooManyRequests => {
+        PushError::Content(why) => ProblemDetails::unprocessable(format!("The body is {why}.")),
+        PushError::TooManyRequests => {
             ProblemDetails::too_many_requests(1, "Too many requests are waiting.")
         }
-        SourcePushError::TimedOut => {
+        PushError::TimedOut => {
             let detail =
                 "The messages were not accepted in time and may still be; send them again.";
             ProblemDetails::busy(1, detail)
@@ -308,19 +290,23 @@ fn push_problem(source: &str, refused: SourcePushError) -> ProblemDetails {
 
 async fn sink(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let found = call.app.connector_backend.sink_status(name);
-    call::json_response(found.ok_or_else(|| sink_not_found(name))?)
+    let status = call.app.connectors.sink_status(name);
+    let status = status.ok_or_else(|| sink_not_found(name))?;
+    let rows = declarable(&call, BackendObjectKind::Sink, [status], |status| {
+        &status.name
+    });
+    call::json_response(&rows[0])
 }
 
-fn test_response(tested: Result<String, String>) -> ApiResult {
+fn test_response(tested: Result<String, ConnectorError>) -> ApiResult {
     let is_reached = tested.is_ok();
-    let (Ok(detail) | Err(detail)) = tested;
+    let detail = tested.unwrap_or_else(|error| error.message);
     call::json_response(ConnectionTestOutcome { is_reached, detail })
 }
 
 async fn test(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let tested = call.app.connector_backend.test_connector(name).await;
+    let tested = call.app.connectors.test_connector(name).await;
     test_response(
         tested
             .ok_or_else(|| ProblemDetails::not_found(format!("There is no connector {name:?}.")))?,
@@ -329,13 +315,13 @@ async fn test(call: ApiCall) -> ApiResult {
 
 async fn test_sink(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let tested = call.app.connector_backend.test_sink(name).await;
+    let tested = call.app.connectors.test_sink(name).await;
     test_response(tested.ok_or_else(|| sink_not_found(name))?)
 }
 
 async fn test_settings(mut call: ApiCall) -> ApiResult {
     let settings = call.body_value().await?;
-    let tested = call.app.connector_backend.test_settings(&settings).await;
+    let tested = call.app.connectors.test_settings(&settings).await;
     test_response(tested.map_err(|invalid| match invalid.field.as_str() {
         "" => ProblemDetails::unprocessable(invalid.detail),
         field => ProblemDetails::invalid_field(field, format!("{field}: {}", invalid.detail)),
@@ -347,13 +333,17 @@ async fn dead_letters(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
     let after = after.and_then(|id| id.parse().ok()).unwrap_or(0);
-    let found = call
-        .app
-        .connector_backend
-        .dead_letters(name, after, limit + 1);
+    let found = call.app.connectors.dead_letters(name, after, limit + 1);
     let letters = found.ok_or_else(|| sink_not_found(name))?;
-    call::paged_rows(letters, limit, |letter| {
-        PageCursor::new(&letter["id"].to_string(), "")
+    let letters = letters.into_iter().map(|letter| DeadLetterView {
+        id: letter.id,
+        at_ms: letter.at_ms,
+        error: letter.error,
+        attempts: letter.attempts,
+        row: SinkRow::from_bytes(&letter.row).to_json(),
+    });
+    call::paged_rows(letters.collect(), limit, |letter| {
+        PageCursor::new(&letter.id.to_string(), "")
     })
 }
 
@@ -365,11 +355,7 @@ async fn selected_ids(call: &mut ApiCall) -> Result<Option<Vec<u64>>, ProblemDet
 async fn replay(mut call: ApiCall) -> ApiResult {
     let ids = selected_ids(&mut call).await?;
     let name = call.path("name");
-    let count = call
-        .app
-        .connector_backend
-        .replay_dead_letters(name, ids)
-        .await;
+    let count = call.app.connectors.replay(name, ids).await;
     let count = count.ok_or_else(|| sink_not_found(name))?;
     let after = Some(json!({"count": count}));
     audit::record_action(&call, "dead_letters.replay", Some(name), after).await;
@@ -379,11 +365,7 @@ async fn replay(mut call: ApiCall) -> ApiResult {
 async fn discard(mut call: ApiCall) -> ApiResult {
     let ids = selected_ids(&mut call).await?;
     let name = call.path("name");
-    let count = call
-        .app
-        .connector_backend
-        .discard_dead_letters(name, ids)
-        .await;
+    let count = call.app.connectors.discard(name, ids).await;
     let count = count.ok_or_else(|| sink_not_found(name))?;
     let after = Some(json!({"count": count}));
     audit::record_action(&call, "dead_letters.discard", Some(name), after).await;

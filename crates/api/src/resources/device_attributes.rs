@@ -1,7 +1,6 @@
 //! Attributes of devices by scope.
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use devices::{AttributeScope, DeviceAttribute};
 use serde_json::{Map, Value};
 
 use super::devices::{fields_of, run_blocking};
@@ -9,15 +8,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, get, put};
-use crate::problem_details::ApiResult;
-
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Attribute {
-    key: String,
-    value: Value,
-    updated_ms: u64,
-}
+use crate::problem_details::{ApiResult, ProblemDetails};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let of_scope = |endpoint: Endpoint| {
@@ -34,7 +25,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Viewer)
         .summary("Read attributes of a device")
-        .unpaged::<Attribute>(),
+        .unpaged::<DeviceAttribute>(),
         of_scope(put(
             "/api/v1/devices/{id}/attributes/{scope}",
             "setDeviceAttributes",
@@ -48,18 +39,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// The scope in the path.
+fn scope(call: &ApiCall) -> Result<AttributeScope, ProblemDetails> {
+    let mut scopes = AttributeScope::ALL.into_iter();
+    let scope = scopes.find(|scope| scope.as_str() == call.path("scope"));
+    scope.ok_or_else(|| ProblemDetails::not_found("Attributes are client, shared or server ones."))
+}
+
 async fn attributes(call: ApiCall) -> ApiResult {
-    let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
-    let found = run_blocking(&call.app, move |tools| tools.attributes(&id, &scope)).await?;
+    let (id, scope) = (call.path("id").to_owned(), scope(&call)?);
+    let found = run_blocking(&call.app, move |devices| devices.attributes(&id, scope)).await?;
     call::unpaged_list(found)
 }
 
 async fn set_attributes(mut call: ApiCall) -> ApiResult {
     let values = fields_of(call.body_value().await?)?;
-    let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
-    let subject = format!("{id} {scope}");
-    run_blocking(&call.app, move |tools| {
-        tools.set_attributes(&id, &scope, values)
+    let (id, scope) = (call.path("id").to_owned(), scope(&call)?);
+    let subject = format!("{id} {}", call.path("scope"));
+    run_blocking(&call.app, move |devices| {
+        devices.set_attributes(&id, scope, values)
     })
     .await?;
     audit::record_action(&call, "device.attributes", Some(&subject), None).await;

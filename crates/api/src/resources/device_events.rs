@@ -1,14 +1,13 @@
 //! Events reported by devices.
 
+use devices::{DeviceEvent, DeviceEventFilter};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::devices::run_blocking;
 use super::telemetry_query::{FROM_MS, TO_MS};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::device_backend::DeviceEventQuery;
 use crate::endpoint::{Endpoint, get};
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
@@ -32,21 +31,9 @@ const COUNT: Parameter = Parameter {
 
 /// Events of a device.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes the answer")]
 struct DeviceEvents {
     device: String,
-    events: Vec<ReportedEvent>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes the answer")]
-struct ReportedEvent {
-    /// Sequence number per device.
-    number: u64,
-    ts_ms: i64,
-    /// Event id.
-    event: String,
-    data: Value,
+    events: Vec<DeviceEvent>,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -68,7 +55,7 @@ async fn list(call: ApiCall) -> ApiResult {
         let ms = call.query.number_value(parameter);
         ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX))
     };
-    let query = DeviceEventQuery {
+    let query = DeviceEventFilter {
         event: call.query.owned_text(EVENT),
         from_ms: time(FROM_MS),
         to_ms: time(TO_MS),
@@ -78,5 +65,5 @@ async fn list(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
     let device = id.clone();
     let events = run_blocking(&call.app, move |tools| tools.events(&id, &query)).await?;
-    call::json_response(json!({"device": device, "events": events}))
+    call::json_response(DeviceEvents { device, events })
 }

@@ -1,14 +1,14 @@
 //! Import and export of many devices as lines of a file.
 
 use axum::http::header;
-use schemars::JsonSchema;
-use serde::Serialize;
+use devices::{ImportFormat, ImportMode, ImportSummary};
+use serde_json::json;
 
 use super::devices::run_blocking;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::device_backend::DeviceBackendError;
+use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
@@ -41,29 +41,6 @@ const COUNT: Parameter = Parameter {
     shape: ParameterType::Number(1, 50_000),
 };
 
-/// A line that was rejected.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct ImportRejection {
-    line: u64,
-    field: String,
-    reason: String,
-}
-
-/// Result of an import.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct ImportSummary {
-    created: u64,
-    updated: u64,
-    refused: u64,
-    /// The first 50,000 rejected lines.
-    refusals: Vec<ImportRejection>,
-    /// Number of the line after the last one. All previous lines are on disk, and an interrupted
-    /// import continues here.
-    next_line: u64,
-}
-
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/device-import", "importDevices", import)
@@ -93,31 +70,34 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 async fn import(mut call: ApiCall) -> ApiResult {
     let format = match call.expect_media_type(CSV) {
-        Ok(()) => "csv",
+        Ok(()) => ImportFormat::Csv,
         Err(_) => {
             call.expect_media_type(JSONL)?;
-            "jsonl"
+            ImportFormat::Jsonl
         }
     };
     let first_line = call.query.number_value(FIRST_LINE).unwrap_or(1);
-    let creates_only = call.query.flag_value(CREATES_ONLY).unwrap_or(false);
+    let mode = match call.query.flag_value(CREATES_ONLY) {
+        Some(true) => ImportMode::Create,
+        _ => ImportMode::Replace,
+    };
     let body = call.body_bytes(MAX_IMPORT_BYTES).await?;
     let imported = run_blocking(&call.app, move |tools| {
-        let text = str::from_utf8(&body).map_err(|error| DeviceBackendError::Field {
+        let text = str::from_utf8(&body).map_err(|error| DeviceServiceError::Field {
             field: String::new(),
             detail: format!(
                 "The body is not UTF-8 from byte {} on.",
                 error.valid_up_to()
             ),
         })?;
-        tools.import(text, format, creates_only, first_line)
+        tools.import(text, format, mode, first_line)
     })
     .await?;
-    let mut told = imported.clone();
-    if let Some(fields) = told.as_object_mut() {
+    let mut counts = json!(imported);
+    if let Some(fields) = counts.as_object_mut() {
         fields.remove("refusals");
     }
-    audit::record_action(&call, "device.import", None, Some(told)).await;
+    audit::record_action(&call, "device.import", None, Some(counts)).await;
     call::json_response(imported)
 }
 
@@ -125,8 +105,8 @@ async fn export(call: ApiCall) -> ApiResult {
     let accept = call.headers().get(header::ACCEPT);
     let wants_csv = accept.and_then(|value| value.to_str().ok());
     let (format, media_type) = match wants_csv.is_some_and(|accept| accept.contains(CSV)) {
-        true => ("csv", CSV),
-        false => ("jsonl", JSONL),
+        true => (ImportFormat::Csv, CSV),
+        false => (ImportFormat::Jsonl, JSONL),
     };
     let from = call.query.number_value(FROM).unwrap_or(0) as u32;
     let count = call.query.number_value(COUNT).unwrap_or(10_000) as usize;

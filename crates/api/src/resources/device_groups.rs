@@ -2,27 +2,33 @@
 
 use std::sync::Arc;
 
+use ::devices::group::{self, GroupDefinition};
+use ::devices::{DeviceNo, DeviceState};
 use schemars::JsonSchema;
 use serde::Serialize;
+use store::Objects;
 
+use super::devices;
 use crate::access::Role;
 use crate::blocking;
 use crate::call::{self, ApiCall};
-use crate::device_backend::DeviceBackendError;
+use crate::device_service::{DevicePage, DeviceService, DeviceServiceError, DeviceView};
 use crate::endpoint::{Endpoint, get};
-use crate::fleet_backend::FleetBackend;
+use crate::objects::{BackendObjectKind, ObjectBackend};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::state::ApiState;
 
-use super::devices::{self, Device};
+/// Counting stops when this many devices are counted.
+const MAX_COUNTED: usize = 1_000_000;
+/// Number of devices read at once for a count.
+const PAGE_DEVICES: usize = 1000;
 
 /// Number of devices in a group.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
 struct GroupCounts {
     group: String,
-    devices: u64,
-    online: u64,
+    devices: usize,
+    online: usize,
     /// Whether counting stopped at a limit and there are more.
     is_cut: bool,
 }
@@ -44,7 +50,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "In the order of creation. A page may be short or empty and still have a next one.",
         )
-        .paged::<Device>(),
+        .paged::<DeviceView>(),
         one(get(
             "/api/v1/device-groups/{id}/counts",
             "countDevicesOfGroup",
@@ -55,14 +61,97 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// The groups and their devices.
+pub(super) struct DeviceGroups {
+    objects: Objects,
+    declared: Arc<dyn ObjectBackend>,
+    devices: DeviceService,
+}
+
+impl DeviceGroups {
+    fn load(&self, id: &str) -> Result<GroupDefinition, DeviceServiceError> {
+        let unavailable =
+            |error: &dyn std::fmt::Display| DeviceServiceError::Unavailable(format!("{error}."));
+        let mut declared = self
+            .declared
+            .declared(BackendObjectKind::DeviceGroup)
+            .into_iter();
+        if let Some(declared) = declared.find(|declared| declared.id == id) {
+            return GroupDefinition::read(&declared.value).map_err(|error| unavailable(&error));
+        }
+        let object = self.objects.get(group::KIND, id);
+        let object = object
+            .map_err(|error| unavailable(&error))?
+            .ok_or_else(|| {
+                DeviceServiceError::NotFound(format!("There is no group of devices {id:?}."))
+            })?;
+        GroupDefinition::read(&object.value).map_err(|error| unavailable(&error))
+    }
+
+    /// The devices of a group, as in the list of all devices.
+    fn devices(
+        &self,
+        group: &str,
+        from: u32,
+        limit: usize,
+    ) -> Result<DevicePage, DeviceServiceError> {
+        let group = self.load(group)?;
+        let page = group.members(self.devices.registry(), DeviceNo(from), limit)?;
+        self.devices.device_page(page)
+    }
+
+    fn counts(&self, id: &str) -> Result<GroupCounts, DeviceServiceError> {
+        let definition = self.load(id)?;
+        let (mut devices, mut online, mut from) = (0, 0, DeviceNo(0));
+        let is_cut = loop {
+            let page = definition.members(self.devices.registry(), from, PAGE_DEVICES)?;
+            devices += page.devices.len();
+            for device in &page.devices {
+                online += usize::from(self.devices.state_of(device)? == DeviceState::Online);
+            }
+            match page.next {
+                None => break false,
+                Some(_) if devices >= MAX_COUNTED => break true,
+                Some(next) => from = next,
+            }
+        };
+        Ok(GroupCounts {
+            group: id.to_owned(),
+            devices,
+            online,
+            is_cut,
+        })
+    }
+
+    /// The ids of all devices of a group; an error if there are too many for one query.
+    pub(super) fn members(&self, id: &str) -> Result<Vec<String>, DeviceServiceError> {
+        let group = self.load(id)?;
+        let (all, are_more) = group.all_members(self.devices.registry(), group::MAX_MEMBERS)?;
+        if are_more {
+            return Err(DeviceServiceError::Field {
+                field: "group".to_owned(),
+                detail: format!(
+                    "the group {id:?} has more than {} devices, which is the limit of a query",
+                    group::MAX_MEMBERS
+                ),
+            });
+        }
+        Ok(all.iter().map(|device| device.id.to_string()).collect())
+    }
+}
+
 /// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
-    question: impl FnOnce(&dyn FleetBackend) -> Result<T, DeviceBackendError> + Send + 'static,
+    question: impl FnOnce(&DeviceGroups) -> Result<T, DeviceServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
-    let tools = Arc::clone(&app.fleet_backend);
+    let groups = DeviceGroups {
+        objects: app.objects.clone(),
+        declared: app.object_backend.clone(),
+        devices: app.devices.clone(),
+    };
     let asked =
-        blocking::run_blocking(move || question(&*tools), "The devices cannot be read now.")
+        blocking::run_blocking(move || question(&groups), "The devices cannot be read now.")
             .await?;
     asked.map_err(devices::to_problem)
 }
@@ -70,14 +159,11 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 async fn list_devices(call: ApiCall) -> ApiResult {
     let from = call.query.after_number("devices")?.unwrap_or(0);
     let (group, limit) = (call.path("id").to_owned(), call.query.limit());
-    let page = run_blocking(&call.app, move |tools| {
-        tools.group_devices(&group, from, limit)
-    })
-    .await?;
+    let page = run_blocking(&call.app, move |groups| groups.devices(&group, from, limit)).await?;
     call::page_of(page.rows, page.next)
 }
 
 async fn counts(call: ApiCall) -> ApiResult {
     let group = call.path("id").to_owned();
-    call::json_response(run_blocking(&call.app, move |tools| tools.group_counts(&group)).await?)
+    call::json_response(run_blocking(&call.app, move |groups| groups.counts(&group)).await?)
 }

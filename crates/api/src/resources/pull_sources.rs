@@ -1,5 +1,6 @@
 //! Pull sources beyond their objects: states and tests.
 
+use devices::pull::PullSourceStatus;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -10,38 +11,6 @@ use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 use super::connectors::page_by_name;
-
-/// State of a pull source since the node started or the source was changed.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the sources answer")]
-struct PullSourceStatus {
-    name: String,
-    /// `prometheus`, `http` or `ipmi`; empty: the stored definition is invalid.
-    r#type: String,
-    /// `waiting`, `asking`, `disabled` or `invalid`.
-    condition: String,
-    /// Whether the last query succeeded; true before the first.
-    is_ok: bool,
-    /// Number of queries.
-    runs: u64,
-    failed_runs: u64,
-    /// Number of consecutive failures.
-    failures: u32,
-    rows: u64,
-    values: u64,
-    /// Number of values skipped, such as NaN.
-    skipped_values: u64,
-    /// Number of rows of devices that are not registered.
-    unknown_rows: u64,
-    last_run_at_ms: Option<u64>,
-    last_success_at_ms: Option<u64>,
-    /// Duration of the last query.
-    last_took_ms: Option<u64>,
-    next_run_at_ms: Option<u64>,
-    /// Last error, of a whole response or a part of it.
-    last_error: Option<String>,
-    last_error_at_ms: Option<u64>,
-}
 
 /// Result of a test query.
 #[derive(Serialize, JsonSchema)]
@@ -98,19 +67,19 @@ fn pull_source_not_found(name: &str) -> ProblemDetails {
 }
 
 async fn list(call: ApiCall) -> ApiResult {
-    let statuses = call.app.fleet_backend.pull_source_statuses();
-    page_by_name(&call, statuses)
+    let statuses = call.app.pulls.statuses();
+    page_by_name(&call, statuses, |status| &status.name)
 }
 
 async fn status(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let status = call.app.fleet_backend.pull_source_status(name);
+    let status = call.app.pulls.status(name);
     call::json_response(status.ok_or_else(|| pull_source_not_found(name))?)
 }
 
 async fn test(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let pulled = call.app.fleet_backend.test_pull_source(name).await;
+    let pulled = call.app.pulls.test(name).await;
     let pulled = pulled.ok_or_else(|| pull_source_not_found(name))?;
     let number = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0);
     call::json_response(match pulled {

@@ -1,8 +1,10 @@
 //! Rules beyond their objects: tests, states and traces.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use engine::{RuleCondition, RuleCounter, RuleDefinitionError, RuleStatus, TestEvent};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,7 +17,6 @@ use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
 use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get, post};
-use crate::objects::ObjectValidationError;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
@@ -87,17 +88,17 @@ struct RuleTestOutcome {
 
 /// State of a rule since the node started.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct RuleStatus {
+#[schemars(rename = "RuleStatus")]
+struct RuleStatusView {
     name: String,
     /// `running`, `disabled` or `broken`.
-    condition: String,
+    condition: &'static str,
     /// Error of a broken rule.
     problem: Option<String>,
     /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
     /// Counters by name: matched, passed, no_result, failed and others.
-    counters: Value,
+    counters: BTreeMap<&'static str, u64>,
     /// Median of the evaluations that were timed, in nanoseconds.
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
@@ -108,14 +109,13 @@ struct RuleStatus {
 
 /// Last failure of a rule.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the rule engine answers")]
 struct RuleLastError {
     at_ms: u64,
     /// `value`, `limit` or `other` for an evaluation; `action` for an action.
-    kind: String,
+    kind: &'static str,
     text: String,
     /// Index of the action that failed, from 0.
-    action: Option<u32>,
+    action: Option<usize>,
 }
 
 /// Operand of WHERE.
@@ -125,6 +125,33 @@ struct ComparedOperand {
     expression: String,
     /// Value as JSON, or the reason why it cannot be evaluated.
     value: String,
+}
+
+impl From<RuleStatus> for RuleStatusView {
+    fn from(status: RuleStatus) -> Self {
+        let (condition, problem) = match &status.condition {
+            RuleCondition::Running => ("running", None),
+            RuleCondition::Disabled => ("disabled", None),
+            RuleCondition::Broken(problem) => ("broken", Some(problem.to_string())),
+        };
+        let counters = RuleCounter::ALL.map(|(count, name)| (name, status.totals.get(count)));
+        Self {
+            name: status.name,
+            condition,
+            problem,
+            is_declared: status.is_declared,
+            counters: BTreeMap::from(counters),
+            p50_ns: status.totals.quantile_ns(0.5),
+            p99_ns: status.totals.quantile_ns(0.99),
+            last_error: status.last_error.map(|error| RuleLastError {
+                at_ms: error.at_ms,
+                kind: error.kind,
+                text: error.text,
+                action: error.action,
+            }),
+            warnings: status.warnings,
+        }
+    }
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -141,13 +168,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("rules")
             .summary("List rule states")
             .description("Includes declared rules; sorted by name.")
-            .paged::<RuleStatus>(),
+            .paged::<RuleStatusView>(),
         get("/api/v1/rules/{name}/status", "ruleStatus", status)
             .role(Role::Viewer)
             .tag("rules")
             .summary("Read the state of a rule")
             .path_parameter("name", "Its name, percent-encoded.")
-            .response::<RuleStatus>(200, "The state since the node started."),
+            .response::<RuleStatusView>(200, "The state since the node started."),
         get("/api/v1/rules/{name}/trace", "traceRule", trace)
             .role(Role::Operator)
             .tag("rules")
@@ -162,12 +189,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn validation_problem(part: &str, invalid: &ObjectValidationError) -> ProblemDetails {
-    let field = match invalid.field.as_str() {
+/// An error in a part of the request.
+fn validation_problem(part: &str, error: &RuleDefinitionError) -> ProblemDetails {
+    let field = match error.field.as_str() {
         "" => part.to_owned(),
         field => format!("{part}.{field}"),
     };
-    let detail = format!("{field}: {}", invalid.detail);
+    let detail = format!("{field}: {}", error.detail);
     ProblemDetails::invalid_field(&field, detail)
 }
 
@@ -178,32 +206,29 @@ fn rule_not_found(name: &str) -> ProblemDetails {
 async fn test(mut call: ApiCall) -> ApiResult {
     let RuleTestInput { rule, event } = call.body_json().await?;
     let event = serde_json::to_value(event).unwrap_or_default();
-    let tools = call.app.rule_backend.clone();
-    let test = move || tools.test_rule(&Value::Object(rule), &event);
+    let event = TestEvent::from_json(&event).map_err(|error| {
+        let field = format!("event.{}", error.field);
+        validation_problem("rule", &RuleDefinitionError { field, ..error })
+    })?;
+    let engine = call.app.engine.clone();
+    let test = move || engine.test_rule(&Value::Object(rule), &event);
     let tested = run_blocking(test, "The rule cannot be tested now.").await?;
     call::json_response(tested.map_err(|error| validation_problem("rule", &error))?)
 }
 
 async fn status(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    call::json_response(
-        call.app
-            .rule_backend
-            .rule_status(name)
-            .ok_or_else(|| rule_not_found(name))?,
-    )
+    let status = call.app.engine.status(name);
+    let status = status.ok_or_else(|| rule_not_found(name))?;
+    call::json_response(RuleStatusView::from(status))
 }
 
 async fn statuses(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
-    let statuses = call
-        .app
-        .rule_backend
-        .rule_statuses(after.as_deref(), limit + 1);
-    call::paged_rows(statuses, limit, |status| {
-        PageCursor::new(status["name"].as_str().unwrap_or_default(), "")
-    })
+    let statuses = call.app.engine.statuses(after.as_deref(), limit + 1);
+    let statuses = statuses.into_iter().map(RuleStatusView::from).collect();
+    call::paged_rows(statuses, limit, |status| PageCursor::new(&status.name, ""))
 }
 
 struct RuleTraceFeed {
@@ -241,11 +266,8 @@ impl RuleTraceFeed {
 
 async fn trace(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let records = call
-        .app
-        .rule_backend
-        .trace_rule(name)
-        .ok_or_else(|| rule_not_found(name))?;
+    let records = call.app.engine.watch(name);
+    let records = records.ok_or_else(|| rule_not_found(name))?;
     let place = events::begin_stream(&call)?;
     let feed = RuleTraceFeed {
         listener: StreamConnection::new(&call, place),

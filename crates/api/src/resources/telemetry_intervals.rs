@@ -293,7 +293,7 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
 
 /// The devices of a group.
 async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, ProblemDetails> {
-    device_groups::run_blocking(&call.app, move |tools| tools.group_members(&group)).await
+    device_groups::run_blocking(&call.app, move |groups| groups.members(&group)).await
 }
 
 /// The intervals of devices, separately or merged.

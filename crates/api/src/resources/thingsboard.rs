@@ -1,6 +1,7 @@
 //! Telemetry and attributes on ThingsBoard's paths, for programs that read them there. Ids are the
 //! devices' own ids.
 
+use ::devices::AttributeScope;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -295,10 +296,10 @@ async fn append_intervals(
 /// Reads the attributes of the scope in the path, or of all scopes.
 async fn read_attributes(call: &ApiCall) -> Result<Vec<ThingsboardAttribute>, ProblemDetails> {
     let scopes = match call.path("scope") {
-        "" => &["client", "shared", "server"][..],
-        "CLIENT_SCOPE" => &["client"],
-        "SHARED_SCOPE" => &["shared"],
-        "SERVER_SCOPE" => &["server"],
+        "" => &AttributeScope::ALL[..],
+        "CLIENT_SCOPE" => &[AttributeScope::Client],
+        "SHARED_SCOPE" => &[AttributeScope::Shared],
+        "SERVER_SCOPE" => &[AttributeScope::Server],
         _ => {
             return Err(ProblemDetails::not_found(
                 "The scopes are CLIENT_SCOPE, SHARED_SCOPE and SERVER_SCOPE.",
@@ -309,17 +310,17 @@ async fn read_attributes(call: &ApiCall) -> Result<Vec<ThingsboardAttribute>, Pr
     let found = devices::run_blocking(&call.app, move |tools| {
         let mut found = Vec::new();
         for scope in scopes {
-            found.extend(tools.attributes(&device, scope)?);
+            found.extend(tools.attributes(&device, *scope)?);
         }
         Ok(found)
     });
     let found = found
         .await?
         .into_iter()
-        .map(|mut attribute| ThingsboardAttribute {
-            last_update_ts: attribute["updated_ms"].as_u64().unwrap_or(0),
-            key: attribute["key"].as_str().unwrap_or_default().to_owned(),
-            value: attribute["value"].take(),
+        .map(|attribute| ThingsboardAttribute {
+            last_update_ts: attribute.updated_ms,
+            key: attribute.key,
+            value: attribute.value,
         });
     Ok(found.collect())
 }

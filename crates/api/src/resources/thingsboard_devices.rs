@@ -6,6 +6,7 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use devices::id_for_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,7 +16,7 @@ use super::thingsboard_paging::{PAGING, PageData, PageNumber, has_page_parameter
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery};
+use crate::device_service::{DeviceQuery, DeviceService, DeviceServiceError};
 use crate::endpoint::{Endpoint, delete, get, post};
 use crate::objects::{self, BackendObjectKind};
 use crate::problem_details::{ApiResult, ProblemDetails};
@@ -249,11 +250,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 /// Finds the device with this id, or with the name from which its id was derived.
-fn find(tools: &dyn DeviceBackend, name: &str) -> Result<Option<Value>, DeviceBackendError> {
+fn find(tools: &DeviceService, name: &str) -> Result<Option<Value>, DeviceServiceError> {
     if let Some(device) = tools.get(name)? {
         return Ok(Some(device.value));
     }
-    let device = tools.get(&tools.id_for_name(name))?;
+    let device = tools.get(&id_for_name(name))?;
     let device = device.map(|device| device.value);
     Ok(device.filter(|device| device["name"] == name))
 }
@@ -343,9 +344,8 @@ async fn list(call: ApiCall) -> ApiResult {
 
 async fn types(call: ApiCall) -> ApiResult {
     let counts = run_blocking(&call.app, |tools| tools.counts()).await?;
-    let products = counts["products"].as_object();
-    let types = products.into_iter().flatten().map(|(name, _)| DeviceType {
-        name: name.clone(),
+    let types = counts.products.into_keys().map(|name| DeviceType {
+        name,
         entity_type: "DEVICE",
     });
     call::json_response(types.collect::<Vec<_>>())
@@ -383,18 +383,20 @@ async fn save_device(
         None => None,
     };
     let saved = run_blocking(&call.app, move |tools| {
-        let id = given.clone().unwrap_or_else(|| tools.id_for_name(&name));
+        let id = given
+            .clone()
+            .unwrap_or_else(|| id_for_name(&name).into_owned());
         let current = tools.get(&id)?;
         let mut fields = match (&current, given) {
             (Some(device), Some(_)) => device.value.as_object().cloned().unwrap_or_default(),
             (None, Some(id)) => {
-                return Err(DeviceBackendError::NotFound(format!(
+                return Err(DeviceServiceError::NotFound(format!(
                     "There is no device {id:?}."
                 )));
             }
             // ThingsBoard rejects a name that is in use.
             (Some(_), None) => {
-                return Err(DeviceBackendError::Conflict(format!(
+                return Err(DeviceServiceError::Conflict(format!(
                     "Device with such name already exists: {name:?} has the id {id:?}."
                 )));
             }
@@ -430,7 +432,7 @@ async fn product_of_type(call: &ApiCall, name: String) -> Result<String, Problem
         let exists = tools.has_product(&wanted);
         let id = match exists {
             true => wanted,
-            false => tools.id_for_name(&wanted),
+            false => id_for_name(&wanted).into_owned(),
         };
         let exists = exists || tools.has_product(&id);
         Ok((id, exists))
@@ -527,7 +529,7 @@ async fn set_credentials(mut call: ApiCall) -> ApiResult {
     let changed = run_blocking(&call.app, move |tools| {
         let current = tools.get(&id)?;
         let current = current
-            .ok_or_else(|| DeviceBackendError::NotFound(format!("There is no device {id:?}.")))?;
+            .ok_or_else(|| DeviceServiceError::NotFound(format!("There is no device {id:?}.")))?;
         let mut fields = current.value.as_object().cloned().unwrap_or_default();
         fields.retain(|field, _| is_writable_field(field));
         fields.insert("credentials".to_owned(), json!([credential]));

@@ -23,7 +23,7 @@ use super::thingsboard_entity_query::{EntityDataQuery, EntityPage, check_key_cou
 use super::thingsboard_history::{History, PeriodFields, ValueSpace, Values, to_text};
 use super::thingsboard_latest_values::{EntityKey, KeyType, LatestValue, read_latest};
 use super::thingsboard_subscriptions::{Command, CommandForm, failure};
-use crate::device_backend::AttributeNews;
+use crate::device_service::AttributeNews;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use crate::telemetry_backend::{
@@ -306,7 +306,7 @@ impl EntityDataSubscription {
             .iter()
             .any(|key| !key.kind.scopes().is_empty())
         {
-            self.news = Some(self.app.device_backend.attribute_news());
+            self.news = Some(self.app.devices.attribute_news());
         }
         let latest = self
             .latest_keys

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::devices;
 use super::thingsboard_devices::{EntityId, device_name};
-use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery};
+use crate::device_service::{DeviceQuery, DeviceService, DeviceServiceError};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
@@ -196,10 +196,10 @@ impl EntityFilter {
             let types = types.map(|types| types.into_iter().map(str::to_owned).collect::<Vec<_>>());
             if types.is_some() || matches!(self, Self::EntityType { .. }) {
                 let counts = devices::run_blocking(app, |tools| tools.counts()).await?;
-                let count_of = |id: &String| counts["products"][id].as_u64().unwrap_or(0);
+                let count_of = |id: &String| counts.products.get(id).copied().unwrap_or(0);
                 return Ok(match types {
                     Some(types) => types.iter().map(count_of).sum(),
-                    None => counts["devices"].as_u64().unwrap_or(0),
+                    None => counts.devices.into(),
                 });
             }
         }
@@ -297,10 +297,7 @@ impl DeviceScan {
     }
 }
 
-fn read_entities(
-    tools: &dyn DeviceBackend,
-    ids: &[String],
-) -> Result<Vec<Entity>, DeviceBackendError> {
+fn read_entities(tools: &DeviceService, ids: &[String]) -> Result<Vec<Entity>, DeviceServiceError> {
     let mut entities = Vec::new();
     for id in ids {
         let device = tools.get(id)?;

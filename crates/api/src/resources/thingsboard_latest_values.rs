@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::devices::AttributeScope;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::devices;
-use super::telemetry_query;
 use super::thingsboard_history::{ValueSpace, to_text};
-use crate::device_backend::{DeviceBackend, DeviceBackendError};
+use super::{devices, telemetry_query};
+use crate::device_service::{DeviceService, DeviceServiceError};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use crate::telemetry_backend::{TelemetryBackend, TelemetryBackendError};
@@ -49,14 +49,14 @@ impl KeyType {
         }
     }
 
-    /// The names of its scopes in the registry.
-    pub(super) fn scopes(self) -> &'static [&'static str] {
+    /// Its scopes.
+    pub(super) fn scopes(self) -> &'static [AttributeScope] {
         match self {
             Self::EntityField | Self::TimeSeries => &[],
-            Self::Attribute => &["client", "shared", "server"],
-            Self::ClientAttribute => &["client"],
-            Self::SharedAttribute => &["shared"],
-            Self::ServerAttribute => &["server"],
+            Self::Attribute => &AttributeScope::ALL,
+            Self::ClientAttribute => &[AttributeScope::Client],
+            Self::SharedAttribute => &[AttributeScope::Shared],
+            Self::ServerAttribute => &[AttributeScope::Server],
         }
     }
 }
@@ -142,25 +142,25 @@ fn read_latest_telemetry(
 }
 
 fn read_attributes(
-    tools: &dyn DeviceBackend,
+    tools: &DeviceService,
     id: &str,
     keys: &[EntityKey],
-) -> Result<Vec<LatestValue>, DeviceBackendError> {
+) -> Result<Vec<LatestValue>, DeviceServiceError> {
     let mut newest: BTreeMap<usize, LatestValue> = BTreeMap::new();
     for scope in KeyType::Attribute.scopes() {
         if !keys.iter().any(|key| key.kind.scopes().contains(scope)) {
             continue;
         }
-        let attributes = match tools.attributes(id, scope) {
-            Err(DeviceBackendError::NotFound(_)) => return Ok(Vec::new()),
+        let attributes = match tools.attributes(id, *scope) {
+            Err(DeviceServiceError::NotFound(_)) => return Ok(Vec::new()),
             attributes => attributes?,
         };
         for attribute in attributes {
-            let ts_ms = attribute["updated_ms"].as_i64().unwrap_or_default();
+            let ts_ms = attribute.updated_ms as i64;
             for (at, key) in keys.iter().enumerate() {
-                let is_key = key.kind.scopes().contains(scope) && attribute["key"] == key.key;
+                let is_key = key.kind.scopes().contains(scope) && attribute.key == key.key;
                 if is_key && newest.get(&at).is_none_or(|other| other.ts_ms < ts_ms) {
-                    let value = to_text(attribute["value"].clone());
+                    let value = to_text(attribute.value.clone());
                     newest.insert(
                         at,
                         LatestValue {

@@ -3,7 +3,6 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::call::ApiCall;
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
@@ -46,7 +45,7 @@ pub(super) struct PageNumber {
 }
 
 /// Rows of a page of the node, and the cursor of the next one.
-pub(super) type Rows = (Vec<Value>, Option<u64>);
+pub(super) type Rows<T> = (Vec<T>, Option<u64>);
 
 pub(super) fn has_page_parameters(call: &ApiCall) -> bool {
     call.query.number_value(PAGE_SIZE).is_some()
@@ -61,10 +60,10 @@ impl PageNumber {
     }
 
     /// Reads the page; `read` gets the cursor and the maximum number of rows.
-    pub(super) fn read_page<E>(
+    pub(super) fn read_page<R, E>(
         self,
-        mut read: impl FnMut(Option<u64>, usize) -> Result<Rows, E>,
-    ) -> Result<Rows, E> {
+        mut read: impl FnMut(Option<u64>, usize) -> Result<Rows<R>, E>,
+    ) -> Result<Rows<R>, E> {
         let mut begin = None;
         for _ in 0..self.page {
             match self.full_page(begin, &mut read)?.1 {
@@ -76,11 +75,11 @@ impl PageNumber {
     }
 
     /// Reads a full page, because a page of the node may be short although more rows follow.
-    fn full_page<E>(
+    fn full_page<R, E>(
         self,
         mut begin: Option<u64>,
-        read: &mut impl FnMut(Option<u64>, usize) -> Result<Rows, E>,
-    ) -> Result<Rows, E> {
+        read: &mut impl FnMut(Option<u64>, usize) -> Result<Rows<R>, E>,
+    ) -> Result<Rows<R>, E> {
         let mut rows = Vec::new();
         loop {
             let (more, next) = read(begin, self.size - rows.len())?;
@@ -92,10 +91,10 @@ impl PageNumber {
         }
     }
 
-    pub(super) fn to_page_data<T>(
+    pub(super) fn to_page_data<R, T>(
         self,
-        (rows, next): Rows,
-        shown: impl Fn(&Value) -> T,
+        (rows, next): Rows<R>,
+        shown: impl Fn(&R) -> T,
     ) -> PageData<T> {
         let has_next = next.is_some();
         PageData {
@@ -110,7 +109,7 @@ impl PageNumber {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn pages_are_counted_and_filled() {
@@ -119,7 +118,7 @@ mod tests {
             let from = begin.unwrap_or(0);
             let end = (from + limit.min(2) as u64).min(7);
             let rows = (from..end).map(|row| json!(row)).collect();
-            Ok::<Rows, ()>((rows, (end < 7).then_some(end)))
+            Ok::<Rows<Value>, ()>((rows, (end < 7).then_some(end)))
         };
         let page = |page| PageNumber { size: 3, page };
         assert_eq!(

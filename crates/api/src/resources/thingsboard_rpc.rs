@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use devices::command::{Command, CommandAction, NewCommand};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -14,8 +15,8 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::clock::now_ms;
-use crate::command_backend::{CommandOperation, CommandQuery, CommandRequest};
-use crate::device_backend::DeviceBackendError;
+use crate::command_service::CommandQuery;
+use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, delete, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
@@ -206,9 +207,8 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
     let kept_ms = input
         .expiration_time
         .map(|at_ms| at_ms.saturating_sub(now_ms));
-    let request = CommandRequest {
-        device: call.path("id").to_owned(),
-        operation: CommandOperation::Call {
+    let command = NewCommand {
+        action: CommandAction::Call {
             method: input.method,
             params: input.params,
         },
@@ -219,23 +219,23 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
             false => Some(0),
         },
         retries: input.retries.unwrap_or_default(),
-        requested_by: call.identity.name.clone(),
-        waits: !input.persistent,
+        by: call.identity.name.clone(),
     };
-    let SentCommand { id, ended, .. } = send_and_wait(&call, request).await?;
+    let SentCommand { command, ended } = send_and_wait(&call, command, !input.persistent).await?;
     if input.persistent {
         return call::json_response(PersistentRpcReceipt {
-            rpc_id: id.to_string(),
+            rpc_id: command.id.0.to_string(),
         });
     }
-    let state = ended.as_ref().and_then(|ended| ended["state"].as_str());
+    let state = ended.as_ref().map(|ended| ended.state.as_str());
     match (state, ended.as_ref()) {
         (Some("success"), Some(_)) if one_way => Ok(StatusCode::OK.into_response()),
-        (Some("success" | "failed"), Some(ended)) => call::json_response(&ended["result"]),
+        (Some("success" | "failed"), Some(ended)) => call::json_response(&ended.result),
         (state, _) => {
             let who = call.identity.name.clone();
+            let id = command.id.0;
             // The command may have ended meanwhile.
-            let _ = run_blocking(&call.app, move |tools| tools.cancel(id, &who)).await;
+            let _ = run_blocking(&call.app, move |commands| commands.cancel(id, &who)).await;
             Err(match state {
                 Some("expired") => {
                     ProblemDetails::new(statuses.not_connected, "The device is not connected.")
@@ -260,20 +260,17 @@ const STATES: [(&str, &str); 8] = [
     ("cancelled", "DELETED"),
 ];
 
-fn to_thingsboard(command: &Value) -> PersistentRpc {
-    let number = |field: &str| command[field].as_u64().unwrap_or_default();
-    let state = command["state"].as_str().unwrap_or_default();
-    let device = command["device"].as_str().unwrap_or_default();
+fn to_thingsboard(command: &Command) -> PersistentRpc {
     PersistentRpc {
-        id: EntityId::new("RPC", number("id").to_string()),
-        device_id: EntityId::new("DEVICE", device),
-        created_time: number("created_at_ms"),
-        expiration_time: number("expires_at_ms"),
-        request: json!({"method": command["method"], "params": command["params"]}),
-        response: command["result"].clone(),
+        id: EntityId::new("RPC", command.id.0.to_string()),
+        device_id: EntityId::new("DEVICE", &*command.device),
+        created_time: command.created_at_ms,
+        expiration_time: command.expires_at_ms,
+        request: json!({"method": command.method, "params": command.params}),
+        response: command.result.clone().unwrap_or_default(),
         status: STATES
             .iter()
-            .find(|(own, _)| *own == state)
+            .find(|(own, _)| *own == command.state.as_str())
             .map_or("QUEUED", |(_, theirs)| theirs),
     }
 }
@@ -290,13 +287,12 @@ async fn cancel(call: ApiCall) -> ApiResult {
     let (id, who) = (command_id(&call)?, call.identity.name.clone());
     let cancelled = run_blocking(&call.app, move |tools| match tools.cancel(id, &who) {
         // The command has ended.
-        Err(DeviceBackendError::Conflict(_)) => Ok(None),
+        Err(DeviceServiceError::Conflict(_)) => Ok(None),
         outcome => outcome.map(Some),
     });
     if let Some(command) = cancelled.await? {
-        let device = command["device"].as_str();
         let after = json!({"command": id});
-        audit::record_action(&call, "command.cancel", device, Some(after)).await;
+        audit::record_action(&call, "command.cancel", Some(&command.device), Some(after)).await;
     }
     Ok(StatusCode::OK.into_response())
 }
@@ -319,7 +315,7 @@ async fn list(call: ApiCall) -> ApiResult {
                 limit,
             };
             let page = tools.list(&query)?;
-            Ok((page.rows, page.next))
+            Ok((page.commands, page.next.map(|id| id.0)))
         })
     });
     call::json_response(page.to_page_data(rows.await?, to_thingsboard))

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ::devices::AttributeScope;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -107,8 +108,7 @@ impl Request {
 enum Wanted {
     Telemetry(History),
     History(History),
-    /// Names of scopes in the registry.
-    Attributes(&'static [&'static str]),
+    Attributes(&'static [AttributeScope]),
 }
 
 /// A validated command.
@@ -184,10 +184,10 @@ impl Subscription {
             "TIMESERIES" => Wanted::Telemetry(History::Latest),
             "TIMESERIES_HISTORY" => Wanted::History(command.period.until_end()?),
             "ATTRIBUTES" => Wanted::Attributes(match command.scope.as_deref() {
-                None | Some("" | "ANY_SCOPE") => &["client", "shared", "server"],
-                Some("CLIENT_SCOPE") => &["client"],
-                Some("SHARED_SCOPE") => &["shared"],
-                Some("SERVER_SCOPE") => &["server"],
+                None | Some("" | "ANY_SCOPE") => &AttributeScope::ALL,
+                Some("CLIENT_SCOPE") => &[AttributeScope::Client],
+                Some("SHARED_SCOPE") => &[AttributeScope::Shared],
+                Some("SERVER_SCOPE") => &[AttributeScope::Server],
                 Some(other) => {
                     return Err(format!(
                         "scope: {other:?} is unknown; expected CLIENT_SCOPE, SHARED_SCOPE or SERVER_SCOPE."
@@ -289,7 +289,7 @@ impl Subscription {
 
     async fn send_attributes(
         &self,
-        scopes: &'static [&'static str],
+        scopes: &'static [AttributeScope],
         app: &ApiState,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
@@ -298,15 +298,14 @@ impl Subscription {
         let found = devices::run_blocking(app, move |tools| {
             let mut found = Vec::new();
             for scope in scopes {
-                found.extend(tools.attributes(&device, scope)?);
+                found.extend(tools.attributes(&device, *scope)?);
             }
             Ok(found)
         });
-        let values = found.await?.into_iter().filter_map(|mut attribute| {
-            let key = attribute["key"].as_str()?.to_owned();
-            let updated_ms = attribute["updated_ms"].as_i64().unwrap_or_default();
-            let value = to_text(attribute["value"].take());
-            self.wants(&key).then(|| (key, vec![(updated_ms, value)]))
+        let values = found.await?.into_iter().filter_map(|attribute| {
+            let sample = (attribute.updated_ms as i64, to_text(attribute.value));
+            self.wants(&attribute.key)
+                .then(|| (attribute.key, vec![sample]))
         });
         turn.send(answer(self.id, values.collect())).await;
         Ok(())
@@ -314,11 +313,11 @@ impl Subscription {
 
     async fn follow_attributes(
         &self,
-        scopes: &'static [&'static str],
+        scopes: &'static [AttributeScope],
         app: &ApiState,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
-        let mut news = app.device_backend.attribute_news();
+        let mut news = app.devices.attribute_news();
         self.send_attributes(scopes, app, out).await?;
         loop {
             let change = match news.recv().await {

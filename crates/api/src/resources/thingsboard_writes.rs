@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use devices::AttributeScope;
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
@@ -107,12 +108,12 @@ fn empty_response() -> ApiResult {
     Ok(StatusCode::OK.into_response())
 }
 
-/// The scope in the path, by its name in the registry.
-fn attribute_scope(call: &ApiCall) -> Result<&'static str, ProblemDetails> {
+/// The scope in the path.
+fn attribute_scope(call: &ApiCall) -> Result<AttributeScope, ProblemDetails> {
     match call.path("scope") {
-        "SERVER_SCOPE" => Ok("server"),
-        "SHARED_SCOPE" => Ok("shared"),
-        "CLIENT_SCOPE" => Ok("client"),
+        "SERVER_SCOPE" => Ok(AttributeScope::Server),
+        "SHARED_SCOPE" => Ok(AttributeScope::Shared),
+        "CLIENT_SCOPE" => Ok(AttributeScope::Client),
         other => {
             let detail = format!(
                 "There is no scope {other:?}; expected SERVER_SCOPE, SHARED_SCOPE or CLIENT_SCOPE."
@@ -124,7 +125,7 @@ fn attribute_scope(call: &ApiCall) -> Result<&'static str, ProblemDetails> {
 
 async fn set_attributes(mut call: ApiCall) -> ApiResult {
     let scope = attribute_scope(&call)?;
-    if scope == "client" {
+    if scope == AttributeScope::Client {
         let detail =
             "Only the device sets its client attributes; expected SERVER_SCOPE or SHARED_SCOPE.";
         return Err(ProblemDetails::bad_request(detail));
@@ -148,11 +149,11 @@ async fn delete_attributes(call: ApiCall) -> ApiResult {
 
 async fn write_attributes(
     call: &ApiCall,
-    scope: &'static str,
+    scope: AttributeScope,
     values: Map<String, Value>,
 ) -> ApiResult {
     let id = call.path("id").to_owned();
-    let subject = format!("{id} {scope}");
+    let subject = format!("{id} {}", scope.as_str());
     run_blocking(&call.app, move |tools| {
         tools.set_attributes(&id, scope, values)
     })

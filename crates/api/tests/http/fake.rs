@@ -17,9 +17,19 @@ use broker::info::{
     ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
     SubscriptionInfo, TopicInfo,
 };
+use connect::{ConnectorService, ConnectorServiceOptions};
+use devices::command::{
+    CommandConfig, Commands, DownlinkCompletion, DownlinkTransport, EncodedDownlink,
+};
+use devices::pull::{PullOptions, PullScheduler};
+use devices::{DeviceNo, DeviceStates, Registry, RegistryConfig};
+use engine::{Engine, RuleEngineSettings};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::JoinHandle;
+
+use crate::absent::{NoAlarmBackend, NoDeviceHttpBackend, NoTelemetryBackend};
 
 #[derive(Default)]
 pub(crate) struct FakeState {
@@ -501,6 +511,28 @@ impl ObjectBackend for FakeRules {
     }
 }
 
+/// No device is connected.
+struct NoClients;
+
+impl DownlinkTransport for NoClients {
+    fn client_of(&self, _: DeviceNo) -> Option<Box<str>> {
+        None
+    }
+
+    fn is_online(&self, _: DeviceNo) -> bool {
+        false
+    }
+
+    fn send(
+        &self,
+        _: &str,
+        _: EncodedDownlink,
+        _: DownlinkCompletion,
+        _: Box<dyn FnOnce() + Send>,
+    ) {
+    }
+}
+
 /// The content of the token file.
 pub(crate) const LOCAL_TOKEN: &str = "the-local-token";
 
@@ -534,20 +566,35 @@ impl Server {
             BindAddress::Unix(_) => ([127, 0, 0, 1], 0).into(),
         };
         let (stop, stopped) = oneshot::channel();
+        let registry = Registry::open(&objects, RegistryConfig::default()).unwrap();
+        let states = DeviceStates::new(registry.clone());
+        let commands = Commands::open(
+            objects.tables(),
+            registry.clone(),
+            Arc::new(NoClients),
+            CommandConfig::default(),
+        );
+        let (commands, devices) = (commands.unwrap(), api::DeviceService::new(registry, states));
         let parts = ApiParts {
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
             objects: objects.clone(),
-            rules: Arc::new(FakeRules),
+            object_backend: Arc::new(FakeRules),
             tls: None,
-            rule_backend: Arc::new(api::NoRuleBackend),
-            connector_backend: Arc::new(api::NoConnectorBackend),
-            device_backend: Arc::new(api::NoDeviceBackend),
-            telemetry_backend: Arc::new(api::NoTelemetryBackend),
-            alarm_backend: Arc::new(api::NoAlarmBackend),
-            device_http_backend: Arc::new(api::NoDeviceHttpBackend),
-            fleet_backend: Arc::new(api::NoFleetBackend),
-            command_backend: Arc::new(api::NoCommandBackend),
+            engine: Engine::new(RuleEngineSettings::default(), 1),
+            connectors: ConnectorService::new(
+                Handle::current(),
+                ConnectorServiceOptions {
+                    directory: None,
+                    shards: 1,
+                },
+            ),
+            commands: api::CommandService::new(commands, devices.clone()),
+            devices,
+            telemetry_backend: Arc::new(NoTelemetryBackend),
+            alarm_backend: Arc::new(NoAlarmBackend),
+            device_http_backend: Arc::new(NoDeviceHttpBackend),
+            pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

@@ -1,10 +1,12 @@
 //! Tests of the HTTP API over a real socket, with a fake node behind it.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod absent;
 mod access;
 mod bounds;
 mod client;
 mod description;
+mod devices;
 mod events;
 mod fake;
 mod limits;

@@ -1,9 +1,10 @@
 //! Health of a pull source.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The state of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PullSourceState {
     /// Waits for its next poll.
@@ -16,7 +17,7 @@ pub enum PullSourceState {
 }
 
 /// Counts since the node started or the source was changed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PullSourceHealth {
     /// Number of polls.
     pub runs: u64,
@@ -39,7 +40,7 @@ pub struct PullSourceHealth {
 }
 
 /// The status of a source in the API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PullSourceStatus {
     pub name: String,
     /// `prometheus`, `http` or `ipmi`; empty: invalid.

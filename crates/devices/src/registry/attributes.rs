@@ -37,6 +37,15 @@ impl AttributeScope {
         AttributeScope::Server,
     ];
 
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AttributeScope::Client => "client",
+            AttributeScope::Shared => "shared",
+            AttributeScope::Server => "server",
+        }
+    }
+
     fn letter(self) -> u8 {
         match self {
             AttributeScope::Client => b'c',

@@ -1,9 +1,13 @@
 //! The alarm service of the node: connects the origins of alarms, their observers and the API.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate};
+use api::{
+    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
+    NotificationStatus, PlatformAlarmRules,
+};
 use devices::alarm::{
     Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, NOTIFICATION_KIND,
     Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
@@ -144,7 +148,7 @@ impl AlarmService {
                         device: change.device.id.as_str().into(),
                         product: change.device.product.id().as_str().into(),
                         at_ms: now_ms(),
-                        key: Some(scope_name(change.scope).into()),
+                        key: Some(change.scope.as_str().into()),
                         payload: DeviceEventPayload::Properties(Value::Object(values).to_string()),
                         tag: 0,
                     });
@@ -250,13 +254,13 @@ impl AlarmService {
         &self.notifications
     }
 
-    fn rules_view(&self) -> Result<Value, AlarmBackendError> {
+    fn rules_view(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
         let (rules, is_changed) = self.stored_rules().map_err(unavailable_error)?;
-        Ok(json!({
-            "rules": rules,
-            "enabled": self.platform.is_enabled,
-            "is_changed": is_changed,
-        }))
+        Ok(PlatformAlarmRules {
+            rules,
+            enabled: self.platform.is_enabled,
+            is_changed,
+        })
     }
 }
 
@@ -265,14 +269,6 @@ impl PlatformAlarmState {
         self.platform_alarms
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn scope_name(scope: AttributeScope) -> &'static str {
-    match scope {
-        AttributeScope::Client => "client",
-        AttributeScope::Shared => "shared",
-        AttributeScope::Server => "server",
     }
 }
 
@@ -372,7 +368,7 @@ impl AlarmBackend for AlarmService {
         self.alarms.remove(AlarmId(id)).map_err(to_backend_error)
     }
 
-    fn counts(&self) -> Value {
+    fn counts(&self) -> AlarmCounts {
         let counts = self.alarms.counts();
         let sum = |is_wanted: &dyn Fn(AlarmState, Severity) -> bool| -> u64 {
             let wanted = counts
@@ -382,20 +378,20 @@ impl AlarmBackend for AlarmService {
         };
         let by_state = AlarmState::ALL.map(|wanted| {
             let count = sum(&|state, _| state == wanted);
-            (wanted.as_str().to_owned(), count.into())
+            (wanted.as_str(), count)
         });
         let by_severity = Severity::ALL.map(|wanted| {
             let count = sum(&|state, severity| !state.is_cleared() && severity == wanted);
-            (wanted.as_str().to_owned(), count.into())
+            (wanted.as_str(), count)
         });
         let is_unseen = |state| matches!(state, AlarmState::ActiveUnack | AlarmState::ClearedUnack);
-        json!({
-            "alarms": sum(&|_, _| true),
-            "active": sum(&|state, _| !state.is_cleared()),
-            "unacknowledged": sum(&|state, _| is_unseen(state)),
-            "by_state": Map::from_iter(by_state),
-            "active_by_severity": Map::from_iter(by_severity),
-        })
+        AlarmCounts {
+            alarms: sum(&|_, _| true),
+            active: sum(&|state, _| !state.is_cleared()),
+            unacknowledged: sum(&|state, _| is_unseen(state)),
+            by_state: BTreeMap::from(by_state),
+            active_by_severity: BTreeMap::from(by_severity),
+        }
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
@@ -414,14 +410,11 @@ impl AlarmBackend for AlarmService {
         Ok(device.map(|device| device.no.0))
     }
 
-    fn notification_status(&self) -> Vec<Value> {
+    fn notification_status(&self) -> Vec<NotificationStatus> {
         let counts = self.notifications.counts().into_iter();
-        let shown = counts.map(|(name, counts)| {
-            let mut shown = json!(counts);
-            shown["name"] = name.into();
-            shown
-        });
-        shown.collect()
+        counts
+            .map(|(name, counts)| NotificationStatus { name, counts })
+            .collect()
     }
 
     fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
@@ -437,11 +430,14 @@ impl AlarmBackend for AlarmService {
         }
     }
 
-    fn platform_rules(&self) -> Result<Value, AlarmBackendError> {
+    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
         self.rules_view()
     }
 
-    fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmBackendError> {
+    fn set_platform_rules(
+        &self,
+        rules: Option<Vec<Value>>,
+    ) -> Result<PlatformAlarmRules, AlarmBackendError> {
         let objects = &self.platform.objects;
         match rules {
             Some(rules) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use api::{ApiParts, FirstOperator, SharedHttpConfig};
+use api::{ApiParts, CommandService, DeviceService, FirstOperator, SharedHttpConfig};
 use broker::hooks::HookChain;
 use broker::info::ListenerInfo;
 use broker::{Broker, BrokerHandle};
@@ -19,7 +19,7 @@ use super::fleet_service::FleetService;
 use super::http_task::{BoundHttp, HttpTask};
 use super::node_connectors::BridgeMessageHandler;
 use super::node_services::{NodeServices, run_blocking};
-use super::object_service::{EngineRuleBackend, ObjectService};
+use super::object_service::ObjectService;
 use super::platform_sampler::PlatformSampler;
 use super::program_service::{ProgramParts, ProgramService};
 use super::{allocator, ban_enforcement, start_error};
@@ -177,11 +177,10 @@ impl Node {
         let services = &self.services;
         let fleet = FleetService {
             objects: services.store.objects().clone(),
-            devices: services.devices.clone(),
             retention: services.ingest.retention.clone(),
-            pulls: self.pulls.clone(),
-            uses: services.references.clone(),
         };
+        let registry = services.devices.registry.clone();
+        let devices = DeviceService::new(registry, services.devices.states.clone());
         let device_http = DeviceHttpService::new(
             services.ingest.platform.clone(),
             services.devices.directory.clone(),
@@ -192,23 +191,23 @@ impl Node {
             node: Arc::new(self.broker.handle()),
             program: Arc::new(program),
             objects: services.store.objects().clone(),
-            rules: Arc::new(ObjectService {
+            object_backend: Arc::new(ObjectService {
                 auth: services.auth.clone(),
                 engine: services.engine.clone(),
                 connectors: services.connectors.clone(),
                 devices: services.devices.clone(),
-                fleet: fleet.clone(),
+                fleet,
                 uses: services.references.clone(),
             }),
             tls: http.tls.clone(),
-            rule_backend: Arc::new(EngineRuleBackend(services.engine.clone())),
-            connector_backend: Arc::new(services.connectors.clone()),
-            device_backend: Arc::new(services.devices.clone()),
+            engine: services.engine.clone(),
+            connectors: services.connectors.service().clone(),
+            commands: CommandService::new(services.commands.commands.clone(), devices.clone()),
+            devices,
             telemetry_backend: Arc::new(services.ingest.telemetry(&services.devices)),
             alarm_backend: Arc::new(services.alarms.clone()),
             device_http_backend: Arc::new(device_http),
-            fleet_backend: Arc::new(fleet),
-            command_backend: Arc::new(services.commands.clone()),
+            pulls: self.pulls.clone(),
             local_token: Some(token),
         }
     }

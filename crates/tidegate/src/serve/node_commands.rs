@@ -1,32 +1,23 @@
-//! Commands to devices: connects the API, `devices::command` and the clients of the broker.
+//! Commands to devices: connects `devices::command` and the clients of the broker.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use api::{
-    CommandBackend, CommandOperation, CommandPage, CommandQuery, CommandReceipt, CommandRequest,
-    DeviceBackendError,
-};
 use broker::BrokerHandle;
 use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use devices::DeviceNo;
 use devices::command::{
-    Command, CommandAction, CommandConfig, CommandError, CommandFilter, CommandId, CommandState,
-    Commands, DownlinkCompletion, DownlinkOutcome, DownlinkTransport, EncodedDownlink, NewCommand,
-    push_shared_attributes,
+    Command, CommandConfig, Commands, DownlinkCompletion, DownlinkOutcome, DownlinkTransport,
+    EncodedDownlink, push_shared_attributes,
 };
 use devices::platform::Platform;
-use devices::{Device, DeviceNo};
 use engine::{DeviceEvent, DeviceEventKind, Engine};
-use serde_json::{Value, json};
+use serde_json::json;
 use store::Store;
 use tokio::sync::mpsc;
 
-use super::node_devices::{NodeDevices, to_backend_error};
+use super::node_devices::NodeDevices;
 use super::pipeline_outputs::NodePipelineOutputs;
-
-/// Tolerance for the clock of a waiting request.
-const WAIT_GRACE: Duration = Duration::from_millis(250);
 
 /// Maximum number of command events waiting for rules.
 const MAX_QUEUED_RULE_EVENTS: usize = 4096;
@@ -35,7 +26,6 @@ const MAX_QUEUED_RULE_EVENTS: usize = 4096;
 #[derive(Clone)]
 pub(super) struct NodeCommands {
     pub(super) commands: Commands,
-    devices: NodeDevices,
     clients: Arc<CommandDownlinkTransport>,
 }
 
@@ -61,11 +51,7 @@ impl NodeCommands {
                 arriving.resume_device(change.device.no);
             }
         }));
-        Ok(Self {
-            commands,
-            devices: devices.clone(),
-            clients,
-        })
+        Ok(Self { commands, clients })
     }
 
     /// Connects the commands to the broker, so that they can be sent.
@@ -85,7 +71,7 @@ impl NodeCommands {
         let shown_to = engine.clone();
         tokio::spawn(async move {
             while let Some(command) = waiting.recv().await {
-                let (id, text) = (command.id.0.to_string(), command_view(&command).to_string());
+                let (id, text) = (command.id.0.to_string(), json!(command).to_string());
                 let at_ms = command.finished_at_ms.or(command.sent_at_ms);
                 let at_ms = at_ms.unwrap_or(command.created_at_ms);
                 let event = DeviceEvent {
@@ -103,11 +89,6 @@ impl NodeCommands {
                 tracing::warn!(id, "rule event queue is full; a command event is discarded");
             }
         }));
-    }
-
-    fn device(&self, id: &str) -> Result<Arc<Device>, DeviceBackendError> {
-        let device = self.devices.registry.device(id).map_err(to_backend_error)?;
-        device.ok_or_else(|| DeviceBackendError::NotFound(format!("There is no device {id:?}.")))
     }
 
     pub(super) fn metrics(&self) -> Vec<MetricFamily> {
@@ -256,100 +237,5 @@ impl DownlinkTransport for CommandDownlinkTransport {
                 }
             }
         });
-    }
-}
-
-fn command_error(error: CommandError) -> DeviceBackendError {
-    match error {
-        CommandError::NotAccepted(refused) if refused.is_unknown_function => {
-            let detail = refused.detail;
-            DeviceBackendError::NotFound(format!("The function does not exist: {detail}."))
-        }
-        CommandError::NotAccepted(refused) => DeviceBackendError::Field {
-            field: refused.field,
-            detail: refused.detail,
-        },
-        CommandError::NotFound(id) => {
-            DeviceBackendError::NotFound(format!("There is no command {}.", id.0))
-        }
-        CommandError::Full(why) => DeviceBackendError::Conflict(format!("{why}.")),
-        CommandError::Ended(state) => {
-            let state = state.as_str();
-            DeviceBackendError::Conflict(format!("The command has already ended: {state}."))
-        }
-        CommandError::Registry(error) => to_backend_error(error),
-        CommandError::Store(error) => DeviceBackendError::Unavailable(format!("{error}.")),
-    }
-}
-
-pub(super) fn command_view(command: &Command) -> Value {
-    json!(command)
-}
-
-impl CommandBackend for NodeCommands {
-    fn send_command(&self, request: CommandRequest) -> Result<CommandReceipt, DeviceBackendError> {
-        let device = self.device(&request.device)?;
-        let is_here = self.devices.states.is_online(device.no);
-        let wanted = match request.operation {
-            CommandOperation::Call { method, params } => CommandAction::Call { method, params },
-            CommandOperation::Invoke { function, params } => {
-                CommandAction::Invoke { function, params }
-            }
-            CommandOperation::Read(keys) => CommandAction::Read { keys },
-            CommandOperation::Write(values) => CommandAction::Write { values },
-        };
-        let wish = NewCommand {
-            action: wanted,
-            one_way: request.one_way,
-            timeout_ms: request.timeout_ms,
-            expires_in_s: request.expires_in_s,
-            retries: request.retries,
-            by: request.requested_by,
-        };
-        let taken = self
-            .commands
-            .request(&device, wish, request.waits && is_here);
-        let taken = taken.map_err(command_error)?;
-        let most = Duration::from_millis(taken.command.timeout_ms) + WAIT_GRACE;
-        let end = taken.waiter.map(|mut waiting| -> api::CommandCompletion {
-            Box::pin(async move {
-                let ended = tokio::time::timeout(most, waiting.end()).await;
-                ended.ok().flatten().map(|command| command_view(&command))
-            })
-        });
-        Ok(CommandReceipt {
-            id: taken.command.id.0,
-            value: command_view(&taken.command),
-            end,
-        })
-    }
-
-    fn get(&self, id: u64) -> Result<Option<Value>, DeviceBackendError> {
-        let found = self.commands.get(CommandId(id));
-        let found = found.map_err(|error| command_error(error.into()))?;
-        Ok(found.map(|command| command_view(&command)))
-    }
-
-    fn list(&self, query: &CommandQuery) -> Result<CommandPage, DeviceBackendError> {
-        let device = query.device.as_deref().map(|id| self.device(id));
-        let states = query.states.iter();
-        let filter = CommandFilter {
-            device: device.transpose()?.map(|device| device.no),
-            states: states
-                .filter_map(|state| CommandState::parse(state))
-                .collect(),
-        };
-        let before = query.before.map(CommandId);
-        let page = self.commands.list(&filter, before, query.limit);
-        let page = page.map_err(|error| command_error(error.into()))?;
-        Ok(CommandPage {
-            rows: page.commands.iter().map(command_view).collect(),
-            next: page.next.map(|id| id.0),
-        })
-    }
-
-    fn cancel(&self, id: u64, who: &str) -> Result<Value, DeviceBackendError> {
-        let cancelled = self.commands.cancel(CommandId(id), who);
-        Ok(command_view(&cancelled.map_err(command_error)?))
     }
 }

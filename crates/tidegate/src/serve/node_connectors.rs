@@ -1,24 +1,18 @@
 //! Connectors, sinks and sources of the node: stored ones, which follow changes of the store, and
-//! declared ones, which are fixed; and the queries of the API about them.
+//! declared ones, which are fixed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{
-    BackendFuture, BackendObjectKind, ConnectionTestResult, ConnectorBackend,
-    ObjectValidationError, PendingPush, SourcePushError,
-};
+use api::{BackendObjectKind, ObjectValidationError};
 use broker::BrokerHandle;
 use broker::control::PublishRequest;
 use connect::connector::BoxFuture;
 use connect::objects::{self, CONNECTOR, SINK, SOURCE};
-use connect::push::{PushError, RequestHead, SourcePush};
-use connect::{ConnectorService, DeadLetter, SinkRow, SourceMessage, SourceMessageHandler};
+use connect::{ConnectorService, SourceMessage, SourceMessageHandler};
 use engine::{BridgeMessage, Engine};
-use hyper::HeaderMap;
-use hyper::body::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use store::{ObjectChange, Objects};
 
 const PAGE_OBJECTS: usize = 1000;
@@ -149,14 +143,6 @@ impl NodeConnectors {
     pub(super) async fn stop(&self, within: Duration) {
         self.service.stop(within).await;
     }
-
-    fn with_origin(&self, kind: &'static str, status: impl serde::Serialize) -> Value {
-        let mut status = serde_json::to_value(status).unwrap_or_default();
-        let name = status["name"].as_str().unwrap_or_default();
-        let is_declared = self.is_declared(kind, name);
-        status["is_declared"] = is_declared.into();
-        status
-    }
 }
 
 fn apply_settings(
@@ -227,136 +213,5 @@ impl SourceMessageHandler for BridgeMessageHandler {
                 tracing::warn!(bridge, %refusal, "publishing a message of a source failed; discarded");
             }
         })
-    }
-}
-
-/// An admitted push request to a source.
-struct AdmittedPush(SourcePush);
-
-impl PendingPush for AdmittedPush {
-    fn max_body_bytes(&self) -> usize {
-        self.0.max_body_bytes()
-    }
-
-    fn accept_body(
-        self: Box<Self>,
-        body: Bytes,
-    ) -> BackendFuture<'static, Result<(), SourcePushError>> {
-        Box::pin(async move { self.0.accept(body.into()).await.map_err(to_push_error) })
-    }
-}
-
-fn to_push_error(refused: PushError) -> SourcePushError {
-    match refused {
-        PushError::Unknown => SourcePushError::Unknown,
-        PushError::Closed(why) => SourcePushError::SourceClosed(why.to_owned()),
-        PushError::Credentials(why) => SourcePushError::Credentials(why.to_owned()),
-        PushError::Content(why) => SourcePushError::Content(why),
-        PushError::TooManyRequests => SourcePushError::TooManyRequests,
-        PushError::TimedOut => SourcePushError::TimedOut,
-    }
-}
-
-fn dead_letter_json(letter: &DeadLetter) -> Value {
-    json!({
-        "id": letter.id,
-        "at_ms": letter.at_ms,
-        "error": letter.error,
-        "attempts": letter.attempts,
-        "row": SinkRow::from_bytes(&letter.row).to_json()
-    })
-}
-
-impl ConnectorBackend for NodeConnectors {
-    fn types(&self) -> Vec<Map<String, Value>> {
-        objects::describe_kinds()
-    }
-
-    fn connector_statuses(&self) -> Vec<Value> {
-        let connectors = self.service.connectors().into_iter();
-        connectors
-            .map(|status| self.with_origin(CONNECTOR, status))
-            .collect()
-    }
-
-    fn test_connector<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BackendFuture<'a, Option<ConnectionTestResult>> {
-        Box::pin(async move {
-            let tested = self.service.test_connector(name).await?;
-            Some(tested.map_err(|failure| failure.message))
-        })
-    }
-
-    fn test_sink<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<ConnectionTestResult>> {
-        Box::pin(async move {
-            let tested = self.service.test_sink(name).await?;
-            Some(tested.map_err(|failure| failure.message))
-        })
-    }
-
-    fn test_settings<'a>(
-        &'a self,
-        settings: &'a Value,
-    ) -> BackendFuture<'a, Result<ConnectionTestResult, ObjectValidationError>> {
-        Box::pin(async move {
-            let tested = self.service.test_settings(settings).await;
-            let tested = tested.map_err(to_validation_error)?;
-            Ok(tested.map_err(|failure| failure.message))
-        })
-    }
-
-    fn sink_statuses(&self) -> Vec<Value> {
-        let sinks = self.service.sinks().into_iter();
-        sinks.map(|status| self.with_origin(SINK, status)).collect()
-    }
-
-    fn sink_status(&self, name: &str) -> Option<Value> {
-        let status = self.service.sink_status(name)?;
-        Some(self.with_origin(SINK, status))
-    }
-
-    fn source_statuses(&self) -> Vec<Value> {
-        let sources = self.service.sources().into_iter();
-        sources
-            .map(|status| self.with_origin(SOURCE, status))
-            .collect()
-    }
-
-    fn admit_push(
-        &self,
-        source: &str,
-        headers: &HeaderMap,
-    ) -> Result<Box<dyn PendingPush>, SourcePushError> {
-        let fields = headers.iter().filter_map(|(name, value)| {
-            let value = std::str::from_utf8(value.as_bytes()).ok()?;
-            Some((name.as_str().to_owned(), value.to_owned()))
-        });
-        match self.service.admit(source, &RequestHead::new(fields)) {
-            Ok(post) => Ok(Box::new(AdmittedPush(post))),
-            Err(refused) => Err(to_push_error(refused)),
-        }
-    }
-
-    fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>> {
-        let letters = self.service.dead_letters(sink, after, limit)?;
-        Some(letters.iter().map(dead_letter_json).collect())
-    }
-
-    fn replay_dead_letters<'a>(
-        &'a self,
-        sink: &'a str,
-        ids: Option<Vec<u64>>,
-    ) -> BackendFuture<'a, Option<usize>> {
-        Box::pin(self.service.replay(sink, ids))
-    }
-
-    fn discard_dead_letters<'a>(
-        &'a self,
-        sink: &'a str,
-        ids: Option<Vec<u64>>,
-    ) -> BackendFuture<'a, Option<usize>> {
-        Box::pin(self.service.discard(sink, ids))
     }
 }

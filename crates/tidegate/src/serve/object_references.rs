@@ -150,12 +150,6 @@ impl ObjectReferences {
         self.declared_names.contains(&(kind, name.to_owned()))
     }
 
-    /// The declared object of this name.
-    pub(super) fn find_declared(&self, kind: &str, name: &str) -> Option<&Value> {
-        let found = self.of_kind(kind).find(|object| object.id == name)?;
-        Some(&found.value)
-    }
-
     /// All declared objects of a kind.
     pub(super) fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Declaration> {
         self.declared

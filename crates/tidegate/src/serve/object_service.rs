@@ -1,14 +1,11 @@
 //! Dispatches the objects of the API to the crates that interpret them: `auth` for users,
 //! authenticators, ACL rules and bans, `engine` for rules, `connect` for connectors and sinks.
 
-use std::sync::Arc;
-
 use ::devices::alarm::MAX_NOTIFICATIONS;
-use api::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError, RuleBackend};
+use api::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
 use auth::{AuthService, objects};
-use engine::{Engine, RuleCondition, RuleCounter, RuleStatus, TestEvent};
-use serde_json::{Value, json};
-use tokio::sync::broadcast;
+use engine::Engine;
+use serde_json::Value;
 
 use super::fleet_service::{FleetKind, FleetService};
 use super::node_connectors::{self, NodeConnectors};
@@ -190,59 +187,4 @@ fn to_validation_error(problem: engine::RuleDefinitionError) -> ObjectValidation
         field: problem.field,
         detail: problem.detail,
     }
-}
-
-/// The rule engine as a backend of the API.
-pub(super) struct EngineRuleBackend(pub(super) Engine);
-
-impl RuleBackend for EngineRuleBackend {
-    fn test_rule(&self, rule: &Value, event: &Value) -> Result<Value, ObjectValidationError> {
-        let trial = TestEvent::from_json(event).map_err(|problem| ObjectValidationError {
-            field: format!("event.{}", problem.field),
-            detail: problem.detail,
-        })?;
-        self.0.test_rule(rule, &trial).map_err(to_validation_error)
-    }
-
-    fn rule_status(&self, name: &str) -> Option<Value> {
-        self.0.status(name).map(|status| rule_status_json(&status))
-    }
-
-    fn rule_statuses(&self, after: Option<&str>, limit: usize) -> Vec<Value> {
-        self.0
-            .statuses(after, limit)
-            .iter()
-            .map(rule_status_json)
-            .collect()
-    }
-
-    fn trace_rule(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
-        self.0.watch(name)
-    }
-}
-
-fn rule_status_json(status: &RuleStatus) -> Value {
-    let (condition, problem) = match &status.condition {
-        RuleCondition::Running => ("running", None),
-        RuleCondition::Disabled => ("disabled", None),
-        RuleCondition::Broken(problem) => ("broken", Some(problem.to_string())),
-    };
-    let counters =
-        RuleCounter::ALL.map(|(count, name)| (name.to_owned(), status.totals.get(count).into()));
-    json!({
-        "name": status.name,
-        "condition": condition,
-        "problem": problem,
-        "is_declared": status.is_declared,
-        "counters": serde_json::Map::from_iter(counters),
-        "p50_ns": status.totals.quantile_ns(0.5),
-        "p99_ns": status.totals.quantile_ns(0.99),
-        "last_error": status.last_error.as_ref().map(|error| json!({
-            "at_ms": error.at_ms,
-            "kind": error.kind,
-            "text": error.text,
-            "action": error.action,
-        })),
-        "warnings": status.warnings,
-    })
 }

@@ -1,0 +1,206 @@
+//! Backends of a node without alarms and telemetry.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{
+    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
+    AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
+    DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
+    NotificationStatus, PlatformAlarmRules, RowQuery, TelemetryBackend, TelemetryBackendError,
+    TelemetrySample,
+};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+/// Has no alarms.
+pub(crate) struct NoAlarmBackend;
+
+fn no_alarms_error<T>() -> Result<T, AlarmBackendError> {
+    Err(AlarmBackendError::Unavailable(
+        "This node has no alarms.".to_owned(),
+    ))
+}
+
+fn alarm_not_found<T>(id: u64) -> Result<T, AlarmBackendError> {
+    Err(AlarmBackendError::NotFound(format!(
+        "There is no alarm {id}."
+    )))
+}
+
+impl AlarmBackend for NoAlarmBackend {
+    fn list(&self, _: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError> {
+        Ok(AlarmPage::default())
+    }
+
+    fn get(&self, _: u64) -> Result<Option<Value>, AlarmBackendError> {
+        Ok(None)
+    }
+
+    fn acknowledge(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
+        alarm_not_found(id)
+    }
+
+    fn clear(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
+        alarm_not_found(id)
+    }
+
+    fn remove(&self, id: u64) -> Result<(), AlarmBackendError> {
+        alarm_not_found(id)
+    }
+
+    fn counts(&self) -> AlarmCounts {
+        AlarmCounts::default()
+    }
+
+    fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
+        broadcast::channel(1).1
+    }
+
+    fn device_number(&self, _: &str) -> Result<Option<u32>, AlarmBackendError> {
+        Ok(None)
+    }
+
+    fn notification_status(&self) -> Vec<NotificationStatus> {
+        Vec::new()
+    }
+
+    fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
+        let detail = format!("There is no notification {name:?}.");
+        Err(AlarmBackendError::NotFound(detail))
+    }
+
+    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
+        no_alarms_error()
+    }
+
+    fn set_platform_rules(
+        &self,
+        _: Option<Vec<Value>>,
+    ) -> Result<PlatformAlarmRules, AlarmBackendError> {
+        no_alarms_error()
+    }
+}
+
+/// Accepts no requests of devices.
+pub(crate) struct NoDeviceHttpBackend;
+
+impl DeviceHttpBackend for NoDeviceHttpBackend {
+    fn post_data(
+        &self,
+        _: &DeviceCaller,
+        _: DevicePostKind,
+        _: &[u8],
+    ) -> Result<(), DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn store_telemetry(&self, _: &str, _: &[u8]) -> Result<(), DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn attributes(
+        &self,
+        _: &DeviceCaller,
+        _: Option<&str>,
+        _: Option<&str>,
+    ) -> Result<Value, DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn attribute_update(&self, _: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn next_command(&self, _: &DeviceCaller) -> Result<NextCommand, DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn answer_command(&self, _: &DeviceCaller, _: &str, _: &[u8]) -> Result<(), DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn call_platform(&self, _: &DeviceCaller, _: &[u8]) -> Result<Value, DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn offer_claim(&self, _: &DeviceCaller, _: &[u8]) -> Result<(), DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
+    fn provision_device(&self, _: IpAddr, _: &[u8]) -> Result<Value, Value> {
+        Err(json!({"status": "FAILURE", "errorMsg": "this node has no devices"}))
+    }
+}
+
+/// Has no telemetry.
+pub(crate) struct NoTelemetryBackend;
+
+fn device_not_found(device: &str) -> TelemetryBackendError {
+    TelemetryBackendError::NoDevice(device.to_owned())
+}
+
+impl TelemetryBackend for NoTelemetryBackend {
+    fn latest(
+        &self,
+        device: &str,
+        _: Option<&[String]>,
+    ) -> Result<Vec<TelemetrySample>, TelemetryBackendError> {
+        Err(device_not_found(device))
+    }
+
+    fn rows(
+        &self,
+        query: &RowQuery,
+        _: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
+    ) -> Result<(), TelemetryBackendError> {
+        Err(device_not_found(&query.device))
+    }
+
+    fn write_rows(
+        &self,
+        query: &RowQuery,
+        _: u8,
+        _: &mut Vec<u8>,
+        _: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<usize, TelemetryBackendError> {
+        Err(device_not_found(&query.device))
+    }
+
+    fn write_parquet(
+        &self,
+        query: &RowQuery,
+        _: &mut (dyn io::Write + Send),
+    ) -> Result<(), TelemetryBackendError> {
+        Err(device_not_found(&query.device))
+    }
+
+    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
+        Err(device_not_found(
+            query.devices.first().map_or("", String::as_str),
+        ))
+    }
+
+    fn delete(
+        &self,
+        device: &str,
+        _: Option<&[String]>,
+        _: i64,
+        _: i64,
+    ) -> Result<(), TelemetryBackendError> {
+        Err(device_not_found(device))
+    }
+
+    fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {
+        Err(device_not_found(device))
+    }
+
+    fn subscribe(
+        &self,
+        devices: &[String],
+        _: Option<&[String]>,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
+        Err(device_not_found(devices.first().map_or("", String::as_str)))
+    }
+}
