@@ -67,6 +67,15 @@ pub struct PublishResult {
     pub has_subscribers: bool,
 }
 
+/// The outcome of publishing messages that derive from accepted ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AcceptedOutcome {
+    /// Topics of the messages that can never be published, or were not retained, and the reasons.
+    pub rejected: Vec<(String, ControlError)>,
+    /// Whether a shard's buffers are full, so that the next messages should come later.
+    pub is_saturated: bool,
+}
+
 /// A subscription on behalf of a client.
 #[derive(Debug, Clone, Default)]
 pub struct SubscriptionRequest {

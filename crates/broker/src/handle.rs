@@ -30,6 +30,8 @@ use crate::net::listener::ListenerContext;
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
+pub use operations::AcceptedPublication;
+
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]

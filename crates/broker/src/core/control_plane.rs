@@ -23,6 +23,13 @@ const CONNECTIONS_PER_STEP: usize = 4096;
 /// Connections closed in one turn.
 const CLOSES_PER_STEP: usize = 256;
 
+/// Whether a message is refused while the store accepts none or the shard's buffers are full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    IfRoom,
+    Always,
+}
+
 /// The publisher names that hooks and queue listings show. Empty for the broker itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PublisherIdentity {
@@ -103,6 +110,7 @@ impl Shard {
         &mut self,
         publication: &PublishRequest,
         from: &PublisherIdentity,
+        admission: Admission,
         send: impl FnOnce(&mut Self, &MessageView<'_>) -> T,
     ) -> Result<T, ControlError> {
         let limits = self.limits.clone();
@@ -135,13 +143,15 @@ impl Shard {
             let expected = format!("expected at most {} bytes in all", limits.max_packet_size);
             return Err(invalid_field("payload", expected));
         }
-        if self.delivery.refuses_new_messages() {
-            return Err(ControlError::StoreUnavailable);
-        }
-        if self.is_saturated() {
-            return Err(ControlError::LimitReached(
-                "the node's message buffers are full; try again".to_owned(),
-            ));
+        if admission == Admission::IfRoom {
+            if self.delivery.refuses_new_messages() {
+                return Err(ControlError::StoreUnavailable);
+            }
+            if self.is_saturated() {
+                return Err(ControlError::LimitReached(
+                    "the node's message buffers are full; try again".to_owned(),
+                ));
+            }
         }
         let now_ms = self.now_ms();
         let properties = properties.as_properties();
@@ -171,9 +181,26 @@ impl Shard {
         publication: &PublishRequest,
         from: &PublisherIdentity,
     ) -> Result<PublishResult, ControlError> {
-        let code = self.with_node_message(publication, from, |shard, view| {
-            shard.publish_view(view, None)
-        })?;
+        self.publish_admitted(publication, from, Admission::IfRoom)
+    }
+
+    /// Publishes a message that derives from an accepted one, and is therefore not refused for lack of room.
+    pub(crate) fn publish_accepted(
+        &mut self,
+        publication: &PublishRequest,
+    ) -> Result<PublishResult, ControlError> {
+        let node = PublisherIdentity::default();
+        self.publish_admitted(publication, &node, Admission::Always)
+    }
+
+    fn publish_admitted(
+        &mut self,
+        publication: &PublishRequest,
+        from: &PublisherIdentity,
+        admission: Admission,
+    ) -> Result<PublishResult, ControlError> {
+        let publish = |shard: &mut Self, view: &MessageView<'_>| shard.publish_view(view, None);
+        let code = self.with_node_message(publication, from, admission, publish)?;
         match code {
             ReasonCode::SUCCESS => Ok(PublishResult {
                 has_subscribers: true,
@@ -199,7 +226,7 @@ impl Shard {
             return Ok(false);
         };
         let from = PublisherIdentity::default();
-        self.with_node_message(publication, &from, |shard, view| {
+        self.with_node_message(publication, &from, Admission::IfRoom, |shard, view| {
             let Some(subscriber) = shard.best_subscription(session, view.topic) else {
                 return false;
             };
@@ -226,7 +253,7 @@ impl Shard {
             return Ok(None);
         };
         let from = PublisherIdentity::default();
-        self.with_node_message(publication, &from, |shard, view| {
+        self.with_node_message(publication, &from, Admission::IfRoom, |shard, view| {
             let subscriber = shard.best_subscription(session, view.topic)?;
             let qos = view.qos.min(subscriber.options.qos);
             let delivery = &mut shard.delivery;
@@ -285,7 +312,7 @@ impl Shard {
     }
 
     /// Whether publishers have to wait.
-    fn is_saturated(&self) -> bool {
+    pub(crate) fn is_saturated(&self) -> bool {
         let limits = self.limits();
         self.is_congested
             || self.delivery.buffered_bytes > limits.max_buffered_bytes_per_shard as usize
@@ -363,17 +390,31 @@ impl Shard {
         self.send_ready_responses();
     }
 
+    /// Sends a response once the records of this turn are in the log, and in the logs of the shards to which the turn
+    /// passed messages, whether or not the data of hooks is durable. The caller limits the number of its responses.
+    pub(crate) fn respond_when_stored(&mut self, respond: Box<dyn FnOnce() + Send>) {
+        let journal = self.delivery.journal.as_ref();
+        let turn = journal
+            .filter(|journal| journal.has_unlogged_records())
+            .map_or(0, |journal| journal.turn());
+        self.stored_responses.push(turn, 0, respond);
+        self.send_ready_responses();
+    }
+
     /// Sends the responses that need not wait any more; called when turns complete and when other shards confirm.
     #[inline]
     pub(crate) fn send_ready_responses(&mut self) {
-        if self.pending_responses.is_empty() {
+        if self.pending_responses.is_empty() && self.stored_responses.is_empty() {
             return;
         }
         let journal = self.delivery.journal.as_ref();
-        let complete = journal.map_or(u64::MAX, |journal| journal.last_complete_turn());
+        let (complete, stored) = journal.map_or((u64::MAX, u64::MAX), |journal| {
+            (journal.last_complete_turn(), journal.last_stored_turn())
+        });
         let links = &self.shard_queues;
         self.pending_responses
             .send_ready(complete, |sequence| links.is_applied_by_all(sequence));
+        self.stored_responses.send_ready(stored, |_| true);
     }
 
     /// Closes the connection of a client with a reason; its session continues as after any other close.

@@ -168,7 +168,12 @@ impl ShardJournal {
     /// Whether something of this turn has to be in a log before it may be answered.
     #[inline]
     pub(crate) fn has_pending_records(&self) -> bool {
-        self.shards_to_confirm != 0 || self.waits_for_hooks || !self.batch.is_empty()
+        self.waits_for_hooks || self.has_unlogged_records()
+    }
+
+    /// Whether this turn has written something, or passed something to another shard that has to write it.
+    pub(crate) fn has_unlogged_records(&self) -> bool {
+        self.shards_to_confirm != 0 || !self.batch.is_empty()
     }
 
     /// Whether this turn has to be closed.
@@ -340,12 +345,24 @@ impl ShardJournal {
         }
     }
 
+    /// The last turn before the first of `turns`, which are ascending.
+    fn last_turn_before(&self, turns: &VecDeque<u64>) -> u64 {
+        turns.front().map_or(self.turn, |&first| first) - 1
+    }
+
     /// The last complete turn.
     pub(crate) fn last_complete_turn(&self) -> u64 {
-        let before = |turns: &VecDeque<u64>| turns.front().map_or(self.turn, |&first| first) - 1;
-        let others = self.unconfirmed_turns.iter().map(before).min();
-        let own = before(&self.unlogged_turns).min(before(&self.unsettled_turns));
-        own.min(others.unwrap_or(u64::MAX))
+        self.last_stored_turn()
+            .min(self.last_turn_before(&self.unsettled_turns))
+    }
+
+    /// The last turn that is complete apart from the data of hooks: its records are in the log, and so is what other
+    /// shards wrote because of it.
+    pub(crate) fn last_stored_turn(&self) -> u64 {
+        let others = self.unconfirmed_turns.iter();
+        let others = others.map(|turns| self.last_turn_before(turns)).min();
+        self.last_turn_before(&self.unlogged_turns)
+            .min(others.unwrap_or(u64::MAX))
     }
 
     /// Records that messages of another shard's turn were received in this turn.

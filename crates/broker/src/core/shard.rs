@@ -85,6 +85,8 @@ pub(crate) struct Shard {
     pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
     pub(crate) pending_subacks: VecDeque<PendingSubAck>,
     pub(crate) pending_responses: PendingResponses,
+    /// Responses that do not wait for the data of hooks.
+    pub(crate) stored_responses: PendingResponses,
     pub(crate) check_password: PasswordChecker,
     /// Authentications started during the current call; the owner of the sockets awaits them.
     pub(crate) started_authentications: Vec<(ConnectionIx, u32, Authentication)>,
@@ -136,6 +138,7 @@ impl Shard {
             by_client_id: HashMap::default(),
             pending_subacks: VecDeque::new(),
             pending_responses: PendingResponses::default(),
+            stored_responses: PendingResponses::default(),
             check_password,
             started_authentications: Vec::new(),
             to_wake: Vec::new(),

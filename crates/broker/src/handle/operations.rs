@@ -10,13 +10,34 @@ use tokio::sync::{broadcast, oneshot};
 use super::BrokerHandle;
 use crate::config::BrokerLimits;
 use crate::control::{
-    BrokerEvent, ControlError, DirectDelivery, PublishRequest, PublishResult,
+    AcceptedOutcome, BrokerEvent, ControlError, DirectDelivery, PublishRequest, PublishResult,
     SHARD_RESPONSE_TIMEOUT, SubscriptionRequest,
 };
 use crate::core::control_plane::{DisconnectScan, DisconnectSelector, PublisherIdentity};
 use crate::core::shard::Shard;
 use crate::hooks::{Client, OutgoingMessages};
 use crate::net::inbox::InboxItem;
+
+/// Messages on their way to the log, see [`BrokerHandle::publish_accepted`].
+#[derive(Debug)]
+pub struct AcceptedPublication {
+    /// One answer of each shard.
+    answers: Vec<oneshot::Receiver<AcceptedOutcome>>,
+}
+
+impl AcceptedPublication {
+    /// Waits until all messages are stored. `None`: the node is stopping, or a shard failed. While the node stops, the
+    /// answer may also be missing.
+    pub async fn stored(self) -> Option<AcceptedOutcome> {
+        let mut outcome = AcceptedOutcome::default();
+        for answer in self.answers {
+            let of_shard = answer.await.ok()?;
+            outcome.rejected.extend(of_shard.rejected);
+            outcome.is_saturated |= of_shard.is_saturated;
+        }
+        Some(outcome)
+    }
+}
 
 impl BrokerHandle {
     /// Runs an operation on one shard. The answer arrives when the operation is in the log. If it returned the number
@@ -73,6 +94,49 @@ impl BrokerHandle {
         let publish = move |shard: &mut Shard| (shard.publish_as_node(&publication, &from), 0);
         let answer = self.query_shard_durably(shard, publish).await;
         answer.unwrap_or(Err(ControlError::Unavailable))
+    }
+
+    /// Publishes messages in the broker's own name that derive from accepted messages, for a component that hooks wait
+    /// for. Messages of one topic keep their order, also between calls. They are published even while new messages are
+    /// refused.
+    ///
+    /// The answer is ready when the messages are stored: in the log of the shard that published them, and of the
+    /// shards to which it passed them. Unlike with [`BrokerHandle::publish`] it does not wait until the data of hooks
+    /// for these messages is durable. The turn of the message that they derive from may wait for this answer
+    /// ([`Hooks::notify_when_durable`](crate::hooks::Hooks::notify_when_durable)). Turns complete in order, so that an
+    /// answer that waited for hooks could wait for itself.
+    pub fn publish_accepted(&self, messages: Vec<PublishRequest>) -> AcceptedPublication {
+        if self.is_stopping() {
+            let (_, never_answered) = oneshot::channel();
+            return AcceptedPublication {
+                answers: vec![never_answered],
+            };
+        }
+        let mut of_shards: Vec<Vec<PublishRequest>> = Vec::new();
+        of_shards.resize_with(self.shard_count(), Vec::new);
+        for message in messages {
+            of_shards[usize::from(self.shard_for(&message.topic))].push(message);
+        }
+        let mut answers = Vec::new();
+        for (inbox, messages) in self.shared.inboxes.iter().zip(of_shards) {
+            if messages.is_empty() {
+                continue;
+            }
+            let (answer, answered) = oneshot::channel();
+            inbox.push(InboxItem::Query(Box::new(move |shard: &mut Shard| {
+                let mut outcome = AcceptedOutcome::default();
+                for message in messages {
+                    if let Err(error) = shard.publish_accepted(&message) {
+                        outcome.rejected.push((message.topic, error));
+                    }
+                }
+                outcome.is_saturated = shard.is_saturated();
+                // The caller may have stopped waiting.
+                shard.respond_when_stored(Box::new(move || drop(answer.send(outcome))));
+            })));
+            answers.push(answered);
+        }
+        AcceptedPublication { answers }
     }
 
     /// Sends a message to one client only. Returns `false` if the client has no session or no subscription that matches

@@ -169,6 +169,82 @@ fn answers_wait_until_hook_data_of_the_turn_is_durable() {
     }
 }
 
+/// A hook that waits for messages which it publishes on another thread must get their answer although its own turn
+/// cannot complete before.
+#[test]
+fn the_answer_to_accepted_messages_waits_for_logs_and_not_for_hooks() {
+    let mut sim = Sim::new(2, BrokerLimits::default(), 7);
+    sim.keep_journals();
+    let mut ann = sim.connect(1, "ann", false);
+    sim.subscribe(&mut ann, "relayed/#", QoS::AtLeastOnce);
+    sim.shards[0].delivery.hooks = Box::new(UnsettledHooks {
+        is_unsettled: false,
+    });
+    sim.shards[0].delivery.interest = Interest::PUBLISH;
+    let mut bob = sim.connect(0, "bob", true);
+    let log_all = |sim: &mut Sim| {
+        sim.settle();
+        while (0..2).any(|shard| sim.log_one(shard)) {
+            sim.settle();
+        }
+    };
+    log_all(&mut sim);
+    let turn = sim.turn(0);
+    sim.publish(&mut bob, "row/1", b"x", QoS::AtLeastOnce, 1);
+    let answers = Arc::<std::sync::Mutex<Vec<&str>>>::default();
+    let answer = |what| {
+        let answers = answers.clone();
+        Box::new(move || answers.lock().unwrap().push(what))
+    };
+    let message = crate::control::PublishRequest {
+        topic: "relayed/1".to_owned(),
+        qos: 1,
+        ..Default::default()
+    };
+    let published = sim.shards[0].publish_accepted(&message);
+    assert!(published.expect("a valid message").has_subscribers);
+    sim.shards[0].respond_when_stored(answer("stored"));
+    sim.shards[0].respond_when_durable(0, answer("durable"));
+    // Ends the turn. Only the other shard has something to log.
+    sim.pass(1);
+    sim.settle();
+    while sim.log_one(0) {}
+    assert!(
+        answers.lock().unwrap().is_empty(),
+        "the message is in no log"
+    );
+    log_all(&mut sim);
+    assert_eq!(*answers.lock().unwrap(), ["stored"]);
+    assert!(
+        !sim.has(bob, PacketType::PubAck),
+        "hook data is not durable"
+    );
+    (turn..=sim.turn(0)).for_each(|turn| sim.shards[0].handle_turn_settled(turn));
+    assert_eq!(*answers.lock().unwrap(), ["stored", "durable"]);
+    assert!(sim.has(bob, PacketType::PubAck));
+}
+
+/// Messages that derive from accepted ones are not refused when the store has no room.
+#[test]
+fn accepted_messages_are_published_while_new_ones_are_refused() {
+    let mut sim = Sim::new(1, BrokerLimits::default(), 7);
+    sim.keep_journals();
+    let journal = sim.shards[0].delivery.journal.as_mut();
+    journal.expect("there is a journal").refuses_writes = true;
+    let message = crate::control::PublishRequest {
+        topic: "relayed/1".to_owned(),
+        ..Default::default()
+    };
+    let refused = sim.shards[0].publish_as_node(&message, &Default::default());
+    assert_eq!(refused, Err(crate::control::ControlError::StoreUnavailable));
+    assert!(sim.shards[0].publish_accepted(&message).is_ok());
+    let invalid = crate::control::PublishRequest {
+        topic: "a/+".to_owned(),
+        ..message
+    };
+    assert!(sim.shards[0].publish_accepted(&invalid).is_err());
+}
+
 /// Counts its calls; nothing is durable until the test says so.
 #[derive(Default)]
 struct CountingHooks(std::rc::Rc<std::cell::RefCell<Vec<String>>>, bool);
