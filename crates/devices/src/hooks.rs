@@ -10,7 +10,7 @@ use broker::hooks::{
 use hashbrown::HashMap;
 use mqtt::{QoS, SubscriptionOptions};
 
-use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SubmitOutcome};
+use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SettleScope, SubmitOutcome};
 use crate::protocol;
 use crate::topic_permissions::PROVISION_REQUEST;
 
@@ -94,6 +94,7 @@ impl HooksFactory for DeviceHooks {
             clients: self.clients.clone(),
             down_topics: self.down_topics.clone(),
             denied: 0,
+            unsettled: None,
             devices: HashMap::default(),
             has_fed_full_pipeline: false,
         })
@@ -107,6 +108,8 @@ struct DeviceShardHooks {
     /// Number of denied messages on topics reserved for the platform.
     denied: u64,
     lane: Lane,
+    /// What the turn in progress waits for.
+    unsettled: Option<SettleScope>,
     /// The connected devices of this shard, by client id.
     devices: HashMap<Box<str>, ConnectedDevice, foldhash::fast::RandomState>,
     /// A message was passed to a saturated pipeline, so its publisher has to wait.
@@ -266,11 +269,16 @@ impl Hooks for DeviceShardHooks {
     }
 
     fn has_unsettled_work(&mut self) -> bool {
-        self.lane.take_unsettled()
+        let unsettled = self.lane.take_unsettled();
+        self.unsettled = self.unsettled.max(unsettled);
+        unsettled.is_some()
     }
 
     fn notify_when_durable(&mut self, done: DurableCallback) {
-        self.pipeline.settle(done);
+        match self.unsettled.take() {
+            Some(scope) => self.pipeline.settle(scope, done),
+            None => done(),
+        }
     }
 
     fn take_backpressure(&mut self) -> Option<BackpressureCheck> {

@@ -1,7 +1,7 @@
 //! Progress of a queue that one thread works off in order, with callbacks for waiters.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use broker::hooks::DurableCallback;
@@ -13,6 +13,8 @@ pub struct QueueProgress {
     done: AtomicU64,
     /// Callbacks with the number of completed entries that they wait for.
     waiters: Mutex<VecDeque<(u64, DurableCallback)>>,
+    /// The remaining entries are never completed.
+    is_closed: AtomicBool,
 }
 
 impl QueueProgress {
@@ -27,8 +29,30 @@ impl QueueProgress {
 
     /// Counts the oldest entry as completed, or a counted entry as not queued after all.
     pub fn complete(&self) {
-        let done = self.done.fetch_add(1, SeqCst) + 1;
+        self.complete_many(1);
+    }
+
+    /// Counts the oldest entries as completed.
+    pub fn complete_many(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let done = self.done.fetch_add(count, SeqCst) + count;
         self.call_waiters(done);
+    }
+
+    /// Number of entries that are not completed.
+    pub fn pending(&self) -> u64 {
+        // A completion in between only makes the number larger.
+        let done = self.done.load(SeqCst);
+        self.added.load(SeqCst) - done
+    }
+
+    /// Drops all waiters without calling them, also those that come later, unless the work they wait for is complete.
+    pub fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+        let waiters = std::mem::take(&mut *self.waiters());
+        drop(waiters);
     }
 
     /// Calls all waiters now, because the queued work cannot be done at present.
@@ -56,6 +80,9 @@ impl QueueProgress {
         let mut callers = self.waiters();
         let target = self.added.load(SeqCst);
         if self.done.load(SeqCst) < target {
+            if self.is_closed.load(SeqCst) {
+                return;
+            }
             // The next completion takes the lock after this.
             callers.push_back((target, settled));
             let done = self.done.load(SeqCst);
@@ -96,5 +123,24 @@ mod tests {
         assert_eq!(calls(), 3);
         progress.complete();
         assert!(!progress.is_pending());
+    }
+
+    #[test]
+    fn waiters_of_a_closed_queue_are_dropped() {
+        let progress = QueueProgress::default();
+        let alive = Arc::new(());
+        let settle = || {
+            let alive = alive.clone();
+            progress.settle(Box::new(move || panic!("{alive:?}: it is not complete")));
+        };
+        progress.add();
+        progress.add();
+        progress.add();
+        settle();
+        progress.complete_many(2);
+        assert_eq!((progress.pending(), Arc::strong_count(&alive)), (1, 2));
+        progress.close();
+        settle();
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 }

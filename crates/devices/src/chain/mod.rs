@@ -88,6 +88,7 @@ pub trait ChainEffects<'a> {
     fn register_key(&self, name: &str) -> Option<KeyId>;
     fn save_row(&mut self, points: &[Point<'a>]);
     fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]);
+    fn republish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool);
     fn outputs(&self) -> &dyn PipelineOutputs;
 }
 

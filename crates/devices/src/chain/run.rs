@@ -161,8 +161,8 @@ impl<'a> ChainExecution<'_, 'a> {
                 if let Err(error) = mqtt::validate_topic_name(&topic, &TopicLimits::NONE) {
                     return Err(format!("{topic:?} is not a topic: {error}"));
                 }
-                let outside = self.effects.outputs();
-                outside.republish(&topic, &payload, republish.qos, republish.retain);
+                let (qos, retain) = (republish.qos, republish.retain);
+                self.effects.republish(&topic, &payload, qos, retain);
             }
             NodeOperation::Sink(name) => {
                 let (_, output) = row_view(self.scratch, &*self.effects, row);

@@ -61,6 +61,10 @@ impl<'a> ChainEffects<'a> for RecordingEffects<'a> {
         self.done.push(format!("alarm {ts_ms} {}", show(points)));
     }
 
+    fn republish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
+        self.outside.republish(topic, payload, qos, retain);
+    }
+
     fn outputs(&self) -> &dyn PipelineOutputs {
         &self.outside
     }

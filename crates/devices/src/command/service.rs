@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
+use broker::hooks::DurableCallback;
 use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::Tables;
@@ -33,6 +34,7 @@ use super::validation::CommandValidationError;
 use crate::device::Device;
 use crate::job_queue::JobQueue;
 use crate::protocol::DeviceReply;
+use crate::queue_progress::QueueProgress;
 use crate::registry::{DeviceChange, Registry, RegistryError};
 
 /// Why a command cannot be accepted or changed.
@@ -94,6 +96,8 @@ pub(super) struct CommandsInner {
     /// Devices that poll for commands and wait.
     pollers: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<()>>, RandomState>>,
     queue: JobQueue<CommandJob>,
+    /// Progress of the replies in the queue.
+    replies: QueueProgress,
     /// Devices to check again, with the time.
     rechecks: Mutex<BTreeSet<(u64, DeviceNo)>>,
     purged_ms: AtomicU64,
@@ -139,6 +143,7 @@ impl Commands {
     ) -> Result<Self, store::StoreError> {
         let inner = Arc::new(CommandsInner {
             queue: JobQueue::new(config.max_queued),
+            replies: QueueProgress::default(),
             config,
             registry,
             transport,
@@ -237,21 +242,23 @@ impl Commands {
         }
     }
 
-    /// Submits the reply of a device. Does not block.
+    /// Submits the reply of a device, see [`Commands::settle`]. Does not block.
     pub fn submit_reply(&self, device: DeviceNo, replied: &DeviceReply<'_>, now_ms: u64) {
         if let Some(answer) = CommandAnswer::from_reply(replied) {
-            self.inner
-                .queue
-                .push(CommandJob::Answered(device, answer, now_ms));
+            self.inner.enqueue_answer(device, answer, now_ms);
         }
     }
 
     /// Submits a reply that did not arrive as a message of a device protocol.
     pub fn submit_answer(&self, device: DeviceNo, answer: CommandAnswer) {
         let now_ms = (self.inner.clock)();
-        self.inner
-            .queue
-            .push(CommandJob::Answered(device, answer, now_ms));
+        self.inner.enqueue_answer(device, answer, now_ms);
+    }
+
+    /// Calls `done`, from any thread, once all replies submitted so far are in the store. If the store fails, `done` is
+    /// called without waiting, and the replies are written when the store has recovered.
+    pub fn settle(&self, done: DurableCallback) {
+        self.inner.replies.settle(done);
     }
 
     /// Returns the next command to a device that polls; this counts as sending. Reads and writes the disk.
@@ -332,6 +339,11 @@ impl Commands {
 impl CommandsInner {
     fn now_ms(&self) -> u64 {
         (self.clock)()
+    }
+
+    fn enqueue_answer(&self, device: DeviceNo, answer: CommandAnswer, at_ms: u64) {
+        self.replies.add();
+        self.queue.push(CommandJob::Answered(device, answer, at_ms));
     }
 
     #[inline]

@@ -506,6 +506,40 @@ fn waiters_receive_the_final_state_and_observers_every_change() {
     assert_eq!(*states.lock().unwrap(), ["pending", "sent", "success"]);
 }
 
+/// The acknowledgement of a reply waits for this.
+#[test]
+fn a_reply_is_settled_when_it_is_stored() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    setup.connect(&device, &[(RPC, 1)]);
+    let taken = setup.commands.request(&device, request("m"), false);
+    let id = taken.unwrap().command.id;
+    setup.commands.inner.process_jobs();
+    let settled = || {
+        let settled = Arc::<AtomicU64>::default();
+        let done = settled.clone();
+        let done = move || done.store(1, Ordering::Relaxed);
+        setup.commands.settle(Box::new(done));
+        settled
+    };
+    assert_eq!(settled().load(Ordering::Relaxed), 1, "nothing is pending");
+    let reply = DeviceReply {
+        to: ReplyKind::Rpc,
+        id: Some("1"),
+        is_success: true,
+        body_json: Some("5"),
+        code: None,
+        message: None,
+    };
+    setup.commands.submit_reply(device.no, &reply, START_MS + 1);
+    let settled = settled();
+    assert_eq!(settled.load(Ordering::Relaxed), 0);
+    setup.commands.inner.process_jobs();
+    assert_eq!(settled.load(Ordering::Relaxed), 1);
+    let setup = setup.restarted();
+    assert_eq!(setup.state(id), CommandState::Success);
+}
+
 #[test]
 fn changes_of_shared_attributes_are_pushed() {
     let setup = Setup::new();

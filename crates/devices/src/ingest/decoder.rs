@@ -6,9 +6,9 @@ use bumpalo::Bump;
 use hashbrown::HashMap;
 use series::{KeyId, Point};
 
+use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
-use super::pipeline::DeviceMessage;
-use super::ports::{DeviceResolver, PipelineOutputs, TelemetryStorage};
+use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
 use super::profile::{
     DeviceHandle, DeviceRef, KeyRule, ProductNo, ProductProfile, parse_number, untyped_value,
 };
@@ -231,7 +231,7 @@ pub(super) struct DecodeContext<'l> {
     /// Devices that are not in memory are not looked up again.
     pub(super) is_retry: bool,
     /// Set when an output received something that is not durable yet.
-    pub(super) is_unsettled: &'l mut bool,
+    pub(super) unsettled: &'l mut Option<SettleScope>,
     /// The message was not sent by the device itself: the product's protocols do not matter.
     pub(super) is_reporting: bool,
 }
@@ -335,7 +335,10 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
             // Once for all devices of a message.
             if !self.context.is_retry && !self.is_deferred {
                 self.is_deferred = self.context.outputs.defer_message(&self.source_message);
-                *self.context.is_unsettled |= self.is_deferred;
+                if self.is_deferred {
+                    // What its rows will pass is not known yet.
+                    *self.context.unsettled = Some(SettleScope::Published);
+                }
             }
             if !self.is_deferred {
                 self.context.counters.unknown.add(1);

@@ -15,9 +15,10 @@ use super::decoder::{
     DecodeContext, DecodedMessages, DecodedRow, MessageDecoder, ProductContext, ProductContexts,
     RowSubject,
 };
+use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
-use super::pipeline::{DeviceMessage, PipelineShared};
-use super::ports::{PipelineOutputs, StorageError, StorageErrorKind, StoredRow};
+use super::pipeline::PipelineShared;
+use super::ports::{PipelineOutputs, SettleScope, StorageError, StorageErrorKind, StoredRow};
 use super::profile::{DeviceRef, PipelineMode, ProductProfile};
 use super::rejections::RejectionLog;
 use crate::chain::{ChainEffects, ChainRow};
@@ -54,7 +55,7 @@ pub struct Lane {
     is_reporting: bool,
     waits_when_full: bool,
     /// An output or the store holds something that is not durable yet.
-    is_unsettled: bool,
+    unsettled: Option<SettleScope>,
     /// The store rejected rows that it may accept later.
     was_storage_full: bool,
 }
@@ -94,7 +95,7 @@ impl Lane {
             waits_when_busy: false,
             is_reporting: false,
             waits_when_full: false,
-            is_unsettled: false,
+            unsettled: None,
             was_storage_full: false,
             shared,
         }
@@ -160,20 +161,21 @@ impl Lane {
 
     #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.is_unsettled
+        self.unsettled.is_some()
     }
 
-    /// Whether messages processed since the last call have results that are not safe yet:
+    /// The scope of the results that are not safe yet, of messages processed since the last call:
     /// [`Pipeline::settle`] reports when they are.
     ///
     /// [`Pipeline::settle`]: super::Pipeline::settle
     #[inline]
-    pub fn take_unsettled(&mut self) -> bool {
-        std::mem::take(&mut self.is_unsettled)
+    pub fn take_unsettled(&mut self) -> Option<SettleScope> {
+        self.unsettled.take()
     }
 
-    pub(super) fn wait_until_settled(&self) {
-        self.shared.wait_until_settled();
+    #[inline]
+    pub(super) fn mark_unsettled(&mut self, scope: SettleScope) {
+        self.unsettled = self.unsettled.max(Some(scope));
     }
 
     pub(super) fn counters(&self) -> &LaneCounters {
@@ -254,7 +256,7 @@ impl Lane {
                 counters: &self.counters,
                 rejections: &shared.rejections,
                 is_retry: self.is_retry,
-                is_unsettled: &mut self.is_unsettled,
+                unsettled: &mut self.unsettled,
                 is_reporting: self.is_reporting,
             };
             decode(
@@ -306,6 +308,9 @@ impl Lane {
                 shared,
                 &decoded.points,
             );
+            if passed.has_republished {
+                self.unsettled = Some(SettleScope::Published);
+            }
             if passed.saved.is_empty() {
                 self.counters.filtered.add(1);
             }
@@ -323,7 +328,7 @@ impl Lane {
         let mut refused = std::mem::take(&mut self.rejected);
         self.was_storage_full |= self.store_rows(messages, &decoded.points, &mut refused);
         self.rejected = refused;
-        self.is_unsettled |= !self.stored_rows.is_empty() && shared.storage.needs_settle();
+        let needs_sync = !self.stored_rows.is_empty() && shared.storage.needs_settle();
         has_effects |= !self.saved_rows.is_empty();
         let profiles: &ProfileTable = self.profiles.load();
         publish_results(
@@ -334,8 +339,12 @@ impl Lane {
             shared,
         );
         count_ignored(messages, &decoded, &self.counters, &shared.rejections);
-        self.is_unsettled |=
-            !decoded.control_messages.is_empty() || has_effects && shared.outputs.is_unsettled();
+        if needs_sync
+            || !decoded.control_messages.is_empty()
+            || has_effects && shared.outputs.is_unsettled()
+        {
+            self.unsettled = self.unsettled.max(Some(SettleScope::Stored));
+        }
         self.decoded = decoded.into_empty();
         match self.arena.allocated_bytes() > MAX_RETAINED_BYTES {
             true => self.arena = Bump::new(),
@@ -503,9 +512,11 @@ struct DeviceRow<'v> {
     row: DecodedRow,
 }
 
-/// Points that a chain saves for a row: its own or others.
+/// What a chain has done with a row.
 struct ChainOutput<'a> {
+    /// Points to save: those of the row or others.
     saved: Vec<Option<Vec<Point<'a>>>>,
+    has_republished: bool,
 }
 
 fn run_chain<'a>(
@@ -525,6 +536,7 @@ fn run_chain<'a>(
         device_ref: row.device_ref,
         row_points: points.as_ptr(),
         saved: Vec::new(),
+        has_republished: false,
     };
     let passing = ChainRow {
         device: row.device_ref.id,
@@ -543,6 +555,7 @@ fn run_chain<'a>(
     }
     ChainOutput {
         saved: effects.saved,
+        has_republished: effects.has_republished,
     }
 }
 
@@ -555,6 +568,7 @@ struct LaneChainEffects<'s, 'a> {
     /// Address of the row's own points.
     row_points: *const Point<'a>,
     saved: Vec<Option<Vec<Point<'a>>>>,
+    has_republished: bool,
 }
 
 impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
@@ -578,6 +592,11 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
     fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]) {
         let (outside, profile) = (&self.shared.outputs, &self.product_context.profile);
         outside.evaluate_alarms(self.device_ref, profile, ts_ms, points);
+    }
+
+    fn republish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
+        self.has_republished = true;
+        (self.shared.outputs).republish(topic, payload, qos, retain);
     }
 
     fn outputs(&self) -> &dyn PipelineOutputs {

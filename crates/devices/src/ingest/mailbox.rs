@@ -1,34 +1,59 @@
-//! A bounded message queue: one half is filled while a worker empties the other.
+//! A message queue: one half is filled while a worker empties the other.
+//!
+//! A publisher never waits for the worker, because the worker may wait for the publisher's shard: a half is cleared
+//! when the messages that its rule chains published are stored, and shards store them. Messages that do not fit are
+//! held in memory, in order, and acknowledged when they are in a file or processed ([`Mailbox::settle_overflow`]).
+//! Publishers are paused long before ([`Mailbox::is_half_full`]), so only messages that they had already sent overflow.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+
+use broker::hooks::DurableCallback;
 
 use super::mailbox_segment::MailboxSegment;
 use super::marks::{MailboxDamage, MarkFile};
-use super::pipeline::DeviceMessage;
-
-/// Interval at which a waiting publisher checks whether the worker still makes progress.
-const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
+use super::message::{DeviceMessage, OwnedDeviceMessage};
+use crate::queue_progress::QueueProgress;
 
 /// Result of a push into a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PushOutcome {
     Accepted,
-    /// The message is larger than a half, or the mailbox is closed.
-    TooLarge,
+    /// The message is accepted, but only in memory: see [`Mailbox::settle_overflow`].
+    Overflowed,
     /// The mailbox is full and its worker is stuck.
     Full,
+    /// The mailbox is closed.
+    Closed,
+}
+
+/// What a worker has to process next.
+pub(super) enum MailboxWork {
+    Half(MailboxSegment),
+    /// A message that is larger than a half, with the time of its submission.
+    Message(OwnedDeviceMessage, u64),
+}
+
+impl MailboxWork {
+    fn count(&self) -> u64 {
+        match self {
+            Self::Half(half) => half.count().into(),
+            Self::Message(..) => 1,
+        }
+    }
 }
 
 pub(super) struct Mailbox {
     state: Mutex<MailboxState>,
     /// Signals that there is work.
     filled: Condvar,
-    /// Signals that there is room again, or that all work is done.
-    emptied: Condvar,
+    /// Signals that the worker has completed something or has ended.
+    completed: Condvar,
+    /// Progress of the messages that were held in memory.
+    overflow: QueueProgress,
     /// Publishers have to wait.
     is_half_full: AtomicBool,
     pub(super) queued: AtomicU64,
@@ -37,13 +62,19 @@ pub(super) struct Mailbox {
 
 struct MailboxState {
     filling: MailboxSegment,
+    /// Whether the halves are free of messages of a previous process; before, all messages are held in memory.
+    has_begun: bool,
     /// `None` while the worker has this half.
     spare: Option<MailboxSegment>,
-    /// Halves taken by a worker, and halves completed.
-    taken: u64,
+    /// Messages that came while both halves were full, or that are larger than a half, with the times of their
+    /// submission. They are newer than those in the halves.
+    overflow: VecDeque<(OwnedDeviceMessage, u64)>,
+    /// Sequence number of the last half taken by the worker.
+    sequence: u64,
+    /// Messages accepted, and messages completed.
+    accepted: u64,
     done: u64,
     is_worker_asleep: bool,
-    waiting: u32,
     is_stopped: bool,
     /// The worker has ended.
     has_worker_ended: bool,
@@ -94,16 +125,19 @@ impl Mailbox {
         Self {
             state: Mutex::new(MailboxState {
                 filling: nothing,
+                has_begun: false,
                 spare: None,
-                taken: 0,
+                overflow: VecDeque::new(),
+                sequence: 0,
+                accepted: 0,
                 done: 0,
                 is_worker_asleep: false,
-                waiting: 0,
                 is_stopped: false,
                 has_worker_ended: false,
             }),
             filled: Condvar::new(),
-            emptied: Condvar::new(),
+            completed: Condvar::new(),
+            overflow: QueueProgress::default(),
             is_half_full: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             queued_bytes: AtomicU64::new(0),
@@ -113,6 +147,7 @@ impl Mailbox {
     /// Starts with two empty halves.
     pub(super) fn begin(&self, mut halves: Vec<MailboxSegment>) {
         let mut state = self.lock();
+        state.has_begun = true;
         halves.iter_mut().for_each(|half| half.clear(0));
         state.spare = halves.pop();
         if let Some(half) = halves.pop() {
@@ -130,7 +165,7 @@ impl Mailbox {
         self.is_half_full.load(Ordering::Relaxed)
     }
 
-    /// Adds a message. Waits for room, unless `is_hopeless` reports that the worker makes none.
+    /// Adds a message, unless there is no room and `is_hopeless` reports that the worker makes none.
     #[inline]
     pub(super) fn push(
         &self,
@@ -139,106 +174,144 @@ impl Mailbox {
         is_hopeless: impl Fn() -> bool,
     ) -> PushOutcome {
         let mut state = self.lock();
-        loop {
-            if state.is_stopped || MailboxSegment::size_of(message) > state.filling.free_bytes() {
-                return PushOutcome::TooLarge;
-            }
-            if state.filling.push(message, handed_ns) {
-                break;
-            }
+        if state.is_stopped {
+            return PushOutcome::Closed;
+        }
+        let fits =
+            state.has_begun && state.overflow.is_empty() && state.filling.push(message, handed_ns);
+        if !fits {
             if is_hopeless() {
                 return PushOutcome::Full;
             }
-            state = self.wait_for_worker(state);
+            self.overflow.add();
+            let message = OwnedDeviceMessage::new(message);
+            state.overflow.push_back((message, handed_ns));
         }
-        let used = state.filling.used_bytes();
-        self.queued
-            .store(u64::from(state.filling.count()), Ordering::Relaxed);
-        self.queued_bytes.store(used as u64, Ordering::Relaxed);
-        if used > state.filling.free_bytes() / 2 {
-            self.is_half_full.store(true, Ordering::Relaxed);
-        }
+        state.accepted += 1;
+        self.update_fill(&state);
         if state.is_worker_asleep {
             state.is_worker_asleep = false;
             drop(state);
             self.filled.notify_one();
         }
-        PushOutcome::Accepted
-    }
-
-    fn wait_for_worker<'s>(
-        &self,
-        mut state: MutexGuard<'s, MailboxState>,
-    ) -> MutexGuard<'s, MailboxState> {
-        state.waiting += 1;
-        let waited = self.emptied.wait_timeout(state, RECHECK_INTERVAL);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.waiting -= 1;
-        state
-    }
-
-    /// Takes the filled half for the worker and returns the one it has processed. `None`: the mailbox is
-    /// empty and closed.
-    pub(super) fn exchange(&self, done: Option<MailboxSegment>) -> Option<MailboxSegment> {
-        let mut state = self.lock();
-        if let Some(mut done) = done {
-            done.clear(0);
-            state.spare = Some(done);
-            state.done = state.taken;
-            if state.waiting > 0 {
-                self.emptied.notify_all();
-            }
+        match fits {
+            true => PushOutcome::Accepted,
+            false => PushOutcome::Overflowed,
         }
-        while state.filling.is_empty() {
+    }
+
+    fn update_fill(&self, state: &MailboxState) {
+        let filling = &state.filling;
+        let queued = u64::from(filling.count()) + state.overflow.len() as u64;
+        self.queued.store(queued, Ordering::Relaxed);
+        let used = filling.used_bytes();
+        self.queued_bytes.store(used as u64, Ordering::Relaxed);
+        let is_half_full = used > filling.free_bytes() / 2 || !state.overflow.is_empty();
+        self.is_half_full.store(is_half_full, Ordering::Relaxed);
+    }
+
+    /// Whether messages are held in memory.
+    pub(super) fn has_overflow(&self) -> bool {
+        self.overflow.is_pending()
+    }
+
+    /// Calls `done`, from any thread, when the messages held in memory now are in a half or processed.
+    pub(super) fn settle_overflow(&self, done: DurableCallback) {
+        self.overflow.settle(done);
+    }
+
+    /// Moves messages from memory into the half, until one does not fit. Returns their number.
+    fn refill(state: &mut MailboxState) -> u64 {
+        let mut moved = 0;
+        while let Some((message, handed_ns)) = state.overflow.front()
+            && state.filling.push(&message.as_message(), *handed_ns)
+        {
+            state.overflow.pop_front();
+            moved += 1;
+        }
+        moved
+    }
+
+    /// Takes the next work for the worker and returns what it has completed. `None`: the mailbox is empty and closed.
+    pub(super) fn exchange(&self, done: Option<MailboxWork>) -> Option<MailboxWork> {
+        let mut state = self.lock();
+        // Messages that left the memory.
+        let mut moved = 0;
+        if let Some(done) = done {
+            state.done += done.count();
+            match done {
+                MailboxWork::Half(mut half) => {
+                    half.clear(0);
+                    state.spare = Some(half);
+                }
+                MailboxWork::Message(..) => moved += 1,
+            }
+            self.completed.notify_all();
+        }
+        let work = loop {
+            if state.filling.is_empty() {
+                moved += Self::refill(&mut state);
+            }
+            if !state.filling.is_empty() {
+                let Some(mut fresh) = state.spare.take() else {
+                    break None;
+                };
+                state.sequence += 1;
+                fresh.clear(state.sequence);
+                let full = std::mem::replace(&mut state.filling, fresh);
+                moved += Self::refill(&mut state);
+                break Some(MailboxWork::Half(full));
+            }
+            if let Some((message, handed_ns)) = state.overflow.pop_front() {
+                break Some(MailboxWork::Message(message, handed_ns));
+            }
             if state.is_stopped {
                 state.has_worker_ended = true;
-                self.emptied.notify_all();
-                return None;
+                self.completed.notify_all();
+                break None;
+            }
+            if moved > 0 {
+                // Their publishers wait.
+                drop(state);
+                self.overflow.complete_many(std::mem::take(&mut moved));
+                state = self.lock();
+                continue;
             }
             state.is_worker_asleep = true;
             state = self
                 .filled
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
-        }
+        };
         state.is_worker_asleep = false;
-        let mut fresh = state.spare.take()?;
-        state.taken += 1;
-        fresh.clear(state.taken);
-        let full = std::mem::replace(&mut state.filling, fresh);
-        self.is_half_full.store(false, Ordering::Relaxed);
-        self.queued.store(0, Ordering::Relaxed);
-        self.queued_bytes.store(0, Ordering::Relaxed);
-        if state.waiting > 0 {
-            self.emptied.notify_all();
-        }
-        Some(full)
+        self.update_fill(&state);
+        drop(state);
+        self.overflow.complete_many(moved);
+        work
     }
 
-    /// Waits until all messages now in the mailbox are processed. Returns `false` if they are not and
-    /// `is_hopeless` reports that they will not be soon.
-    pub(super) fn flush(&self, is_hopeless: impl Fn() -> bool) -> bool {
+    /// Waits until all messages accepted so far are processed, or the worker has ended.
+    pub(super) fn flush(&self) {
         let mut state = self.lock();
-        let target = state.taken + u64::from(!state.filling.is_empty());
+        let target = state.accepted;
         while state.done < target && !state.has_worker_ended {
-            if is_hopeless() {
-                return false;
-            }
-            state = self.wait_for_worker(state);
+            state = self
+                .completed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        true
     }
 
-    /// Records that the worker has ended.
+    /// Records that the worker has ended. Messages held in memory are never acknowledged.
     pub(super) fn end(&self) {
         self.lock().has_worker_ended = true;
-        self.emptied.notify_all();
+        self.completed.notify_all();
+        self.overflow.close();
     }
 
     /// Accepts no more messages. Queued messages are still processed.
     pub(super) fn stop(&self) {
         self.lock().is_stopped = true;
         self.filled.notify_all();
-        self.emptied.notify_all();
     }
 }

@@ -17,7 +17,7 @@ use memmap2::{MmapMut, MmapOptions};
 use series::DeviceNo;
 
 use super::marks::{HalfMark, MailboxDamage, MarkValues};
-use super::pipeline::DeviceMessage;
+use super::message::DeviceMessage;
 use super::profile::{DeviceRef, ProductNo};
 
 const MAGIC: [u8; 8] = *b"tgmail\x00\x02";

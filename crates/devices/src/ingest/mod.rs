@@ -17,15 +17,22 @@
 //! had not yet written, at most the bytes of the mailboxes. Products that must not lose even that use `sync`
 //! with the store's fsync policy.
 //!
-//! A shard does not wait for syncs of the store or for device messages other than telemetry; both complete on
-//! other threads ([`Lane::take_unsettled`]). [`Pipeline::settle`] reports when they are safe, and
-//! acknowledgements wait for that. A mailbox keeps its messages until then.
+//! A shard does not wait for syncs of the store, for device messages other than telemetry, or for messages that
+//! rule chains publish; all of them complete on other threads ([`Lane::take_unsettled`]). [`Pipeline::settle`]
+//! reports when they are safe, and acknowledgements wait for that. A mailbox keeps its messages until then.
+//!
+//! A message of a rule chain is safe when it is in the logs of the broker's shards. Two rules prevent a deadlock.
+//! The broker reports such a message as stored without waiting for its hooks, of which this pipeline is one
+//! ([`PipelineOutputs::republish`]). A shard never waits for a mailbox worker, which may be waiting for the shard:
+//! what does not fit into a mailbox is held in memory. Before the broker runs, messages of rule chains wait. The
+//! start goes on, and a worker clears the mailbox when they are stored.
 
 mod decoder;
 mod lane;
 mod mailbox;
 mod mailbox_segment;
 mod marks;
+mod message;
 mod metrics;
 mod pipeline;
 mod ports;
@@ -37,13 +44,12 @@ mod series_storage;
 mod tests;
 
 pub use lane::Lane;
+pub use message::{DeviceMessage, OwnedDeviceMessage};
 pub use metrics::{HistogramSnapshot, LaneCounters, LatencyHistogram, PipelineSnapshot};
-pub use pipeline::{
-    DeviceMessage, Pipeline, PipelineConfig, PipelineStartError, SubmitOutcome, check_mailboxes,
-};
+pub use pipeline::{Pipeline, PipelineConfig, PipelineStartError, SubmitOutcome, check_mailboxes};
 pub use ports::{
-    DeviceResolver, NoOutputs, PipelineOutputs, StorageError, StorageErrorKind, StoredRow,
-    TelemetryStorage,
+    DeviceResolver, NoOutputs, PipelineOutputs, SettleScope, StorageError, StorageErrorKind,
+    StoredRow, TelemetryStorage,
 };
 pub use profile::{
     DeviceHandle, DeviceRef, KeyRule, PermissiveModel, PipelineMode, ProductNo, ProductProfile,

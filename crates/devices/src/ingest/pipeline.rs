@@ -5,19 +5,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use broker::hooks::DurableCallback;
 use series::DeviceNo;
 
 use super::lane::{Lane, ProfileTable};
-use super::mailbox::{self, Mailbox, PushOutcome};
+use super::mailbox::{self, Mailbox, MailboxWork, PushOutcome};
 use super::mailbox_segment::{self, MailboxSegment, QueuedMessage};
 use super::marks::{self, MailboxDamage, MarkFile};
+use super::message::DeviceMessage;
 use super::metrics::{LaneCounters, PipelineSnapshot, snapshot};
-use super::ports::{DeviceResolver, PipelineOutputs, TelemetryStorage};
+use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
 use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
 use super::rejections::{DeviceRejections, RejectionLog};
 use crate::protocol;
@@ -29,16 +30,6 @@ pub enum SubmitOutcome {
     Accepted,
     /// The telemetry store has no room for the rows; the sender has to send the message again.
     StorageFull,
-}
-
-/// A message sent by a device.
-#[derive(Debug, Clone, Copy)]
-pub struct DeviceMessage<'a> {
-    /// The device whose connection it arrived on.
-    pub sender: DeviceRef<'a>,
-    pub topic: &'a str,
-    pub payload: &'a [u8],
-    pub received_ms: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +48,7 @@ impl Default for PipelineConfig {
     fn default() -> Self {
         Self {
             directory: None,
-            mailboxes: std::thread::available_parallelism().map_or(1, usize::from),
+            mailboxes: thread::available_parallelism().map_or(1, usize::from),
             mailbox_bytes: 512 << 10,
             max_batch: 256,
         }
@@ -66,6 +57,11 @@ impl Default for PipelineConfig {
 
 /// Marks a message without a submission time.
 const UNTIMED: u64 = u64::MAX;
+/// Interval at which waiting threads check whether they have to wait any longer.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a stopping pipeline waits until results are safe. The messages of results that are not safe by then stay
+/// in their mailbox.
+const SETTLE_TIMEOUT_ON_STOP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineStartError {
@@ -101,6 +97,46 @@ pub fn check_mailboxes(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     Ok((messages, problems.into_iter().map(problem).collect()))
 }
 
+/// The messages of a previous process in the halves of a mailbox.
+struct MailboxBacklog {
+    halves: Vec<MailboxSegment>,
+    count: usize,
+    /// Number of messages processed by a replay.
+    processed: usize,
+}
+
+impl MailboxBacklog {
+    fn new(halves: Vec<MailboxSegment>) -> Self {
+        let messages = halves.iter();
+        let messages = messages.flat_map(MailboxSegment::recovered_messages);
+        Self {
+            count: messages.count(),
+            halves,
+            processed: 0,
+        }
+    }
+}
+
+/// A mailbox of a previous process that had more of them. Its messages are processed.
+struct SurplusMailbox {
+    halves: Vec<MailboxSegment>,
+    files: [PathBuf; 2],
+}
+
+impl SurplusMailbox {
+    fn remove(self) {
+        for mut half in self.halves {
+            half.clear(0);
+        }
+        for path in self.files {
+            if let Err(error) = std::fs::remove_file(&path) {
+                let path = path.display();
+                tracing::warn!(%path, %error, "removing an empty device mailbox failed; it stays on disk");
+            }
+        }
+    }
+}
+
 /// State shared by all lanes.
 pub(super) struct PipelineShared {
     pub(super) profiles: Arc<ArcSwap<ProfileTable>>,
@@ -125,26 +161,47 @@ impl PipelineShared {
         lanes.len() as u16
     }
 
-    fn settle(&self, done: DurableCallback) {
+    fn settle(&self, scope: SettleScope, done: DurableCallback) {
         // Work queued with the outputs may still produce rows.
         let storage = self.storage.clone();
-        self.outputs.settle(Box::new(move || storage.settle(done)));
+        self.outputs
+            .settle(scope, Box::new(move || storage.settle(done)));
     }
 
-    pub(super) fn wait_until_settled(&self) {
+    /// Waits until the results of all messages processed so far are safe. Returns `false` if they never will be: the
+    /// node stops before the messages of rule chains are stored.
+    #[must_use]
+    pub(super) fn wait_until_settled(&self, scope: SettleScope) -> bool {
         let (done, is_done) = mpsc::channel();
-        self.settle(Box::new(move || {
-            let _ = done.send(());
-        }));
-        // If the settlement can never be reported, its sender has been dropped.
-        let _ = is_done.recv();
+        self.settle(scope, Box::new(move || _ = done.send(())));
+        let mut stopped_at = None;
+        loop {
+            match is_done.recv_timeout(RECHECK_INTERVAL) {
+                Ok(()) => return true,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if self.is_stopping.load(Ordering::Relaxed) {
+                let stopped_at: &mut Instant = stopped_at.get_or_insert_with(Instant::now);
+                if stopped_at.elapsed() > SETTLE_TIMEOUT_ON_STOP {
+                    return false;
+                }
+            }
+        }
     }
 
-    /// Processes the messages that a previous process accepted and did not complete. Returns `false` if the
-    /// store has no room for all of them.
-    fn replay(self: &Arc<Self>, halves: &[MailboxSegment]) -> bool {
+    /// Processes the messages that a previous process accepted and did not complete, without waiting until their
+    /// results are safe. Before the broker runs, rule chains cannot publish, and their messages wait in the outputs.
+    /// Returns `false` if the store has no room for all rows, or the outputs for all messages.
+    fn replay(self: &Arc<Self>, backlog: &mut MailboxBacklog) -> bool {
         let mut lane: Option<Lane> = None;
-        for waiting in halves.iter().flat_map(MailboxSegment::recovered_messages) {
+        let messages = backlog.halves.iter();
+        let messages = messages.flat_map(MailboxSegment::recovered_messages);
+        for waiting in messages.skip(backlog.processed) {
+            if self.outputs.is_full() {
+                break;
+            }
+            backlog.processed += 1;
             let lane = lane
                 .get_or_insert_with(|| Lane::new(Arc::clone(self)).for_retries().wait_when_busy());
             let mut message = waiting.message;
@@ -156,7 +213,12 @@ impl PipelineShared {
                 lane.process_catching_panics(&[message]);
             }
         }
-        lane.is_none_or(|mut lane| !lane.take_storage_full())
+        if lane.is_some_and(|mut lane| lane.take_storage_full()) {
+            // All are processed again: which rows are missing is not known.
+            backlog.processed = 0;
+            return false;
+        }
+        backlog.processed == backlog.count
     }
 
     /// Seed for random functions of expressions; not for secrets.
@@ -232,31 +294,36 @@ impl Pipeline {
         for (product, profile) in profiles {
             pipeline.set_profile(product, Some(profile));
         }
-        let mut for_workers = Vec::new();
+        let mut backlogs = Vec::new();
         for (mailbox, halves) in pipeline.mailboxes.iter().zip(left) {
-            match pipeline.shared.replay(&halves) {
-                true => {
-                    pipeline.wait_until_settled();
-                    mailbox.begin(halves);
-                    for_workers.push(None);
+            let mut backlog = MailboxBacklog::new(halves);
+            match backlog.count {
+                0 => {
+                    mailbox.begin(backlog.halves);
+                    backlogs.push(None);
                 }
-                // Until then the mailbox accepts nothing.
-                false => for_workers.push(Some(halves)),
+                // The worker clears the halves when the results are safe, and does the rest if there is no room.
+                // Until then, the mailbox holds messages in memory.
+                _ => {
+                    pipeline.shared.replay(&mut backlog);
+                    backlogs.push(Some(backlog));
+                }
             }
         }
-        let worked_off = pipeline.replay_surplus(config, files);
-        worked_off.map_err(of_directory)?;
-        for (number, left) in for_workers.into_iter().enumerate() {
+        let surplus = pipeline.replay_surplus(config, files);
+        let mut surplus = surplus.map_err(of_directory)?;
+        for (number, backlog) in backlogs.into_iter().enumerate() {
             let worker = MailboxWorker {
                 lane: pipeline.lane().wait_when_busy().wait_when_full(),
                 shared: pipeline.shared.clone(),
-                backlog: left,
+                backlog,
+                surplus: std::mem::take(&mut surplus),
                 mailboxes: pipeline.mailboxes.clone(),
                 number,
                 max_batch: config.max_batch.max(1),
                 started: pipeline.started,
             };
-            let builder = std::thread::Builder::new().name(format!("devices-{number}"));
+            let builder = thread::Builder::new().name(format!("devices-{number}"));
             let handle = builder
                 .spawn(move || worker.run())
                 .map_err(PipelineStartError::Worker)?;
@@ -269,14 +336,16 @@ impl Pipeline {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Processes mailboxes of a previous process that had more of them.
+    /// Processes mailboxes of a previous process that had more of them, and returns those that can be removed when the
+    /// results are safe.
     fn replay_surplus(
         &self,
         config: &PipelineConfig,
         guarded: Option<(&Path, &MarkFile)>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<SurplusMailbox>> {
+        let mut processed = Vec::new();
         let Some((directory, guard)) = guarded else {
-            return Ok(());
+            return Ok(processed);
         };
         for number in self.mailboxes.len().. {
             let files = Mailbox::files(directory, number);
@@ -289,20 +358,18 @@ impl Pipeline {
                 }
             }
             let (_, halves) = Mailbox::open(guarded, number, config.mailbox_bytes)?;
-            if !self.shared.replay(&halves) {
+            let mut backlog = MailboxBacklog::new(halves);
+            if !self.shared.replay(&mut backlog) {
                 tracing::warn!(
                     mailbox = number,
-                    "telemetry store has no room for queued device messages; retrying at the next start"
+                    "there is no room for the results of queued device messages; retrying at the next start"
                 );
                 continue;
             }
-            self.wait_until_settled();
-            for mut half in halves {
-                half.clear(0);
-            }
-            files.iter().try_for_each(std::fs::remove_file)?;
+            let halves = backlog.halves;
+            processed.push(SurplusMailbox { halves, files });
         }
-        Ok(())
+        Ok(processed)
     }
 
     /// Creates the lane of a thread.
@@ -377,11 +444,19 @@ impl Pipeline {
         };
         match mailbox.push(message, handed_ns, is_full) {
             PushOutcome::Accepted => return SubmitOutcome::Accepted,
-            // Behind earlier messages of the device.
-            PushOutcome::TooLarge if mailbox.flush(is_full) => lane.process_one(message),
-            PushOutcome::TooLarge | PushOutcome::Full => {
+            PushOutcome::Overflowed => {
+                // What its rows will pass is not known yet.
+                lane.mark_unsettled(SettleScope::Published);
+                return SubmitOutcome::Accepted;
+            }
+            PushOutcome::Full => {
                 lane.discard(message);
                 return SubmitOutcome::StorageFull;
+            }
+            PushOutcome::Closed => {
+                // Behind earlier messages of the device.
+                mailbox.flush();
+                lane.process_one(message);
             }
         }
         match lane.take_storage_full() {
@@ -405,21 +480,22 @@ impl Pipeline {
             || self.shared.outputs.is_full()
     }
 
-    /// Calls `done`, from any thread, when the results of all messages processed so far are safe. Rows are
-    /// then as durable as the store's fsync policy demands; everything else is in the registry.
-    pub fn settle(&self, done: DurableCallback) {
-        self.shared.settle(done);
-    }
-
-    fn wait_until_settled(&self) {
-        self.shared.wait_until_settled();
-    }
-
-    /// Waits until all mailboxes are empty and their messages are processed.
-    pub fn flush(&self) {
-        for mailbox in &*self.mailboxes {
-            mailbox.flush(|| false);
+    /// Calls `done`, from any thread, when all messages accepted so far are in a mailbox file or their results of this
+    /// scope are safe. Rows are then as durable as the store's fsync policy demands, messages of rule chains are in the
+    /// broker's log, and everything else is in the registry. Drops `done` if that never happens, because the node
+    /// stops.
+    pub fn settle(&self, scope: SettleScope, done: DurableCallback) {
+        match scope {
+            SettleScope::Stored => self.shared.settle(scope, done),
+            SettleScope::Published => {
+                settle_overflow(self.mailboxes.clone(), 0, self.shared.clone(), done);
+            }
         }
+    }
+
+    /// Waits until the messages in all mailboxes are processed.
+    pub fn flush(&self) {
+        self.mailboxes.iter().for_each(Mailbox::flush);
     }
 
     /// Processes the content of the mailboxes and ends the workers. The submitting thread processes later
@@ -456,6 +532,23 @@ impl Pipeline {
     }
 }
 
+/// Calls `done` when the messages that the mailboxes from number `from` on hold in memory are in a file or processed,
+/// and the results of all processed messages are safe.
+fn settle_overflow(
+    mailboxes: Arc<[Mailbox]>,
+    from: usize,
+    shared: Arc<PipelineShared>,
+    done: DurableCallback,
+) {
+    let overflowing = mailboxes[from..].iter().position(Mailbox::has_overflow);
+    let Some(at) = overflowing.map(|at| from + at) else {
+        return shared.settle(SettleScope::Published, done);
+    };
+    let others = mailboxes.clone();
+    let then = move || settle_overflow(others, at + 1, shared, done);
+    mailboxes[at].settle_overflow(Box::new(then));
+}
+
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.stop();
@@ -466,8 +559,9 @@ impl Drop for Pipeline {
 struct MailboxWorker {
     lane: Lane,
     shared: Arc<PipelineShared>,
-    /// Messages of a previous process for which there was no room at the start.
-    backlog: Option<Vec<MailboxSegment>>,
+    /// Messages of a previous process that were replayed, as far as there was room.
+    backlog: Option<MailboxBacklog>,
+    surplus: Vec<SurplusMailbox>,
     mailboxes: Arc<[Mailbox]>,
     number: usize,
     max_batch: usize,
@@ -478,44 +572,63 @@ impl MailboxWorker {
     fn run(mut self) {
         let mailboxes = self.mailboxes.clone();
         let mailbox = &mailboxes[self.number];
-        if let Some(halves) = self.backlog.take() {
-            if !self.replay_when_possible(&halves) {
+        if let Some(mut backlog) = self.backlog.take() {
+            if !self.complete_replay(&mut backlog) {
                 return mailbox.end();
             }
-            mailbox.begin(halves);
+            mailbox.begin(backlog.halves);
         }
+        let surplus = std::mem::take(&mut self.surplus);
+        if !surplus.is_empty() && !self.shared.wait_until_settled(SettleScope::Published) {
+            return mailbox.end();
+        }
+        surplus.into_iter().for_each(SurplusMailbox::remove);
         let mut done = None;
-        while let Some(full) = mailbox.exchange(done.take()) {
-            self.drain(&full);
+        while let Some(work) = mailbox.exchange(done.take()) {
+            match &work {
+                MailboxWork::Half(half) => self.drain(half.messages()),
+                MailboxWork::Message(message, enqueued_ns) => {
+                    let (message, enqueued_ns) = (message.as_message(), *enqueued_ns);
+                    let waiting = QueuedMessage {
+                        message,
+                        enqueued_ns,
+                    };
+                    self.drain(std::iter::once(waiting));
+                }
+            }
             if self.lane.take_storage_full() {
                 // The content stays in its file for the next start.
                 return mailbox.end();
             }
             // The results must be durable elsewhere before the messages leave the mailbox.
-            if self.lane.take_unsettled() {
-                self.lane.wait_until_settled();
+            if let Some(scope) = self.lane.take_unsettled()
+                && !self.shared.wait_until_settled(scope)
+            {
+                return mailbox.end();
             }
-            done = Some(full);
+            done = Some(work);
         }
     }
 
-    /// Returns `false` if the pipeline stops before there is room.
-    fn replay_when_possible(&self, halves: &[MailboxSegment]) -> bool {
-        while self.lane.wait_for_space() {
-            if self.shared.replay(halves) {
-                self.lane.wait_until_settled();
-                return true;
+    /// Replays the rest of a backlog when there is room, and waits until all results are safe. Returns `false` if the
+    /// pipeline stops before that; the messages stay in their files then.
+    fn complete_replay(&self, backlog: &mut MailboxBacklog) -> bool {
+        while backlog.processed < backlog.count {
+            if !self.lane.wait_for_space() {
+                return false;
+            }
+            if !self.shared.replay(backlog) {
+                thread::sleep(RECHECK_INTERVAL);
             }
         }
-        false
+        self.shared.wait_until_settled(SettleScope::Published)
     }
 
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
-    fn drain(&mut self, full: &MailboxSegment) {
-        let mut waiting = full.messages();
+    fn drain<'m>(&mut self, mut waiting: impl Iterator<Item = QueuedMessage<'m>>) {
         let (mut messages, mut handed) = (Vec::new(), Vec::new());
         loop {
             messages.clear();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use broker::hooks::DurableCallback;
 use series::{DeviceNo, KeyId, Point};
 
-use super::pipeline::DeviceMessage;
+use super::message::DeviceMessage;
 use super::profile::{DeviceHandle, DeviceRef, ProductProfile};
 use crate::protocol::{ControlMessage, DeviceProtocol};
 
@@ -110,6 +110,15 @@ pub trait DeviceResolver: Send + Sync {
     fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>>;
 }
 
+/// What has to be waited for until the results of messages are safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SettleScope {
+    /// Everything except messages of rule chains.
+    Stored,
+    /// Also the messages that rule chains have published.
+    Published,
+}
+
 /// Consumers of the pipeline's output. Called on shards and workers: never waits.
 pub trait PipelineOutputs: Send + Sync {
     /// Whether [`PipelineOutputs::publish_row`] is to be called at all.
@@ -178,6 +187,7 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (device, profile, ts_ms, points);
     }
 
+    /// Publishes a message of a rule chain. Before the broker runs, the message waits.
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
         let _ = (topic, payload, qos, retain);
     }
@@ -187,15 +197,16 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (name, row);
     }
 
-    /// Whether the implementation holds something that does not yet survive the end of the process. Asked
-    /// after each batch of messages passed to it.
+    /// Whether the implementation holds something, other than messages of rule chains, that does not yet survive
+    /// the end of the process. Asked after each batch of messages passed to it.
     fn is_unsettled(&self) -> bool {
         false
     }
 
-    /// Calls `done`, from any thread, when everything passed so far, and everything derived from it, survives
-    /// the end of the process.
-    fn settle(&self, done: DurableCallback) {
+    /// Calls `done`, from any thread, when everything of this scope passed so far, and everything derived from
+    /// it, survives the end of the process. Drops `done` if that never happens, because the node stops.
+    fn settle(&self, scope: SettleScope, done: DurableCallback) {
+        let _ = scope;
         done();
     }
 

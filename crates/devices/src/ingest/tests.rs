@@ -1,5 +1,7 @@
 //! Tests of the pipeline with a store in memory.
 
+mod durability;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

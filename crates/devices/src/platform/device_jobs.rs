@@ -16,7 +16,7 @@ use super::Platform;
 use super::control_request::ControlRequest;
 use crate::authenticator::DeviceAdmission;
 use crate::command::EncodedDownlink;
-use crate::ingest::{DeviceMessage, DeviceRef, ProductNo};
+use crate::ingest::OwnedDeviceMessage;
 use crate::protocol::DeviceProtocol;
 use crate::topic_permissions::PROVISION_RESPONSE;
 
@@ -34,19 +34,10 @@ pub(super) struct ControlJob {
     pub(super) request: ControlRequest,
 }
 
-/// A message that names devices which were not in memory.
-pub(super) struct DeferredMessage {
-    no: DeviceNo,
-    product: ProductNo,
-    id: Box<str>,
-    topic: Box<str>,
-    payload: Box<[u8]>,
-    received_ms: i64,
-}
-
 pub(super) enum DeviceJob {
     Control(ControlJob),
-    Deferred(DeferredMessage),
+    /// A message that names devices which were not in memory.
+    Deferred(OwnedDeviceMessage),
     /// The device of a connecting client may have changed.
     RecheckAdmission(Box<DeviceAdmission>, Box<str>),
     /// A client requests registration.
@@ -63,37 +54,11 @@ impl DeviceJob {
     fn bytes(&self) -> usize {
         match self {
             Self::Control(sent) => sent.request.bytes(),
-            Self::Deferred(again) => again.payload.len() + again.topic.len(),
+            Self::Deferred(again) => again.bytes(),
             Self::RecheckAdmission(_, client_id) => client_id.len(),
             Self::Provision {
                 client_id, request, ..
             } => client_id.len() + request.len(),
-        }
-    }
-
-    pub(super) fn deferred(message: &DeviceMessage<'_>) -> Self {
-        Self::Deferred(DeferredMessage {
-            no: message.sender.no,
-            product: message.sender.product,
-            id: message.sender.id.into(),
-            topic: message.topic.into(),
-            payload: message.payload.into(),
-            received_ms: message.received_ms,
-        })
-    }
-}
-
-impl DeferredMessage {
-    pub(super) fn message(&self) -> DeviceMessage<'_> {
-        DeviceMessage {
-            sender: DeviceRef {
-                no: self.no,
-                product: self.product,
-                id: &self.id,
-            },
-            topic: &self.topic,
-            payload: &self.payload,
-            received_ms: self.received_ms,
         }
     }
 }
@@ -263,7 +228,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                 DeviceJob::Deferred(again) => {
                     // During start, the replay loads the devices itself.
                     if let Some(pipeline) = platform.inner.pipeline.get() {
-                        let message = again.message();
+                        let message = again.as_message();
                         platform.load_children(&message);
                         let lane = lane.get_or_insert_with(|| pipeline.retry_lane());
                         pipeline.process(lane, &message);

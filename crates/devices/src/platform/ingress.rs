@@ -33,6 +33,9 @@ pub enum IngressError {
     /// The node is overloaded.
     #[error("the node is overloaded")]
     Busy,
+    /// The node stops before the results are safe.
+    #[error("the node is stopping")]
+    Stopping,
 }
 
 impl Platform {
@@ -82,11 +85,13 @@ impl DeviceIngress {
             received_ms: now_ms as i64,
         };
         let admission = self.pipeline.submit(&mut self.lane, &message);
-        if self.lane.take_unsettled() {
-            let (done, is_done) = mpsc::channel::<()>();
-            self.pipeline.settle(Box::new(move || drop(done)));
-            // The channel closes when the sender is dropped.
-            let _ = is_done.recv();
+        if let Some(scope) = self.lane.take_unsettled() {
+            let (done, is_done) = mpsc::channel();
+            let done = move || _ = done.send(());
+            self.pipeline.settle(scope, Box::new(done));
+            if is_done.recv().is_err() {
+                return Err(IngressError::Stopping);
+            }
         }
         match admission {
             SubmitOutcome::Accepted => Ok(()),

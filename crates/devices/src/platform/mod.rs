@@ -27,8 +27,8 @@ use crate::device::Device;
 use crate::hooks::DeviceClients;
 use crate::id::{ProductId, id_for_name};
 use crate::ingest::{
-    DeviceHandle, DeviceMessage, DeviceRef, DeviceResolver, Pipeline, PipelineOutputs,
-    ProductProfile,
+    DeviceHandle, DeviceMessage, DeviceRef, DeviceResolver, OwnedDeviceMessage, Pipeline,
+    PipelineOutputs, ProductProfile, SettleScope,
 };
 use crate::live::LiveTelemetry;
 use crate::presence::DeviceStates;
@@ -344,7 +344,8 @@ impl PipelineOutputs for Platform {
     }
 
     fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
-        self.inner.jobs.push(DeviceJob::deferred(message));
+        let message = OwnedDeviceMessage::new(message);
+        self.inner.jobs.push(DeviceJob::Deferred(message));
         true
     }
 
@@ -380,10 +381,10 @@ impl PipelineOutputs for Platform {
         self.inner.parts.outputs.write_to_sink(name, row);
     }
 
-    fn settle(&self, done: DurableCallback) {
+    fn settle(&self, scope: SettleScope, done: DurableCallback) {
         // Device jobs may pass something to the outputs.
         let outside = Arc::clone(&self.inner.parts.outputs);
-        let then = Box::new(move || outside.settle(done));
+        let then = Box::new(move || outside.settle(scope, done));
         self.inner.jobs.settle(then);
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Platform;
 use crate::device::Device;
-use crate::ingest::{DeviceMessage, Lane, Pipeline};
+use crate::ingest::{DeviceMessage, Lane, Pipeline, SettleScope};
 use crate::now_ms;
 use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
 use crate::registry::RegistryError;
@@ -61,7 +61,7 @@ impl Reporter {
     /// [`Pipeline::settle`].
     pub fn settler(&self) -> impl Fn(DurableCallback) + Send + Sync + 'static {
         let pipeline = Arc::clone(&self.pipeline);
-        move |done| pipeline.settle(done)
+        move |done| pipeline.settle(SettleScope::Published, done)
     }
 
     /// On return, the row is in the store as far as it is valid. May wait for the disk. `values`: a JSON

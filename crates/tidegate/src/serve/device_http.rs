@@ -1,7 +1,7 @@
 //! Requests of devices over HTTP, authenticated by access token.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use api::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
@@ -117,6 +117,7 @@ impl DeviceHttpService {
             IngressError::ProtocolNotAllowed => DeviceHttpError::Malformed(error.to_string()),
             IngressError::Busy => DeviceHttpError::Busy,
             IngressError::StorageFull => DeviceHttpError::StorageFull,
+            IngressError::Stopping => DeviceHttpError::Unavailable(error.to_string()),
         })
     }
 
@@ -238,7 +239,10 @@ impl DeviceHttpBackend for DeviceHttpService {
             message: None,
         };
         self.commands.submit_answer(device.no, answer);
-        Ok(())
+        let (done, is_done) = mpsc::channel();
+        self.commands.settle(Box::new(move || _ = done.send(())));
+        let stored = is_done.recv();
+        stored.map_err(|_| DeviceHttpError::Unavailable("the node is stopping".to_owned()))
     }
 
     fn call_platform(&self, knock: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError> {

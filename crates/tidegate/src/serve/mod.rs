@@ -5,6 +5,7 @@ mod alarms;
 mod allocator;
 mod attribute_polls;
 mod ban_enforcement;
+mod chain_publisher;
 pub(crate) mod data_dir;
 mod device_events;
 mod device_http;

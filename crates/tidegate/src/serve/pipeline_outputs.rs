@@ -2,47 +2,35 @@
 //! [`NodePipelineOutputs`] and a line in the methods that concern it. All methods run on shards and
 //! workers and never block.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use broker::BrokerHandle;
 use broker::control::PublishRequest;
 use broker::hooks::DurableCallback;
 use devices::DeviceNo;
 use devices::command::{Commands, EncodedDownlink, Recipient};
-use devices::ingest::{DeviceRef, PipelineOutputs, ProductProfile};
+use devices::ingest::{DeviceRef, PipelineOutputs, ProductProfile, SettleScope};
 use devices::protocol::{ControlMessage, DeviceProtocol};
 use series::Point;
-use tokio::sync::mpsc;
 
 use super::alarms::AlarmService;
+use super::chain_publisher::ChainPublisher;
 use super::device_sinks::DeviceSinks;
 use super::node_devices::now_ms;
-
-/// Maximum number of messages of rule chains waiting to be published.
-const MAX_REPUBLISHED: usize = 16_384;
-/// Queue length from which publishers are paused.
-const SOFT_MAX_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
 
 pub(super) struct NodePipelineOutputs {
     sinks: DeviceSinks,
     commands: Commands,
-    sender: mpsc::Sender<PublishRequest>,
-    /// Present until the broker runs.
-    receiver: Mutex<Option<mpsc::Receiver<PublishRequest>>>,
-    dropped: AtomicU64,
+    chains: Arc<ChainPublisher>,
     alarms: AlarmService,
 }
 
 impl NodePipelineOutputs {
     pub(super) fn new(alarming: AlarmService, sinks: DeviceSinks, commands: Commands) -> Self {
-        let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
         Self {
             commands,
             sinks,
-            sender: republished,
-            receiver: Mutex::new(Some(waiting)),
-            dropped: AtomicU64::new(0),
+            chains: Arc::new(ChainPublisher::new()),
             alarms: alarming,
         }
     }
@@ -70,17 +58,7 @@ impl NodePipelineOutputs {
 
     /// Starts publishing. Must be called within the runtime.
     pub(super) fn start(&self, handle: BrokerHandle) {
-        let mut waiting = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut waiting) = waiting.take() else {
-            return;
-        };
-        tokio::spawn(async move {
-            while let Some(publication) = waiting.recv().await {
-                if let Err(refusal) = handle.publish(publication).await {
-                    tracing::warn!(%refusal, "publishing a message of a rule chain failed; discarded");
-                }
-            }
-        });
+        self.chains.start(handle);
     }
 }
 
@@ -190,23 +168,13 @@ impl PipelineOutputs for NodePipelineOutputs {
     }
 
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
-        let publication = PublishRequest {
+        self.chains.publish(PublishRequest {
             topic: topic.to_owned(),
             payload: payload.to_vec().into(),
             qos,
             retain,
             ..PublishRequest::default()
-        };
-        if self.sender.try_send(publication).is_err() {
-            let lost = self.dropped.fetch_add(1, Relaxed) + 1;
-            // Logged once per power of two.
-            if lost.is_power_of_two() {
-                tracing::warn!(
-                    lost,
-                    "publish queue of rule chains is full; messages are discarded"
-                );
-            }
-        }
+        });
     }
 
     fn write_to_sink(&self, name: &str, row: rules::Value<'_>) {
@@ -217,15 +185,19 @@ impl PipelineOutputs for NodePipelineOutputs {
         self.alarms.alarms.is_unsettled() || self.sinks.is_unsettled()
     }
 
-    fn settle(&self, done: DurableCallback) {
-        // Messages of chains are not waited for: their own acknowledgement may depend on the turn that
-        // waits here.
+    fn settle(&self, scope: SettleScope, done: DurableCallback) {
         let sinks = self.sinks.settle_later();
-        self.alarms.alarms.settle(Box::new(move || sinks(done)));
+        let (chains, commands) = (Arc::clone(&self.chains), self.commands.clone());
+        let replied = Box::new(move || match scope {
+            SettleScope::Stored => done(),
+            SettleScope::Published => chains.settle(done),
+        });
+        let written = Box::new(move || commands.settle(replied));
+        self.alarms.alarms.settle(Box::new(move || sinks(written)));
     }
 
     fn is_full(&self) -> bool {
-        self.sender.capacity() < MAX_REPUBLISHED - SOFT_MAX_REPUBLISHED
+        self.chains.is_full()
             || self.alarms.alarms.is_full()
             || self.alarms.events.is_full()
             || self.sinks.is_full()

@@ -1,20 +1,23 @@
-//! Telemetry, attributes and alarms of devices: whatever a device has an acknowledgement for is there at the end, whenever the node
-//! was killed.
+//! Telemetry, attributes and alarms of devices, and what is derived from their messages: whatever a device has an
+//! acknowledgement for is there at the end, whenever the node was killed.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use crate::derived::{self, Derived};
 use crate::line::{ClientLine, ConnectionLost};
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
 /// One product for each way in which messages are worked off.
-const MODES: [&str; 2] = ["sync", "actor"];
+pub(crate) const MODES: [&str; 2] = ["sync", "actor"];
 const PAUSE: Duration = Duration::from_millis(2);
+const MOST_OF_A_ROUND: Duration = Duration::from_secs(3);
 
 /// What a device has sent, and what of it was acknowledged. The alarm is raised by every other number and cleared by the next.
 #[derive(Default)]
@@ -36,26 +39,40 @@ fn what_devices_were_told_is_stored_survives_kills() {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first_ms = since_epoch.unwrap().as_millis() as u64 - 3_600_000;
     let mut reported: [Reported; MODES.len()] = Default::default();
+    let mut derived: [Derived; MODES.len()] = Default::default();
     for round in 0..kills {
-        let mut node = Node::spawn(dir, &["--shards", "2"], "");
+        let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
         node.wait_until_it_listens().unwrap();
         if round == 0 {
             MODES.iter().for_each(|mode| register(&node, mode));
+            derived::register(&node);
         }
         let is_over = AtomicBool::new(false);
+        let (acknowledged, is_acknowledged) = mpsc::channel();
         dir = std::thread::scope(|scope| {
-            for (mode, reported) in MODES.iter().zip(&mut reported) {
-                let (address, is_over) = (node.address("mqtt").to_owned(), &is_over);
-                // It ends with the node.
+            let modes = MODES.iter().zip(&mut reported).zip(&mut derived);
+            for ((mode, reported), derived) in modes {
+                let (mqtt, http) = (node.address("mqtt"), node.address("http"));
+                let (mqtt, http) = (mqtt.to_owned(), http.to_owned());
+                let (address, is_over) = (mqtt.clone(), &is_over);
+                // They end with the node.
                 scope.spawn(move || drop(report(&address, mode, first_ms, is_over, reported)));
+                let told = acknowledged.clone();
+                scope.spawn(move || drop(derived::speak(&mqtt, mode, is_over, derived, &told)));
+                scope.spawn(move || derived::command(&http, mode, is_over));
             }
-            std::thread::sleep(Duration::from_millis(50 + random.below(250) as u64));
+            let at_random = Duration::from_millis(50 + random.below(250) as u64);
+            match round % 2 {
+                0 => std::thread::sleep(at_random),
+                // As soon as replies are acknowledged, or never.
+                _ => drop(is_acknowledged.recv_timeout(MOST_OF_A_ROUND)),
+            }
             let dir = node.kill();
             is_over.store(true, Relaxed);
             dir
         });
     }
-    let mut node = Node::spawn(dir, &["--shards", "2"], "");
+    let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
     node.wait_until_it_listens().unwrap();
     for (mode, reported) in MODES.iter().zip(&reported) {
         assert!(
@@ -64,6 +81,7 @@ fn what_devices_were_told_is_stored_survives_kills() {
         );
         check(&node, mode, first_ms, reported, seed);
     }
+    derived::check(&node, &derived, seed);
     let counts = reported.map(|reported| reported.acknowledged);
     println!("{counts:?} messages acknowledged through {kills} kills, seed {seed}");
 }
@@ -145,22 +163,34 @@ fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64)
             None => break,
         }
     }
-    // Every odd number has raised one, once.
+    // Every odd number has raised one. A mailbox that was processed and not yet cleared is processed again.
     let raised = |number: u64| number.div_ceil(2);
     assert!(
-        alarms >= raised(reported.acknowledged) && alarms <= raised(reported.number),
+        alarms >= raised(reported.acknowledged)
+            && (alarms <= raised(reported.number) || mode == "actor"),
         "{told}: {alarms} alarms"
     );
 }
 
-fn get(node: &Node, path: &str) -> Value {
+pub(crate) fn get(node: &Node, path: &str) -> Value {
     let (status, answer) = ask(node, "GET", path, &Value::Null);
     assert_eq!(status, 200, "{path}: {answer}");
     answer
 }
 
-fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let mut stream = TcpStream::connect(node.address("http")).unwrap();
+pub(crate) fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let answer = try_ask(node.address("http"), method, path, body);
+    answer.unwrap_or_else(|| panic!("{method} {path}: no answer"))
+}
+
+/// `None`: the node was killed.
+pub(crate) fn try_ask(
+    address: &str,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Option<(u16, Value)> {
+    let mut stream = TcpStream::connect(address).ok()?;
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
@@ -171,10 +201,10 @@ fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
-    .unwrap();
+    .ok()?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).unwrap_or(Value::Null)))
 }

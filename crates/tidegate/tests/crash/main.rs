@@ -11,6 +11,7 @@
 #[path = "../wire/support/mod.rs"]
 mod support;
 
+mod derived;
 mod devices;
 mod line;
 mod publisher;

@@ -1,5 +1,6 @@
 //! The commands thread: processes queued jobs, then due times.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -35,9 +36,21 @@ impl CommandsInner {
     /// Processes everything that is due now and returns the time until the next due work.
     pub(in super::super) fn process_jobs(self: &Arc<Self>) -> Duration {
         while let Some(work) = self.queue.pop() {
-            if let Err(error) = self.run_job(work) {
-                self.write_errors.fetch_add(1, Relaxed);
-                tracing::error!(%error, "reading or writing a command failed");
+            let is_answer = matches!(work, CommandJob::Answered(..));
+            match catch_unwind(AssertUnwindSafe(|| self.run_job(work))) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    self.write_errors.fetch_add(1, Relaxed);
+                    tracing::error!(%error, "reading or writing a command failed");
+                }
+                Err(_) => {
+                    tracing::error!(
+                        "processing a command panicked; the change is skipped; this is a bug"
+                    );
+                }
+            }
+            if is_answer {
+                self.replies.complete();
             }
         }
         let now_ms = self.now_ms();
