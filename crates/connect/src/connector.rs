@@ -3,9 +3,7 @@
 //! To add a kind, write `kinds/NAME.rs` with a `pub(super) const KIND: ConnectorKind` and add a line to the table in `kinds/mod.rs`.
 
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +13,7 @@ use serde_json::{Map, Value};
 use crate::batch::SinkBatch;
 use crate::push::{PushError, PushRequest, RequestHead};
 use crate::settings::SettingsError;
-
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use crate::source_port::{BoxFuture, SourceMessage, SourcePort};
 
 pub type OpenConnectorResult = Result<Arc<dyn Connector>, SettingsError>;
 
@@ -214,26 +211,4 @@ pub trait SourceReader: Send + Sync + 'static {
         let _ = head;
         Err(PushError::Unknown)
     }
-}
-
-/// Destination of received messages: rules with `FROM "$bridges/TYPE:NAME"`.
-pub trait SourcePort: Send + Sync {
-    /// Resolves once the message is processed; only then is it acknowledged to its system.
-    fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()>;
-}
-
-/// A message received by a source.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SourceMessage {
-    pub topic: String,
-    pub payload: Vec<u8>,
-    pub qos: u8,
-    pub retain: bool,
-    pub key: Option<Vec<u8>>,
-    /// Headers or user properties.
-    pub properties: Vec<(String, String)>,
-    /// Further fields by name, such as `partition` and `offset`.
-    pub fields: Map<String, Value>,
-    /// Topic under which the message is also published on this node.
-    pub local_topic: Option<String>,
 }

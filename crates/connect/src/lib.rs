@@ -28,6 +28,7 @@ pub mod secret;
 mod service;
 pub mod settings;
 mod sink_machine;
+mod source_port;
 pub mod template;
 pub mod tls;
 

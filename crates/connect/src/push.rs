@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::connector::{BoxFuture, SourcePort};
+use crate::source_port::{BoxFuture, SourcePort};
 
 /// The headers of a request: names in lower case, text values.
 #[derive(Debug, Clone, Default)]

@@ -2,15 +2,17 @@
 
 mod parquet_writer;
 mod record;
+mod schema;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::row::{SinkRow, SinkValue};
+use crate::row::SinkRow;
 use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 pub use parquet_writer::ParquetWriter;
 pub(crate) use record::MAX_RECORD_BYTES;
+pub use schema::{ColumnSchema, ColumnType};
 
 const MAX_COLUMNS: usize = 1000;
 const MAX_NAME_BYTES: usize = 200;
@@ -27,24 +29,6 @@ pub(crate) struct ColumnSetting {
     /// is null.
     #[serde(rename = "type")]
     pub(crate) of: Option<ColumnType>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ColumnType {
-    #[default]
-    Text,
-    Bool,
-    /// 64-bit integer.
-    Int,
-    /// 64-bit float.
-    Float,
-    /// Milliseconds since 1970.
-    TimestampMs,
-    /// JSON text.
-    Json,
-    /// Any bytes.
-    Bytes,
 }
 
 /// Row groups of a Parquet file.
@@ -103,22 +87,6 @@ pub(crate) struct ColumnMapping {
     values: Vec<Template>,
 }
 
-/// Names and types of columns without their templates, which suffices to read records.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ColumnSchema(Vec<(String, ColumnType)>);
-
-impl ColumnSchema {
-    /// Creates it from unique names and their types.
-    pub fn new(columns: &[(&str, ColumnType)]) -> Self {
-        let columns = columns.iter();
-        Self(
-            columns
-                .map(|(name, of)| ((*name).to_owned(), *of))
-                .collect(),
-        )
-    }
-}
-
 impl ColumnMapping {
     /// Creates it from the setting `columns`.
     pub(crate) fn new(settings: &[ColumnSetting]) -> Result<Self, SettingsError> {
@@ -167,18 +135,5 @@ impl ColumnMapping {
             return Err(format!("the row is larger than {mib} MiB"));
         }
         Ok(())
-    }
-}
-
-/// Name of a value's type for error texts.
-fn type_name(value: SinkValue<'_>) -> &'static str {
-    match value {
-        SinkValue::Null => "null",
-        SinkValue::Bool(_) => "a bool",
-        SinkValue::Int(_) => "an integer",
-        SinkValue::Float(_) => "a number",
-        SinkValue::Text(_) => "a text",
-        SinkValue::Bytes(_) => "bytes",
-        SinkValue::Json(_) | SinkValue::Array(_) | SinkValue::Map(_) => "JSON",
     }
 }

@@ -13,7 +13,8 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type as Schema;
 
 use super::record::{ColumnValue, put_value, read_record};
-use super::{ColumnSchema, ColumnType, ParquetCompression, ParquetLayout};
+use super::schema::{ColumnSchema, ColumnType};
+use super::{ParquetCompression, ParquetLayout};
 use crate::row::SinkValue;
 
 /// A Parquet file being written. It is valid only after [`ParquetWriter::finish`].

@@ -1,7 +1,7 @@
 //! Records: rows whose values have the types of their columns, encoded as bytes. Each column is 0 for null, or 1 and the value. A
 //! number or a time is 8 bytes little-endian, a bool one byte, anything else a length of 4 bytes and the bytes.
 
-use super::{ColumnSchema, ColumnType, type_name};
+use super::schema::{ColumnSchema, ColumnType};
 use crate::row::SinkValue;
 
 pub(crate) const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -89,6 +89,19 @@ fn number(value: SinkValue<'_>) -> Option<f64> {
         SinkValue::Float(value) => Some(value),
         SinkValue::Text(text) => text.trim().parse().ok(),
         _ => None,
+    }
+}
+
+/// Name of a value's type for error texts.
+fn type_name(value: SinkValue<'_>) -> &'static str {
+    match value {
+        SinkValue::Null => "null",
+        SinkValue::Bool(_) => "a bool",
+        SinkValue::Int(_) => "an integer",
+        SinkValue::Float(_) => "a number",
+        SinkValue::Text(_) => "a text",
+        SinkValue::Bytes(_) => "bytes",
+        SinkValue::Json(_) | SinkValue::Array(_) | SinkValue::Map(_) => "JSON",
     }
 }
 

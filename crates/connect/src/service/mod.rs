@@ -1,5 +1,6 @@
 //! All connectors, sinks and sources of a node: shards push rows into sinks, the control plane changes settings.
 
+mod inspection;
 mod sink;
 mod source;
 mod status;

@@ -22,8 +22,9 @@ use crate::sink_machine::memory_queue::{MemoryQueue, PushOutcome};
 use crate::sink_machine::metrics::SinkCounters;
 use crate::sink_machine::now_ms;
 use crate::sink_machine::queue_feed::DiskQueueView;
-use crate::sink_machine::runner::{SinkRunPlan, StopSignal, run_sink};
+use crate::sink_machine::runner::{SinkRunPlan, run_sink};
 use crate::sink_machine::sink_files::SinkFiles;
+use crate::sink_machine::stop_signal::StopSignal;
 use crate::template::Template;
 
 /// Time-out for checking a sink's statement.

@@ -14,7 +14,7 @@ use super::circuit_breaker::{CircuitBreaker, backoff};
 use super::dead_letters::{DeadLetter, DeadLetterObserver, DeadLetters};
 use super::metrics::SinkCounters;
 use super::now_ms;
-use super::runner::StopSignal;
+use super::stop_signal::StopSignal;
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};
 use crate::settings::RetrySettings;

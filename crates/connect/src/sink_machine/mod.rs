@@ -16,6 +16,7 @@ pub(crate) mod metrics;
 pub(crate) mod queue_feed;
 pub(crate) mod runner;
 pub(crate) mod sink_files;
+pub(crate) mod stop_signal;
 #[cfg(test)]
 mod tests;
 

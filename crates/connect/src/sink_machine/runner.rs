@@ -14,6 +14,7 @@ use super::delivery::BatchDelivery;
 use super::memory_queue::MemoryQueue;
 use super::queue_feed::{DiskQueueView, QueueFeed};
 use super::sink_files::SinkFiles;
+use super::stop_signal::StopSignal;
 use crate::batch::SinkBatch;
 use crate::settings::DiskQueueSettings;
 
@@ -21,16 +22,6 @@ use crate::settings::DiskQueueSettings;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time for batches in flight when the machine gives up; after it they are abandoned and may be sent twice.
 const COMPLETION_GRACE: Duration = Duration::from_secs(2);
-
-/// Commands to the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopSignal {
-    Run,
-    /// Write what is queued, then end. Rows in files stay there.
-    Drain,
-    /// End: no further attempts; remaining rows are returned.
-    GiveUp,
-}
 
 pub(crate) struct SinkRunPlan {
     pub(crate) queue: Arc<MemoryQueue>,

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{EmailConnector, error_text};
+use super::connector::{EmailConnector, error_text};
 use crate::batch::{RowId, SinkBatch};
 use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};
 use crate::row::SinkRow;

@@ -1,19 +1,19 @@
 //! Connector kind `file`: JSON lines, CSV or Parquet files, rotated by size and time.
 
 mod csv;
+mod directory;
 mod file_names;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod rotating_file;
+mod settings;
 #[cfg(feature = "parquet")]
 mod spool;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::batch::SinkBatch;
@@ -25,7 +25,9 @@ use crate::row::SinkRow;
 use crate::settings::{SettingsError, check_range, parse_settings};
 use crate::template::Template;
 use csv::CsvColumns;
+use directory::{is_link, probe_directory};
 use rotating_file::{RotatingFile, RotationLimits};
+use settings::{FileFormat, FileSettings, FileSinkSettings, RotationSettings};
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "file",
@@ -42,86 +44,6 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 
 /// Relative directories are below this one in the node's data directory.
 const FILES_DIRECTORY: &str = "files";
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct FileSettings {
-    /// Directory below `files` in the node's data directory; created if needed.
-    #[serde(default)]
-    directory: PathBuf,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct FileSinkSettings {
-    /// Name of the current file, as `telemetry.jsonl`. Names of rotated files contain the time.
-    file: String,
-    #[serde(default)]
-    format: FileFormat,
-    /// Template of each line with format `lines`. Default: the whole row as JSON.
-    line: Option<String>,
-    /// Columns of a CSV or Parquet file, in order: name and value, as `{"name": "t", "value": "${payload.t}"}`; in
-    /// Parquet also a type.
-    #[serde(default)]
-    columns: Vec<Column>,
-    /// Row groups of a Parquet file.
-    #[cfg(feature = "parquet")]
-    parquet: Option<crate::columns::ParquetLayout>,
-    #[serde(default)]
-    rotate: RotationSettings,
-    /// Syncs the file to disk after each batch.
-    #[serde(default)]
-    sync: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum FileFormat {
-    /// A line for each row.
-    #[default]
-    Lines,
-    /// Comma-separated values with a header line at the beginning of each file.
-    Csv,
-    /// Typed columns. A file appears when it is complete, that is when the next one is begun; until then its rows are in
-    /// `FILE.rows`.
-    #[cfg(feature = "parquet")]
-    Parquet,
-}
-
-#[cfg(feature = "parquet")]
-use crate::columns::ColumnSetting as Column;
-
-#[cfg(not(feature = "parquet"))]
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Column {
-    name: String,
-    value: String,
-}
-
-/// When a new file is begun.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-struct RotationSettings {
-    #[schemars(range(min = 1024))]
-    max_bytes: u64,
-    /// Maximum age in seconds. Default: unlimited.
-    #[schemars(range(min = 1))]
-    max_age_s: Option<u64>,
-    /// Number of rotated files to keep; older ones are deleted.
-    #[schemars(range(min = 1, max = 100_000))]
-    max_files: usize,
-}
-
-impl Default for RotationSettings {
-    fn default() -> Self {
-        Self {
-            max_bytes: 256 << 20,
-            max_age_s: None,
-            max_files: 16,
-        }
-    }
-}
 
 struct FileConnector {
     /// `files` in the node's data directory.
@@ -173,11 +95,6 @@ impl FileConnector {
         }
         Ok(())
     }
-}
-
-/// Whether a symbolic link of this name exists.
-fn is_link(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
 impl Connector for FileConnector {
@@ -281,22 +198,6 @@ impl Connector for FileConnector {
     }
 }
 
-/// Creates the directory of a sink, whose files other programs may read.
-fn make_directory(directory: &Path) -> std::io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(directory)?;
-    disk::apply_original_umask(directory)
-}
-
-fn probe_directory(directory: &Path) -> std::io::Result<()> {
-    make_directory(directory)?;
-    let path = directory.join(".test");
-    std::fs::write(&path, b"")?;
-    std::fs::remove_file(&path)
-}
-
 enum LineEncoder {
     Template(Template),
     Csv(CsvColumns),
@@ -355,6 +256,8 @@ impl SinkWriter for FileWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::FileSinkSettings;
 use super::rotating_file::RotationLimits;
+use super::settings::FileSinkSettings;
 use super::spool::{self, Spool, SpoolFiles};
 use crate::batch::SinkBatch;
 use crate::columns::ColumnMapping;

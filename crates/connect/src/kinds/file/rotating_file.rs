@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use super::directory::make_directory;
 use super::file_names::FileNames;
 
 pub(super) struct RotationLimits {
@@ -85,7 +86,7 @@ impl RotatingFile {
     }
 
     fn open(&self) -> io::Result<OpenFile> {
-        super::make_directory(self.names.directory())?;
+        make_directory(self.names.directory())?;
         let path = self.path();
         let mut file = File::options().create(true).append(true).open(&path)?;
         let about = file.metadata()?;

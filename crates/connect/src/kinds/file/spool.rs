@@ -13,6 +13,7 @@ use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::directory::make_directory;
 use super::file_names::{FileNames, with_suffix};
 use super::rotating_file::RotationLimits;
 use crate::columns::{ColumnSchema, MAX_RECORD_BYTES, ParquetLayout, ParquetWriter};
@@ -137,7 +138,7 @@ impl Spool {
     /// Opens the existing spool if it has these columns, otherwise a new one; returns whether there are full spools.
     fn open(&mut self) -> io::Result<bool> {
         let names = self.spools.names.clone();
-        super::make_directory(names.directory())?;
+        make_directory(names.directory())?;
         let path = names.current_path(ROWS);
         let kept = match SpoolReader::open(&path) {
             Ok(mut frames) if frames.schema == self.schema => {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::base_url::{BaseUrl, check_header, check_path};
 use super::body::{BodyEncoder, BodyFormat, RequestBody};
-use super::{HttpConnector, parse_header};
+use super::connector::{HttpConnector, parse_header};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::SinkRow;

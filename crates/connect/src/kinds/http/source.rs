@@ -11,7 +11,7 @@ use serde_json::Map;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::parse_header;
+use super::connector::parse_header;
 use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
 use crate::push::{PushError, PushRequest, RequestHead};
 use crate::row::{SinkRow, SinkRowWriter};

@@ -10,13 +10,15 @@ use mqtt::{
     Ack, ConnAck, Connect, Direction, Packet, Properties, PropertiesBuf, Property, QoS, ReasonCode,
     SubscribeBuf, SubscriptionOptions, Version, split_frame,
 };
+use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::MqttConnector;
+use super::message::source_message;
 use crate::connector::{ConnectorError, SourceMessage};
 use crate::net::{self, OutboundStream};
+use crate::secret::Secret;
 
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_S: u16 = 30;
@@ -26,6 +28,22 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const MAX_PACKET_BYTES: u32 = 268_435_460;
 /// Receive maximum towards us, and in-flight limit towards a broker that does not state its own.
 const IN_FLIGHT: u16 = 1000;
+
+/// A broker, and the credentials for it.
+pub(super) struct MqttServer {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) version: Version,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<Secret>,
+    pub(super) tls: Option<Arc<ClientConfig>>,
+}
+
+impl MqttServer {
+    fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
 
 /// Options of the session.
 pub(super) struct SessionOptions<'a> {
@@ -105,7 +123,7 @@ impl ConnectionState {
 impl MqttConnection {
     /// Connects and logs in.
     pub(super) async fn open(
-        remote: &MqttConnector,
+        remote: &MqttServer,
         wish: &SessionOptions<'_>,
     ) -> Result<Self, ConnectorError> {
         let opening = tokio::time::timeout(GREETING_TIMEOUT, Self::handshake(remote, wish));
@@ -115,7 +133,7 @@ impl MqttConnection {
                 let s = GREETING_TIMEOUT.as_secs();
                 let what = format!(
                     "{} did not accept the login within {s} seconds",
-                    remote.server()
+                    remote.address()
                 );
                 Err(ConnectorError::transient(what))
             }
@@ -123,7 +141,7 @@ impl MqttConnection {
     }
 
     async fn handshake(
-        remote: &MqttConnector,
+        remote: &MqttServer,
         wish: &SessionOptions<'_>,
     ) -> Result<Self, ConnectorError> {
         let tcp = net::connect(&remote.host, remote.port).await?;
@@ -160,7 +178,7 @@ impl MqttConnection {
         let welcome = loop {
             let read = stream.read_buf(&mut buffer).await;
             if read.map_err(ConnectorError::transient)? == 0 {
-                let what = format!("{} closed the connection at once", remote.server());
+                let what = format!("{} closed the connection at once", remote.address());
                 return Err(ConnectorError::transient(what));
             }
             if let Some(welcome) = read_connack(&mut buffer, version)? {
@@ -526,7 +544,7 @@ impl PacketReader {
             }
             Packet::Publish(publish) => {
                 let id = (publish.qos != QoS::AtMostOnce).then_some(publish.packet_id);
-                received = Some((super::source::source_message(&publish), id));
+                received = Some((source_message(&publish), id));
             }
             Packet::Disconnect(bye) => {
                 return Err(format!("the broker ended the connection: {}", bye.reason));

@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::connection::MqttConnection;
-use super::{BRIDGE_PROPERTY, MqttConnector};
+use super::connector::MqttConnector;
+use super::message::BRIDGE_PROPERTY;
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::SinkRow;
@@ -72,7 +73,7 @@ impl MqttSinkWriter {
                 .map_err(|error| SettingsError::new("topic", error.to_string()))?;
         }
         let properties = &settings.user_properties;
-        if !properties.is_empty() && remote.version != Version::V5 {
+        if !properties.is_empty() && remote.server.version != Version::V5 {
             let detail = "user properties require version 5";
             return Err(SettingsError::new("user_properties", detail));
         }
@@ -117,7 +118,7 @@ impl MqttSinkWriter {
             None => row.write_json(&mut payload),
         }
         let mut properties = PropertiesBuf::new();
-        if self.remote.version == Version::V5 {
+        if self.remote.server.version == Version::V5 {
             for (name, template) in &self.user_properties {
                 // MQTT strings cannot contain NUL.
                 let value = template.render_string(row).replace('\0', "");
@@ -150,7 +151,7 @@ impl MqttSinkWriter {
             properties: message.properties.as_properties(),
             payload: &message.payload,
         });
-        publish.encode(self.remote.version, out);
+        publish.encode(self.remote.server.version, out);
     }
 
     async fn publish(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mqtt::{Publish, QoS, SubscriptionOptions, TopicLimits, validate_topic_filter};
+use mqtt::{QoS, SubscriptionOptions, TopicLimits, validate_topic_filter};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Map;
 
 use super::connection::{MqttConnection, SessionOptions};
-use super::{BRIDGE_PROPERTY, MqttConnector};
+use super::connector::MqttConnector;
+use super::message::BRIDGE_PROPERTY;
 use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
 use crate::row::{SinkRow, SinkRowWriter};
 use crate::settings::{SettingsError, check_range};
@@ -106,7 +106,7 @@ impl MqttSource {
             client_id: &self.client_id,
             expiry_s: self.expiry_s,
         };
-        let link = MqttConnection::open(&self.remote, &wish).await?;
+        let link = MqttConnection::open(&self.remote.server, &wish).await?;
         let Some(mut incoming) = link.take_incoming() else {
             return Ok(());
         };
@@ -147,32 +147,6 @@ impl MqttSource {
                 .ok();
         }
         message
-    }
-}
-
-/// Converts a PUBLISH to a source message.
-pub(super) fn source_message(publish: &Publish<'_>) -> SourceMessage {
-    let mut fields = Map::new();
-    let texts = [
-        ("content_type", publish.properties.content_type()),
-        ("response_topic", publish.properties.response_topic()),
-    ];
-    for (name, text) in texts {
-        if let Some(text) = text {
-            fields.insert(name.to_owned(), text.into());
-        }
-    }
-    let properties = publish.properties.user_properties();
-    SourceMessage {
-        topic: publish.topic.to_owned(),
-        payload: publish.payload.to_vec(),
-        qos: publish.qos as u8,
-        retain: publish.retain,
-        properties: properties
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect(),
-        fields,
-        ..SourceMessage::default()
     }
 }
 

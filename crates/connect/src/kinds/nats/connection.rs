@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::NatsCredentials;
+use super::credentials::NatsCredentials;
 use super::protocol::{self, NatsMessage, ServerOp};
 use crate::connector::ConnectorError;
 use crate::net::{self, OutboundStream};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::NatsConnector;
 use super::connection::NatsConnection;
+use super::connector::NatsConnector;
 use super::protocol::{self, NatsMessage};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};

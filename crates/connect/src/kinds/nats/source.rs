@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::NatsConnector;
 use super::connection::NatsConnection;
+use super::connector::NatsConnector;
 use super::protocol::{self, NatsMessage};
 use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
 use crate::settings::{SettingsError, check_range};

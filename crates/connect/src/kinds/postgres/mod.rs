@@ -1,6 +1,7 @@
 //! Connector kind `postgres`: PostgreSQL and derivatives such as TimescaleDB. An insert of a batch has one array per parameter,
 //! independent of the number of rows.
 
+mod errors;
 mod parameters;
 mod pool;
 
@@ -26,9 +27,10 @@ use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
 use crate::template::{SqlDialect, SqlStatement};
 use crate::tls::TlsSettings;
+use errors::failure;
 use outbound::postgres::PostgresServer;
 use parameters::{ArrayBuilder, TextParameter};
-use pool::{ConnectionPool, PooledConnection};
+use pool::{ConnectionPool, PooledConnection, PreparedStatements};
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "postgres",
@@ -146,14 +148,6 @@ struct PostgresWriter {
     sql: SqlStatement,
     /// Key of this writer's statements among those a connection has prepared.
     key: u64,
-}
-
-/// The statements a connection has prepared for a sink.
-#[derive(Clone)]
-struct PreparedStatements {
-    single: Statement,
-    /// Variant with array parameters; `None` if the statement does not allow it.
-    arrays: Option<Statement>,
 }
 
 impl PostgresWriter {
@@ -290,22 +284,6 @@ fn type_name(kind: &Type) -> Option<String> {
     }
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     Some(format!("{}.{}", quoted(kind.schema()), quoted(kind.name())))
-}
-
-fn failure(error: tokio_postgres::Error) -> ConnectorError {
-    let Some(database) = error.as_db_error() else {
-        return ConnectorError::transient(outbound::postgres::error_message(&error));
-    };
-    let code = database.code().code();
-    let message = format!("{} ({code})", database.message());
-    // 22: data; 23: constraints; 44: check option of a view; 54: limits, such as row size; P0: raised by a trigger.
-    let class = code.get(..2);
-    match class {
-        Some("22" | "23" | "44" | "54" | "P0") => ConnectorError::bad_rows(message),
-        // The statement, or a table, column or function that is missing; privileges may be granted.
-        Some("42") if code != "42501" => ConnectorError::permanent(message),
-        _ => ConnectorError::transient(message),
-    }
 }
 
 /// Binds row values as parameters of one statement.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use outbound::postgres::PostgresServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
-use super::PreparedStatements;
+use super::errors::failure;
 use crate::connector::ConnectorError;
 
 /// Maximum number of sinks with prepared statements on a connection; beyond it they are discarded.
@@ -29,6 +29,14 @@ pub(super) struct PooledConnection {
     pub(super) prepared: HashMap<u64, PreparedStatements>,
     driver: DriverTask,
     _place: OwnedSemaphorePermit,
+}
+
+/// The statements a connection has prepared for a sink.
+#[derive(Clone)]
+pub(super) struct PreparedStatements {
+    pub(super) single: Statement,
+    /// Variant with array parameters; `None` if the statement does not allow it.
+    pub(super) arrays: Option<Statement>,
 }
 
 type IdleConnection = (Client, HashMap<u64, PreparedStatements>, DriverTask);
@@ -107,7 +115,7 @@ impl ConnectionPool {
     async fn connect(&self) -> Result<(Client, DriverTask), ConnectorError> {
         match self.server.connect().await {
             Ok((client, moving)) => Ok((client, DriverTask(moving))),
-            Err(outbound::postgres::PostgresError::Postgres(error)) => Err(super::failure(error)),
+            Err(outbound::postgres::PostgresError::Postgres(error)) => Err(failure(error)),
             Err(error) => Err(ConnectorError::transient(error)),
         }
     }

@@ -9,12 +9,14 @@ use outbound::redis::{RedisOptions, RedisServer};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisError, TlsCertificates, Value as Answer};
 
-use super::ServerAddress;
 use crate::settings::SettingsError;
 use crate::tls::TlsSettings;
 
 /// Maximum number of connections; the largest clusters have a thousand servers.
 const MAX_CONNECTIONS: usize = 2000;
+
+/// Host and port.
+pub(super) type ServerAddress = (String, u16);
 
 /// The connections shared by all sinks.
 pub(super) struct SharedConnections {

@@ -4,7 +4,7 @@ use redis::{RedisError, ServerError, Value as Answer};
 
 use crate::connector::ConnectorError;
 
-use super::ServerAddress;
+use super::connections::ServerAddress;
 
 /// Converts a connection error; all of them are transient.
 pub(super) fn failure(error: RedisError) -> ConnectorError {

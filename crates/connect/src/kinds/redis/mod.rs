@@ -1,29 +1,24 @@
 //! Connector kind `redis`: Redis and compatible servers, single or cluster. Sinks send a pipeline per batch; sources read streams.
 
 mod connections;
+mod connector;
 mod errors;
 mod sink;
 mod slot_routes;
 mod source;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::{Cmd, RedisConnectionInfo};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use redis::Cmd;
 use serde_json::{Map, Value};
 
 use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
-use crate::secret::Secret;
-use crate::settings::{SettingsError, host_and_port, parse_settings};
-use crate::tls::TlsSettings;
-use connections::SharedConnections;
+use crate::settings::{SettingsError, parse_settings};
+use connector::{RedisConnector, RedisSettings};
 use errors::failure;
-use slot_routes::SlotRoutes;
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "redis",
@@ -35,98 +30,8 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-const DEFAULT_PORT: u16 = 6379;
-const MAX_NODES: usize = 64;
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct RedisSettings {
-    /// `HOST:PORT` of a single server.
-    server: Option<String>,
-    /// `HOST:PORT` of some servers of a cluster, from which the others are discovered.
-    #[serde(default)]
-    #[schemars(length(max = 64))]
-    nodes: Vec<String>,
-    username: Option<String>,
-    password: Option<Secret>,
-    /// File that contains the password.
-    password_file: Option<std::path::PathBuf>,
-    /// Number of the database; a cluster only has 0.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    database: i64,
-    tls: Option<TlsSettings>,
-    #[serde(default = "five_s")]
-    #[schemars(range(min = 10, max = 600_000))]
-    connect_timeout_ms: u64,
-}
-
-fn five_s() -> u64 {
-    5000
-}
-
-/// Host and port.
-type ServerAddress = (String, u16);
-
-struct RedisConnector {
-    connections: SharedConnections,
-    routes: SlotRoutes,
-}
-
 fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
-    let settings: RedisSettings = parse_settings(fields)?;
-    let password = Secret::from_setting(
-        "password",
-        settings.password.as_ref(),
-        settings.password_file.as_ref(),
-    )?;
-    let routes = match (&settings.server, settings.nodes.as_slice()) {
-        (Some(server), []) => {
-            SlotRoutes::single_server(host_and_port("server", server, DEFAULT_PORT)?)
-        }
-        (None, nodes @ [_, ..]) if nodes.len() <= MAX_NODES => {
-            let nodes = nodes.iter().enumerate();
-            let seeds = nodes
-                .map(|(at, node)| host_and_port(&format!("nodes[{at}]"), node, DEFAULT_PORT))
-                .collect::<Result<_, _>>()?;
-            SlotRoutes::cluster(seeds)
-        }
-        (None, []) => {
-            let detail = "missing; or name some servers of a cluster with nodes";
-            return Err(SettingsError::new("server", detail));
-        }
-        (None, _) => {
-            let detail = format!("expected at most {MAX_NODES}; the others are found by these");
-            return Err(SettingsError::new("nodes", detail));
-        }
-        (Some(_), _) => {
-            let detail = "give either server or nodes, which are those of a cluster";
-            return Err(SettingsError::new("nodes", detail));
-        }
-    };
-    if routes.is_cluster() && settings.database != 0 {
-        return Err(SettingsError::new(
-            "database",
-            "a cluster has only number 0",
-        ));
-    }
-    let mut login = RedisConnectionInfo::default().set_db(settings.database);
-    if let Some(username) = &settings.username {
-        login = login.set_username(username);
-    }
-    if let Some(password) = &password {
-        login = login.set_password(password.reveal());
-    }
-    let tls = settings
-        .tls
-        .as_ref()
-        .map(connections::certificates)
-        .transpose()?;
-    let connect_timeout = Duration::from_millis(settings.connect_timeout_ms);
-    Ok(Arc::new(RedisConnector {
-        connections: SharedConnections::new(login, tls, connect_timeout),
-        routes,
-    }))
+    Ok(Arc::new(RedisConnector::new(parse_settings(fields)?)?))
 }
 
 impl Connector for RedisConnector {

@@ -8,9 +8,10 @@ use redis::{Arg, Cmd, Pipeline, Value as Answer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::connections::ServerAddress;
+use super::connector::RedisConnector;
 use super::errors::{Redirect, error_in, failure, is_stale_route_error, redirect, server_error};
 use super::slot_routes::{first_key_index, key_slot};
-use super::{RedisConnector, ServerAddress};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::SinkRow;

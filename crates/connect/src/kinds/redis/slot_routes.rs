@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value as Answer};
 
-use super::ServerAddress;
-use super::connections::SharedConnections;
+use super::connections::{ServerAddress, SharedConnections};
 use super::errors::failure;
 use crate::connector::ConnectorError;
 

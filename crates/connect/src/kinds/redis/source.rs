@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::time::Instant;
 
-use super::RedisConnector;
+use super::connector::RedisConnector;
 use super::errors::failure;
 use super::slot_routes::key_slot;
 use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use disk::{HighWaterMarks, MAX_HIGH_WATER_MARK, MarksFileState};
+use serde::{Deserialize, Serialize};
 
 use super::super::random_mark;
-use super::DeadLetterLogLine;
 
 const EPOCH: usize = 0;
 const WRITTEN: usize = 1;
@@ -30,6 +30,28 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 const BEFORE_CRC: &[u8] = br#","crc32c":""#;
 const AFTER_CRC: &[u8] = b"\"}\n";
 const CRC_DIGITS: usize = 8;
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum DeadLetterLogLine {
+    Letter {
+        id: u64,
+        at_ms: u64,
+        error: String,
+        attempts: u32,
+        /// For people; `packed` is what a replay sends.
+        row: serde_json::Value,
+        packed: String,
+    },
+    Gone {
+        gone: Vec<u64>,
+    },
+    /// The first line.
+    Head {
+        epoch: u64,
+    },
+}
 
 /// A problem of a file or of its marks.
 pub(super) type Problem = (PathBuf, String);

@@ -11,12 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
 
 use super::copy_damaged_file;
 use crate::row::SinkRow;
 use crate::settings::DeadLetterSettings as Settings;
-use file::{LettersFile, encode_line};
+use file::{DeadLetterLogLine, LettersFile, encode_line};
 
 /// The file is rewritten when it exceeds its live content by this much.
 const MAX_WASTED_LOG_BYTES: u64 = 1 << 20;
@@ -56,27 +55,6 @@ struct DeadLettersState {
     bytes: usize,
     next_id: u64,
     log: Option<LettersFile>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum DeadLetterLogLine {
-    Letter {
-        id: u64,
-        at_ms: u64,
-        error: String,
-        attempts: u32,
-        /// For people; `packed` is what a replay sends.
-        row: serde_json::Value,
-        packed: String,
-    },
-    Gone {
-        gone: Vec<u64>,
-    },
-    /// The first line.
-    Head {
-        epoch: u64,
-    },
 }
 
 /// Counts the letters in the files of a directory, and reports damage. Changes nothing.

@@ -1,0 +1,109 @@
+//! The broker of a connector, and the connection that its sinks share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqtt::Version;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::connection::{MqttConnection, MqttServer, SessionOptions};
+use crate::connector::ConnectorError;
+use crate::secret::Secret;
+use crate::settings::{SettingsError, host_and_port};
+use crate::tls::TlsSettings;
+
+const MAX_CLIENT_ID_BYTES: usize = 200;
+
+/// Settings of the bridge connection.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MqttSettings {
+    /// `HOST` or `HOST:PORT`; default port 1883, or 8883 with TLS.
+    server: String,
+    #[serde(default)]
+    protocol: MqttProtocol,
+    /// Prefix of the bridge's client ids. It must be unique among the clients of that broker and differ between nodes, because
+    /// the bridge also recognises its own messages by it.
+    #[schemars(length(min = 1, max = 200))]
+    client_id: String,
+    username: Option<String>,
+    password: Option<Secret>,
+    /// File that contains the password.
+    password_file: Option<PathBuf>,
+    tls: Option<TlsSettings>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub(super) enum MqttProtocol {
+    #[default]
+    #[serde(rename = "5.0")]
+    V5,
+    #[serde(rename = "3.1.1")]
+    V311,
+}
+
+/// A broker and the connection that all sinks share.
+pub(super) struct MqttConnector {
+    pub(super) server: MqttServer,
+    /// Prefix of client ids.
+    pub(super) client_id: String,
+    connection: tokio::sync::Mutex<Option<Arc<MqttConnection>>>,
+}
+
+impl MqttConnector {
+    pub(super) fn new(settings: MqttSettings) -> Result<Self, SettingsError> {
+        let password = Secret::from_setting(
+            "password",
+            settings.password.as_ref(),
+            settings.password_file.as_ref(),
+        )?;
+        if password.is_some() && settings.username.is_none() {
+            return Err(SettingsError::new(
+                "username",
+                "missing; required with a password",
+            ));
+        }
+        let length = settings.client_id.len();
+        if length == 0 || length > MAX_CLIENT_ID_BYTES || settings.client_id.contains('\0') {
+            let detail = format!("expected 1 to {MAX_CLIENT_ID_BYTES} bytes");
+            return Err(SettingsError::new("client_id", detail));
+        }
+        let usual_port = if settings.tls.is_some() { 8883 } else { 1883 };
+        let (host, port) = host_and_port("server", &settings.server, usual_port)?;
+        let tls = match &settings.tls {
+            Some(tls) => Some(tls.client_config("tls")?),
+            None => None,
+        };
+        Ok(Self {
+            server: MqttServer {
+                host,
+                port,
+                version: match settings.protocol {
+                    MqttProtocol::V5 => Version::V5,
+                    MqttProtocol::V311 => Version::V311,
+                },
+                username: settings.username,
+                password,
+                tls,
+            },
+            client_id: settings.client_id,
+            connection: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// The shared connection of sinks, opened if needed.
+    pub(super) async fn connection(&self) -> Result<Arc<MqttConnection>, ConnectorError> {
+        let mut slot = self.connection.lock().await;
+        if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
+            return Ok(link.clone());
+        }
+        let wish = SessionOptions {
+            client_id: &format!("{}-out", self.client_id),
+            expiry_s: 0,
+        };
+        let link = Arc::new(MqttConnection::open(&self.server, &wish).await?);
+        *slot = Some(link.clone());
+        Ok(link)
+    }
+}
