@@ -196,6 +196,13 @@ impl ConnectorError {
     }
 }
 
+#[cfg(any(feature = "email", feature = "mqtt", feature = "nats"))]
+impl From<outbound::stream::StreamError> for ConnectorError {
+    fn from(error: outbound::stream::StreamError) -> Self {
+        Self::transient(error)
+    }
+}
+
 impl fmt::Display for ConnectorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

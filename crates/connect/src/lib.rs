@@ -14,13 +14,6 @@ mod dated_template;
 #[cfg(feature = "http")]
 mod http_servers;
 mod kinds;
-#[cfg(any(
-    feature = "email",
-    feature = "kafka",
-    feature = "mqtt",
-    feature = "nats"
-))]
-mod net;
 pub mod objects;
 pub mod push;
 pub mod row;

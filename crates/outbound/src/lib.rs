@@ -10,5 +10,7 @@ pub mod postgres;
 pub mod redaction;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "stream")]
+pub mod stream;
 pub mod target_policy;
 pub mod tls;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::extension::ClientId;
+use outbound::stream::{self, OutboundStream};
 use rustls::ClientConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 
 use super::smtp_stream::{self, SmtpStream};
 use crate::connector::ConnectorError;
-use crate::net;
 use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port};
 use crate::tls::TlsSettings;
@@ -152,19 +152,19 @@ impl EmailConnector {
                 error_text(&error)
             ))
         };
-        let stream = net::connect(&self.host, self.port).await?;
+        let stream = stream::connect(&self.host, self.port).await?;
         let stream = match (self.security, &self.tls) {
             (SmtpSecurity::Tls, Some(tls)) => {
-                SmtpStream::new(net::wrap_tls(stream, &self.host, tls).await?)
+                SmtpStream::new(stream::wrap_tls(stream, &self.host, tls).await?)
             }
             (SmtpSecurity::Starttls, Some(tls)) => {
                 let stream = smtp_stream::start_tls(stream, &self.hello).await;
                 let stream = stream.map_err(|error| {
                     ConnectorError::transient(format!("{}:{}: {error}", self.host, self.port))
                 })?;
-                SmtpStream::after_greeting(net::wrap_tls(stream, &self.host, tls).await?)
+                SmtpStream::after_greeting(stream::wrap_tls(stream, &self.host, tls).await?)
             }
-            _ => SmtpStream::new(net::OutboundStream::Plain(stream)),
+            _ => SmtpStream::new(OutboundStream::Plain(stream)),
         };
         let hello = ClientId::Domain(self.hello.clone());
         let mut connection = AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello)

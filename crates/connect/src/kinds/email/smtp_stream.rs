@@ -6,10 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use lettre::transport::smtp::client::AsyncTokioStream;
+use outbound::stream::OutboundStream;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-
-use crate::net::OutboundStream;
 
 /// Limit on a multi-line answer.
 const MAX_ANSWER_BYTES: usize = 16 << 10;

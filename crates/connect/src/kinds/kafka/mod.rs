@@ -1,39 +1,20 @@
-//! Connector kind `kafka`, with its own protocol implementation: the usual clients reconnect by themselves, cannot report
-//! which rows of a batch failed, and cannot recognise rows that the sink machine retries.
+//! Connector kind `kafka`: maps rows to messages and received messages to source messages; `kafka` is the client.
 
-mod cluster;
-mod compression;
-mod connection;
-mod consumer_group;
-mod fetcher;
-mod in_flight;
-mod partitioning;
-mod producer;
-mod protocol;
-mod record;
-mod sasl;
+mod connector;
 mod sink;
 mod source;
+mod topic_name;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
-use rustls::ClientConfig;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
-use crate::secret::Secret;
-use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
-use crate::tls::TlsSettings;
-use cluster::KafkaCluster;
-use sasl::{SaslCredentials, SaslMechanism};
+use crate::settings::{SettingsError, parse_settings};
+use connector::{KafkaConnector, KafkaSettings};
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "kafka",
@@ -45,149 +26,8 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-const DEFAULT_PORT: u16 = 9092;
-const MAX_SERVERS: usize = 64;
-/// Brokers' limit on client and group names.
-const MAX_NAME_BYTES: usize = 249;
-
-/// Settings of the connection to a cluster.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct KafkaSettings {
-    /// Bootstrap brokers, as `HOST` or `HOST:PORT`; the first that answers is used.
-    #[schemars(length(min = 1, max = 64))]
-    servers: Vec<String>,
-    /// Client id in logs and quotas of the brokers.
-    #[serde(default = "tidegate")]
-    #[schemars(length(min = 1, max = 249))]
-    client_id: String,
-    /// SASL mechanism. Default: no login.
-    sasl: Option<SaslMechanism>,
-    username: Option<String>,
-    password: Option<Secret>,
-    /// File that contains the password.
-    password_file: Option<PathBuf>,
-    tls: Option<TlsSettings>,
-    /// Time-out of requests in milliseconds.
-    #[serde(default = "ten_seconds_ms")]
-    #[schemars(range(min = 100, max = 600_000))]
-    request_timeout_ms: u64,
-    /// Maximum age of cached metadata in seconds; it is refreshed earlier if a partition's leader changes.
-    #[serde(default = "five_minutes_s")]
-    #[schemars(range(min = 1, max = 86_400))]
-    metadata_max_age_s: u64,
-    /// Connections to each broker, shared by sinks.
-    #[serde(default = "four")]
-    #[schemars(range(min = 1, max = 64))]
-    pool_size: usize,
-}
-
-fn tidegate() -> String {
-    "tidegate".into()
-}
-
-fn ten_seconds_ms() -> u64 {
-    10_000
-}
-
-fn five_minutes_s() -> u64 {
-    300
-}
-
-fn four() -> usize {
-    4
-}
-
-/// Options of all connections.
-struct KafkaConnectionOptions {
-    client_id: String,
-    sasl: Option<SaslCredentials>,
-    tls: Option<Arc<ClientConfig>>,
-    request_timeout: Duration,
-    metadata_max_age: Duration,
-}
-
-/// A cluster, and the connections that all sinks share.
-struct KafkaConnector {
-    servers: Vec<(String, u16)>,
-    login: Arc<KafkaConnectionOptions>,
-    cluster: Arc<KafkaCluster>,
-    pool_size: usize,
-    sinks: AtomicUsize,
-}
-
 fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
-    let settings: KafkaSettings = parse_settings(fields)?;
-    if settings.servers.is_empty() || settings.servers.len() > MAX_SERVERS {
-        let detail = format!("expected 1 to {MAX_SERVERS} servers");
-        return Err(SettingsError::new("servers", detail));
-    }
-    let servers = settings.servers.iter().enumerate();
-    let servers = servers
-        .map(|(at, server)| host_and_port(&format!("servers[{at}]"), server, DEFAULT_PORT))
-        .collect::<Result<Vec<_>, _>>()?;
-    check_range("pool_size", settings.pool_size, 1..=64)?;
-    let pool_size = settings.pool_size;
-    let login = Arc::new(connection_options(settings)?);
-    Ok(Arc::new(KafkaConnector {
-        cluster: Arc::new(KafkaCluster::new(servers.clone(), login.clone())),
-        servers,
-        login,
-        pool_size,
-        sinks: AtomicUsize::new(0),
-    }))
-}
-
-fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions, SettingsError> {
-    if !(1..=MAX_NAME_BYTES).contains(&settings.client_id.len()) {
-        let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes");
-        return Err(SettingsError::new("client_id", detail));
-    }
-    let timeout_ms = settings.request_timeout_ms;
-    check_range("request_timeout_ms", timeout_ms, 100..=600_000)?;
-    let age_s = settings.metadata_max_age_s;
-    check_range("metadata_max_age_s", age_s, 1..=86_400)?;
-    let tls = match &settings.tls {
-        Some(tls) => Some(tls.client_config("tls")?),
-        None => None,
-    };
-    let password = Secret::from_setting(
-        "password",
-        settings.password.as_ref(),
-        settings.password_file.as_ref(),
-    )?;
-    let missing = |field: &str| SettingsError::new(field, "missing; required with sasl");
-    let sasl = match (settings.sasl, settings.username, password) {
-        (Some(mechanism), username, password) => Some(SaslCredentials {
-            mechanism,
-            username: username.ok_or_else(|| missing("username"))?,
-            password: password.ok_or_else(|| missing("password"))?,
-        }),
-        (None, None, None) => None,
-        (None, ..) => {
-            let detail = "missing; required with a username or a password";
-            return Err(SettingsError::new("sasl", detail));
-        }
-    };
-    Ok(KafkaConnectionOptions {
-        client_id: settings.client_id,
-        sasl,
-        tls,
-        request_timeout: Duration::from_millis(timeout_ms),
-        metadata_max_age: Duration::from_secs(age_s),
-    })
-}
-
-impl KafkaConnector {
-    /// The connection slot for the next sink.
-    fn next_slot(&self) -> usize {
-        self.sinks.fetch_add(1, Relaxed) % self.pool_size
-    }
-
-    /// A cluster object with separate connections.
-    fn separate_cluster(&self) -> KafkaCluster {
-        KafkaCluster::new(self.servers.clone(), self.login.clone())
-    }
+    Ok(Arc::new(KafkaConnector::new(parse_settings(fields)?)?))
 }
 
 impl Connector for KafkaConnector {
@@ -202,7 +42,7 @@ impl Connector for KafkaConnector {
     }
 
     fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
-        Box::pin(async { self.separate_cluster().describe().await })
+        Box::pin(async { Ok(self.separate_cluster().describe().await?) })
     }
 
     fn reader(

@@ -4,25 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kafka::{
+    Compression, ErrorCode, KafkaMessage, MessageId, OutgoingMessage, Producer, ProducerOptions,
+    WriteTicket, partition_for_key,
+};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::KafkaConnector;
-use super::compression::Compression;
-use super::in_flight::WriteTicket;
-use super::partitioning;
-use super::producer::{OutgoingMessage, Producer, ProducerOptions};
-use super::protocol::ErrorCode;
-use super::record::KafkaMessage;
-use crate::batch::SinkBatch;
+use super::connector::KafkaConnector;
+use super::topic_name::{MAX_TOPIC_BYTES, is_topic_name};
+use crate::batch::{RowId, SinkBatch};
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::{SinkRow, SinkValue};
 use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_HEADERS: usize = 64;
-const MAX_TOPIC_BYTES: usize = 249;
 
 /// Settings of a Kafka sink.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -152,30 +150,32 @@ impl KafkaSinkWriter {
             batch,
             ticket: &ticket,
         };
-        let ids = (0..batch.len()).map(|place| batch.id(place));
-        let (new, open) = self.producer.match_sent_rows(ids, &ticket);
+        let ids = (0..batch.len()).map(|place| message_id(batch.id(place)));
+        let (new, open) = self.producer.match_sent(ids, &ticket);
         for topic in &open {
             if let Err(none) = self.kafka.cluster.leaders(topic, true).await {
-                self.producer.fail_open_rows(topic, &none.failure);
+                self.producer.fail_open(topic, &none.failure);
             }
         }
         self.producer.resume_topics(&open);
-        let messages = self.build_messages(batch, &new, &ticket).await;
+        let (messages, mut failures) = self.build_messages(batch, &new).await;
+        ticket.skip(failures.len());
         self.producer.send(messages, &ticket);
-        WriteOutcome::all_except(batch.len(), ticket.failures().await)
+        let refused = ticket.failures().await.into_iter();
+        failures.extend(refused.map(|(place, error)| (place, error.into())));
+        WriteOutcome::all_except(batch.len(), failures)
     }
 
-    /// Builds the messages of the rows at these positions, with their partitions; errors of rows are reported to the ticket.
+    /// Builds the messages of the rows at these positions, with their partitions; returns also the rows that have none.
     async fn build_messages(
         &self,
         batch: &SinkBatch,
         new: &[usize],
-        ticket: &WriteTicket,
-    ) -> Vec<OutgoingMessage> {
+    ) -> (Vec<OutgoingMessage>, Vec<(usize, ConnectorError)>) {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = now_ms.map_or(0, |now| now.as_millis() as i64);
         let mut topics = BatchTopics::default();
-        let mut messages = Vec::with_capacity(new.len());
+        let (mut messages, mut failures) = (Vec::with_capacity(new.len()), Vec::new());
         for place in new.iter().copied() {
             let row = batch.row(place);
             let named = self.shape.render_topic(row);
@@ -192,17 +192,21 @@ impl KafkaSinkWriter {
             };
             match shaped {
                 Ok((message, topic, partition)) => messages.push(OutgoingMessage {
-                    id: batch.id(place),
+                    id: message_id(batch.id(place)),
                     place,
                     topic,
                     partition,
                     message,
                 }),
-                Err(failure) => drop(ticket.settle_row(place, Some(failure))),
+                Err(failure) => failures.push((place, failure)),
             }
         }
-        messages
+        (messages, failures)
     }
+}
+
+fn message_id(row: RowId) -> MessageId {
+    MessageId((u128::from(row.epoch) << 64) | u128::from(row.number))
 }
 
 /// Remembers the rows already written when the caller of a batch stops waiting, so they are not written again.
@@ -215,7 +219,8 @@ struct WriteTicketGuard<'s> {
 impl Drop for WriteTicketGuard<'_> {
     fn drop(&mut self) {
         let written = self.ticket.give_up();
-        let ids = written.into_iter().map(|place| self.batch.id(place));
+        let ids = written.into_iter();
+        let ids = ids.map(|place| message_id(self.batch.id(place)));
         self.sink.producer.remember_written(ids);
     }
 }
@@ -259,7 +264,7 @@ async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, Co
     let leaders = kafka.cluster.leaders(name, true).await;
     let leaders = leaders.map_err(|none| match none.code {
         ErrorCode::INVALID_TOPIC => ConnectorError::bad_rows(none.failure),
-        _ => none.failure,
+        _ => none.failure.into(),
     })?;
     // Among partitions with a leader, if there are any.
     let led = leaders.iter().filter(|leader| **leader >= 0).count();
@@ -275,13 +280,6 @@ async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, Co
         leaders,
         any,
     })
-}
-
-pub(super) fn is_topic_name(name: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    (1..=MAX_TOPIC_BYTES).contains(&name.len())
-        && !matches!(name, "." | "..")
-        && name.chars().all(is_allowed)
 }
 
 impl MessageMapping {
@@ -391,7 +389,7 @@ impl MessageMapping {
             });
         }
         let number = match (&message.key, self.partitioner) {
-            (Some(key), Partitioner::Murmur2) => partitioning::partition_for_key(key, count),
+            (Some(key), Partitioner::Murmur2) => partition_for_key(key, count),
             _ => topic.any,
         };
         Ok(number as i32)
@@ -500,7 +498,7 @@ mod tests {
             let message = shape.build_message(row, 0).unwrap();
             shape.choose_partition(row, &message, &topic)
         };
-        let by_key = partitioning::partition_for_key(b"7", 8) as i32;
+        let by_key = partition_for_key(b"7", 8) as i32;
         assert_eq!(chosen(json!({"key": "${n}"})), Ok(by_key));
         assert_eq!(chosen(json!({})), Ok(5));
         let random = json!({"key": "${n}", "partitioner": "random"});

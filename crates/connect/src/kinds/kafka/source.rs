@@ -5,19 +5,20 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use kafka::{
+    ConsumerGroup, FetchedRecord, GroupMember, IsolationLevel, KafkaCluster, KafkaError,
+    MembershipChange, PartitionFetcher, PartitionOffsets, StartPosition, TopicPartition,
+    count_partitions,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Map;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
-use super::cluster::KafkaCluster;
-use super::consumer_group::{ConsumerGroup, GroupMember, MembershipChange, count_partitions};
-use super::fetcher::{
-    IsolationLevel, PartitionFetcher, PartitionOffsets, StartPosition, TopicPartition,
-};
-use super::sink::is_topic_name;
-use super::{KafkaConnector, MAX_NAME_BYTES};
-use crate::connector::{BoxFuture, ConnectorError, SourcePort, SourceReader};
+use super::connector::{KafkaConnector, MAX_NAME_BYTES};
+use super::topic_name::is_topic_name;
+use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
 use crate::settings::{SettingsError, check_range};
 
 const MAX_TOPICS: usize = 256;
@@ -114,7 +115,7 @@ impl KafkaSource {
         })
     }
 
-    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
+    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), KafkaError> {
         self.runtime.get_or_init(Handle::current);
         // Separate connections, because fetches wait and must not delay sinks.
         let fetcher = PartitionFetcher {
@@ -141,7 +142,7 @@ impl KafkaSource {
         &self,
         fetcher: &PartitionFetcher,
         inlet: &dyn SourcePort,
-    ) -> Result<(), ConnectorError> {
+    ) -> Result<(), KafkaError> {
         loop {
             let mut known = BTreeMap::new();
             for topic in &self.settings.topics {
@@ -158,7 +159,7 @@ impl KafkaSource {
                 known.insert(topic.clone(), count);
             }
             tokio::select! {
-                failure = fetcher.run(&self.positions, inlet) => return Err(failure),
+                failure = deliver(fetcher, &self.positions, inlet) => return Err(failure),
                 changed = wait_for_partition_change(&fetcher.cluster, &known) => changed?,
             }
         }
@@ -170,7 +171,7 @@ impl KafkaSource {
         group: &ConsumerGroup,
         fetcher: &PartitionFetcher,
         inlet: &dyn SourcePort,
-    ) -> Result<(), ConnectorError> {
+    ) -> Result<(), KafkaError> {
         let mut id = self.lock_membership().id.clone();
         let joined = GroupMember::join(&fetcher.cluster, group, &mut id).await;
         self.lock_membership().id = id;
@@ -197,7 +198,7 @@ impl KafkaSource {
         let positions = Arc::new(PartitionOffsets::of(offsets.clone()));
         self.lock_membership().member = Some((member.clone(), positions.clone()));
         let changed = tokio::select! {
-            failure = fetcher.run(&positions, inlet) => MembershipChange::Failed(failure),
+            failure = deliver(fetcher, &positions, inlet) => MembershipChange::Failed(failure),
             changed = self.maintain_membership(&member, &positions, offsets) => changed,
             changed = wait_for_partition_change(&fetcher.cluster, &known), if member.is_leader => {
                 changed.map_or_else(MembershipChange::Failed, |()| MembershipChange::Rebalance)
@@ -256,11 +257,55 @@ impl KafkaSource {
     }
 }
 
+/// Passes on messages from these positions, and advances them as messages are processed. Returns on failure only.
+async fn deliver(
+    fetcher: &PartitionFetcher,
+    positions: &PartitionOffsets,
+    inlet: &dyn SourcePort,
+) -> KafkaError {
+    let mut fetched = match fetcher.start(positions) {
+        Ok(fetched) => fetched,
+        Err(failure) => return failure,
+    };
+    loop {
+        match fetched.next().await {
+            Ok(piece) => {
+                for record in piece.records {
+                    let next = record.offset + 1;
+                    inlet.accept(source_message(&piece.place, record)).await;
+                    positions.set(&piece.place, next);
+                }
+                positions.set(&piece.place, piece.next_offset);
+            }
+            Err(failure) => return failure,
+        }
+    }
+}
+
+fn source_message((topic, partition): &TopicPartition, record: FetchedRecord) -> SourceMessage {
+    let message = record.message;
+    let mut fields = Map::new();
+    fields.insert("partition".into(), (*partition).into());
+    fields.insert("offset".into(), record.offset.into());
+    fields.insert("ts".into(), message.timestamp_ms.into());
+    let headers = message.headers.into_iter();
+    SourceMessage {
+        topic: topic.to_string(),
+        payload: message.value.unwrap_or_default(),
+        key: message.key,
+        properties: headers
+            .map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned()))
+            .collect(),
+        fields,
+        ..SourceMessage::default()
+    }
+}
+
 /// Resolves when the number of partitions of a topic has changed.
 async fn wait_for_partition_change(
     cluster: &KafkaCluster,
     known: &BTreeMap<String, usize>,
-) -> Result<(), ConnectorError> {
+) -> Result<(), KafkaError> {
     let is_missing = known.values().any(|count| *count == 0);
     let pause = match is_missing {
         true => MISSING_TOPIC_INTERVAL,
@@ -285,7 +330,7 @@ impl SourceReader for KafkaSource {
         Box::pin(async move {
             match self.receive(inlet).await {
                 Ok(()) => ConnectorError::transient("it ended"),
-                Err(failure) => failure,
+                Err(failure) => failure.into(),
             }
         })
     }

@@ -10,6 +10,7 @@ use mqtt::{
     Ack, ConnAck, Connect, Direction, Packet, Properties, PropertiesBuf, Property, QoS, ReasonCode,
     SubscribeBuf, SubscriptionOptions, Version, split_frame,
 };
+use outbound::stream::{self, OutboundStream};
 use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -17,7 +18,6 @@ use tokio::task::JoinHandle;
 
 use super::message::source_message;
 use crate::connector::{ConnectorError, SourceMessage};
-use crate::net::{self, OutboundStream};
 use crate::secret::Secret;
 
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,9 +144,9 @@ impl MqttConnection {
         remote: &MqttServer,
         wish: &SessionOptions<'_>,
     ) -> Result<Self, ConnectorError> {
-        let tcp = net::connect(&remote.host, remote.port).await?;
+        let tcp = stream::connect(&remote.host, remote.port).await?;
         let mut stream = match &remote.tls {
-            Some(config) => net::wrap_tls(tcp, &remote.host, config).await?,
+            Some(config) => stream::wrap_tls(tcp, &remote.host, config).await?,
             None => OutboundStream::Plain(tcp),
         };
         let version = remote.version;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use outbound::stream::{self, OutboundStream};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -16,7 +17,6 @@ use tokio::task::JoinHandle;
 use super::credentials::NatsCredentials;
 use super::protocol::{self, NatsMessage, ServerOp};
 use crate::connector::ConnectorError;
-use crate::net::{self, OutboundStream};
 
 /// A server silent for this long is pinged, and after the same time again considered unreachable.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -111,7 +111,7 @@ impl NatsConnection {
         host: &str,
         port: u16,
     ) -> Result<Self, ConnectorError> {
-        let mut tcp = net::connect(host, port).await?;
+        let mut tcp = stream::connect(host, port).await?;
         let mut buffer = BytesMut::new();
         let info = loop {
             if let Some(op) = protocol::parse(&mut buffer).map_err(ConnectorError::transient)? {
@@ -139,7 +139,7 @@ impl NatsConnection {
                     let what = "the server has no TLS; leave out tls, or switch it on there";
                     return Err(ConnectorError::transient(what));
                 }
-                net::wrap_tls(tcp, host, config).await?
+                stream::wrap_tls(tcp, host, config).await?
             }
             None if info.tls_required => {
                 return Err(ConnectorError::transient(

@@ -1,40 +1,49 @@
-//! Batches in flight, callers that wait for their rows, and the results that brokers report.
+//! Batches in flight, callers that wait for their messages, and the results that brokers report.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::compression::Compression;
-use super::producer::QueuedMessage;
-use super::protocol::{DecodeError, Decoder, ErrorCode};
-use super::record::{KafkaMessage, PackedMessages, ProducerId};
-use crate::batch::RowId;
-use crate::connector::ConnectorError;
+use crate::compression::Compression;
+use crate::error::KafkaError;
+use crate::protocol::{DecodeError, Decoder, ErrorCode};
+use crate::record::{KafkaMessage, PackedMessages, ProducerId};
 
-/// Limit on rows remembered as written: more than a sink has in flight.
+/// Limit on messages remembered as written: more than a caller should have in flight.
 const MAX_WRITTEN: usize = 1 << 20;
 
+/// Identifies a message for its caller: it is the same for each attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageId(pub u128);
+
+/// A message that waits for a batch.
+pub(crate) struct QueuedMessage {
+    pub(crate) id: MessageId,
+    pub(crate) waiter: RowWaiter,
+    pub(crate) message: KafkaMessage,
+}
+
 /// A batch of one partition.
-pub(super) struct InFlightBatch {
-    pub(super) partition_index: usize,
-    pub(super) topic: Arc<str>,
-    pub(super) partition: i32,
-    pub(super) rows: Vec<(RowId, KafkaMessage)>,
+pub(crate) struct InFlightBatch {
+    pub(crate) partition_index: usize,
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) rows: Vec<(MessageId, KafkaMessage)>,
     packed: PackedMessages,
     /// With idempotence, the producer of its sequence numbers.
-    pub(super) producer: Option<ProducerId>,
-    pub(super) first_sequence: i32,
+    pub(crate) producer: Option<ProducerId>,
+    pub(crate) first_sequence: i32,
     /// Whether a broker may have received it.
-    pub(super) was_sent: bool,
+    pub(crate) was_sent: bool,
 }
 
 impl InFlightBatch {
-    pub(super) fn new(
+    pub(crate) fn new(
         spot: usize,
         topic: Arc<str>,
         partition: i32,
-        rows: Vec<(RowId, KafkaMessage)>,
+        rows: Vec<(MessageId, KafkaMessage)>,
         compression: Compression,
     ) -> Self {
         let packed = PackedMessages::new(rows.iter().map(|(_, message)| message), compression);
@@ -50,11 +59,11 @@ impl InFlightBatch {
         }
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.packed.size()
     }
 
-    pub(super) fn seal(&self, out: &mut Vec<u8>) {
+    pub(crate) fn seal(&self, out: &mut Vec<u8>) {
         match self.producer {
             Some(producer) => self.packed.seal(producer, self.first_sequence, out),
             None => self.packed.seal(ProducerId::NONE, -1, out),
@@ -62,7 +71,7 @@ impl InFlightBatch {
     }
 
     /// The indexes of flights, by topic.
-    pub(super) fn by_topic(flights: &[Self]) -> Vec<(Arc<str>, Vec<usize>)> {
+    pub(crate) fn by_topic(flights: &[Self]) -> Vec<(Arc<str>, Vec<usize>)> {
         let mut topics: Vec<(Arc<str>, Vec<usize>)> = Vec::new();
         for (place, flight) in flights.iter().enumerate() {
             match topics.iter_mut().find(|(topic, _)| *topic == flight.topic) {
@@ -76,23 +85,23 @@ impl InFlightBatch {
 
 /// Result of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum BatchOutcome {
+pub(crate) enum BatchOutcome {
     Written,
     /// The batch may be stored or not.
-    Unknown(ConnectorError),
+    Unknown(KafkaError),
     /// The broker no longer knows the producer's sequence.
-    Forgotten(ConnectorError),
-    /// Not stored because of its content, with the positions of the faulty rows if known.
+    Forgotten(KafkaError),
+    /// Not stored because of its content, with the positions of the faulty messages if known.
     Rows(String, Vec<usize>),
 }
 
 /// Decodes the results of the requested flights.
-pub(super) fn read_outcomes(
+pub(crate) fn read_outcomes(
     take: &mut Decoder<'_>,
     version: i16,
     flights: &[InFlightBatch],
 ) -> Result<Vec<BatchOutcome>, DecodeError> {
-    let not_contained = BatchOutcome::Unknown(ConnectorError::transient(
+    let not_contained = BatchOutcome::Unknown(KafkaError::transient(
         "the response does not contain the batch",
     ));
     let mut outcomes = vec![not_contained; flights.len()];
@@ -115,7 +124,7 @@ pub(super) fn read_outcomes(
     Ok(outcomes)
 }
 
-/// The faulty rows, and the error text.
+/// The faulty messages, and the error text.
 fn read_record_errors(take: &mut Decoder<'_>) -> Result<(Vec<usize>, Option<String>), DecodeError> {
     let (mut bad, mut why) = (Vec::new(), None);
     for _ in 0..take.count()? {
@@ -138,15 +147,13 @@ fn outcome_for_code(
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE => BatchOutcome::Written,
         code if code.is_message_error() => BatchOutcome::Rows(what, bad),
-        code if code.is_producer_error() => {
-            BatchOutcome::Forgotten(ConnectorError::transient(what))
-        }
-        _ => BatchOutcome::Unknown(ConnectorError::transient(what)),
+        code if code.is_producer_error() => BatchOutcome::Forgotten(KafkaError::transient(what)),
+        _ => BatchOutcome::Unknown(KafkaError::transient(what)),
     }
 }
 
-/// Takes the rows of the next batch from a queue, skipping those nothing waits for any more. Always takes at least one row.
-pub(super) fn take_rows(
+/// Takes the messages of the next batch from a queue, skipping those nothing waits for any more. Always takes at least one.
+pub(crate) fn take_rows(
     queue: &mut VecDeque<QueuedMessage>,
     max_rows: usize,
     max_bytes: usize,
@@ -167,22 +174,23 @@ pub(super) fn take_rows(
     taken
 }
 
-/// Waits for the rows of one call.
-pub(super) struct WriteTicket {
+/// Collects the results of the messages of one call.
+pub struct WriteTicket {
     open: Mutex<WriteTicketState>,
     is_done: Notify,
 }
 
 struct WriteTicketState {
     unsettled: usize,
-    /// Positions of the written rows.
+    /// Positions of the written messages.
     written: Vec<usize>,
-    failures: Vec<(usize, ConnectorError)>,
+    failures: Vec<(usize, KafkaError)>,
     is_given_up: bool,
 }
 
 impl WriteTicket {
-    pub(super) fn new(rows: usize) -> Arc<Self> {
+    /// A ticket for this number of messages.
+    pub fn new(rows: usize) -> Arc<Self> {
         let open = WriteTicketState {
             unsettled: rows,
             written: Vec::with_capacity(rows),
@@ -199,8 +207,8 @@ impl WriteTicket {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Settles a row; returns whether a caller still waits for it.
-    pub(super) fn settle_row(&self, place: usize, failure: Option<ConnectorError>) -> bool {
+    /// Settles a message; returns whether a caller still waits for it.
+    pub(crate) fn settle_row(&self, place: usize, failure: Option<KafkaError>) -> bool {
         let mut open = self.open();
         if open.is_given_up {
             return false;
@@ -216,19 +224,28 @@ impl WriteTicket {
         true
     }
 
+    /// Settles messages that the caller does not send, and of which it knows why.
+    pub fn skip(&self, count: usize) {
+        let mut open = self.open();
+        open.unsettled = open.unsettled.saturating_sub(count);
+        if open.unsettled == 0 {
+            self.is_done.notify_one();
+        }
+    }
+
     fn is_given_up(&self) -> bool {
         self.open().is_given_up
     }
 
-    /// Ends the wait and returns which rows are already written.
-    pub(super) fn give_up(&self) -> Vec<usize> {
+    /// Ends the wait and returns the positions of the messages that are already written.
+    pub fn give_up(&self) -> Vec<usize> {
         let mut open = self.open();
         open.is_given_up = true;
         std::mem::take(&mut open.written)
     }
 
-    /// Waits until all rows are settled; returns the failed ones.
-    pub(super) async fn failures(&self) -> Vec<(usize, ConnectorError)> {
+    /// Waits until all messages are settled; returns the failed ones.
+    pub async fn failures(&self) -> Vec<(usize, KafkaError)> {
         loop {
             {
                 let mut open = self.open();
@@ -241,35 +258,35 @@ impl WriteTicket {
     }
 }
 
-/// A ticket that waits for a row, and the row's position in it.
-pub(super) struct RowWaiter {
+/// A ticket that waits for a message, and the message's position in it.
+pub(crate) struct RowWaiter {
     ticket: Arc<WriteTicket>,
     place: usize,
 }
 
 impl RowWaiter {
-    pub(super) fn new(ticket: &Arc<WriteTicket>, place: usize) -> Self {
+    pub(crate) fn new(ticket: &Arc<WriteTicket>, place: usize) -> Self {
         Self {
             ticket: ticket.clone(),
             place,
         }
     }
 
-    /// Settles the row; returns whether a caller still waits for it.
-    pub(super) fn settle(&self, failure: Option<ConnectorError>) -> bool {
+    /// Settles the message; returns whether a caller still waits for it.
+    pub(crate) fn settle(&self, failure: Option<KafkaError>) -> bool {
         self.ticket.settle_row(self.place, failure)
     }
 }
 
-/// Rows that were written after their caller stopped waiting; the oldest are dropped.
+/// Messages that were written after their caller stopped waiting; the oldest are dropped.
 #[derive(Default)]
-pub(super) struct WrittenRows {
-    rows: HashSet<RowId>,
-    in_order: VecDeque<RowId>,
+pub(crate) struct WrittenRows {
+    rows: HashSet<MessageId>,
+    in_order: VecDeque<MessageId>,
 }
 
 impl WrittenRows {
-    pub(super) fn add(&mut self, id: RowId) {
+    pub(crate) fn add(&mut self, id: MessageId) {
         if self.rows.insert(id) {
             self.in_order.push_back(id);
         }
@@ -280,8 +297,8 @@ impl WrittenRows {
         }
     }
 
-    /// Removes a row; returns whether it was present.
-    pub(super) fn take(&mut self, id: RowId) -> bool {
+    /// Removes a message; returns whether it was present.
+    pub(crate) fn take(&mut self, id: MessageId) -> bool {
         let was_there = !self.rows.is_empty() && self.rows.remove(&id);
         if self.rows.is_empty() {
             self.in_order.clear();
@@ -293,10 +310,10 @@ impl WrittenRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::kafka::protocol::Encode as _;
+    use crate::protocol::Encode as _;
 
-    fn id(number: u64) -> RowId {
-        RowId { epoch: 1, number }
+    fn id(number: u64) -> MessageId {
+        MessageId(number.into())
     }
 
     fn waiting(number: u64, ticket: &Arc<WriteTicket>, bytes: usize) -> QueuedMessage {
@@ -317,9 +334,9 @@ mod tests {
         let mut queue: VecDeque<_> = (0..4).map(|n| waiting(n, &ticket, 100)).collect();
         queue.push_front(waiting(7, &other, 5000));
         queue.push_front(waiting(8, &ticket, 5000));
-        let mut take = |rows, bytes| -> Vec<u64> {
+        let mut take = |rows, bytes| -> Vec<u128> {
             let taken = take_rows(&mut queue, rows, bytes);
-            taken.iter().map(|waiting| waiting.id.number).collect()
+            taken.iter().map(|waiting| waiting.id.0).collect()
         };
         assert_eq!(take(10, 1000), [8]);
         assert_eq!(take(2, 1000), [0, 1]);
@@ -332,9 +349,17 @@ mod tests {
     fn a_ticket_knows_what_is_written_when_it_is_given_up() {
         let ticket = WriteTicket::new(3);
         assert!(ticket.settle_row(1, None));
-        assert!(ticket.settle_row(0, Some(ConnectorError::transient("x"))));
+        assert!(ticket.settle_row(0, Some(KafkaError::transient("x"))));
         assert_eq!(ticket.give_up(), [1]);
         assert!(!ticket.settle_row(2, None));
+    }
+
+    #[tokio::test]
+    async fn a_ticket_does_not_wait_for_skipped_messages() {
+        let ticket = WriteTicket::new(3);
+        ticket.settle_row(1, None);
+        ticket.skip(2);
+        assert_eq!(ticket.failures().await, []);
     }
 
     #[test]
@@ -371,11 +396,11 @@ mod tests {
         let why = "partition 1 of t: the broker refuses the record (Kafka error 87): no key";
         assert_eq!(outcomes[1], BatchOutcome::Rows(why.into(), vec![5]));
         assert!(
-            matches!(&outcomes[2], BatchOutcome::Unknown(f) if f.message.contains("does not lead"))
+            matches!(&outcomes[2], BatchOutcome::Unknown(f) if f.to_string().contains("does not lead"))
         );
         assert!(matches!(outcomes[3], BatchOutcome::Forgotten(_)));
         assert!(
-            matches!(&outcomes[4], BatchOutcome::Unknown(f) if f.message.contains("does not contain"))
+            matches!(&outcomes[4], BatchOutcome::Unknown(f) if f.to_string().contains("does not contain"))
         );
     }
 }

@@ -1,4 +1,4 @@
-//! TCP connections to outside systems whose protocol is implemented here, optionally with TLS.
+//! TCP connections, optionally with TLS, for protocols that are implemented in this workspace.
 
 use std::io;
 use std::pin::Pin;
@@ -13,27 +13,32 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::connector::ConnectorError;
+use crate::target_policy;
 
 /// Time-out for TCP, and again for TLS; a sink's own write time-out may be shorter.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Why a server was not reached; names the server.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StreamError(String);
+
 /// A plain or TLS connection.
-pub(crate) enum OutboundStream {
+pub enum OutboundStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Connects to a server.
-pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectorError> {
-    let connecting = outbound::target_policy::connect(host, port);
+pub async fn connect(host: &str, port: u16) -> Result<TcpStream, StreamError> {
+    let connecting = target_policy::connect(host, port);
     let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(ConnectorError::transient(format!("{host}:{port}: {error}"))),
+        Ok(Err(error)) => return Err(StreamError(format!("{host}:{port}: {error}"))),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
             let what = format!("{host}:{port} does not answer within {s} seconds");
-            return Err(ConnectorError::transient(what));
+            return Err(StreamError(what));
         }
     };
     // Fails on a connection that is already closed, which the next read reports.
@@ -42,24 +47,21 @@ pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Connecto
 }
 
 /// Adds TLS to a connection; `host` is the name that the certificate must contain.
-pub(crate) async fn wrap_tls(
+pub async fn wrap_tls(
     stream: TcpStream,
     host: &str,
     config: &Arc<ClientConfig>,
-) -> Result<OutboundStream, ConnectorError> {
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-        ConnectorError::transient(format!("{host:?} is not a valid name for a certificate"))
-    })?;
+) -> Result<OutboundStream, StreamError> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| StreamError(format!("{host:?} is not a valid name for a certificate")))?;
     let shaking_hands = TlsConnector::from(config.clone()).connect(name, stream);
     match tokio::time::timeout(CONNECT_TIMEOUT, shaking_hands).await {
         Ok(Ok(stream)) => Ok(OutboundStream::Tls(Box::new(stream))),
-        Ok(Err(error)) => Err(ConnectorError::transient(format!(
-            "TLS with {host}: {error}"
-        ))),
+        Ok(Err(error)) => Err(StreamError(format!("TLS with {host}: {error}"))),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
             let what = format!("no TLS handshake with {host} within {s} seconds");
-            Err(ConnectorError::transient(what))
+            Err(StreamError(what))
         }
     }
 }

@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Map;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::cluster::{KafkaCluster, extend_timeout};
-use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, FETCH, LIST_OFFSETS};
-use super::record::{AbortedTransaction, FetchedRecord, read_batches};
-use crate::connector::{ConnectorError, SourceMessage, SourcePort};
+use crate::cluster::{KafkaCluster, extend_timeout};
+use crate::error::KafkaError;
+use crate::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, FETCH, LIST_OFFSETS};
+use crate::record::{AbortedTransaction, FetchedRecord, read_batches};
 
 /// How long a broker waits for new messages.
 const WAIT_MS: u32 = 500;
@@ -29,7 +28,7 @@ const EARLIEST: i64 = -2;
 /// Start position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum StartPosition {
+pub enum StartPosition {
     /// The oldest message.
     Earliest,
     /// The next new message.
@@ -44,21 +43,21 @@ pub(super) enum StartPosition {
 /// Whether transactional messages are held until the transaction ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum IsolationLevel {
+pub enum IsolationLevel {
     #[default]
     ReadCommitted,
     ReadUncommitted,
 }
 
 /// A topic and a partition number.
-pub(super) type TopicPartition = (Arc<str>, i32);
+pub type TopicPartition = (Arc<str>, i32);
 
 /// The next offset of each partition.
 #[derive(Default)]
-pub(super) struct PartitionOffsets(Mutex<BTreeMap<TopicPartition, i64>>);
+pub struct PartitionOffsets(Mutex<BTreeMap<TopicPartition, i64>>);
 
 impl PartitionOffsets {
-    pub(super) fn of(places: BTreeMap<TopicPartition, i64>) -> Self {
+    pub fn of(places: BTreeMap<TopicPartition, i64>) -> Self {
         Self(Mutex::new(places))
     }
 
@@ -66,31 +65,52 @@ impl PartitionOffsets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn all(&self) -> BTreeMap<TopicPartition, i64> {
+    pub fn all(&self) -> BTreeMap<TopicPartition, i64> {
         self.lock().clone()
     }
 
-    pub(super) fn get(&self, place: &TopicPartition) -> Option<i64> {
+    pub fn get(&self, place: &TopicPartition) -> Option<i64> {
         self.lock().get(place).copied()
     }
 
-    pub(super) fn set(&self, place: &TopicPartition, offset: i64) {
+    pub fn set(&self, place: &TopicPartition, offset: i64) {
         self.lock().insert(place.clone(), offset);
     }
 }
 
+/// Reads partitions of a cluster.
 #[derive(Clone)]
-pub(super) struct PartitionFetcher {
-    pub(super) cluster: Arc<KafkaCluster>,
-    pub(super) start: StartPosition,
-    pub(super) isolation: IsolationLevel,
+pub struct PartitionFetcher {
+    pub cluster: Arc<KafkaCluster>,
+    pub start: StartPosition,
+    pub isolation: IsolationLevel,
 }
 
 /// Records fetched from one partition, or a new offset to continue from.
-struct PartitionRecords {
-    place: TopicPartition,
-    records: Vec<FetchedRecord>,
-    next_offset: i64,
+pub struct PartitionRecords {
+    pub place: TopicPartition,
+    pub records: Vec<FetchedRecord>,
+    pub next_offset: i64,
+}
+
+type FetchResult = Result<PartitionRecords, KafkaError>;
+
+/// What the tasks of a fetcher receive; they end when it is dropped.
+pub struct FetchedMessages {
+    pieces: mpsc::Receiver<FetchResult>,
+    /// Keeps the channel open: without partitions there is nothing to do until the next rebalance.
+    _sender: mpsc::Sender<FetchResult>,
+    _tasks: JoinSet<()>,
+}
+
+impl FetchedMessages {
+    /// The next messages; those of a partition come in their order. After an error no more should be taken.
+    pub async fn next(&mut self) -> Result<PartitionRecords, KafkaError> {
+        match self.pieces.recv().await {
+            Some(piece) => piece,
+            None => Err(KafkaError::transient("all fetch tasks have ended")),
+        }
+    }
 }
 
 /// The part of a response for one partition.
@@ -103,23 +123,19 @@ struct PartitionResponse {
 }
 
 impl PartitionFetcher {
-    /// Passes on messages from these positions, and advances them as messages are processed. Returns on failure only.
-    pub(super) async fn run(
-        &self,
-        positions: &PartitionOffsets,
-        inlet: &dyn SourcePort,
-    ) -> ConnectorError {
+    /// Begins to fetch from these positions. Their leaders must be known.
+    pub fn start(&self, positions: &PartitionOffsets) -> Result<FetchedMessages, KafkaError> {
         let mut by_broker: BTreeMap<i32, Vec<(TopicPartition, i64)>> = BTreeMap::new();
         for (place, offset) in positions.all() {
             let (topic, partition) = &place;
             let Some(broker) = self.cluster.leader(topic, *partition) else {
                 self.cluster.invalidate_topic(topic);
                 let what = format!("partition {partition} of {topic} has no leader at the moment");
-                return ConnectorError::transient(what);
+                return Err(KafkaError::transient(what));
             };
             by_broker.entry(broker).or_default().push((place, offset));
         }
-        let (sender, mut pieces) = mpsc::channel(MAX_AHEAD);
+        let (sender, pieces) = mpsc::channel(MAX_AHEAD);
         let mut tasks = JoinSet::new();
         for (broker, places) in by_broker {
             let (fetcher, pieces) = (self.clone(), sender.clone());
@@ -130,30 +146,20 @@ impl PartitionFetcher {
                 }
             });
         }
-        // Our sender stays open: without partitions there is nothing to do until the next rebalance.
-        loop {
-            match pieces.recv().await {
-                Some(Ok(piece)) => {
-                    for record in piece.records {
-                        let next = record.offset + 1;
-                        inlet.accept(source_message(&piece.place, record)).await;
-                        positions.set(&piece.place, next);
-                    }
-                    positions.set(&piece.place, piece.next_offset);
-                }
-                Some(Err(failure)) => return failure,
-                None => return ConnectorError::transient("all fetch tasks have ended"),
-            }
-        }
+        Ok(FetchedMessages {
+            pieces,
+            _sender: sender,
+            _tasks: tasks,
+        })
     }
 
     async fn fetch_from(
         &self,
         broker: i32,
         mut places: Vec<(TopicPartition, i64)>,
-        pieces: &mpsc::Sender<Result<PartitionRecords, ConnectorError>>,
-    ) -> Result<(), ConnectorError> {
-        let doubt_all = |failure: ConnectorError| {
+        pieces: &mpsc::Sender<FetchResult>,
+    ) -> Result<(), KafkaError> {
+        let doubt_all = |failure: KafkaError| {
             self.cluster.invalidate_all_topics();
             failure
         };
@@ -219,10 +225,10 @@ impl PartitionFetcher {
         place: &TopicPartition,
         offset: i64,
         part: PartitionResponse,
-    ) -> Result<Option<PartitionRecords>, ConnectorError> {
+    ) -> Result<Option<PartitionRecords>, KafkaError> {
         let (topic, partition) = place;
         let partition_error = |what: String| {
-            ConnectorError::transient(format!("partition {partition} of {topic}: {what}"))
+            KafkaError::transient(format!("partition {partition} of {topic}: {what}"))
         };
         if part.code == ErrorCode::OFFSET_OUT_OF_RANGE {
             // The messages there were deleted, or the offset never existed.
@@ -251,7 +257,7 @@ impl PartitionFetcher {
     }
 
     /// Start offset of a partition without a stored position.
-    pub(super) async fn first_offset(&self, place: &TopicPartition) -> Result<i64, ConnectorError> {
+    pub async fn first_offset(&self, place: &TopicPartition) -> Result<i64, KafkaError> {
         match self.start {
             StartPosition::Earliest => self.offset_at(place, EARLIEST).await,
             StartPosition::Latest => self.offset_at(place, LATEST).await,
@@ -267,11 +273,11 @@ impl PartitionFetcher {
         }
     }
 
-    async fn offset_at(&self, place: &TopicPartition, at: i64) -> Result<i64, ConnectorError> {
+    async fn offset_at(&self, place: &TopicPartition, at: i64) -> Result<i64, KafkaError> {
         let (topic, partition) = place;
         let no_leader = || {
             self.cluster.invalidate_topic(topic);
-            ConnectorError::transient(format!(
+            KafkaError::transient(format!(
                 "partition {partition} of {topic} has no leader at the moment"
             ))
         };
@@ -349,23 +355,4 @@ fn read_parts(
         }
     }
     Ok((code, parts))
-}
-
-fn source_message((topic, partition): &TopicPartition, record: FetchedRecord) -> SourceMessage {
-    let message = record.message;
-    let mut fields = Map::new();
-    fields.insert("partition".into(), (*partition).into());
-    fields.insert("offset".into(), record.offset.into());
-    fields.insert("ts".into(), message.timestamp_ms.into());
-    let headers = message.headers.into_iter();
-    SourceMessage {
-        topic: topic.to_string(),
-        payload: message.value.unwrap_or_default(),
-        key: message.key,
-        properties: headers
-            .map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned()))
-            .collect(),
-        fields,
-        ..SourceMessage::default()
-    }
 }

@@ -13,7 +13,7 @@ const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Compression {
+pub enum Compression {
     #[default]
     None,
     Gzip,
@@ -24,7 +24,7 @@ pub(super) enum Compression {
 
 impl Compression {
     /// The compression in the lowest bits of a batch's attributes.
-    pub(super) fn from_attributes(attributes: i16) -> Result<Self, String> {
+    pub(crate) fn from_attributes(attributes: i16) -> Result<Self, String> {
         Ok(match attributes & 7 {
             0 => Self::None,
             1 => Self::Gzip,
@@ -35,7 +35,7 @@ impl Compression {
         })
     }
 
-    pub(super) fn attributes(self) -> i16 {
+    pub(crate) fn attributes(self) -> i16 {
         match self {
             Self::None => 0,
             Self::Gzip => 1,
@@ -45,7 +45,7 @@ impl Compression {
         }
     }
 
-    pub(super) fn compress(self, plain: &[u8]) -> io::Result<Vec<u8>> {
+    pub(crate) fn compress(self, plain: &[u8]) -> io::Result<Vec<u8>> {
         match self {
             Self::None => Ok(plain.to_vec()),
             Self::Gzip => {
@@ -86,7 +86,7 @@ impl Compression {
         }
     }
 
-    pub(super) fn decompress(self, packed: &[u8]) -> Result<Vec<u8>, String> {
+    pub(crate) fn decompress(self, packed: &[u8]) -> Result<Vec<u8>, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("{self:?}: {error}");
         match self {
             Self::None => Ok(packed.to_vec()),

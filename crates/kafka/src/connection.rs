@@ -5,20 +5,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outbound::stream::{self, OutboundStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::protocol::{API_VERSIONS, ApiRequest, DecodeError, Decoder, ErrorCode, encode_request};
-use super::{KafkaConnectionOptions, sasl};
-use crate::connector::ConnectorError;
-use crate::net::{self, OutboundStream};
+use crate::error::KafkaError;
+use crate::options::KafkaConnectionOptions;
+use crate::protocol::{API_VERSIONS, ApiRequest, DecodeError, Decoder, ErrorCode, encode_request};
 
 /// Larger than any response to our requests; a server of another protocol appears to send larger ones.
 const MAX_ANSWER_BYTES: usize = 128 << 20;
 
-pub(super) struct BrokerConnection {
+pub(crate) struct BrokerConnection {
     /// The write half, and the number of the next request.
     writer: tokio::sync::Mutex<(WriteHalf<OutboundStream>, i32)>,
     shared: Arc<SharedConnectionState>,
@@ -60,34 +60,34 @@ impl SharedConnectionState {
 }
 
 /// A response, and the version of its request.
-pub(super) struct KafkaResponse {
-    pub(super) version: i16,
+pub(crate) struct KafkaResponse {
+    pub(crate) version: i16,
     bytes: Vec<u8>,
     peer: String,
 }
 
 impl KafkaResponse {
     /// Decodes the whole response.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         read: impl FnOnce(&mut Decoder<'_>, i16) -> Result<T, DecodeError>,
-    ) -> Result<T, ConnectorError> {
+    ) -> Result<T, KafkaError> {
         let peer = &self.peer;
         let read = read(&mut Decoder(&self.bytes), self.version);
-        read.map_err(|error| ConnectorError::transient(format!("{peer}: {error}")))
+        read.map_err(|error| KafkaError::transient(format!("{peer}: {error}")))
     }
 }
 
 impl BrokerConnection {
-    /// Connects, optionally with TLS, fetches the supported versions, and logs in.
-    pub(super) async fn open(
+    /// Connects, optionally with TLS, and fetches the supported versions.
+    pub(crate) async fn open(
         login: &KafkaConnectionOptions,
         host: &str,
         port: u16,
-    ) -> Result<Self, ConnectorError> {
-        let tcp = net::connect(host, port).await?;
+    ) -> Result<Self, KafkaError> {
+        let tcp = stream::connect(host, port).await?;
         let stream = match &login.tls {
-            Some(config) => net::wrap_tls(tcp, host, config).await?,
+            Some(config) => stream::wrap_tls(tcp, host, config).await?,
             None => OutboundStream::Plain(tcp),
         };
         let (reader, writer) = tokio::io::split(stream);
@@ -103,14 +103,15 @@ impl BrokerConnection {
             reauthenticate_by: None,
         };
         session.versions = session.request_versions().await?;
-        if let Some(sasl) = &login.sasl {
-            let lifetime = sasl::log_in(&session, sasl).await?;
-            session.reauthenticate_by = lifetime.map(|lifetime| Instant::now() + lifetime * 9 / 10);
-        }
         Ok(session)
     }
 
-    async fn request_versions(&self) -> Result<HashMap<i16, (i16, i16)>, ConnectorError> {
+    /// Replaces the connection shortly before this lifetime of its login ends.
+    pub(crate) fn set_login_lifetime(&mut self, lifetime: Option<Duration>) {
+        self.reauthenticate_by = lifetime.map(|lifetime| Instant::now() + lifetime * 9 / 10);
+    }
+
+    async fn request_versions(&self) -> Result<HashMap<i16, (i16, i16)>, KafkaError> {
         let answer = self
             .request_version(API_VERSIONS, 0, &[], self.timeout)
             .await?;
@@ -126,12 +127,12 @@ impl BrokerConnection {
         }
     }
 
-    pub(super) fn failure(&self, what: &str) -> ConnectorError {
-        ConnectorError::transient(format!("{}: {what}", self.peer))
+    pub(crate) fn failure(&self, what: &str) -> KafkaError {
+        KafkaError::transient(format!("{}: {what}", self.peer))
     }
 
     /// Whether it must not be used for new requests.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         let is_old = self
             .reauthenticate_by
             .is_some_and(|until| Instant::now() >= until);
@@ -144,13 +145,13 @@ impl BrokerConnection {
         self.reading.abort();
     }
 
-    fn close_reason(&self) -> ConnectorError {
+    fn close_reason(&self) -> KafkaError {
         let ended = self.shared.state().close_reason.clone();
         self.failure(ended.as_deref().unwrap_or("the connection is over"))
     }
 
     /// The newest version of a request that both sides support.
-    fn negotiated_version(&self, api: ApiRequest) -> Result<i16, ConnectorError> {
+    fn negotiated_version(&self, api: ApiRequest) -> Result<i16, KafkaError> {
         let ApiRequest {
             key,
             name,
@@ -170,21 +171,21 @@ impl BrokerConnection {
     }
 
     /// Sends a request and waits for the response. `fill` writes the request in the given version.
-    pub(super) async fn request(
+    pub(crate) async fn request(
         &self,
         api: ApiRequest,
         fill: impl FnOnce(i16, &mut Vec<u8>),
-    ) -> Result<KafkaResponse, ConnectorError> {
+    ) -> Result<KafkaResponse, KafkaError> {
         self.request_with_timeout(api, self.timeout, fill).await
     }
 
     /// As [`BrokerConnection::request`], with a longer time-out.
-    pub(super) async fn request_with_timeout(
+    pub(crate) async fn request_with_timeout(
         &self,
         api: ApiRequest,
         timeout: Duration,
         fill: impl FnOnce(i16, &mut Vec<u8>),
-    ) -> Result<KafkaResponse, ConnectorError> {
+    ) -> Result<KafkaResponse, KafkaError> {
         let version = self.negotiated_version(api)?;
         let mut body = Vec::new();
         fill(version, &mut body);
@@ -197,7 +198,7 @@ impl BrokerConnection {
         version: i16,
         body: &[u8],
         timeout: Duration,
-    ) -> Result<KafkaResponse, ConnectorError> {
+    ) -> Result<KafkaResponse, KafkaError> {
         let (sender, answered) = oneshot::channel();
         let asking = async {
             self.write(api, version, body, Some(sender)).await?;
@@ -218,11 +219,11 @@ impl BrokerConnection {
     }
 
     /// Sends a request that has no response.
-    pub(super) async fn send_without_response(
+    pub(crate) async fn send_without_response(
         &self,
         api: ApiRequest,
         fill: impl FnOnce(i16, &mut Vec<u8>),
-    ) -> Result<(), ConnectorError> {
+    ) -> Result<(), KafkaError> {
         let version = self.negotiated_version(api)?;
         let mut body = Vec::new();
         fill(version, &mut body);
@@ -242,7 +243,7 @@ impl BrokerConnection {
         version: i16,
         body: &[u8],
         answer: Option<oneshot::Sender<Vec<u8>>>,
-    ) -> Result<(), ConnectorError> {
+    ) -> Result<(), KafkaError> {
         let mut writer = self.writer.lock().await;
         let (writer, number) = &mut *writer;
         *number = number.wrapping_add(1) & i32::MAX;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::KafkaConnectionOptions;
-use super::connection::BrokerConnection;
-use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, METADATA};
-use crate::connector::ConnectorError;
+use crate::connection::BrokerConnection;
+use crate::error::KafkaError;
+use crate::options::KafkaConnectionOptions;
+use crate::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, METADATA};
+use crate::sasl;
 
 /// Limit on cached topics; templates can name any number.
 const MAX_TOPICS: usize = 10_000;
@@ -18,7 +19,8 @@ type BrokerAddress = (String, u16);
 /// Several connections to a broker have different slots.
 type ConnectionSlot = tokio::sync::Mutex<Option<Arc<BrokerConnection>>>;
 
-pub(super) struct KafkaCluster {
+/// The brokers of a cluster, their topics, and connections to them.
+pub struct KafkaCluster {
     bootstrap: Vec<BrokerAddress>,
     login: Arc<KafkaConnectionOptions>,
     known: Mutex<ClusterState>,
@@ -44,9 +46,9 @@ struct TopicMetadata {
 
 /// Why a topic cannot be used.
 #[derive(Debug, Clone)]
-pub(super) struct TopicError {
-    pub(super) code: ErrorCode,
-    pub(super) failure: ConnectorError,
+pub struct TopicError {
+    pub code: ErrorCode,
+    pub failure: KafkaError,
 }
 
 /// A metadata response.
@@ -57,7 +59,8 @@ struct MetadataResponse {
 }
 
 impl KafkaCluster {
-    pub(super) fn new(bootstrap: Vec<BrokerAddress>, login: Arc<KafkaConnectionOptions>) -> Self {
+    /// Does not connect yet. `bootstrap` are host and port of some brokers.
+    pub fn new(bootstrap: Vec<BrokerAddress>, login: Arc<KafkaConnectionOptions>) -> Self {
         Self {
             bootstrap,
             login,
@@ -67,7 +70,8 @@ impl KafkaCluster {
         }
     }
 
-    pub(super) fn login(&self) -> &KafkaConnectionOptions {
+    /// Options of its connections.
+    pub fn login(&self) -> &KafkaConnectionOptions {
         &self.login
     }
 
@@ -75,12 +79,9 @@ impl KafkaCluster {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The leaders of a topic's partitions. With `may_make` the broker creates the topic if it is configured to.
-    pub(super) async fn leaders(
-        &self,
-        topic: &str,
-        may_make: bool,
-    ) -> Result<Arc<[i32]>, TopicError> {
+    /// The leaders of a topic's partitions; -1 where there is none at present. With `may_make` the broker creates the topic if
+    /// it is configured to.
+    pub async fn leaders(&self, topic: &str, may_make: bool) -> Result<Arc<[i32]>, TopicError> {
         if let Some(leaders) = self.known_leaders(topic) {
             return Ok(leaders);
         }
@@ -99,12 +100,12 @@ impl KafkaCluster {
             .map_err(untold)?;
         let described_topic = metadata.topics.into_iter().find(|(name, ..)| name == topic);
         let (_, code, leaders) = described_topic.ok_or_else(|| {
-            untold(ConnectorError::transient(format!(
+            untold(KafkaError::transient(format!(
                 "the response does not contain topic {topic}"
             )))
         })?;
         if code.is_error() {
-            let failure = ConnectorError::transient(format!("topic {topic}: {code}"));
+            let failure = KafkaError::transient(format!("topic {topic}: {code}"));
             return Err(TopicError { code, failure });
         }
         let leaders: Arc<[i32]> = leaders.into();
@@ -123,7 +124,7 @@ impl KafkaCluster {
     }
 
     /// The leader of a partition, from the cache.
-    pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<i32> {
+    pub(crate) fn leader(&self, topic: &str, partition: i32) -> Option<i32> {
         let known = self.known();
         let leaders = &known.topics.get(topic)?.leaders;
         let leader = *leaders.get(usize::try_from(partition).ok()?)?;
@@ -138,14 +139,14 @@ impl KafkaCluster {
     }
 
     /// Marks the metadata of a topic as outdated; it is fetched again before the next use.
-    pub(super) fn invalidate_topic(&self, topic: &str) {
+    pub(crate) fn invalidate_topic(&self, topic: &str) {
         if let Some(topic) = self.known().topics.get_mut(topic) {
             topic.is_stale = true;
         }
     }
 
     /// As [`KafkaCluster::invalidate_topic`] for all topics.
-    pub(super) fn invalidate_all_topics(&self) {
+    pub(crate) fn invalidate_all_topics(&self) {
         let mut known = self.known();
         known
             .topics
@@ -157,7 +158,7 @@ impl KafkaCluster {
         &self,
         topics: &[&str],
         may_make: bool,
-    ) -> Result<MetadataResponse, ConnectorError> {
+    ) -> Result<MetadataResponse, KafkaError> {
         let session = self.any_connection().await?;
         let answer = session
             .request(METADATA, |version, out| {
@@ -176,7 +177,7 @@ impl KafkaCluster {
     }
 
     /// Description of the cluster for people.
-    pub(super) async fn describe(&self) -> Result<String, ConnectorError> {
+    pub async fn describe(&self) -> Result<String, KafkaError> {
         let metadata = self.request_metadata(&[], false).await?;
         let id = metadata
             .cluster_id
@@ -187,7 +188,7 @@ impl KafkaCluster {
     }
 
     /// A connection to any broker that answers, preferably an open one.
-    pub(super) async fn any_connection(&self) -> Result<Arc<BrokerConnection>, ConnectorError> {
+    pub(crate) async fn any_connection(&self) -> Result<Arc<BrokerConnection>, KafkaError> {
         if let Some(session) = self.find_open_connection() {
             return Ok(session);
         }
@@ -198,10 +199,10 @@ impl KafkaCluster {
         for address in all {
             match self.connection_to(address, 0).await {
                 Ok(session) => return Ok(session),
-                Err(failure) => why.push(failure.message),
+                Err(failure) => why.push(failure.to_string()),
             }
         }
-        Err(ConnectorError::transient(why.join("; ")))
+        Err(KafkaError::transient(why.join("; ")))
     }
 
     fn find_open_connection(&self) -> Option<Arc<BrokerConnection>> {
@@ -218,21 +219,21 @@ impl KafkaCluster {
     }
 
     /// The connection of this slot to a broker.
-    pub(super) async fn connection(
+    pub(crate) async fn connection(
         &self,
         broker: i32,
         slot: usize,
-    ) -> Result<Arc<BrokerConnection>, ConnectorError> {
+    ) -> Result<Arc<BrokerConnection>, KafkaError> {
         let address = self.known().brokers.get(&broker).cloned();
-        let unknown = || ConnectorError::transient(format!("broker {broker} is not known"));
+        let unknown = || KafkaError::transient(format!("broker {broker} is not known"));
         self.connection_to(address.ok_or_else(unknown)?, slot).await
     }
 
-    pub(super) async fn connection_to(
+    pub(crate) async fn connection_to(
         &self,
         address: BrokerAddress,
         slot: usize,
-    ) -> Result<Arc<BrokerConnection>, ConnectorError> {
+    ) -> Result<Arc<BrokerConnection>, KafkaError> {
         let slot = {
             let mut sessions = self
                 .connections
@@ -246,7 +247,12 @@ impl KafkaCluster {
         }
         *session = None;
         let (host, port) = &address;
-        let opened = Arc::new(BrokerConnection::open(&self.login, host, *port).await?);
+        let mut opened = BrokerConnection::open(&self.login, host, *port).await?;
+        if let Some(credentials) = &self.login.sasl {
+            let lifetime = sasl::log_in(&opened, credentials).await?;
+            opened.set_login_lifetime(lifetime);
+        }
+        let opened = Arc::new(opened);
         *session = Some(opened.clone());
         Ok(opened)
     }
@@ -295,6 +301,6 @@ fn read_metadata(take: &mut Decoder<'_>, version: i16) -> Result<MetadataRespons
 }
 
 /// Time-out of a request on which the broker waits for `wait_ms`.
-pub(super) fn extend_timeout(timeout: Duration, wait_ms: u32) -> Duration {
+pub(crate) fn extend_timeout(timeout: Duration, wait_ms: u32) -> Duration {
     timeout + Duration::from_millis(wait_ms.into())
 }

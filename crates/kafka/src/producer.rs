@@ -2,22 +2,22 @@
 //! the order is preserved in all failures.
 //!
 //! With idempotence, a batch without a response is kept, with its sequence numbers, until it is known whether the broker
-//! stored it. It is resent before anything else goes to its partition. Rows that the sink machine passes again in the meantime
+//! stored it. It is resent before anything else goes to its partition. Messages that the caller passes again in the meantime
 //! are recognised by their ids instead of being packed a second time. The broker therefore detects a duplicate.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::cluster::{KafkaCluster, extend_timeout};
-use super::compression::Compression;
-use super::in_flight::{
-    BatchOutcome, InFlightBatch, RowWaiter, WriteTicket, WrittenRows, read_outcomes, take_rows,
+use crate::cluster::{KafkaCluster, extend_timeout};
+use crate::compression::Compression;
+use crate::error::KafkaError;
+use crate::in_flight::{
+    BatchOutcome, InFlightBatch, MessageId, QueuedMessage, RowWaiter, WriteTicket, WrittenRows,
+    read_outcomes, take_rows,
 };
-use super::protocol::{Encode as _, ErrorCode, INIT_PRODUCER_ID, PRODUCE};
-use super::record::{KafkaMessage, ProducerId, sequence_after};
-use crate::batch::RowId;
-use crate::connector::ConnectorError;
+use crate::protocol::{Encode as _, ErrorCode, INIT_PRODUCER_ID, PRODUCE};
+use crate::record::{KafkaMessage, ProducerId, sequence_after};
 
 /// Limit on tracked partitions.
 const MAX_PARTITIONS: usize = 100_000;
@@ -27,15 +27,16 @@ const MAX_REQUEST_BYTES: usize = 8 << 20;
 const RESPONSE_MARGIN_MS: u32 = 1000;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ProducerOptions {
+pub struct ProducerOptions {
     /// Acknowledgements: 0, 1, or -1 for all.
-    pub(super) acks: i16,
-    pub(super) compression: Compression,
-    pub(super) max_message_bytes: usize,
-    pub(super) is_idempotent: bool,
+    pub acks: i16,
+    pub compression: Compression,
+    pub max_message_bytes: usize,
+    pub is_idempotent: bool,
 }
 
-pub(super) struct Producer {
+/// Sends messages to the leaders of their partitions.
+pub struct Producer {
     cluster: Arc<KafkaCluster>,
     /// The connection slot it uses.
     slot: usize,
@@ -47,27 +48,22 @@ pub(super) struct Producer {
 }
 
 /// A message on its way to a partition.
-pub(super) struct OutgoingMessage {
-    pub(super) id: RowId,
-    pub(super) place: usize,
-    pub(super) topic: Arc<str>,
-    pub(super) partition: i32,
-    pub(super) message: KafkaMessage,
-}
-
-pub(super) struct QueuedMessage {
-    pub(super) id: RowId,
-    pub(super) waiter: RowWaiter,
-    pub(super) message: KafkaMessage,
+pub struct OutgoingMessage {
+    pub id: MessageId,
+    /// Its position in the ticket.
+    pub place: usize,
+    pub topic: Arc<str>,
+    pub partition: i32,
+    pub message: KafkaMessage,
 }
 
 #[derive(Default)]
 struct ProducerState {
     partitions: Vec<PartitionState>,
     partition_indexes: HashMap<(Arc<str>, i32), usize>,
-    /// Rows in flight or with an unknown result: their partition, and who waits for them.
-    in_flight_rows: HashMap<RowId, InFlightRow>,
-    /// Rows that were written after their caller stopped waiting.
+    /// Messages in flight or with an unknown result: their partition, and who waits for them.
+    in_flight_rows: HashMap<MessageId, InFlightRow>,
+    /// Messages that were written after their caller stopped waiting.
     written: WrittenRows,
     /// Partitions with something to send, by broker. While a broker has an entry, a task serves it.
     ready: HashMap<i32, VecDeque<usize>>,
@@ -88,7 +84,7 @@ struct PartitionState {
     open: Option<InFlightBatch>,
     is_ready: bool,
     is_in_flight: bool,
-    /// Limit on rows in a batch; reduced after the broker rejected one as too large.
+    /// Limit on messages in a batch; reduced after the broker rejected one as too large.
     max_rows: usize,
     producer: Option<ProducerId>,
     next_sequence: i32,
@@ -99,16 +95,13 @@ struct PartitionLoad {
     spot: usize,
     topic: Arc<str>,
     partition: i32,
-    rows: Vec<(RowId, KafkaMessage)>,
+    rows: Vec<(MessageId, KafkaMessage)>,
     open: Option<InFlightBatch>,
 }
 
 impl Producer {
-    pub(super) fn new(
-        cluster: Arc<KafkaCluster>,
-        slot: usize,
-        manner: ProducerOptions,
-    ) -> Arc<Self> {
+    /// `slot` chooses one of several connections to a broker.
+    pub fn new(cluster: Arc<KafkaCluster>, slot: usize, manner: ProducerOptions) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             cluster,
             slot,
@@ -123,11 +116,11 @@ impl Producer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds rows that were sent before, for which `ticket` waits from now on; new rows are returned by their position.
+    /// Finds messages that were sent before, for which `ticket` waits from now on; new ones are returned by their position.
     /// The leaders of the returned topics must be known before `Producer::resume_topics`.
-    pub(super) fn match_sent_rows(
+    pub fn match_sent(
         &self,
-        rows: impl Iterator<Item = RowId>,
+        rows: impl Iterator<Item = MessageId>,
         ticket: &Arc<WriteTicket>,
     ) -> (Vec<usize>, Vec<Arc<str>>) {
         let mut state = self.state();
@@ -149,14 +142,14 @@ impl Producer {
         (new, topics)
     }
 
-    /// Remembers rows that are written although their caller no longer waits.
-    pub(super) fn remember_written(&self, rows: impl Iterator<Item = RowId>) {
+    /// Remembers messages that are written although their caller no longer waits.
+    pub fn remember_written(&self, rows: impl Iterator<Item = MessageId>) {
         let mut state = self.state();
         rows.for_each(|id| state.written.add(id));
     }
 
     /// Sends open batches of these topics.
-    pub(super) fn resume_topics(&self, topics: &[Arc<str>]) {
+    pub fn resume_topics(&self, topics: &[Arc<str>]) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
             let spot = &state.partitions[number];
@@ -167,7 +160,7 @@ impl Producer {
     }
 
     /// Fails the callers waiting for open batches of a topic whose leaders are unknown.
-    pub(super) fn fail_open_rows(&self, topic: &str, failure: &ConnectorError) {
+    pub fn fail_open(&self, topic: &str, failure: &KafkaError) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
             let spot = &state.partitions[number];
@@ -178,14 +171,14 @@ impl Producer {
     }
 
     /// Sends messages; `ticket` receives the result of each.
-    pub(super) fn send(&self, messages: Vec<OutgoingMessage>, ticket: &Arc<WriteTicket>) {
+    pub fn send(&self, messages: Vec<OutgoingMessage>, ticket: &Arc<WriteTicket>) {
         let mut state = self.state();
         let mut touched = Vec::new();
         for outgoing in messages {
             let place = outgoing.place;
             let Some(number) = state.partition_or_insert(outgoing.topic, outgoing.partition) else {
                 let what = format!("more than {MAX_PARTITIONS} partitions");
-                ticket.settle_row(place, Some(ConnectorError::bad_rows(what)));
+                ticket.settle_row(place, Some(KafkaError::bad_message(what)));
                 continue;
             };
             let spot = &mut state.partitions[number];
@@ -214,7 +207,7 @@ impl Producer {
             let (topic, partition) = (&spot.topic, spot.partition);
             let what = format!("partition {partition} of {topic} has no leader at the moment");
             self.cluster.invalidate_topic(topic);
-            state.fail_waiting_rows(number, &ConnectorError::transient(what));
+            state.fail_waiting_rows(number, &KafkaError::transient(what));
             return;
         };
         spot.is_ready = true;
@@ -323,7 +316,7 @@ impl Producer {
         &self,
         broker: i32,
         flights: &mut [InFlightBatch],
-    ) -> Result<Vec<BatchOutcome>, ConnectorError> {
+    ) -> Result<Vec<BatchOutcome>, KafkaError> {
         let session = self.cluster.connection(broker, self.slot).await?;
         if self.options.is_idempotent {
             let producer = self.producer_id().await?;
@@ -362,7 +355,7 @@ impl Producer {
         answered?.read(|take, version| read_outcomes(take, version, flights))
     }
 
-    async fn producer_id(&self) -> Result<ProducerId, ConnectorError> {
+    async fn producer_id(&self) -> Result<ProducerId, KafkaError> {
         let _turn = self.asking.lock().await;
         if let Some(producer) = self.state().producer {
             return Ok(producer);
@@ -474,12 +467,7 @@ impl ProducerState {
     }
 
     /// Handles a batch with an unknown result. Messages queued behind it fail too, because they must not overtake it.
-    fn keep_or_drop_unknown(
-        &mut self,
-        flight: InFlightBatch,
-        failure: &ConnectorError,
-        keep: bool,
-    ) {
+    fn keep_or_drop_unknown(&mut self, flight: InFlightBatch, failure: &KafkaError, keep: bool) {
         let number = flight.partition_index;
         if keep && flight.was_sent {
             self.partitions[number].open = Some(flight);
@@ -495,8 +483,8 @@ impl ProducerState {
         self.fail_waiting_rows(number, failure);
     }
 
-    /// Fails all waiting rows of a partition.
-    fn fail_waiting_rows(&mut self, number: usize, failure: &ConnectorError) {
+    /// Fails all waiting messages of a partition.
+    fn fail_waiting_rows(&mut self, number: usize, failure: &KafkaError) {
         let spot = &mut self.partitions[number];
         let open = spot.open.iter().flat_map(|flight| &flight.rows);
         for (id, _) in open {
@@ -511,23 +499,23 @@ impl ProducerState {
         }
     }
 
-    /// Handles a batch that the broker rejected because of its content; `bad` lists the faulty rows if known.
+    /// Handles a batch that the broker rejected because of its content; `bad` lists the faulty messages if known.
     fn handle_rejected_batch(&mut self, flight: InFlightBatch, why: &str, bad: &[usize]) {
         let spot = &mut self.partitions[flight.partition_index];
         let count = flight.rows.len();
         let is_to_blame = |at: usize| count == 1 || bad.contains(&at);
         if count > 1 && !(0..count).any(is_to_blame) {
-            // One of the halves contains the faulty row.
+            // One of the halves contains the faulty message.
             spot.max_rows = count.div_ceil(2);
         }
-        // The other rows are sent again, before later ones.
+        // The other messages are sent again, before later ones.
         for (at, (id, message)) in flight.rows.into_iter().enumerate().rev() {
             let flying = self.in_flight_rows.remove(&id);
             let Some(waiter) = flying.and_then(|flying| flying.waiter) else {
                 continue;
             };
             if is_to_blame(at) {
-                waiter.settle(Some(ConnectorError::bad_rows(why)));
+                waiter.settle(Some(KafkaError::bad_message(why)));
             } else {
                 spot.waiting.push_front(QueuedMessage {
                     id,

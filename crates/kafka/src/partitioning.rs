@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// The partition of a key, equal to that of the Java client.
-pub(super) fn partition_for_key(key: &[u8], partitions: usize) -> usize {
+pub fn partition_for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions.max(1)
 }
 
@@ -28,11 +28,11 @@ fn murmur2(data: &[u8]) -> u32 {
 }
 
 /// Partitions by topic.
-pub(super) type Assignment = BTreeMap<String, Vec<i32>>;
+pub type Assignment = BTreeMap<String, Vec<i32>>;
 
 /// The `range` assignor: for each topic, every subscribed member gets a contiguous range of partitions.
 /// `members` maps to the subscribed topics; `partitions` returns the number of partitions of a topic.
-pub(super) fn assign_ranges(
+pub(crate) fn assign_ranges(
     members: &BTreeMap<String, Vec<String>>,
     partitions: &BTreeMap<String, usize>,
 ) -> BTreeMap<String, Assignment> {

@@ -2,47 +2,18 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use scram::{ClientScram, ScramHash};
-use serde::Deserialize;
 
-use super::connection::BrokerConnection;
-use super::protocol::{DecodeError, Encode as _, ErrorCode, SASL_AUTHENTICATE, SASL_HANDSHAKE};
-use crate::connector::ConnectorError;
-use crate::secret::Secret;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub(super) enum SaslMechanism {
-    #[serde(rename = "plain")]
-    Plain,
-    #[serde(rename = "scram-sha-256")]
-    ScramSha256,
-    #[serde(rename = "scram-sha-512")]
-    ScramSha512,
-}
-
-impl SaslMechanism {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "PLAIN",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::ScramSha512 => "SCRAM-SHA-512",
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct SaslCredentials {
-    pub(super) mechanism: SaslMechanism,
-    pub(super) username: String,
-    pub(super) password: Secret,
-}
+use crate::connection::BrokerConnection;
+use crate::error::KafkaError;
+use crate::options::{SaslCredentials, SaslMechanism};
+use crate::protocol::{DecodeError, Encode as _, ErrorCode, SASL_AUTHENTICATE, SASL_HANDSHAKE};
 
 /// Logs in; returns the lifetime of the login if it is limited.
-pub(super) async fn log_in(
+pub(crate) async fn log_in(
     session: &BrokerConnection,
     sasl: &SaslCredentials,
-) -> Result<Option<Duration>, ConnectorError> {
+) -> Result<Option<Duration>, KafkaError> {
     let name = sasl.mechanism.name();
     let answer = session
         .request(SASL_HANDSHAKE, |_, out| out.put_text(name))
@@ -66,7 +37,7 @@ pub(super) async fn log_in(
     } = sasl;
     let hash = match sasl.mechanism {
         SaslMechanism::Plain => {
-            let message = format!("\0{username}\0{}", password.reveal());
+            let message = format!("\0{username}\0{}", password);
             let (_, lifetime_ms) = exchange_step(session, message.as_bytes()).await?;
             return Ok(lifetime_ms.map(Duration::from_millis));
         }
@@ -74,7 +45,7 @@ pub(super) async fn log_in(
         SaslMechanism::ScramSha512 => ScramHash::Sha512,
     };
     let failure = |error: scram::ScramError| session.failure(&format!("{name}: {error}"));
-    let password = password.reveal().as_bytes();
+    let password = password.as_bytes();
     let mut exchange = ClientScram::new(hash, username, password).map_err(failure)?;
     let (challenge, _) = exchange_step(session, &exchange.first()).await?;
     let proof = exchange.last(&challenge).map_err(failure)?;
@@ -87,7 +58,7 @@ pub(super) async fn log_in(
 async fn exchange_step(
     session: &BrokerConnection,
     message: &[u8],
-) -> Result<(Vec<u8>, Option<u64>), ConnectorError> {
+) -> Result<(Vec<u8>, Option<u64>), KafkaError> {
     let answer = session
         .request(SASL_AUTHENTICATE, |_, out| out.put_bytes(message))
         .await?;

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cluster::KafkaCluster;
-use super::connection::BrokerConnection;
-use super::fetcher::TopicPartition;
-use super::partitioning::{Assignment, assign_ranges};
-use super::protocol::{
+use crate::cluster::KafkaCluster;
+use crate::connection::BrokerConnection;
+use crate::error::KafkaError;
+use crate::fetcher::TopicPartition;
+use crate::partitioning::{Assignment, assign_ranges};
+use crate::protocol::{
     DecodeError, Decoder, Encode as _, ErrorCode, FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP,
     LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH, SYNC_GROUP,
 };
-use crate::connector::ConnectorError;
 
 const PROTOCOL_TYPE: &str = "consumer";
 const ASSIGNOR: &str = "range";
@@ -27,29 +27,29 @@ const MAX_ATTEMPTS: usize = 20;
 
 /// Settings of a group.
 #[derive(Debug, Clone)]
-pub(super) struct ConsumerGroup {
-    pub(super) name: String,
-    pub(super) topics: Vec<String>,
-    pub(super) session_timeout: Duration,
+pub struct ConsumerGroup {
+    pub name: String,
+    pub topics: Vec<String>,
+    pub session_timeout: Duration,
 }
 
 /// Why the present assignment is no longer valid.
-pub(super) enum MembershipChange {
+pub enum MembershipChange {
     /// Partitions are being reassigned.
     Rebalance,
-    Failed(ConnectorError),
+    Failed(KafkaError),
 }
 
 /// A member with its assignment.
 #[derive(Clone)]
-pub(super) struct GroupMember {
+pub struct GroupMember {
     group: ConsumerGroup,
     coordinator: Arc<BrokerConnection>,
-    pub(super) id: String,
+    id: String,
     generation: i32,
-    pub(super) assignment: Assignment,
+    pub assignment: Assignment,
     /// The leader assigns the partitions, and has to detect changes of their number.
-    pub(super) is_leader: bool,
+    pub is_leader: bool,
 }
 
 /// A JoinGroup response.
@@ -63,11 +63,11 @@ struct JoinResponse {
 
 impl GroupMember {
     /// Joins a group, as the previous member if there is one, and gets an assignment. Updates `id`.
-    pub(super) async fn join(
+    pub async fn join(
         cluster: &KafkaCluster,
         group: &ConsumerGroup,
         id: &mut String,
-    ) -> Result<Self, ConnectorError> {
+    ) -> Result<Self, KafkaError> {
         let coordinator = find_coordinator(cluster, &group.name).await?;
         let group_error =
             |code: ErrorCode| coordinator.failure(&format!("group {}: {code}", group.name));
@@ -116,7 +116,7 @@ impl GroupMember {
     async fn sync(
         &self,
         shares: &BTreeMap<String, Assignment>,
-    ) -> Result<(ErrorCode, Assignment), ConnectorError> {
+    ) -> Result<(ErrorCode, Assignment), KafkaError> {
         let fill = |version: i16, out: &mut Vec<u8>| {
             self.put_member_identity(version, 3, out);
             out.put_count(shares.len());
@@ -152,7 +152,7 @@ impl GroupMember {
     }
 
     /// Sends a heartbeat.
-    pub(super) async fn heartbeat(&self) -> Result<(), MembershipChange> {
+    pub async fn heartbeat(&self) -> Result<(), MembershipChange> {
         let fill = |version: i16, out: &mut Vec<u8>| self.put_member_identity(version, 3, out);
         let answer = self.coordinator.request(HEARTBEAT, fill).await;
         let code = answer.and_then(|answer| {
@@ -166,7 +166,7 @@ impl GroupMember {
 
     fn check_membership(
         &self,
-        code: Result<ErrorCode, ConnectorError>,
+        code: Result<ErrorCode, KafkaError>,
     ) -> Result<(), MembershipChange> {
         match code {
             Ok(ErrorCode::NONE) => Ok(()),
@@ -185,7 +185,7 @@ impl GroupMember {
     }
 
     /// Commits offsets to the group.
-    pub(super) async fn commit_offsets(
+    pub async fn commit_offsets(
         &self,
         offsets: &BTreeMap<TopicPartition, i64>,
     ) -> Result<(), MembershipChange> {
@@ -224,9 +224,9 @@ impl GroupMember {
     }
 
     /// The committed offsets of the assigned partitions; partitions without one are left out.
-    pub(super) async fn fetch_committed_offsets(
+    pub async fn fetch_committed_offsets(
         &self,
-    ) -> Result<BTreeMap<TopicPartition, i64>, ConnectorError> {
+    ) -> Result<BTreeMap<TopicPartition, i64>, KafkaError> {
         let fill = |_: i16, out: &mut Vec<u8>| {
             out.put_text(&self.group.name);
             out.put_count(self.assignment.len());
@@ -269,7 +269,7 @@ impl GroupMember {
     }
 
     /// Leaves the group, which releases the partitions immediately.
-    pub(super) async fn leave(&self) {
+    pub async fn leave(&self) {
         let fill = |_: i16, out: &mut Vec<u8>| {
             out.put_text(&self.group.name);
             out.put_text(&self.id);
@@ -282,7 +282,7 @@ impl GroupMember {
 async fn find_coordinator(
     cluster: &KafkaCluster,
     group: &str,
-) -> Result<Arc<BrokerConnection>, ConnectorError> {
+) -> Result<Arc<BrokerConnection>, KafkaError> {
     let session = cluster.any_connection().await?;
     let answer = session
         .request(FIND_COORDINATOR, |_, out| {
@@ -309,7 +309,7 @@ async fn request_join(
     session: &BrokerConnection,
     group: &ConsumerGroup,
     id: &str,
-) -> Result<JoinResponse, ConnectorError> {
+) -> Result<JoinResponse, KafkaError> {
     let fill = |version: i16, out: &mut Vec<u8>| {
         out.put_text(&group.name);
         out.put_i32(group.session_timeout.as_millis() as i32);
@@ -356,7 +356,7 @@ async fn request_join(
 async fn assign_partitions(
     cluster: &KafkaCluster,
     members: &BTreeMap<String, Vec<String>>,
-) -> Result<BTreeMap<String, Assignment>, ConnectorError> {
+) -> Result<BTreeMap<String, Assignment>, KafkaError> {
     let topics: BTreeSet<&String> = members.values().flatten().collect();
     let mut partitions = BTreeMap::new();
     for topic in topics {
@@ -366,10 +366,7 @@ async fn assign_partitions(
 }
 
 /// Number of partitions of a topic; none if it does not exist.
-pub(super) async fn count_partitions(
-    cluster: &KafkaCluster,
-    topic: &str,
-) -> Result<usize, ConnectorError> {
+pub async fn count_partitions(cluster: &KafkaCluster, topic: &str) -> Result<usize, KafkaError> {
     match cluster.leaders(topic, false).await {
         Ok(leaders) => Ok(leaders.len()),
         Err(none) if none.code == ErrorCode::UNKNOWN_TOPIC => Ok(0),

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// The bytes are truncated or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DecodeError(pub(super) &'static str);
+pub(crate) struct DecodeError(pub(crate) &'static str);
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,10 +16,10 @@ impl fmt::Display for DecodeError {
 
 /// Reads values from the front of a buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
+pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Decoder<'a> {
-    pub(super) fn raw(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn raw(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (taken, rest) = self
             .0
             .split_at_checked(count)
@@ -34,27 +34,27 @@ impl<'a> Decoder<'a> {
         Ok(*taken)
     }
 
-    pub(super) fn i8(&mut self) -> Result<i8, DecodeError> {
+    pub(crate) fn i8(&mut self) -> Result<i8, DecodeError> {
         Ok(i8::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn i16(&mut self) -> Result<i16, DecodeError> {
+    pub(crate) fn i16(&mut self) -> Result<i16, DecodeError> {
         Ok(i16::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn i32(&mut self) -> Result<i32, DecodeError> {
+    pub(crate) fn i32(&mut self) -> Result<i32, DecodeError> {
         Ok(i32::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn i64(&mut self) -> Result<i64, DecodeError> {
+    pub(crate) fn i64(&mut self) -> Result<i64, DecodeError> {
         Ok(i64::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn nullable_text(&mut self) -> Result<Option<&'a str>, DecodeError> {
+    pub(crate) fn nullable_text(&mut self) -> Result<Option<&'a str>, DecodeError> {
         let Ok(length) = usize::try_from(self.i16()?) else {
             return Ok(None);
         };
@@ -63,13 +63,13 @@ impl<'a> Decoder<'a> {
             .map_err(|_| DecodeError("a text is not UTF-8"))
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
+    pub(crate) fn text(&mut self) -> Result<&'a str, DecodeError> {
         self.nullable_text()?
             .ok_or(DecodeError("a text is missing"))
     }
 
     /// Empty if null.
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         match usize::try_from(self.i32()?) {
             Ok(length) => self.raw(length),
             Err(_) => Ok(&[]),
@@ -77,7 +77,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads an array length, 0 for null. Each element takes at least one byte.
-    pub(super) fn count(&mut self) -> Result<usize, DecodeError> {
+    pub(crate) fn count(&mut self) -> Result<usize, DecodeError> {
         let count = usize::try_from(self.i32()?).unwrap_or(0);
         match count <= self.0.len() {
             true => Ok(count),
@@ -86,7 +86,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Zigzag encoding, seven bits per byte.
-    pub(super) fn varint(&mut self) -> Result<i64, DecodeError> {
+    pub(crate) fn varint(&mut self) -> Result<i64, DecodeError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let [byte] = self.array()?;
@@ -100,7 +100,7 @@ impl<'a> Decoder<'a> {
 }
 
 /// Appends values to a buffer.
-pub(super) trait Encode {
+pub(crate) trait Encode {
     fn put_raw(&mut self, bytes: &[u8]);
 
     fn put_i8(&mut self, value: i8) {
@@ -156,18 +156,18 @@ impl Encode for Vec<u8> {
 }
 
 /// Encoded size of a number in bytes.
-pub(super) fn varint_len(value: i64) -> usize {
+pub(crate) fn varint_len(value: i64) -> usize {
     let zigzag = (value << 1 ^ value >> 63) as u64;
     (64 - (zigzag | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 /// A kind of request: its API key and the supported versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ApiRequest {
-    pub(super) key: i16,
-    pub(super) name: &'static str,
-    pub(super) min: i16,
-    pub(super) max: i16,
+pub(crate) struct ApiRequest {
+    pub(crate) key: i16,
+    pub(crate) name: &'static str,
+    pub(crate) min: i16,
+    pub(crate) max: i16,
 }
 
 const fn api(key: i16, name: &'static str, min: i16, max: i16) -> ApiRequest {
@@ -179,24 +179,24 @@ const fn api(key: i16, name: &'static str, min: i16, max: i16) -> ApiRequest {
     }
 }
 
-pub(super) const PRODUCE: ApiRequest = api(0, "Produce", 7, 8);
-pub(super) const FETCH: ApiRequest = api(1, "Fetch", 10, 11);
-pub(super) const LIST_OFFSETS: ApiRequest = api(2, "ListOffsets", 4, 5);
-pub(super) const METADATA: ApiRequest = api(3, "Metadata", 7, 8);
-pub(super) const OFFSET_COMMIT: ApiRequest = api(8, "OffsetCommit", 6, 7);
-pub(super) const OFFSET_FETCH: ApiRequest = api(9, "OffsetFetch", 4, 5);
-pub(super) const FIND_COORDINATOR: ApiRequest = api(10, "FindCoordinator", 1, 2);
-pub(super) const JOIN_GROUP: ApiRequest = api(11, "JoinGroup", 4, 5);
-pub(super) const HEARTBEAT: ApiRequest = api(12, "Heartbeat", 1, 3);
-pub(super) const LEAVE_GROUP: ApiRequest = api(13, "LeaveGroup", 1, 2);
-pub(super) const SYNC_GROUP: ApiRequest = api(14, "SyncGroup", 1, 3);
-pub(super) const SASL_HANDSHAKE: ApiRequest = api(17, "SaslHandshake", 1, 1);
-pub(super) const API_VERSIONS: ApiRequest = api(18, "ApiVersions", 0, 0);
-pub(super) const INIT_PRODUCER_ID: ApiRequest = api(22, "InitProducerId", 0, 1);
-pub(super) const SASL_AUTHENTICATE: ApiRequest = api(36, "SaslAuthenticate", 0, 1);
+pub(crate) const PRODUCE: ApiRequest = api(0, "Produce", 7, 8);
+pub(crate) const FETCH: ApiRequest = api(1, "Fetch", 10, 11);
+pub(crate) const LIST_OFFSETS: ApiRequest = api(2, "ListOffsets", 4, 5);
+pub(crate) const METADATA: ApiRequest = api(3, "Metadata", 7, 8);
+pub(crate) const OFFSET_COMMIT: ApiRequest = api(8, "OffsetCommit", 6, 7);
+pub(crate) const OFFSET_FETCH: ApiRequest = api(9, "OffsetFetch", 4, 5);
+pub(crate) const FIND_COORDINATOR: ApiRequest = api(10, "FindCoordinator", 1, 2);
+pub(crate) const JOIN_GROUP: ApiRequest = api(11, "JoinGroup", 4, 5);
+pub(crate) const HEARTBEAT: ApiRequest = api(12, "Heartbeat", 1, 3);
+pub(crate) const LEAVE_GROUP: ApiRequest = api(13, "LeaveGroup", 1, 2);
+pub(crate) const SYNC_GROUP: ApiRequest = api(14, "SyncGroup", 1, 3);
+pub(crate) const SASL_HANDSHAKE: ApiRequest = api(17, "SaslHandshake", 1, 1);
+pub(crate) const API_VERSIONS: ApiRequest = api(18, "ApiVersions", 0, 0);
+pub(crate) const INIT_PRODUCER_ID: ApiRequest = api(22, "InitProducerId", 0, 1);
+pub(crate) const SASL_AUTHENTICATE: ApiRequest = api(36, "SaslAuthenticate", 0, 1);
 
 /// Encodes a request with its length prefix.
-pub(super) fn encode_request(
+pub(crate) fn encode_request(
     api: ApiRequest,
     version: i16,
     correlation: i32,
@@ -215,40 +215,40 @@ pub(super) fn encode_request(
 
 /// An error code of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ErrorCode(pub(super) i16);
+pub struct ErrorCode(pub(crate) i16);
 
 impl ErrorCode {
-    pub(super) const NONE: Self = Self(0);
-    pub(super) const OFFSET_OUT_OF_RANGE: Self = Self(1);
-    pub(super) const UNKNOWN_TOPIC: Self = Self(3);
-    pub(super) const INVALID_TOPIC: Self = Self(17);
-    pub(super) const ILLEGAL_GENERATION: Self = Self(22);
-    pub(super) const UNKNOWN_MEMBER: Self = Self(25);
-    pub(super) const REBALANCE_IN_PROGRESS: Self = Self(27);
-    pub(super) const UNSUPPORTED_MECHANISM: Self = Self(33);
-    pub(super) const OUT_OF_ORDER_SEQUENCE: Self = Self(45);
-    pub(super) const DUPLICATE_SEQUENCE: Self = Self(46);
-    pub(super) const INVALID_PRODUCER_EPOCH: Self = Self(47);
-    pub(super) const INVALID_PRODUCER_ID: Self = Self(49);
-    pub(super) const UNKNOWN_PRODUCER_ID: Self = Self(59);
-    pub(super) const MEMBER_ID_REQUIRED: Self = Self(79);
+    pub const NONE: Self = Self(0);
+    pub(crate) const OFFSET_OUT_OF_RANGE: Self = Self(1);
+    pub(crate) const UNKNOWN_TOPIC: Self = Self(3);
+    pub const INVALID_TOPIC: Self = Self(17);
+    pub(crate) const ILLEGAL_GENERATION: Self = Self(22);
+    pub(crate) const UNKNOWN_MEMBER: Self = Self(25);
+    pub(crate) const REBALANCE_IN_PROGRESS: Self = Self(27);
+    pub(crate) const UNSUPPORTED_MECHANISM: Self = Self(33);
+    pub(crate) const OUT_OF_ORDER_SEQUENCE: Self = Self(45);
+    pub(crate) const DUPLICATE_SEQUENCE: Self = Self(46);
+    pub(crate) const INVALID_PRODUCER_EPOCH: Self = Self(47);
+    pub(crate) const INVALID_PRODUCER_ID: Self = Self(49);
+    pub(crate) const UNKNOWN_PRODUCER_ID: Self = Self(59);
+    pub(crate) const MEMBER_ID_REQUIRED: Self = Self(79);
 
-    pub(super) fn take(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn take(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         from.i16().map(Self)
     }
 
-    pub(super) fn is_error(self) -> bool {
+    pub(crate) fn is_error(self) -> bool {
         self != Self::NONE
     }
 
     /// Whether the content of the messages is the cause, independent of where and when they are sent.
-    pub(super) fn is_message_error(self) -> bool {
+    pub(crate) fn is_message_error(self) -> bool {
         // Corrupt, too large, timestamp out of range, format or compression unsupported by the topic, rejected by its policy.
         matches!(self.0, 2 | 10 | 32 | 43 | 76 | 87 | 44)
     }
 
     /// Whether the broker does not know the producer's sequence, or has a different one.
-    pub(super) fn is_producer_error(self) -> bool {
+    pub(crate) fn is_producer_error(self) -> bool {
         [
             Self::OUT_OF_ORDER_SEQUENCE,
             Self::INVALID_PRODUCER_EPOCH,

@@ -1,11 +1,10 @@
 //! Record batches (the format since Kafka 0.11), as stored in a partition.
 
-use super::compression::Compression;
-use super::protocol::{DecodeError, Decoder, Encode as _, varint_len};
+use crate::compression::Compression;
+use crate::protocol::{DecodeError, Decoder, Encode as _, varint_len};
 
 /// Size of the head: offset, length, leader epoch, format, checksum, attributes, last offset delta, two timestamps,
 /// producer id and epoch, sequence number, count.
-/// producer's id and epoch, sequence number, count.
 const HEAD_BYTES: usize = 61;
 /// End of the length field, where the length begins to count.
 const LENGTH_END: usize = 12;
@@ -17,17 +16,17 @@ const IS_CONTROL: i16 = 32;
 
 /// A message as given by a producer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KafkaMessage {
-    pub(super) key: Option<Vec<u8>>,
+pub struct KafkaMessage {
+    pub key: Option<Vec<u8>>,
     /// `None`: a tombstone.
-    pub(super) value: Option<Vec<u8>>,
-    pub(super) headers: Vec<(String, Vec<u8>)>,
-    pub(super) timestamp_ms: i64,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub timestamp_ms: i64,
 }
 
 impl KafkaMessage {
     /// Approximate size in a batch; an upper bound.
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
         let headers = self.headers.iter();
         let headers: usize = headers
@@ -39,24 +38,24 @@ impl KafkaMessage {
 
 /// The producer, by which a broker recognises duplicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ProducerId {
-    pub(super) id: i64,
-    pub(super) epoch: i16,
+pub(crate) struct ProducerId {
+    pub(crate) id: i64,
+    pub(crate) epoch: i16,
 }
 
 impl ProducerId {
-    pub(super) const NONE: Self = Self { id: -1, epoch: -1 };
+    pub(crate) const NONE: Self = Self { id: -1, epoch: -1 };
 }
 
 /// The next sequence number; numbers wrap around.
-pub(super) fn sequence_after(first: i32, count: usize) -> i32 {
+pub(crate) fn sequence_after(first: i32, count: usize) -> i32 {
     let next = (i64::from(first) + count as i64) % (i64::from(i32::MAX) + 1);
     next as i32
 }
 
 /// Packed messages without sequence numbers.
 #[derive(Debug)]
-pub(super) struct PackedMessages {
+pub(crate) struct PackedMessages {
     attributes: i16,
     count: usize,
     first_ms: i64,
@@ -65,7 +64,7 @@ pub(super) struct PackedMessages {
 }
 
 impl PackedMessages {
-    pub(super) fn new<'a>(
+    pub(crate) fn new<'a>(
         messages: impl Iterator<Item = &'a KafkaMessage> + Clone,
         compression: Compression,
     ) -> Self {
@@ -94,12 +93,12 @@ impl PackedMessages {
         }
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         HEAD_BYTES + self.body.len()
     }
 
     /// Appends the batch with these numbers.
-    pub(super) fn seal(&self, producer: ProducerId, first_sequence: i32, out: &mut Vec<u8>) {
+    pub(crate) fn seal(&self, producer: ProducerId, first_sequence: i32, out: &mut Vec<u8>) {
         let start = out.len();
         let last = self.count.saturating_sub(1) as i32;
         out.put_i64(0);
@@ -162,28 +161,28 @@ fn put_record(out: &mut Vec<u8>, message: &KafkaMessage, number: i64, first_ms: 
 
 /// A message read from a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FetchedRecord {
-    pub(super) offset: i64,
-    pub(super) message: KafkaMessage,
+pub struct FetchedRecord {
+    pub offset: i64,
+    pub message: KafkaMessage,
 }
 
 /// An aborted transaction: the messages of its producer from this offset up to its end marker do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AbortedTransaction {
-    pub(super) producer: i64,
-    pub(super) first_offset: i64,
+pub(crate) struct AbortedTransaction {
+    pub(crate) producer: i64,
+    pub(crate) first_offset: i64,
 }
 
 /// Result of a fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct FetchedRecords {
-    pub(super) records: Vec<FetchedRecord>,
+pub(crate) struct FetchedRecords {
+    pub(crate) records: Vec<FetchedRecord>,
     /// Offset to continue from; `None` if there is no complete batch.
-    pub(super) next_offset: Option<i64>,
+    pub(crate) next_offset: Option<i64>,
 }
 
 /// Reads batches from an offset on; the last one may be truncated.
-pub(super) fn read_batches(
+pub(crate) fn read_batches(
     bytes: &[u8],
     from: i64,
     aborted: &[AbortedTransaction],
