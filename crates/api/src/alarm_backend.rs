@@ -78,12 +78,12 @@ pub struct NotificationStatus {
     pub counts: NotificationCounts,
 }
 
-/// Rules of the platform alarms.
+/// Rules of the node alarms.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct PlatformAlarmRules {
+pub struct NodeAlarmRules {
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub rules: Value,
-    /// Whether they are evaluated: the setting `alarms.platform`.
+    /// Whether they are evaluated: the setting `alarms.node_alarms_enabled`.
     pub enabled: bool,
     /// Whether the rules differ from the defaults.
     pub is_changed: bool,
@@ -107,11 +107,11 @@ pub trait AlarmBackend: Send + Sync + 'static {
     /// Sends a notification about a test alarm.
     fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError>;
 
-    /// The rules of the platform alarms, and whether they were changed.
-    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError>;
-    /// Replaces the rules of the platform alarms; `None`: restores the default rules.
-    fn set_platform_rules(
+    /// The rules of the node alarms, and whether they were changed.
+    fn node_alarm_rules(&self) -> Result<NodeAlarmRules, AlarmBackendError>;
+    /// Replaces the rules of the node alarms; `None`: restores the default rules.
+    fn set_node_alarm_rules(
         &self,
         rules: Option<Vec<Value>>,
-    ) -> Result<PlatformAlarmRules, AlarmBackendError>;
+    ) -> Result<NodeAlarmRules, AlarmBackendError>;
 }

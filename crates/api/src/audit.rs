@@ -29,13 +29,13 @@ pub(crate) struct AuditRecord {
     at_ms: u64,
     /// Name of the operator, id of the API key, `local` for the token file, or the name given in a
     /// failed login.
-    who: String,
+    actor: String,
     /// Authentication method; `null` if the caller was not authenticated.
-    proof: Option<AuthenticationMethod>,
+    authentication: Option<AuthenticationMethod>,
     role: Option<Role>,
     /// Source address of the request.
-    from: String,
-    /// Action: `operator.put`, `client.kick`, `login.failed`.
+    address: String,
+    /// Action: `operator.put`, `client.disconnect`, `login.failed`.
     action: String,
     /// Subject of the action: an object id, a client id or a topic.
     subject: Option<String>,
@@ -105,8 +105,8 @@ pub(crate) async fn record_login(call: &ApiCall, username: &str, role: Option<Ro
         None => "login.failed",
     };
     let entry = AuditRecord {
-        who: username.chars().take(64).collect(),
-        proof: None,
+        actor: username.chars().take(64).collect(),
+        authentication: None,
         role,
         ..entry(call, action.to_owned(), None)
     };
@@ -114,13 +114,17 @@ pub(crate) async fn record_login(call: &ApiCall, username: &str, role: Option<Ro
 }
 
 fn entry(call: &ApiCall, action: String, subject: Option<&str>) -> AuditRecord {
-    let CallerIdentity { name, proof, role } = call.identity.clone();
+    let CallerIdentity {
+        name,
+        authentication,
+        role,
+    } = call.identity.clone();
     AuditRecord {
         at_ms: now_ms(),
-        who: name,
-        proof: Some(proof),
+        actor: name,
+        authentication: Some(authentication),
         role: Some(role),
-        from: call.client_ip.to_canonical().to_string(),
+        address: call.client_ip.to_canonical().to_string(),
         action,
         subject: subject.map(str::to_owned),
         version_before: None,
@@ -145,13 +149,15 @@ pub struct NodeAction<'a> {
 
 /// Appends an entry to the audit log. Blocks on the store.
 pub fn append_node_action(objects: &Objects, max_entries: u64, action: NodeAction<'_>) {
-    let from = action.address.map(|from| from.to_canonical().to_string());
+    let address = action
+        .address
+        .map(|address| address.to_canonical().to_string());
     let entry = AuditRecord {
         at_ms: now_ms(),
-        who: action.actor.to_owned(),
-        proof: None,
+        actor: action.actor.to_owned(),
+        authentication: None,
         role: None,
-        from: from.unwrap_or_default(),
+        address: address.unwrap_or_default(),
         action: action.action.to_owned(),
         subject: Some(action.subject.to_owned()),
         version_before: None,
@@ -170,8 +176,8 @@ impl AuditRecord {
     fn log(&self) {
         tracing::info!(
             target: "audit",
-            who = self.who,
-            from = self.from,
+            actor = self.actor,
+            address = self.address,
             subject = self.subject,
             version = self.version_after,
             "{}",
@@ -196,8 +202,8 @@ async fn append(app: &ApiState, entry: AuditRecord) {
     }
 }
 
-const WHO: Parameter = Parameter {
-    name: "who",
+const ACTOR: Parameter = Parameter {
+    name: "actor",
     description: "Operator name, API key id, or `local`; exact match.",
     shape: ParameterType::Text,
 };
@@ -214,20 +220,20 @@ const SUBJECT: Parameter = Parameter {
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        get("/api/v1/audit", "listAudit", list)
+        get("/api/v1/audit-log", "listAudit", list)
             .role(Role::Admin)
             .tag("access")
             .summary("List audit log entries, newest first")
             .description("Every change made over this API and every login attempt. The oldest entries are deleted at the limit.")
-            .parameters(&[WHO, ACTION, SUBJECT])
+            .parameters(&[ACTOR, ACTION, SUBJECT])
             .paged::<AuditEntry>(),
     ]
 }
 
 async fn list(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
-    let (who, action, subject) = (
-        call.query.owned_text(WHO),
+    let (actor, action, subject) = (
+        call.query.owned_text(ACTOR),
         call.query.owned_text(ACTION),
         call.query.owned_text(SUBJECT),
     );
@@ -255,7 +261,7 @@ async fn list(call: ApiCall) -> ApiResult {
                 let Ok(entry) = serde_json::from_value::<AuditRecord>(value) else {
                     continue;
                 };
-                let fits = who.as_ref().is_none_or(|who| *who == entry.who)
+                let fits = actor.as_ref().is_none_or(|actor| *actor == entry.actor)
                     && action
                         .as_ref()
                         .is_none_or(|start| entry.action.starts_with(start))

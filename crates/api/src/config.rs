@@ -21,7 +21,7 @@ pub struct HttpConfig {
     pub trusted_proxies: TrustedProxies,
     pub forwarded_header: ForwardedHeader,
     /// The role of requests without credentials; on loopback addresses only.
-    pub anonymous: AnonymousRole,
+    pub anonymous_role: AnonymousRole,
     pub metrics_access: RouteOpenness,
     pub docs_access: RouteOpenness,
     pub max_body_bytes: usize,
@@ -43,7 +43,7 @@ pub struct HttpConfig {
     /// Maximum number of concurrent event streams.
     pub max_event_streams: usize,
     /// Maximum number of concurrent event streams per operator or API key.
-    pub max_event_streams_per_holder: usize,
+    pub max_event_streams_per_identity: usize,
     /// Maximum number of concurrent device requests that wait for a command.
     pub max_long_polls: usize,
     pub max_long_polls_per_device: usize,
@@ -75,7 +75,7 @@ impl HttpConfig {
             proxy_protocol: false,
             trusted_proxies: TrustedProxies::default(),
             forwarded_header: ForwardedHeader::default(),
-            anonymous: AnonymousRole::None,
+            anonymous_role: AnonymousRole::None,
             metrics_access: RouteOpenness::OpenOnLoopback,
             docs_access: RouteOpenness::OpenOnLoopback,
             max_body_bytes: 1 << 20,
@@ -88,7 +88,7 @@ impl HttpConfig {
             max_device_requests: 256,
             max_requests_per_address: 64,
             max_event_streams: 64,
-            max_event_streams_per_holder: 16,
+            max_event_streams_per_identity: 16,
             max_long_polls: 1000,
             max_long_polls_per_device: 2,
             request_timeout_s: 10,
@@ -113,7 +113,7 @@ impl SharedHttpConfig {
         Self(Arc::new(ArcSwap::from_pointee(config)))
     }
 
-    /// Replaces the configuration for requests that begin from now on. Addresses, `anonymous` and
+    /// Replaces the configuration for requests that begin from now on. Addresses, `anonymous_role` and
     /// the limits on connections, requests and streams keep their start-up values.
     pub fn set(&self, config: HttpConfig) {
         self.0.store(Arc::new(config));

@@ -152,7 +152,7 @@ impl ConnectionTracker {
                 requests_per_address: config.max_requests_per_address,
                 long_requests: [config.max_event_streams, config.max_long_polls],
                 max_long_requests_per_holder: [
-                    config.max_event_streams_per_holder,
+                    config.max_event_streams_per_identity,
                     config.max_long_polls_per_device,
                 ],
             },

@@ -30,7 +30,7 @@ const PROTECTED: [(&str, &str); 4] = [
 
 const PROTECTED_HELP: &str = "<p>These answer 401 without credentials. On this machine, <code>tidegate ctl</code> needs \
     none, for example <code>tidegate ctl clients list</code>. Elsewhere, create an API key with \
-    <code>tidegate ctl keys add role=viewer</code> and send it: \
+    <code>tidegate ctl api-keys add role=viewer</code> and send it: \
     <code>curl -u ID:SECRET HOST:8080/api/v1/clients</code>.</p>\n";
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:2em auto;padding:0 1em;\

@@ -40,7 +40,7 @@ pub use access::{
 };
 pub use alarm_backend::{
     AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
-    NotificationStatus, PlatformAlarmRules,
+    NodeAlarmRules, NotificationStatus,
 };
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};

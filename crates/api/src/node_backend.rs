@@ -255,7 +255,7 @@ pub struct AuthenticatorInfo {
     /// Number of clients it rejected.
     pub rejected: u64,
     /// Number of clients it passed to the next authenticator.
-    pub no_opinion: u64,
+    pub ignored: u64,
     /// Number of clients rejected because it could not answer.
     pub errors: u64,
     /// Most recent failure; `null` if there was none.

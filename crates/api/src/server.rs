@@ -47,7 +47,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub enum HttpServerError {
     #[error(
         "anonymous access to the HTTP API is for loopback addresses and Unix sockets, and other machines can reach {0}: bind it to \
-         127.0.0.1, or set anonymous to \"none\""
+         127.0.0.1, or set http.anonymous_role to \"none\""
     )]
     Exposed(BindAddress),
     #[error("cannot listen for HTTP on {address}: {source}")]
@@ -71,7 +71,7 @@ pub async fn bind(config: &HttpConfig) -> Result<HttpListener, HttpServerError> 
 }
 
 fn check(config: &HttpConfig, address: &BindAddress) -> Result<(), HttpServerError> {
-    match config.anonymous != AnonymousRole::None && !address.is_local() {
+    match config.anonymous_role != AnonymousRole::None && !address.is_local() {
         true => Err(HttpServerError::Exposed(address.clone())),
         false => Ok(()),
     }
@@ -152,7 +152,7 @@ fn router(
         pulls: parts.pulls,
         commands: parts.commands,
         config: live.clone(),
-        anonymous: config.anonymous,
+        anonymous_role: config.anonymous_role,
         access: AccessState::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
         is_local: address.is_local(),

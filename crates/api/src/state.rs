@@ -48,7 +48,7 @@ pub(crate) struct ApiState {
     pub(crate) objects: Objects,
     pub(crate) config: SharedHttpConfig,
     /// The role of requests without credentials.
-    pub(crate) anonymous: AnonymousRole,
+    pub(crate) anonymous_role: AnonymousRole,
     pub(crate) object_backend: Arc<dyn ObjectBackend>,
     pub(crate) engine: Engine,
     pub(crate) connectors: ConnectorService,

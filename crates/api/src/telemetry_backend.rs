@@ -144,7 +144,7 @@ pub struct DeviceRejectionList {
     pub device: String,
     pub count: u64,
     /// The most recent kinds of rejection, latest last.
-    pub refusals: Vec<RejectionInfo>,
+    pub rejections: Vec<RejectionInfo>,
 }
 
 /// Access to the telemetry of devices. Methods are called on threads that may block.

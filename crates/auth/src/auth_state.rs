@@ -41,7 +41,7 @@ pub(crate) struct AuthState {
     pub(crate) rule_sources: Arc<RuleSources>,
     pub(crate) stored_objects: StoredAuthObjects,
     pub(crate) check_slots: ArcSwap<Semaphore>,
-    pub(crate) max_checks: AtomicU32,
+    pub(crate) max_pending_logins: AtomicU32,
     pub(crate) timeout_ms: AtomicU64,
     pub(crate) ban_observer: Mutex<Option<BanObserver>>,
 }
@@ -103,7 +103,7 @@ impl AuthState {
         Duration::from_millis(self.timeout_ms.load(Relaxed))
     }
 
-    /// Acquires a slot for a pending check; `None` if `max_checks` are pending.
+    /// Acquires a slot for a pending check; `None` if `max_pending_logins` are pending.
     pub(crate) fn try_acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
         let slot = self.check_slots.load_full().try_acquire_owned().ok();
         if slot.is_none() {

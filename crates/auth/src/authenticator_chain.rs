@@ -301,7 +301,7 @@ mod tests {
         let [passing, failing, idle] = &chain_of.statuses()[..] else {
             panic!("three authenticators");
         };
-        assert_eq!((passing.no_opinion, passing.is_failing), (1, false));
+        assert_eq!((passing.ignored, passing.is_failing), (1, false));
         assert_eq!((failing.errors, failing.is_failing), (1, true));
         let error = failing.last_error.as_ref().unwrap();
         assert!(error.text == "away" && error.at_ms > 0);

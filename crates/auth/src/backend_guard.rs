@@ -19,21 +19,21 @@ use crate::rules::AclRule;
 pub(crate) struct BackendLimits {
     pub(crate) timeout_ms: u64,
     /// Lifetime of a cached answer in seconds; 0 disables the cache.
-    pub(crate) cache_s: u64,
+    pub(crate) cache_ttl_s: u64,
     pub(crate) cache_entries: usize,
-    /// Consecutive failures after which the breaker opens for `breaker_open_ms`.
-    pub(crate) breaker_failures: u32,
-    pub(crate) breaker_open_ms: u64,
+    /// Consecutive failures after which the breaker opens for `circuit_breaker_open_ms`.
+    pub(crate) circuit_breaker_failures: u32,
+    pub(crate) circuit_breaker_open_ms: u64,
 }
 
 impl Default for BackendLimits {
     fn default() -> Self {
         Self {
             timeout_ms: 5_000,
-            cache_s: 0,
+            cache_ttl_s: 0,
             cache_entries: 100_000,
-            breaker_failures: 5,
-            breaker_open_ms: 5_000,
+            circuit_breaker_failures: 5,
+            circuit_breaker_open_ms: 5_000,
         }
     }
 }
@@ -42,10 +42,10 @@ impl BackendLimits {
     /// The field names of these limits within an authenticator's settings.
     pub(crate) const FIELDS: [&str; 5] = [
         "timeout_ms",
-        "cache_s",
+        "cache_ttl_s",
         "cache_entries",
-        "breaker_failures",
-        "breaker_open_ms",
+        "circuit_breaker_failures",
+        "circuit_breaker_open_ms",
     ];
 
     pub(crate) fn validate(&self) -> Result<(), String> {
@@ -55,15 +55,20 @@ impl BackendLimits {
                 false => Err(format!("{field}: expected {min} to {max}, found {value}")),
             };
         within("timeout_ms", self.timeout_ms, 10, 60_000)?;
-        within("cache_s", self.cache_s, 0, 86_400)?;
+        within("cache_ttl_s", self.cache_ttl_s, 0, 86_400)?;
         within("cache_entries", self.cache_entries as u64, 0, 10_000_000)?;
         within(
-            "breaker_failures",
-            self.breaker_failures.into(),
+            "circuit_breaker_failures",
+            self.circuit_breaker_failures.into(),
             1,
             1_000_000,
         )?;
-        within("breaker_open_ms", self.breaker_open_ms, 1, 600_000)
+        within(
+            "circuit_breaker_open_ms",
+            self.circuit_breaker_open_ms,
+            1,
+            600_000,
+        )
     }
 }
 
@@ -82,10 +87,13 @@ impl<T> GuardedBackend<T> {
             inner,
             timeout: Duration::from_millis(bounds.timeout_ms),
             breaker: CircuitBreaker::new(
-                bounds.breaker_failures,
-                Duration::from_millis(bounds.breaker_open_ms),
+                bounds.circuit_breaker_failures,
+                Duration::from_millis(bounds.circuit_breaker_open_ms),
             ),
-            cache: AnswerCache::new(Duration::from_secs(bounds.cache_s), bounds.cache_entries),
+            cache: AnswerCache::new(
+                Duration::from_secs(bounds.cache_ttl_s),
+                bounds.cache_entries,
+            ),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::login_outcome::LoginOutcome;
 /// Lookups per batch; a few of them take a millisecond.
 pub(crate) const LOOKUP_BATCH: usize = 64;
 
-/// The queue of pending lookups. `max_checks` bounds its length.
+/// The queue of pending lookups. `max_pending_logins` bounds its length.
 pub(crate) struct DiskLookupQueue {
     max_threads: usize,
     state: Mutex<LookupQueueState>,

@@ -54,12 +54,12 @@ pub struct AuthSettingsError {
 
 fn rule_policy(limits: &AuthLimits, has_rules: bool) -> RulePolicy {
     RulePolicy {
-        allow_unmatched: match limits.no_match {
+        allow_unmatched: match limits.default_permission {
             NoMatchPolicy::Allow => true,
             NoMatchPolicy::Deny => false,
             NoMatchPolicy::Auto => !has_rules,
         },
-        disconnect_on_denial: limits.on_denial == DenialPolicy::Disconnect,
+        disconnect_on_denial: limits.deny_action == DenialPolicy::Disconnect,
     }
 }
 
@@ -169,8 +169,8 @@ impl AuthService {
                 runtime,
             }),
             stored_objects: StoredAuthObjects::default(),
-            check_slots: ArcSwap::from_pointee(Semaphore::new(limits.max_checks as usize)),
-            max_checks: AtomicU32::new(limits.max_checks),
+            check_slots: ArcSwap::from_pointee(Semaphore::new(limits.max_pending_logins as usize)),
+            max_pending_logins: AtomicU32::new(limits.max_pending_logins),
             timeout_ms: AtomicU64::default(),
             ban_observer: Mutex::new(None),
         };
@@ -195,9 +195,13 @@ impl AuthService {
             .node_rules
             .set_policy(rule_policy(limits, shared.has_rules));
         shared.set_timeouts(limits);
-        if shared.max_checks.swap(limits.max_checks, Relaxed) != limits.max_checks {
+        if shared
+            .max_pending_logins
+            .swap(limits.max_pending_logins, Relaxed)
+            != limits.max_pending_logins
+        {
             // Permits of the old semaphore stay valid in addition to the new ones.
-            let slots = Semaphore::new(limits.max_checks as usize);
+            let slots = Semaphore::new(limits.max_pending_logins as usize);
             shared.check_slots.store(Arc::new(slots));
         }
     }

@@ -61,12 +61,12 @@ impl AuthSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthLimits {
     /// The result for an action that no rule matches.
-    pub no_match: NoMatchPolicy,
-    pub on_denial: DenialPolicy,
+    pub default_permission: NoMatchPolicy,
+    pub deny_action: DenialPolicy,
     /// Time limit for the whole authentication of a client, in milliseconds.
     pub timeout_ms: u64,
     /// Maximum number of concurrent pending checks; further clients are refused as "server busy".
-    pub max_checks: u32,
+    pub max_pending_logins: u32,
     /// Number of concurrent password checks; 0: number of cores.
     pub password_threads: u32,
     pub rules_refresh_s: u32,
@@ -103,10 +103,10 @@ pub enum DenialPolicy {
 impl Default for AuthLimits {
     fn default() -> Self {
         Self {
-            no_match: NoMatchPolicy::Auto,
-            on_denial: DenialPolicy::Ignore,
+            default_permission: NoMatchPolicy::Auto,
+            deny_action: DenialPolicy::Ignore,
             timeout_ms: 10_000,
-            max_checks: 1024,
+            max_pending_logins: 1024,
             password_threads: 0,
             rules_refresh_s: 300,
             rules_max_age_s: 3600,

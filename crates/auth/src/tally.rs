@@ -12,7 +12,7 @@ const MAX_ERROR_CHARS: usize = 500;
 pub(crate) struct AnswerTally {
     accepted: AtomicU64,
     rejected: AtomicU64,
-    no_opinion: AtomicU64,
+    ignored: AtomicU64,
     errors: AtomicU64,
     is_failing: AtomicBool,
     last_error: Mutex<Option<AuthenticatorError>>,
@@ -37,7 +37,7 @@ pub struct AuthenticatorStatus {
     pub is_failing: bool,
     pub accepted: u64,
     pub rejected: u64,
-    pub no_opinion: u64,
+    pub ignored: u64,
     pub errors: u64,
     pub last_error: Option<AuthenticatorError>,
 }
@@ -47,7 +47,7 @@ impl AnswerTally {
         let count = match answer {
             Ok(AuthenticatorAnswer::Allow(_)) => &self.accepted,
             Ok(AuthenticatorAnswer::Deny) => &self.rejected,
-            Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => &self.no_opinion,
+            Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => &self.ignored,
             Err(AuthBackendError(why)) => {
                 let error = AuthenticatorError {
                     at_ms: crate::now_ms(),
@@ -71,7 +71,7 @@ impl AnswerTally {
             is_failing: self.is_failing.load(Relaxed),
             accepted: self.accepted.load(Relaxed),
             rejected: self.rejected.load(Relaxed),
-            no_opinion: self.no_opinion.load(Relaxed),
+            ignored: self.ignored.load(Relaxed),
             errors: self.errors.load(Relaxed),
             last_error: last_error.unwrap_or_else(PoisonError::into_inner).clone(),
         }

@@ -122,8 +122,8 @@ fn measure_import(
         anyhow::ensure!(
             imported.created == end - number,
             "{} lines were refused: {:?}",
-            imported.refused,
-            imported.refusals.first()
+            imported.rejected,
+            imported.rejections.first()
         );
         number = end;
         if !arguments.quiet && told.elapsed() >= Duration::from_secs(1) {

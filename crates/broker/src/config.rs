@@ -89,7 +89,7 @@ pub struct BrokerLimits {
     /// Largest CONNECT accepted, will included; never larger than `max_packet_size`.
     pub max_connect_bytes: u32,
     /// Bytes of incomplete packets on all connections of a shard; a connection that exceeds the limit is closed.
-    pub max_partial_bytes_per_shard: u64,
+    pub max_partial_packet_bytes_per_shard: u64,
     /// Seconds within which an incomplete packet has to be completed.
     pub packet_timeout_s: u32,
     pub max_topic_bytes: u16,
@@ -98,14 +98,14 @@ pub struct BrokerLimits {
     /// Required prefix of the client id of a client with a user name; `${username}` stands for that name. Empty: no
     /// requirement.
     pub client_id_prefix: String,
-    pub other_users_session: SessionOwnerConflict,
+    pub session_owner_conflict: SessionOwnerConflict,
     pub max_username_bytes: u16,
     /// Highest QoS granted and accepted: 0, 1 or 2.
     pub max_qos: u8,
     pub retain_available: bool,
-    pub wildcard_available: bool,
-    pub shared_available: bool,
-    pub exclusive_available: bool,
+    pub wildcard_subscription_available: bool,
+    pub shared_subscription_available: bool,
+    pub exclusive_subscription_available: bool,
     pub max_subscriptions_per_session: u32,
     /// Bytes of topic filters, plus 64 for each subscription.
     pub max_subscription_bytes_per_session: u64,
@@ -127,7 +127,7 @@ pub struct BrokerLimits {
     pub max_queued_bytes: u32,
     pub queue_policy: QueuePolicy,
     /// Whether QoS 0 messages are queued for a session without a connection.
-    pub queue_qos0: bool,
+    pub queue_qos0_messages: bool,
     /// Bytes waiting for one socket; beyond, QoS 0 messages are dropped, and QoS 1 and 2 wait in the session.
     pub max_outbox_bytes: u32,
     /// Bytes waiting for all sockets of one shard; beyond, the shard stops reading from publishers.
@@ -142,22 +142,22 @@ pub struct BrokerLimits {
     /// dropped.
     pub max_derived_messages: u32,
     /// Milliseconds of work on derived messages after the first turn; beyond, they are dropped.
-    pub max_derived_ms: u32,
+    pub max_derived_processing_ms: u32,
     pub max_retained_messages: u32,
     pub max_retained_bytes: u64,
-    pub max_retained_payload: u32,
+    pub max_retained_payload_bytes: u32,
     /// Seconds after which a retained message without an expiry of its own is removed; 0 means never.
     pub retained_expiry_s: u32,
     pub max_delayed_messages: u32,
     pub max_delayed_bytes: u64,
-    pub max_delay_s: u32,
+    pub max_publish_delay_s: u32,
     /// Keep-alive in seconds: a client that requests 0 or more than this gets this value; 0 means no limit.
     pub max_keep_alive_s: u16,
     /// Whether a payload marked as UTF-8 is checked (0x99 if it is not valid).
     pub validate_payload_format: bool,
     /// Whether answers to clients that allow them contain reason strings.
-    pub reason_strings: bool,
-    pub shared_strategy: SharedSubscriptionStrategy,
+    pub send_reason_strings: bool,
+    pub shared_subscription_strategy: SharedSubscriptionStrategy,
 }
 
 impl Default for BrokerLimits {
@@ -167,19 +167,19 @@ impl Default for BrokerLimits {
             max_sessions: 2_000_000,
             max_packet_size: 1 << 20,
             max_connect_bytes: 16 << 10,
-            max_partial_bytes_per_shard: 64 << 20,
+            max_partial_packet_bytes_per_shard: 64 << 20,
             packet_timeout_s: 60,
             max_topic_bytes: 4096,
             max_topic_levels: 128,
             max_client_id_bytes: 1024,
             client_id_prefix: String::new(),
-            other_users_session: SessionOwnerConflict::default(),
+            session_owner_conflict: SessionOwnerConflict::default(),
             max_username_bytes: 4096,
             max_qos: 2,
             retain_available: true,
-            wildcard_available: true,
-            shared_available: true,
-            exclusive_available: true,
+            wildcard_subscription_available: true,
+            shared_subscription_available: true,
+            exclusive_subscription_available: true,
             max_subscriptions_per_session: 10_000,
             max_subscription_bytes_per_session: 4 << 20,
             max_subscription_bytes_per_shard: 1 << 30,
@@ -191,25 +191,25 @@ impl Default for BrokerLimits {
             max_queued_messages: 10_000,
             max_queued_bytes: 16 << 20,
             queue_policy: QueuePolicy::DropOldest,
-            queue_qos0: false,
+            queue_qos0_messages: false,
             max_outbox_bytes: 1 << 20,
             max_buffered_bytes_per_shard: 1 << 30,
             max_queued_bytes_per_shard: 2 << 30,
             max_queued_age_s: 0,
             max_cross_shard_bytes: 16 << 20,
             max_derived_messages: 1000,
-            max_derived_ms: 1000,
+            max_derived_processing_ms: 1000,
             max_retained_messages: 1_000_000,
             max_retained_bytes: 1 << 30,
-            max_retained_payload: 1 << 20,
+            max_retained_payload_bytes: 1 << 20,
             retained_expiry_s: 0,
             max_delayed_messages: 100_000,
             max_delayed_bytes: 256 << 20,
-            max_delay_s: 7 * 24 * 3600,
+            max_publish_delay_s: 7 * 24 * 3600,
             max_keep_alive_s: 0,
             validate_payload_format: true,
-            reason_strings: true,
-            shared_strategy: SharedSubscriptionStrategy::RoundRobin,
+            send_reason_strings: true,
+            shared_subscription_strategy: SharedSubscriptionStrategy::RoundRobin,
         }
     }
 }
@@ -276,15 +276,15 @@ pub struct ListenerConfig {
     pub allow_anonymous: Option<bool>,
     pub max_connections: u32,
     /// New connections per second (a burst of one second is allowed); 0 means no limit.
-    pub max_accept_rate: u32,
+    pub max_new_connections_per_s: u32,
     /// PUBLISH packets per second and client; 0 means no limit.
-    pub max_message_rate: u32,
+    pub max_client_messages_per_s: u32,
     /// Bytes per second and client; 0 means no limit.
-    pub max_byte_rate: u32,
+    pub max_client_bytes_per_s: u32,
     /// Largest packet accepted; 0 means the node's `max_packet_size`; never larger than that.
     pub max_packet_size: u32,
     /// Bytes of incomplete packets on all connections of this listener on a shard; 0 means half of the node's limit.
-    pub max_partial_bytes_per_shard: u64,
+    pub max_partial_packet_bytes_per_shard: u64,
     /// Keep-alive bounds in seconds for clients of this listener; 0 means no bound.
     pub min_keep_alive_s: u16,
     pub max_keep_alive_s: u16,
@@ -305,11 +305,11 @@ impl ListenerConfig {
             proxy_protocol: false,
             allow_anonymous: None,
             max_connections: 1_000_000,
-            max_accept_rate: 0,
-            max_message_rate: 0,
-            max_byte_rate: 0,
+            max_new_connections_per_s: 0,
+            max_client_messages_per_s: 0,
+            max_client_bytes_per_s: 0,
             max_packet_size: 0,
-            max_partial_bytes_per_shard: 0,
+            max_partial_packet_bytes_per_shard: 0,
             min_keep_alive_s: 0,
             max_keep_alive_s: 0,
             connect_timeout_s: 10,

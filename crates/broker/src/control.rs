@@ -49,7 +49,7 @@ pub enum ControlError {
     LimitReached(String),
     /// Only the node itself may publish on this topic.
     #[error(
-        "the topic is reserved for messages of the platform to devices; send a command or write attributes instead, or see devices.down_topic_publishers"
+        "the topic is reserved for messages of the platform to devices; send a command or write attributes instead, or see devices.downlink_topic_publishers"
     )]
     ReservedTopic,
     /// The store accepts no writes: the disk is full or fails.

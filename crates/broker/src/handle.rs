@@ -334,7 +334,7 @@ impl BrokerHandle {
             retained.bytes as f64,
         ));
         families.push(gauge(
-            "session_queue_oldest_seconds",
+            "session_queue_oldest_message_age_seconds",
             "Age of the oldest message that waits in a session queue.",
             oldest_s,
         ));

@@ -35,9 +35,9 @@ shard_metrics! {
     DelayedMessages Gauge "delayed_messages" [] "Messages published to $delayed that are not due yet.";
     ConnectionsOpened Counter "connections_opened_total" [] "Connections accepted by a listener.";
     ConnectionsClosed Counter "connections_closed_total" [] "Connections closed, for any reason.";
-    ConnectionsRefusedLimit Counter "connections_refused_total" [reason = "limit"] "Connections refused before CONNECT.";
-    ConnectionsRefusedHandshake Counter "connections_refused_total" [reason = "handshake"] "Connections refused before CONNECT.";
-    ConnectionsRefusedTimeout Counter "connections_refused_total" [reason = "connect_timeout"] "Connections refused before CONNECT.";
+    ConnectionsRefusedLimit Counter "connections_rejected_total" [reason = "limit"] "Connections refused before CONNECT.";
+    ConnectionsRefusedHandshake Counter "connections_rejected_total" [reason = "handshake"] "Connections refused before CONNECT.";
+    ConnectionsRefusedTimeout Counter "connections_rejected_total" [reason = "connect_timeout"] "Connections refused before CONNECT.";
     ConnectAccepted Counter "connects_total" [result = "accepted"] "CONNECT packets by result.";
     ConnectRefused Counter "connects_total" [result = "refused"] "CONNECT packets by result.";
     ConnectUnauthorized Counter "connects_total" [result = "not_authorized"] "CONNECT packets by result.";

@@ -101,7 +101,7 @@ impl HttpServers {
         password: &Secret,
     ) -> Result<Self, SettingsError> {
         let both = STANDARD.encode(format!("{user}:{}", password.reveal()));
-        self.with_header(AUTHORIZATION, &format!("Basic {both}"), "user")
+        self.with_header(AUTHORIZATION, &format!("Basic {both}"), "username")
     }
 
     /// The address for the next request.

@@ -374,7 +374,7 @@ fn admit(device: Arc<Device>, kind: CredentialKind, expires_at_ms: Option<u64>) 
 
 fn check_secure_login(device: Arc<Device>, login: &SecureLogin<'_>, now_ms: u64) -> DeviceLookup {
     let product = device.product.get();
-    let window_s = product.definition.secure_window_s;
+    let window_s = product.definition.secure_max_clock_skew_s;
     let own = device.credentials.iter().find_map(|known| match known {
         Credential::Secure { id, key } => Some((&**id, &**key)),
         _ => None,

@@ -208,7 +208,7 @@ impl Hooks for DeviceShardHooks {
                 topic = message.topic,
                 client_id = origin.client.map(|client| client.client_id),
                 denied = self.denied,
-                "message denied; only the platform publishes on downlink topics of devices, see devices.down_topic_publishers"
+                "message denied; only the platform publishes on downlink topics of devices, see devices.downlink_topic_publishers"
             );
         }
         true

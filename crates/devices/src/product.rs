@@ -27,7 +27,7 @@ pub enum ProductProtocol {
     Thingsboard,
     Jetlinks,
     /// `tg/{deviceId}/...`
-    Own,
+    Native,
 }
 
 impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
@@ -35,7 +35,7 @@ impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
         match dialect {
             crate::protocol::DeviceProtocol::ThingsBoard => Self::Thingsboard,
             crate::protocol::DeviceProtocol::JetLinks => Self::Jetlinks,
-            crate::protocol::DeviceProtocol::Native => Self::Own,
+            crate::protocol::DeviceProtocol::Native => Self::Native,
         }
     }
 }
@@ -92,7 +92,7 @@ pub struct ProductStorage {
     pub keys: BTreeSet<String>,
     /// Retention of points in days; 0: the default of the node.
     #[schemars(range(max = 36500))]
-    pub retention_d: u32,
+    pub retention_days: u32,
     /// Steps that reduce old points to one aggregate per interval. Ages ascend, and each interval is a multiple of
     /// the one before.
     #[schemars(length(max = 4))]
@@ -116,7 +116,7 @@ pub struct ProductStorage {
 pub struct DownsamplingStep {
     /// Age of the points in days.
     #[schemars(range(min = 1, max = 36500))]
-    pub after_d: u32,
+    pub after_days: u32,
     /// Interval in seconds; a day must contain a whole number of intervals.
     #[schemars(range(min = 1, max = 86400))]
     pub interval_s: u32,
@@ -137,7 +137,7 @@ impl Default for ProductStorage {
         Self {
             enabled: true,
             keys: BTreeSet::new(),
-            retention_d: 0,
+            retention_days: 0,
             downsampling: Vec::new(),
             sinks: Vec::new(),
             device_log: false,
@@ -213,17 +213,17 @@ pub struct ProductDefinition {
     pub unknown_keys: UnknownKeys,
     /// Whether texts that are numbers, such as `"21.5"`, are stored as numbers, unless the thing model defines the
     /// type of the key.
-    pub text_numbers: bool,
+    pub parse_numeric_text: bool,
     /// Device protocols that devices may use; empty: all.
     #[schemars(with = "Vec<ProductProtocol>")]
-    pub dialects: BTreeSet<ProductProtocol>,
+    pub protocols: BTreeSet<ProductProtocol>,
     /// Types of credentials that devices may have; empty: all.
     #[schemars(with = "Vec<CredentialKind>")]
     pub credentials: BTreeSet<CredentialKind>,
     pub secure: Option<SharedSecure>,
     /// Maximum difference in seconds between the timestamp in `secureId|timestamp` and the clock of the node.
     #[schemars(range(min = 1, max = 86400))]
-    pub secure_window_s: u32,
+    pub secure_max_clock_skew_s: u32,
     /// Whether devices may have child devices.
     pub gateway: bool,
     /// Seconds for which a device without a connection counts as online after its last activity.
@@ -247,11 +247,11 @@ impl Default for ProductDefinition {
             enabled: true,
             model: Value::Null,
             unknown_keys: UnknownKeys::Keep,
-            text_numbers: false,
-            dialects: BTreeSet::new(),
+            parse_numeric_text: false,
+            protocols: BTreeSet::new(),
             credentials: BTreeSet::new(),
             secure: None,
-            secure_window_s: 300,
+            secure_max_clock_skew_s: 300,
             gateway: false,
             inactivity_timeout_s: 600,
             chain: None,
@@ -312,7 +312,12 @@ impl Product {
             errors.collect::<Vec<_>>()
         })?;
         let numbers = [
-            ("secure_window_s", definition.secure_window_s, 1, 86_400),
+            (
+                "secure_max_clock_skew_s",
+                definition.secure_max_clock_skew_s,
+                1,
+                86_400,
+            ),
             (
                 "inactivity_timeout_s",
                 definition.inactivity_timeout_s,
@@ -320,8 +325,8 @@ impl Product {
                 31_536_000,
             ),
             (
-                "storage.retention_d",
-                definition.storage.retention_d,
+                "storage.retention_days",
+                definition.storage.retention_days,
                 0,
                 36_500,
             ),
@@ -421,8 +426,8 @@ impl Product {
 
     #[must_use]
     pub fn allows_protocol(&self, dialect: ProductProtocol) -> bool {
-        let dialects = &self.definition.dialects;
-        dialects.is_empty() || dialects.contains(&dialect)
+        let protocols = &self.definition.protocols;
+        protocols.is_empty() || protocols.contains(&dialect)
     }
 
     #[must_use]
@@ -454,15 +459,15 @@ fn check_steps(steps: &[DownsamplingStep]) -> Result<(), (String, String)> {
     let mut before: Option<&DownsamplingStep> = None;
     for (at, step) in steps.iter().enumerate() {
         let DownsamplingStep {
-            after_d,
+            after_days,
             interval_s,
         } = *step;
         let wrong = |field: &str, message: String| Err((format!("[{at}].{field}"), message));
-        let least_d = before.map_or(1, |before| before.after_d.saturating_add(1));
-        if !(least_d..=36_500).contains(&after_d) {
+        let least_d = before.map_or(1, |before| before.after_days.saturating_add(1));
+        if !(least_d..=36_500).contains(&after_days) {
             return wrong(
-                "after_d",
-                format!("expected {least_d} to 36500, found {after_d}"),
+                "after_days",
+                format!("expected {least_d} to 36500, found {after_days}"),
             );
         }
         if !DAY_S.is_multiple_of(interval_s) {
@@ -520,7 +525,7 @@ impl From<ProductProtocol> for crate::protocol::DeviceProtocol {
         match dialect {
             ProductProtocol::Thingsboard => Self::ThingsBoard,
             ProductProtocol::Jetlinks => Self::JetLinks,
-            ProductProtocol::Own => Self::Native,
+            ProductProtocol::Native => Self::Native,
         }
     }
 }

@@ -65,21 +65,25 @@ type PolicyKey = (u32, Vec<(u32, u32)>);
 
 fn policy_key(storage: &ProductStorage, standard_d: u32) -> PolicyKey {
     let steps = storage.downsampling.iter();
-    let retention_d = match storage.retention_d {
+    let retention_days = match storage.retention_days {
         0 => standard_d,
         days => days,
     };
-    let steps = steps.map(|step| (step.after_d, step.interval_s)).collect();
-    (retention_d, steps)
+    let steps = steps
+        .map(|step| (step.after_days, step.interval_s))
+        .collect();
+    (retention_days, steps)
 }
 
-fn policy((retention_d, steps): &PolicyKey) -> RetentionPolicy {
-    let tiers = steps.iter().map(|(after_d, interval_s)| DownsamplingTier {
-        after_ms: i64::from(*after_d) * DAY_MS,
-        interval_ms: i64::from(*interval_s) * 1000,
-    });
+fn policy((retention_days, steps): &PolicyKey) -> RetentionPolicy {
+    let tiers = steps
+        .iter()
+        .map(|(after_days, interval_s)| DownsamplingTier {
+            after_ms: i64::from(*after_days) * DAY_MS,
+            interval_ms: i64::from(*interval_s) * 1000,
+        });
     RetentionPolicy {
-        retention_ms: (*retention_d > 0).then(|| i64::from(*retention_d) * DAY_MS),
+        retention_ms: (*retention_days > 0).then(|| i64::from(*retention_days) * DAY_MS),
         tiers: tiers.collect(),
     }
 }
@@ -232,7 +236,7 @@ impl Retention {
             return Ok(());
         }
         Err(ProductError {
-            field: "storage.retention_d".to_owned(),
+            field: "storage.retention_days".to_owned(),
             message: format!(
                 "expected one of the {MAX_POLICIES} combinations of retention and downsampling in use; no other combination is possible"
             ),
@@ -266,10 +270,14 @@ mod tests {
         )
         .unwrap();
         let objects = store.objects();
-        put(objects, "short", json!({"storage": {"retention_d": 2}}));
-        put(objects, "long", json!({"storage": {"retention_d": 1000}}));
+        put(objects, "short", json!({"storage": {"retention_days": 2}}));
+        put(
+            objects,
+            "long",
+            json!({"storage": {"retention_days": 1000}}),
+        );
         put(objects, "plain", json!({}));
-        let steps = json!([{"after_d": 1, "interval_s": 3600}]);
+        let steps = json!([{"after_days": 1, "interval_s": 3600}]);
         put(
             objects,
             "coarse",
@@ -329,7 +337,7 @@ mod tests {
         assert_eq!(counts(), [10, 30, 20, 2]);
 
         // Assign another product to a device, and change a product.
-        put(objects, "plain", json!({"storage": {"retention_d": 3}}));
+        put(objects, "plain", json!({"storage": {"retention_days": 3}}));
         let moved = json!({"id": "long", "product": "short"});
         let moved: NewDevice = serde_json::from_value(moved).unwrap();
         registry.put(moved, crate::WritePrecondition::Any).unwrap();
@@ -349,15 +357,15 @@ mod tests {
             put(
                 objects,
                 &format!("p{days}"),
-                json!({"storage": {"retention_d": days}}),
+                json!({"storage": {"retention_days": days}}),
             );
         }
         let product = |days: u32| {
-            Product::read("new", &json!({"storage": {"retention_d": days}}), 0).unwrap()
+            Product::read("new", &json!({"storage": {"retention_days": days}}), 0).unwrap()
         };
         assert_eq!(retention.assignment().policies.len(), 256);
         assert!(retention.check(&product(120)).is_ok() && retention.check(&product(30)).is_ok());
         let error = retention.check(&product(1)).unwrap_err();
-        assert_eq!(error.field, "storage.retention_d");
+        assert_eq!(error.field, "storage.retention_days");
     }
 }

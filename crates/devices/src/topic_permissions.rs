@@ -73,7 +73,7 @@ impl Device {
             rest.is_some_and(|rest| rest.starts_with('/'))
         };
         if let Some(rest) = topic.strip_prefix("tg/") {
-            return product.allows_protocol(ProductProtocol::Own) && is_below(rest, id);
+            return product.allows_protocol(ProductProtocol::Native) && is_below(rest, id);
         }
         if let Some(rest) = topic.strip_prefix('/') {
             let rest = rest.strip_prefix(product.id.as_str());

@@ -82,7 +82,7 @@ pub enum RuleCondition {
 #[derive(Clone)]
 pub struct RuleStatus {
     pub name: String,
-    pub condition: RuleCondition,
+    pub state: RuleCondition,
     /// Declared in the configuration file; it cannot be changed otherwise.
     pub is_declared: bool,
     pub totals: RuleTotals,
@@ -497,7 +497,7 @@ impl Engine {
     fn build_status(name: &str, listed: &RuleTableEntry) -> RuleStatus {
         RuleStatus {
             name: name.to_owned(),
-            condition: match &listed.state {
+            state: match &listed.state {
                 RuleEntryState::Running(_) => RuleCondition::Running,
                 RuleEntryState::Disabled => RuleCondition::Disabled,
                 RuleEntryState::Broken(problem) => RuleCondition::Broken(problem.clone()),

@@ -610,7 +610,7 @@ impl Hooks for RuleHooks {
                 rule = &*bound.name,
                 topic,
                 "message published by a rule is dropped: too many messages derive from one (limits.max_derived_messages, \
-                 limits.max_derived_ms); is there a loop of rules?"
+                 limits.max_derived_processing_ms); is there a loop of rules?"
             );
         }
     }

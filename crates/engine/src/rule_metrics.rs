@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Metric families of rules. Names begin with `rule_engine_`, without the program's prefix. A rule
-    /// without events has no samples. Rules beyond `rules.max_metric_rules` appear only in the sums, which
+    /// without events has no samples. Rules beyond `rules.max_rules_with_metrics` appear only in the sums, which
     /// have the label `rule=""`.
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut families: Vec<MetricFamily> = FAMILIES
@@ -93,7 +93,7 @@ impl Engine {
             samples: Vec::new(),
         };
         let mut sum = RuleTotals::default();
-        let mut left = self.shared.settings.max_metric_rules;
+        let mut left = self.shared.settings.max_rules_with_metrics;
         let (listed, running) = self.for_each_active(|name, totals| {
             sum.add(totals);
             if left > 0 {

@@ -105,7 +105,7 @@ impl Engine {
         let lanes = self.shared.lanes;
         let monitor = std::sync::Arc::new(RuleMonitor::new(lanes));
         let bound = self.shared.compile_rule("test", &definition, monitor)?;
-        let compiled_us = began.elapsed().as_micros() as u64;
+        let compile_duration_us = began.elapsed().as_micros() as u64;
         let EvaluationContext { scratch, mut stage } = self.shared.evaluation_context(lanes - 1);
         let extra = Value::Object(trial.fields.clone()).to_string();
         let extra = match trial.fields.is_empty() {
@@ -137,7 +137,7 @@ impl Engine {
                 RuleOutputs::None
             }
         };
-        let took_ns = began.elapsed().as_nanos() as u64;
+        let duration_ns = began.elapsed().as_nanos() as u64;
         let actions = describe_actions(&bound, &view, outputs.as_slice(), &mut stage);
         Ok(json!({
             "dialect": bound.rule.dialect().name(),
@@ -151,8 +151,8 @@ impl Engine {
             "counted": report.counted,
             "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
             "actions": actions,
-            "compiled_us": compiled_us,
-            "took_ns": took_ns,
+            "compile_duration_us": compile_duration_us,
+            "duration_ns": duration_ns,
         }))
     }
 }
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn only_listed_variables_can_be_read() {
         let settings = RuleEngineSettings {
-            getenv: "CARGO_PKG_NAME, NOT_SET".to_owned(),
+            environment_variables: "CARGO_PKG_NAME, NOT_SET".to_owned(),
             ..RuleEngineSettings::default()
         };
         let engine = Engine::new(settings, 1);
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(test("NOT_SET")["outputs"], json!([{"v": ""}]));
         let refused = test("PATH");
         let reason = refused["reason"].as_str().expect("a text");
-        assert!(reason.contains("rules.getenv"), "{reason}");
+        assert!(reason.contains("rules.environment_variables"), "{reason}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::clock::now_ms;
 
 /// Kind of the objects that contain windows.
 pub const WINDOW_KIND: &str = "rule_window";
-pub const RULE_STATE_KIND: &str = "rule_memory";
+pub const RULE_STATE_KIND: &str = "rule_state";
 const PART_BYTES: usize = 1 << 20;
 
 pub(crate) struct SavedRuleState {

@@ -15,7 +15,7 @@ pub struct RuleEngineSettings {
     /// Steps of all jq programs in one evaluation together; 10,000 steps take about a millisecond.
     pub max_jq_steps: u64,
     /// Environment variables that `getenv` may read, separated by commas.
-    pub getenv: String,
+    pub environment_variables: String,
     /// Longest chain of messages in which a rule publishes each because of the one before.
     pub max_republish_depth: u8,
     /// Rules do not see messages to topics that begin with `$SYS/`.
@@ -37,14 +37,14 @@ pub struct RuleEngineSettings {
     /// Interval at which the state of windows is stored, in seconds.
     pub window_save_interval_s: u32,
     /// Rules with metrics of their own in Prometheus; other rules appear only in the sums.
-    pub max_metric_rules: usize,
+    pub max_rules_with_metrics: usize,
 }
 
 impl RuleEngineSettings {
     /// The environment variables that `getenv` may read, with their values at the start of the node. A
     /// variable that is not set is empty.
     pub(crate) fn environment(&self) -> rules::Environment {
-        let names = self.getenv.split(',').map(str::trim);
+        let names = self.environment_variables.split(',').map(str::trim);
         let variable = |name: &str| -> (Box<str>, Box<str>) {
             (name.into(), std::env::var(name).unwrap_or_default().into())
         };
@@ -62,7 +62,7 @@ impl Default for RuleEngineSettings {
             max_output_bytes: 1 << 20,
             max_outputs: 1000,
             max_jq_steps: 50_000,
-            getenv: String::new(),
+            environment_variables: String::new(),
             max_republish_depth: 8,
             ignore_sys_messages: true,
             console_lines_per_s: 100,
@@ -75,7 +75,7 @@ impl Default for RuleEngineSettings {
             window_max_bytes: 64 << 20,
             window_queue_bytes: 16 << 20,
             window_save_interval_s: 10,
-            max_metric_rules: 1000,
+            max_rules_with_metrics: 1000,
         }
     }
 }

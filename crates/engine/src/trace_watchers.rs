@@ -55,7 +55,7 @@ impl TraceWatchers {
         let mut record = record();
         let omitted = self.omitted.swap(0, Relaxed);
         if let (Value::Object(fields), true) = (&mut record, omitted > 0) {
-            fields.insert("left_out".into(), omitted.into());
+            fields.insert("omitted".into(), omitted.into());
         }
         // The last watcher may have left just now.
         let _ = sender.send(Arc::new(record));
@@ -81,7 +81,7 @@ mod tests {
         }
         watchers.send(6_000, || json!({"last": true}));
         let last = receiver.try_recv().expect("a record was sent");
-        assert_eq!(*last, json!({"last": true, "left_out": 7}));
+        assert_eq!(*last, json!({"last": true, "omitted": 7}));
         drop(receiver);
         assert!(!watchers.is_watched());
     }

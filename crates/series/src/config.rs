@@ -80,7 +80,7 @@ pub struct SeriesConfig {
     /// When the write-ahead log is forced to disk.
     pub fsync: Fsync,
     /// Maximum memory for appended rows that are not in segment files yet.
-    pub memory_bytes: usize,
+    pub memtable_bytes: usize,
     /// Rows are in a segment file after this time at the latest, so that a start has little to read.
     pub flush_after: Duration,
     /// Size of one file of the write-ahead log.
@@ -107,7 +107,7 @@ impl Default for SeriesConfig {
     fn default() -> Self {
         Self {
             fsync: Fsync::default(),
-            memory_bytes: 32 << 20,
+            memtable_bytes: 32 << 20,
             flush_after: Duration::from_secs(15 * 60),
             wal_segment_bytes: 16 << 20,
             max_wal_bytes: 512 << 20,
@@ -126,7 +126,7 @@ impl SeriesConfig {
     /// Size at which the memtable of one partition is frozen: all partitions together take half of the
     /// memory.
     pub(crate) fn freeze_bytes(&self) -> usize {
-        self.memory_bytes / (2 * crate::partitioning::PARTITION_COUNT)
+        self.memtable_bytes / (2 * crate::partitioning::PARTITION_COUNT)
     }
 
     /// Size of the chunks that store rows in memory.
@@ -162,10 +162,10 @@ impl SeriesConfig {
                 "at least four times wal_segment_bytes",
             );
         }
-        if self.memory_bytes < 1 << 20 {
+        if self.memtable_bytes < 1 << 20 {
             return refuse(
-                "memory_bytes",
-                self.memory_bytes.to_string(),
+                "memtable_bytes",
+                self.memtable_bytes.to_string(),
                 "at least 1 MiB",
             );
         }

@@ -57,7 +57,7 @@ pub struct SeriesStats {
     pub keys: u64,
     pub wal_bytes: u64,
     /// Rows in memory that are in no segment file yet.
-    pub memory_bytes: u64,
+    pub memtable_bytes: u64,
     pub segments: u64,
     pub segment_bytes: u64,
     /// Points in segment files; an overwritten point counts until it is merged.
@@ -385,7 +385,7 @@ impl Series {
             points: get(&counters.points),
             keys: u64::from(shared.keys.len()),
             wal_bytes: get(&shared.wal.bytes),
-            memory_bytes: shared.frozen_bytes.load(Ordering::Relaxed) as u64,
+            memtable_bytes: shared.frozen_bytes.load(Ordering::Relaxed) as u64,
             flushes: get(&counters.flushes),
             flushed_bytes: get(&counters.flushed_bytes),
             merges: get(&counters.merges),
@@ -403,7 +403,7 @@ impl Series {
             let part = lock(&cell.partition);
             stats.rows += part.active.rows;
             stats.points += part.active.points;
-            stats.memory_bytes += part.active.bytes() as u64;
+            stats.memtable_bytes += part.active.bytes() as u64;
             stats.segments += part.files.len() as u64;
             stats.segment_bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
             stats.segment_points += part.files.iter().map(|file| file.meta.points).sum::<u64>();

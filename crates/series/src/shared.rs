@@ -183,7 +183,7 @@ impl SeriesShared {
             assignment: Mutex::new(Arc::new(start.config.assignment.clone())),
             dir: start.dir,
             freeze_bytes: start.config.freeze_bytes(),
-            chunk_pool: ChunkPool::new(start.config.memory_bytes / 8, start.config.chunk_bytes()),
+            chunk_pool: ChunkPool::new(start.config.memtable_bytes / 8, start.config.chunk_bytes()),
             config: start.config,
             keys: start.keys,
             wal: start.wal,
@@ -307,7 +307,7 @@ impl SeriesShared {
         self.frozen_bytes
             .fetch_sub(less.min(before + more), Ordering::AcqRel);
         // Together with the rows in active memtables they take no more than the limit.
-        let is_behind = now > self.config.memory_bytes / 2;
+        let is_behind = now > self.config.memtable_bytes / 2;
         if is_behind != self.has_flag(HealthFlag::Behind) {
             let _guard = lock(&self.room_lock);
             self.set_flag(HealthFlag::Behind, is_behind);

@@ -529,7 +529,7 @@ fn open_queues(
                 dir.display(),
                 queues.name()
             ),
-            advice: "have them delivered with the embedded log first (store.queue = \"embedded\"), or begin with \
+            advice: "have them delivered with the embedded log first (store.queue_backend = \"embedded\"), or begin with \
                      an empty directory"
                 .to_owned(),
         });
@@ -571,7 +571,7 @@ fn check_queues_location(dir: &Path) -> Result<(), StoreOpenError> {
                 dir.display()
             ),
             advice: format!(
-                "set store.queue as it was, or give up what waits there: remove {} and run `tidegate store repair`",
+                "set store.queue_backend as it was, or give up what waits there: remove {} and run `tidegate store repair`",
                 dir.join("queues").display()
             ),
         }),

@@ -109,7 +109,7 @@ pub(crate) struct ServeArgs {
     shards: Option<String>,
     /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
-    log: Option<LogFormat>,
+    log_format: Option<LogFormat>,
     /// Log filter, such as debug or info,broker=debug [default: info]
     #[arg(long, value_name = "LEVELS")]
     log_level: Option<String>,
@@ -121,7 +121,7 @@ pub(crate) struct ServeArgs {
 impl ServeArgs {
     /// These arguments combined with the environment of this process.
     fn into_sources(self) -> ConfigSources {
-        let format = self.log.map(|format| match format {
+        let format = self.log_format.map(|format| match format {
             LogFormat::Text => "text".to_owned(),
             LogFormat::Json => "json".to_owned(),
         });
@@ -132,7 +132,7 @@ impl ServeArgs {
             ("--ws", "listener.ws.bind", self.ws),
             ("--http", "http.bind", self.http),
             ("--shards", "node.shards", self.shards),
-            ("--log", "log.format", format),
+            ("--log-format", "log.format", format),
             ("--log-level", "log.level", self.log_level),
         ];
         let mut sources = ConfigSources::from_process(self.config);

@@ -86,10 +86,10 @@ pub(crate) async fn authorize_caller(
     if let Some(identity) = identify(app, headers, from).await? {
         return Ok(identity);
     }
-    match app.anonymous.role() {
+    match app.anonymous_role.role() {
         Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(CallerIdentity {
             name: "anonymous".to_owned(),
-            proof: AuthenticationMethod::Anonymous,
+            authentication: AuthenticationMethod::Anonymous,
             role,
         }),
         _ => Err(ProblemDetails::unauthorized(
@@ -138,7 +138,7 @@ async fn identify_by_token(
     if is_local && from.to_canonical().is_loopback() {
         return Ok(CallerIdentity {
             name: "local".to_owned(),
-            proof: AuthenticationMethod::LocalToken,
+            authentication: AuthenticationMethod::LocalToken,
             role: Role::Admin,
         });
     }
@@ -170,7 +170,7 @@ pub(crate) async fn find_login_holder(
     });
     Ok(operator.map(|operator| CallerIdentity {
         name: name.clone(),
-        proof: AuthenticationMethod::Token,
+        authentication: AuthenticationMethod::Token,
         role: operator.role,
     }))
 }
@@ -188,7 +188,7 @@ pub(crate) async fn find_api_key(
     });
     Ok(key.map(|key| CallerIdentity {
         name: id.to_owned(),
-        proof: AuthenticationMethod::ApiKey,
+        authentication: AuthenticationMethod::ApiKey,
         role: key.role,
     }))
 }

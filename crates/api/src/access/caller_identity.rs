@@ -14,10 +14,10 @@ pub(crate) enum AuthenticationMethod {
     ApiKey,
     /// The node's own token file: the caller can read the data directory.
     LocalToken,
-    /// No credentials; `http.anonymous` allows it.
+    /// No credentials; `http.anonymous_role` allows it.
     Anonymous,
     /// No credentials, on a route that is open to all.
-    Nothing,
+    None,
 }
 
 /// The identity of a caller.
@@ -25,7 +25,7 @@ pub(crate) enum AuthenticationMethod {
 pub(crate) struct CallerIdentity {
     /// The operator's name or the key's id.
     pub(crate) name: String,
-    pub(crate) proof: AuthenticationMethod,
+    pub(crate) authentication: AuthenticationMethod,
     pub(crate) role: Role,
 }
 
@@ -34,13 +34,13 @@ impl CallerIdentity {
     pub(super) fn anonymous() -> Self {
         Self {
             name: "anonymous".to_owned(),
-            proof: AuthenticationMethod::Nothing,
+            authentication: AuthenticationMethod::None,
             role: Role::Viewer,
         }
     }
 
     /// The caller's role; `None`: it may use nothing that needs a role.
     pub(crate) fn role_or_none(&self) -> Option<Role> {
-        (self.proof != AuthenticationMethod::Nothing).then_some(self.role)
+        (self.authentication != AuthenticationMethod::None).then_some(self.role)
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use store::Objects;
 
-use super::credential_holder::{self, check_description, yes};
+use super::credential_holder::{self, check_description, default_enabled};
 use super::kind_names::ObjectKindNames;
 use super::object_kind::{ObjectKind, PrepareFuture, PreparedObject};
 use crate::access::{API_KEY_KIND, Role, SecretHash, StoredApiKey, random_secret};
@@ -21,7 +21,7 @@ const SECRET_FIELD: &str = "secret_hash";
 #[serde(deny_unknown_fields)]
 struct ApiKeyInput {
     role: Role,
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     enabled: bool,
     /// Purpose of the key.
     #[serde(default)]

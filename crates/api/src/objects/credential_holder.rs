@@ -13,7 +13,7 @@ use crate::problem_details::ProblemDetails;
 const MAX_DESCRIPTION_CHARS: u32 = 1000;
 
 /// Default for serde: holders are enabled.
-pub(super) fn yes() -> bool {
+pub(super) fn default_enabled() -> bool {
     true
 }
 

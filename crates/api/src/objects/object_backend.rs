@@ -254,7 +254,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
         },
         BackendObjectKind::Chain => ObjectKindNames {
             kind: "chain",
-            path: "chains",
+            path: "rule-chains",
             singular: "a rule chain",
             plural: "rule chains",
             type_name: "Chain",

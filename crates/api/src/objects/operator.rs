@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
 
-use super::credential_holder::{self, check_description, yes};
+use super::credential_holder::{self, check_description, default_enabled};
 use super::kind_names::ObjectKindNames;
 use super::object_kind::{ObjectKind, PrepareFuture};
 use crate::access::{OPERATOR_KIND, Role, StoredOperator, check_password};
@@ -22,7 +22,7 @@ const SECRET_FIELD: &str = "password_hash";
 struct OperatorInput {
     role: Role,
     /// Whether the operator may log in; disabling it revokes its tokens.
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     enabled: bool,
     #[serde(default)]
     #[schemars(length(max = 1000))]

@@ -12,10 +12,8 @@ pub(super) const DEVICE: Parameter = text_parameter(
     "device",
     "Device id; also includes alarms propagated to the device.",
 );
-pub(super) const PRODUCT: Parameter = text_parameter(
-    "product",
-    "Product id; `$platform`: alarms of the node itself.",
-);
+pub(super) const PRODUCT: Parameter =
+    text_parameter("product", "Product id; `$node`: alarms of the node itself.");
 pub(super) const TYPE: Parameter = text_parameter("type", "Alarm type.");
 pub(super) const SEVERITY: Parameter = Parameter {
     name: "severity",

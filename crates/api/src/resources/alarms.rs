@@ -1,4 +1,4 @@
-//! Alarms: list, read, acknowledge, clear and delete them, and the rules of platform alarms. The
+//! Alarms: list, read, acknowledge, clear and delete them, and the rules of node alarms. The
 //! alarm rules of devices are part of their products.
 
 use devices::alarm::Alarm;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::alarm_feed;
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use crate::access::Role;
-use crate::alarm_backend::{AlarmCounts, AlarmQuery, NotificationStatus, PlatformAlarmRules};
+use crate::alarm_backend::{AlarmCounts, AlarmQuery, NodeAlarmRules, NotificationStatus};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, get, post, put};
@@ -27,10 +27,10 @@ const FROM: Parameter = time_parameter(
 );
 const TO: Parameter = time_parameter("to_ms", "Latest time of raising, exclusive.");
 
-/// Rules of the platform alarms.
+/// Rules of the node alarms.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PlatformAlarmRulesInput {
+struct NodeAlarmRulesInput {
     /// Rules in the form of `alarms` of products.
     #[schemars(length(max = 64))]
     rules: Vec<Map<String, Value>>,
@@ -122,27 +122,27 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .empty_response(204, "The notification was handed to its sink or published.")
         .problem_response(409, "The notification cannot be sent now; `detail` contains the reason."),
-        get("/api/v1/platform-alarms", "getPlatformAlarms", platform)
+        get("/api/v1/node-alarm-rules", "getNodeAlarmRules", node_alarm_rules)
             .role(Role::Viewer)
             .tag("alarms")
-            .summary("Read the rules of platform alarms")
+            .summary("Read the rules of node alarms")
             .description("Rules in the form of products; keys are metrics of the node.")
-            .response::<PlatformAlarmRules>(200, "The rules in effect."),
-        put("/api/v1/platform-alarms", "putPlatformAlarms", set_platform)
+            .response::<NodeAlarmRules>(200, "The rules in effect."),
+        put("/api/v1/node-alarm-rules", "putNodeAlarmRules", set_node_alarm_rules)
             .role(Role::Operator)
             .tag("alarms")
-            .summary("Replace the rules of platform alarms")
-            .request_body::<PlatformAlarmRulesInput>()
-            .response::<PlatformAlarmRules>(200, "The rules in effect."),
+            .summary("Replace the rules of node alarms")
+            .request_body::<NodeAlarmRulesInput>()
+            .response::<NodeAlarmRules>(200, "The rules in effect."),
         delete(
-            "/api/v1/platform-alarms",
-            "resetPlatformAlarms",
-            reset_platform,
+            "/api/v1/node-alarm-rules",
+            "resetNodeAlarmRules",
+            reset_node_alarm_rules,
         )
         .role(Role::Operator)
         .tag("alarms")
-        .summary("Restore the default rules of platform alarms")
-        .response::<PlatformAlarmRules>(200, "The rules in effect."),
+        .summary("Restore the default rules of node alarms")
+        .response::<NodeAlarmRules>(200, "The rules in effect."),
     ]
 }
 
@@ -215,27 +215,27 @@ async fn test_notification(call: ApiCall) -> ApiResult {
     call::no_content()
 }
 
-async fn platform(call: ApiCall) -> ApiResult {
-    call::json_response(run_blocking(&call.app, |tools| tools.platform_rules()).await?)
+async fn node_alarm_rules(call: ApiCall) -> ApiResult {
+    call::json_response(run_blocking(&call.app, |tools| tools.node_alarm_rules()).await?)
 }
 
-async fn set_platform(mut call: ApiCall) -> ApiResult {
-    let PlatformAlarmRulesInput { rules, .. } = call.body_json().await?;
+async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
+    let NodeAlarmRulesInput { rules, .. } = call.body_json().await?;
     let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
     let told = json!(rules);
     // Prevents that objects named by the rules are deleted meanwhile.
     let changing = call.app.changing.lock().await;
     let answer = run_blocking(&call.app, move |tools| {
-        tools.set_platform_rules(Some(rules))
+        tools.set_node_alarm_rules(Some(rules))
     })
     .await?;
     drop(changing);
-    audit::record_action(&call, "platform_alarms.change", None, Some(told)).await;
+    audit::record_action(&call, "node_alarm_rules.change", None, Some(told)).await;
     call::json_response(answer)
 }
 
-async fn reset_platform(call: ApiCall) -> ApiResult {
-    let answer = run_blocking(&call.app, |tools| tools.set_platform_rules(None)).await?;
-    audit::record_action(&call, "platform_alarms.reset", None, None).await;
+async fn reset_node_alarm_rules(call: ApiCall) -> ApiResult {
+    let answer = run_blocking(&call.app, |tools| tools.set_node_alarm_rules(None)).await?;
+    audit::record_action(&call, "node_alarm_rules.reset", None, None).await;
     call::json_response(answer)
 }

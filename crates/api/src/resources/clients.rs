@@ -26,7 +26,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Read a connected client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClientInfo>(200, "The client."),
-        delete("/api/v1/clients/{client_id}", "kickClient", terminate)
+        delete("/api/v1/clients/{client_id}", "disconnectClient", terminate)
             .role(Role::Operator)
             .tag("clients")
             .summary("End a client's connection and session")
@@ -85,6 +85,6 @@ async fn terminate(call: ApiCall) -> ApiResult {
         let detail = format!("Client {:?} has just disconnected.", client.client_id);
         return Err(ProblemDetails::not_found(detail));
     }
-    audit::record_action(&call, "client.kick", Some(&client.client_id), None).await;
+    audit::record_action(&call, "client.disconnect", Some(&client.client_id), None).await;
     call::no_content()
 }

@@ -28,7 +28,7 @@ struct CommandOptions {
     wait: bool,
 }
 
-fn yes() -> bool {
+fn default_wait() -> bool {
     true
 }
 
@@ -57,7 +57,7 @@ macro_rules! input {
             #[schemars(range(max = 10))]
             retries: u32,
             /// `false`: the response does not wait for the device.
-            #[serde(default = "yes")]
+            #[serde(default = "default_wait")]
             wait: bool,
         }
 
@@ -231,7 +231,7 @@ async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions
         timeout_ms: manner.timeout_ms,
         expires_in_s: manner.expires_in_s,
         retries: manner.retries,
-        by: call.identity.name.clone(),
+        created_by: call.identity.name.clone(),
     };
     let SentCommand { command, ended } = send_and_wait(&call, command, manner.wait).await?;
     Ok(match ended {

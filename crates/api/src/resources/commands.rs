@@ -73,7 +73,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 const LIST_DESCRIPTION: &str = "Newest first. A page may be short or empty and still have a next one: the node reads a bounded number \
-                        of commands for each. The retention of ended commands is set by `commands.finished_retention_d` \
+                        of commands for each. The retention of ended commands is set by `commands.finished_retention_days` \
                         and `commands.max_finished`.";
 
 /// Runs a query on a thread that may read the disk.

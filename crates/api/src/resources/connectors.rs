@@ -58,7 +58,7 @@ struct DeadLetterView {
 /// Result of a connection test.
 #[derive(Serialize, JsonSchema)]
 struct ConnectionTestOutcome {
-    is_reached: bool,
+    is_reachable: bool,
     /// Identity of the system, or reason of the failure.
     detail: String,
 }
@@ -299,9 +299,12 @@ async fn sink(call: ApiCall) -> ApiResult {
 }
 
 fn test_response(tested: Result<String, ConnectorError>) -> ApiResult {
-    let is_reached = tested.is_ok();
+    let is_reachable = tested.is_ok();
     let detail = tested.unwrap_or_else(|error| error.message);
-    call::json_response(ConnectionTestOutcome { is_reached, detail })
+    call::json_response(ConnectionTestOutcome {
+        is_reachable,
+        detail,
+    })
 }
 
 async fn test(call: ApiCall) -> ApiResult {

@@ -95,7 +95,7 @@ async fn import(mut call: ApiCall) -> ApiResult {
     .await?;
     let mut counts = json!(imported);
     if let Some(fields) = counts.as_object_mut() {
-        fields.remove("refusals");
+        fields.remove("rejections");
     }
     audit::record_action(&call, "device.import", None, Some(counts)).await;
     call::json_response(imported)

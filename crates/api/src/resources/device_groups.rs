@@ -30,7 +30,7 @@ struct GroupCounts {
     devices: usize,
     online: usize,
     /// Whether counting stopped at a limit and there are more.
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -103,7 +103,7 @@ impl DeviceGroups {
     fn counts(&self, id: &str) -> Result<GroupCounts, DeviceServiceError> {
         let definition = self.load(id)?;
         let (mut devices, mut online, mut from) = (0, 0, DeviceNo(0));
-        let is_cut = loop {
+        let is_truncated = loop {
             let page = definition.members(self.devices.registry(), from, PAGE_DEVICES)?;
             devices += page.devices.len();
             for device in &page.devices {
@@ -119,7 +119,7 @@ impl DeviceGroups {
             group: id.to_owned(),
             devices,
             online,
-            is_cut,
+            is_truncated,
         })
     }
 

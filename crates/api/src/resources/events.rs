@@ -61,10 +61,8 @@ async fn events(mut call: ApiCall) -> ApiResult {
 
 /// Takes a permit for an event stream.
 pub(super) fn begin_stream(call: &ApiCall) -> Result<LongRequestPermit, ProblemDetails> {
-    let holder = match call.identity.proof {
-        AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing => {
-            call.client_ip.to_string()
-        }
+    let holder = match call.identity.authentication {
+        AuthenticationMethod::Anonymous | AuthenticationMethod::None => call.client_ip.to_string(),
         AuthenticationMethod::Token
         | AuthenticationMethod::ApiKey
         | AuthenticationMethod::LocalToken => call.identity.name.clone(),

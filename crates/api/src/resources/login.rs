@@ -39,7 +39,7 @@ struct CurrentCaller {
     /// Name of the operator, id of the API key, `local` or `anonymous`.
     name: String,
     role: Role,
-    proof: AuthenticationMethod,
+    authentication: AuthenticationMethod,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -188,7 +188,7 @@ async fn login(mut call: ApiCall) -> ApiResult {
 }
 
 async fn logout(call: ApiCall) -> ApiResult {
-    if call.identity.proof != AuthenticationMethod::Token {
+    if call.identity.authentication != AuthenticationMethod::Token {
         return Err(ProblemDetails::conflict(
             "The request was not authenticated with a login token, so there is nothing to revoke.",
         ));
@@ -207,7 +207,7 @@ async fn current_caller(call: ApiCall) -> ApiResult {
     call::json_response(CurrentCaller {
         name: call.identity.name.clone(),
         role: call.identity.role,
-        proof: call.identity.proof,
+        authentication: call.identity.authentication,
     })
 }
 
@@ -216,7 +216,7 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
         current_password,
         password,
     } = call.body_json().await?;
-    if call.identity.proof != AuthenticationMethod::Token {
+    if call.identity.authentication != AuthenticationMethod::Token {
         return Err(ProblemDetails::conflict(
             "Only operators who have logged in have a password.",
         ));

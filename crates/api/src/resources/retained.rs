@@ -15,25 +15,29 @@ const ABOUT_TOPIC: &str = "The topic, percent-encoded: `plant%2F7%2Ftemperature`
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        get("/api/v1/retained", "listRetained", list)
+        get("/api/v1/retained-messages", "listRetained", list)
             .role(Role::Viewer)
             .tag("messages")
             .summary("List retained messages")
             .description("Sorted by topic, without payloads.")
             .parameters(&[MATCHES_FILTER])
             .paged::<RetainedInfo>(),
-        get("/api/v1/retained/{topic}", "getRetained", read)
+        get("/api/v1/retained-messages/{topic}", "getRetained", read)
             .role(Role::Viewer)
             .tag("messages")
             .summary("Read a retained message")
             .path_parameter("topic", ABOUT_TOPIC)
             .response::<Message>(200, "The message with its payload."),
-        delete("/api/v1/retained/{topic}", "deleteRetained", remove)
-            .role(Role::Operator)
-            .tag("messages")
-            .summary("Delete a retained message")
-            .path_parameter("topic", ABOUT_TOPIC)
-            .empty_response(204, "The retained message was deleted."),
+        delete(
+            "/api/v1/retained-messages/{topic}",
+            "deleteRetained",
+            remove,
+        )
+        .role(Role::Operator)
+        .tag("messages")
+        .summary("Delete a retained message")
+        .path_parameter("topic", ABOUT_TOPIC)
+        .empty_response(204, "The retained message was deleted."),
     ]
 }
 

@@ -82,8 +82,8 @@ struct RuleTestOutcome {
     outputs: Vec<Value>,
     /// Actions that would run.
     actions: Vec<Value>,
-    compiled_us: u64,
-    took_ns: u64,
+    compile_duration_us: u64,
+    duration_ns: u64,
 }
 
 /// State of a rule since the node started.
@@ -91,9 +91,9 @@ struct RuleTestOutcome {
 #[schemars(rename = "RuleStatus")]
 struct RuleStatusView {
     name: String,
-    /// `running`, `disabled` or `broken`.
-    condition: &'static str,
-    /// Error of a broken rule.
+    /// `running`, `disabled` or `invalid`.
+    state: &'static str,
+    /// Error of an invalid rule.
     problem: Option<String>,
     /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
@@ -129,15 +129,15 @@ struct ComparedOperand {
 
 impl From<RuleStatus> for RuleStatusView {
     fn from(status: RuleStatus) -> Self {
-        let (condition, problem) = match &status.condition {
+        let (state, problem) = match &status.state {
             RuleCondition::Running => ("running", None),
             RuleCondition::Disabled => ("disabled", None),
-            RuleCondition::Broken(problem) => ("broken", Some(problem.to_string())),
+            RuleCondition::Broken(problem) => ("invalid", Some(problem.to_string())),
         };
         let counters = RuleCounter::ALL.map(|(count, name)| (name, status.totals.get(count)));
         Self {
             name: status.name,
-            condition,
+            state,
             problem,
             is_declared: status.is_declared,
             counters: BTreeMap::from(counters),
@@ -180,7 +180,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("rules")
             .summary("Trace a rule")
             .description(
-                "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `left_out` says how \
+                "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `omitted` says how \
                  many others there were. `lost` if this client was too slow. Traces contain payloads of clients.",
             )
             .path_parameter("name", "Its name, percent-encoded.")

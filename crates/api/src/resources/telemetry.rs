@@ -43,7 +43,7 @@ struct TelemetryRows {
     device: String,
     rows: Vec<TelemetryRow>,
     /// Whether there may be more rows than requested.
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 /// Values of one time.
@@ -78,7 +78,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("Deletes all telemetry, or that of the given keys and times. It disappears at once, and from the disk within an hour.")
             .parameters(&[KEYS, FROM_MS, TO_MS])
             .empty_response(204, "Deleted."),
-        one(get("/api/v1/devices/{id}/telemetry/refusals", "listTelemetryRefusals", refusals))
+        one(get("/api/v1/devices/{id}/telemetry/rejections", "listTelemetryRejections", rejections))
             .summary("List rejected data of a device")
             .description(
                 "Unparsable messages, values rejected by the thing model, and rows that were not stored, with the reason; \
@@ -150,8 +150,8 @@ async fn rows(call: ApiCall) -> ApiResult {
             // Each row is followed by a comma.
             text.pop();
         }
-        let is_cut = rows >= limit;
-        text.extend_from_slice(format!("],\"is_cut\":{is_cut}}}").as_bytes());
+        let is_truncated = rows >= limit;
+        text.extend_from_slice(format!("],\"is_truncated\":{is_truncated}}}").as_bytes());
         Ok(text)
     });
     Ok(call::text_response("application/json", text.await?))
@@ -170,7 +170,7 @@ async fn remove(call: ApiCall) -> ApiResult {
     call::no_content()
 }
 
-async fn refusals(call: ApiCall) -> ApiResult {
+async fn rejections(call: ApiCall) -> ApiResult {
     let device = call.path("id").to_owned();
     call::json_response(run_blocking(&call.app, move |tools| tools.rejections(&device)).await?)
 }

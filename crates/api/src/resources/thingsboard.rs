@@ -318,7 +318,7 @@ async fn read_attributes(call: &ApiCall) -> Result<Vec<ThingsboardAttribute>, Pr
         .await?
         .into_iter()
         .map(|attribute| ThingsboardAttribute {
-            last_update_ts: attribute.updated_ms,
+            last_update_ts: attribute.updated_at_ms,
             key: attribute.key,
             value: attribute.value,
         });

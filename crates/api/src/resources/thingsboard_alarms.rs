@@ -139,7 +139,7 @@ fn to_thingsboard(alarm: &Value) -> ThingsboardAlarm {
     let (device, kind, status) = (text("deviceId"), text("type"), text("state"));
     ThingsboardAlarm {
         id: EntityId::new("ALARM", number("id").to_string()),
-        created_time: number("raised_ms"),
+        created_time: number("raised_at_ms"),
         name: kind.clone(),
         kind,
         originator: EntityId::new("DEVICE", device.clone()),
@@ -148,10 +148,10 @@ fn to_thingsboard(alarm: &Value) -> ThingsboardAlarm {
         acknowledged: status.ends_with("_ACK"),
         cleared: status.starts_with("CLEARED"),
         status,
-        start_ts: number("raised_ms"),
-        end_ts: number("changed_ms"),
-        ack_ts: number("acknowledged_ms"),
-        clear_ts: number("cleared_ms"),
+        start_ts: number("raised_at_ms"),
+        end_ts: number("changed_at_ms"),
+        ack_ts: number("acknowledged_at_ms"),
+        clear_ts: number("cleared_at_ms"),
         details: json!({"text": alarm["details"], "values": alarm["values"]}),
         propagate: false,
     }

@@ -156,7 +156,7 @@ fn read_attributes(
             attributes => attributes?,
         };
         for attribute in attributes {
-            let ts_ms = attribute.updated_ms as i64;
+            let ts_ms = attribute.updated_at_ms as i64;
             for (at, key) in keys.iter().enumerate() {
                 let is_key = key.kind.scopes().contains(scope) && attribute.key == key.key;
                 if is_key && newest.get(&at).is_none_or(|other| other.ts_ms < ts_ms) {

@@ -219,7 +219,7 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
             false => Some(0),
         },
         retries: input.retries.unwrap_or_default(),
-        by: call.identity.name.clone(),
+        created_by: call.identity.name.clone(),
     };
     let SentCommand { command, ended } = send_and_wait(&call, command, !input.persistent).await?;
     if input.persistent {

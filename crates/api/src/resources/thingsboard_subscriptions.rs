@@ -303,7 +303,7 @@ impl Subscription {
             Ok(found)
         });
         let values = found.await?.into_iter().filter_map(|attribute| {
-            let sample = (attribute.updated_ms as i64, to_text(attribute.value));
+            let sample = (attribute.updated_at_ms as i64, to_text(attribute.value));
             self.wants(&attribute.key)
                 .then(|| (attribute.key, vec![sample]))
         });

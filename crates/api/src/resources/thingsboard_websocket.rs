@@ -134,8 +134,8 @@ impl Newcomer {
         let who = access::authorize(&app, ACCESS, &headers, from).await?;
         // A web page of another origin can open a WebSocket, so the source address alone grants no access.
         if matches!(
-            who.proof,
-            AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing
+            who.authentication,
+            AuthenticationMethod::Anonymous | AuthenticationMethod::None
         ) {
             return Err(ProblemDetails::unauthorized(
                 "The first message needs authCmd with the token of a login.",

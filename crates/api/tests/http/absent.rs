@@ -8,7 +8,7 @@ use api::{
     AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
     DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
-    NotificationStatus, PlatformAlarmRules, RowQuery, TelemetryBackend, TelemetryBackendError,
+    NodeAlarmRules, NotificationStatus, RowQuery, TelemetryBackend, TelemetryBackendError,
     TelemetrySample,
 };
 use serde_json::{Value, json};
@@ -71,14 +71,14 @@ impl AlarmBackend for NoAlarmBackend {
         Err(AlarmBackendError::NotFound(detail))
     }
 
-    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
+    fn node_alarm_rules(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
         no_alarms_error()
     }
 
-    fn set_platform_rules(
+    fn set_node_alarm_rules(
         &self,
         _: Option<Vec<Value>>,
-    ) -> Result<PlatformAlarmRules, AlarmBackendError> {
+    ) -> Result<NodeAlarmRules, AlarmBackendError> {
         no_alarms_error()
     }
 }

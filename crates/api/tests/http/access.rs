@@ -124,7 +124,7 @@ async fn metrics_and_docs_can_be_closed() {
 #[tokio::test]
 async fn anonymous_may_be_made_a_viewer() {
     let config = HttpConfig {
-        anonymous: AnonymousRole::Viewer,
+        anonymous_role: AnonymousRole::Viewer,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start_with(&FakeState::with_clients(3), config).await;
@@ -155,7 +155,7 @@ async fn a_login_gives_a_token_that_ends_with_logout_and_with_the_password() {
     let me = send(&server, &credentials, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(
         me.json(),
-        json!({"name": "ann", "role": "viewer", "proof": "token"})
+        json!({"name": "ann", "role": "viewer", "authentication": "token"})
     );
     let out = send(
         &server,
@@ -243,7 +243,7 @@ async fn an_api_key_has_a_secret_that_is_told_once_and_may_expire() {
     let me = send(&server, &key, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(
         me.json(),
-        json!({"name": id, "role": "viewer", "proof": "api_key"})
+        json!({"name": id, "role": "viewer", "authentication": "api_key"})
     );
     let path = format!("{keys}/{id}");
     let shown = send(&server, &local(), "GET", &path, &Value::Null).await;

@@ -32,10 +32,10 @@ async fn beyond_loopback_there_is_no_anonymous_access() {
     };
     let error = api::bind(&exposed).await.unwrap_err();
     assert!(matches!(error, HttpServerError::Exposed(_)));
-    assert!(error.to_string().contains("anonymous"), "{error}");
+    assert!(error.to_string().contains("anonymous_role"), "{error}");
 
     let closed = HttpConfig {
-        anonymous: api::AnonymousRole::None,
+        anonymous_role: api::AnonymousRole::None,
         ..exposed
     };
     let server = Server::start_with(&FakeState::with_clients(0), closed).await;

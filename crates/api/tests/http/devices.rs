@@ -10,7 +10,7 @@ const JSON: &str = "Content-Type: application/json\r\n";
 
 async fn server_with_product() -> Server {
     let server = Server::start(&FakeState::with_clients(0)).await;
-    let product = json!({"storage": {"retention_d": 7}});
+    let product = json!({"storage": {"retention_days": 7}});
     server
         .objects
         .put(
@@ -122,7 +122,7 @@ async fn states_have_the_schemas_of_their_own_types() {
             "PullSourceStatus",
             ["condition", "is_ok", "runs", "last_error"],
         ),
-        ("Alarm", ["severity", "state", "deviceId", "raised_ms"]),
+        ("Alarm", ["severity", "state", "deviceId", "raised_at_ms"]),
     ] {
         for field in fields {
             let property = &schemas[schema]["properties"][field];

@@ -625,7 +625,7 @@ impl Server {
 
 pub(crate) fn config() -> HttpConfig {
     HttpConfig {
-        anonymous: AnonymousRole::Admin,
+        anonymous_role: AnonymousRole::Admin,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
     }
 }

@@ -275,7 +275,7 @@ async fn the_audit_log_tells_who_changed_what_without_secrets() {
     )
     .await;
 
-    let audit = send(&server, &local(), "GET", "/api/v1/audit", &Value::Null).await;
+    let audit = send(&server, &local(), "GET", "/api/v1/audit-log", &Value::Null).await;
     assert!(
         !audit.body.contains("secret") && !audit.body.contains("argon2"),
         "{}",
@@ -290,7 +290,7 @@ async fn the_audit_log_tells_who_changed_what_without_secrets() {
     assert_eq!(
         actions,
         [
-            "client.kick",
+            "client.disconnect",
             "login.failed",
             "operator.change",
             "operator.create"
@@ -298,7 +298,7 @@ async fn the_audit_log_tells_who_changed_what_without_secrets() {
     );
     let changed = &rows[2];
     assert_eq!(
-        (&changed["who"], &changed["from"]),
+        (&changed["actor"], &changed["address"]),
         (&json!("local"), &json!("127.0.0.1"))
     );
     assert_eq!(
@@ -309,11 +309,11 @@ async fn the_audit_log_tells_who_changed_what_without_secrets() {
     assert_eq!(changed["before"]["description"], "");
     assert_eq!(changed["after"]["description"], "new");
     assert_eq!(
-        (&rows[1]["who"], &rows[1]["role"]),
+        (&rows[1]["actor"], &rows[1]["role"]),
         (&json!("ann"), &Value::Null)
     );
 
-    let page = "/api/v1/audit?action=operator.&limit=1";
+    let page = "/api/v1/audit-log?action=operator.&limit=1";
     let first = send(&server, &local(), "GET", page, &Value::Null)
         .await
         .json();

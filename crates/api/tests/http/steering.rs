@@ -105,7 +105,9 @@ async fn retained_messages_are_listed_shown_and_deleted() {
     let state = FakeState::with_clients(0);
     *state.retained.lock().unwrap() = vec![message("a", b"text"), message("b/c", b"\xff\x00")];
     let server = Server::start(&state).await;
-    let first = get(server.address, "/api/v1/retained?limit=1").await.json();
+    let first = get(server.address, "/api/v1/retained-messages?limit=1")
+        .await
+        .json();
     assert_eq!(
         (
             &first["data"][0]["topic"],
@@ -116,7 +118,7 @@ async fn retained_messages_are_listed_shown_and_deleted() {
     let after = first["next"].as_str().unwrap();
     let second = get(
         server.address,
-        &format!("/api/v1/retained?limit=1&after={after}"),
+        &format!("/api/v1/retained-messages?limit=1&after={after}"),
     )
     .await
     .json();
@@ -124,12 +126,14 @@ async fn retained_messages_are_listed_shown_and_deleted() {
         (&second["data"][0]["topic"], &second["next"]),
         (&json!("b/c"), &Value::Null)
     );
-    let text = get(server.address, "/api/v1/retained/a").await.json();
+    let text = get(server.address, "/api/v1/retained-messages/a")
+        .await
+        .json();
     assert_eq!(
         (&text["payload"], &text["payload_encoding"]),
         (&json!("text"), &json!("text"))
     );
-    let path = "/api/v1/retained/b%2Fc";
+    let path = "/api/v1/retained-messages/b%2Fc";
     let bytes = get(server.address, path).await.json();
     assert_eq!(
         (&bytes["payload"], &bytes["payload_encoding"]),

@@ -29,7 +29,7 @@ pub(super) struct DatabaseSettings {
     #[serde(default)]
     pub(super) password_file: Option<PathBuf>,
     /// Maximum number of connections.
-    #[serde(default = "pool_size")]
+    #[serde(default = "default_pool_size")]
     pub(super) pool_size: usize,
     #[serde(default)]
     pub(super) tls: bool,
@@ -42,7 +42,7 @@ pub(super) struct DatabaseSettings {
     pub(super) password_hash_algorithm: PasswordScheme,
 }
 
-fn pool_size() -> usize {
+fn default_pool_size() -> usize {
     8
 }
 

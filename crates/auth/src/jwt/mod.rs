@@ -48,7 +48,7 @@ pub(crate) struct JwtSettings {
     jwks_file: Option<PathBuf>,
     #[serde(default)]
     jwks_url: Option<String>,
-    #[serde(default = "refresh_s")]
+    #[serde(default = "default_jwks_refresh_s")]
     jwks_refresh_s: u64,
     /// PEM file of certificate authorities to trust for `jwks_url` instead of those of the system.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(crate) struct JwtSettings {
     required_claims: BTreeMap<String, String>,
 }
 
-fn refresh_s() -> u64 {
+fn default_jwks_refresh_s() -> u64 {
     300
 }
 

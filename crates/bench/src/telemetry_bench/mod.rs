@@ -161,9 +161,9 @@ fn register_devices(node: &NodeApi, arguments: &TelemetryArgs) -> anyhow::Result
             .collect();
         let imported = node.post_lines("/api/v1/device-import", &lines)?;
         ensure!(
-            imported["refused"] == 0,
+            imported["rejected"] == 0,
             "some devices cannot be made: {}",
-            imported["refusals"]
+            imported["rejections"]
         );
     }
     Ok(())

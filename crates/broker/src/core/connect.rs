@@ -242,7 +242,7 @@ impl Shard {
         if let Some(session) = existing
             && !is_own
             && self.delivery.sessions[session].username.is_some()
-            && self.limits.other_users_session == SessionOwnerConflict::RejectClient
+            && self.limits.session_owner_conflict == SessionOwnerConflict::RejectClient
         {
             return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
@@ -545,10 +545,10 @@ impl Shard {
             out.push(Property::AssignedClientIdentifier(client_id));
         }
         out.push(Property::TopicAliasMaximum(limits.topic_alias_maximum));
-        if !limits.wildcard_available {
+        if !limits.wildcard_subscription_available {
             out.push(Property::WildcardSubscriptionAvailable(false));
         }
-        if !limits.shared_available {
+        if !limits.shared_subscription_available {
             out.push(Property::SharedSubscriptionAvailable(false));
         }
         if connection.keep_alive_s != connect.keep_alive_s {
@@ -641,7 +641,7 @@ impl Shard {
         let (session_present, max) = (false, connection.max_packet_out as usize);
         let mut properties = PropertiesBuf::new();
         if let Some(detail) = &closing.detail
-            && self.limits().reason_strings
+            && self.limits().send_reason_strings
             && connection.wants_problem_information
         {
             properties.push(Property::ReasonString(detail));

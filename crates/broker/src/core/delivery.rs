@@ -197,7 +197,7 @@ impl Delivery {
                 Some(at) => {
                     self.send_qos0(dispatch, at, subscriber, more_identifiers, retain);
                 }
-                None if self.limits.queue_qos0 => {
+                None if self.limits.queue_qos0_messages => {
                     let identifiers = subscription_identifiers(subscriber, more_identifiers);
                     self.enqueue_dispatch(
                         dispatch,

@@ -87,7 +87,7 @@ impl Shard {
 
     fn publish_from_budget(&mut self, draft: &MessageDraftView<'_>, budget: &Arc<DerivedBudget>) {
         let left = budget.messages.load(Relaxed);
-        let most_us = u64::from(self.limits.max_derived_ms) * 1000;
+        let most_us = u64::from(self.limits.max_derived_processing_ms) * 1000;
         if left == 0 || budget.time_spent_us.load(Relaxed) > most_us {
             self.metrics().inc(Metric::DroppedDerived);
             self.delivery.hooks.outgoing_dropped(draft.topic, draft.tag);

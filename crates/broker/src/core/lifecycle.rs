@@ -45,7 +45,7 @@ impl Shard {
         let mut properties = PropertiesBuf::new();
         let connection = &self.delivery.connections[at];
         if let Some(detail) = &closing.detail
-            && self.limits().reason_strings
+            && self.limits().send_reason_strings
             && connection.wants_problem_information
         {
             properties.push(Property::ReasonString(detail));

@@ -29,10 +29,10 @@ impl Shard {
         if now < before || connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Continue;
         }
-        let of_node = self.limits.max_partial_bytes_per_shard as usize;
+        let of_node = self.limits.max_partial_packet_bytes_per_shard as usize;
         let of_listener = match self.node.listeners[usize::from(listener)]
             .config
-            .max_partial_bytes_per_shard
+            .max_partial_packet_bytes_per_shard
         {
             0 => of_node.div_ceil(2),
             own => own as usize,
@@ -43,7 +43,7 @@ impl Shard {
         }
         self.metrics().inc(Metric::PartialPacketsOverBudget);
         let closing = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "quota_exceeded").with_detail(
-            "too many bytes of incomplete packets; see limits.max_partial_bytes_per_shard",
+            "too many bytes of incomplete packets; see limits.max_partial_packet_bytes_per_shard",
         );
         self.close(at, closing);
         ConnectionAction::Close

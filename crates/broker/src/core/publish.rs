@@ -468,7 +468,7 @@ impl Shard {
         origin: Option<SessionIx>,
     ) -> Result<(), ReasonCode> {
         let limits = &*self.limits;
-        if view.payload.len() > limits.max_retained_payload as usize {
+        if view.payload.len() > limits.max_retained_payload_bytes as usize {
             self.dropped_at_entry(view, origin, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
@@ -533,7 +533,7 @@ impl Shard {
     ) -> ReasonCode {
         let limits = &*self.limits;
         let bytes = view.payload.len() + view.topic.len() + view.properties.as_bytes().len();
-        if delay_s > limits.max_delay_s
+        if delay_s > limits.max_publish_delay_s
             || !self.node.directory.reserve_delayed(bytes as u64, limits)
         {
             self.dropped_at_entry(view, Some(session), DropReason::QueueFull);

@@ -103,7 +103,7 @@ impl Shard {
         let random = self.random();
         let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
         let selection = MemberSelection {
-            strategy: self.limits.shared_strategy,
+            strategy: self.limits.shared_subscription_strategy,
             this_shard: self.id,
             from_client_id: named.from_client_id,
             topic: named.topic,
@@ -179,7 +179,7 @@ impl Shard {
         member: &GroupMemberTarget<'_>,
         dispatch: &mut Dispatch<'_>,
     ) {
-        let strategy = self.limits.shared_strategy;
+        let strategy = self.limits.shared_subscription_strategy;
         let group = self
             .tree
             .find(member.filter)

@@ -214,9 +214,11 @@ impl Shard {
         };
         let now_ms = self.now_ms();
         let mut connection = Connection::new(self.serial, listener, peer, max_packet, now_ms);
-        if let Some(rate) =
-            ClientRateLimiter::new(config.max_message_rate, config.max_byte_rate, now_ms)
-        {
+        if let Some(rate) = ClientRateLimiter::new(
+            config.max_client_messages_per_s,
+            config.max_client_bytes_per_s,
+            now_ms,
+        ) {
             connection.extra().rate = Some(rate);
         }
         let deadline = now_ms + u64::from(config.connect_timeout_s) * 1000;

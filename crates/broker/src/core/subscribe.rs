@@ -116,7 +116,7 @@ impl Shard {
         if let Some(detail) = detail
             && connection.version == mqtt::Version::V5
             && connection.wants_problem_information
-            && self.limits().reason_strings
+            && self.limits().send_reason_strings
         {
             let mut properties = PropertiesBuf::new();
             properties.push(Property::ReasonString(detail));
@@ -158,7 +158,7 @@ impl Shard {
             }
         };
         let (text, group) = filter_and_group(&kind);
-        if mqtt::has_wildcards(text) && !limits.wildcard_available {
+        if mqtt::has_wildcards(text) && !limits.wildcard_subscription_available {
             return self.reject_unavailable(
                 session_at,
                 ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
@@ -169,7 +169,7 @@ impl Shard {
             kind,
             SubscriptionFilter::Shared { .. } | SubscriptionFilter::Queue { .. }
         );
-        if is_shared && !limits.shared_available {
+        if is_shared && !limits.shared_subscription_available {
             return self.reject_unavailable(
                 session_at,
                 ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
@@ -250,7 +250,7 @@ impl Shard {
         }
         let session = &self.delivery.sessions[session_at];
         if let SubscriptionFilter::Exclusive { topic } = kind {
-            if !limits.exclusive_available {
+            if !limits.exclusive_subscription_available {
                 return Ok(SubscribeOutcome::rejected(
                     ReasonCode::TOPIC_FILTER_INVALID,
                     "$exclusive subscriptions are disabled on this node",

@@ -41,7 +41,7 @@ impl ListenerContext {
             tls,
             websocket: websocket.map(|path| Arc::new(ws::ServerOptions::mqtt(path.clone()))),
             rate: Mutex::new(AcceptRate {
-                tokens: f64::from(config.max_accept_rate),
+                tokens: f64::from(config.max_new_connections_per_s),
                 refilled: Instant::now(),
             }),
         }
@@ -49,7 +49,7 @@ impl ListenerContext {
 
     /// How long the next connection has to wait, if the rate is used up.
     pub(super) fn rate_delay(&self) -> Option<Duration> {
-        let per_s = f64::from(self.config.max_accept_rate);
+        let per_s = f64::from(self.config.max_new_connections_per_s);
         if per_s == 0.0 {
             return None;
         }
@@ -63,7 +63,7 @@ impl ListenerContext {
 
     /// Counts an accepted connection.
     pub(super) fn count_accepted(&self) {
-        if self.config.max_accept_rate > 0 {
+        if self.config.max_new_connections_per_s > 0 {
             self.lock_rate().tokens -= 1.0;
         }
     }

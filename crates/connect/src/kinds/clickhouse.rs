@@ -53,7 +53,7 @@ struct ClickHouseSettings {
     /// Base URLs, as `http://HOST:8123`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
-    user: Option<String>,
+    username: Option<String>,
     password: Option<Secret>,
     /// File that contains the password.
     password_file: Option<PathBuf>,
@@ -87,9 +87,9 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         settings.password_file.as_ref(),
     )?;
     let mut web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
-    if let Some(user) = &settings.user {
+    if let Some(user) = &settings.username {
         let name = HeaderName::from_static("x-clickhouse-user");
-        web = web.with_header(name, user, "user")?;
+        web = web.with_header(name, user, "username")?;
     }
     if let Some(password) = &password {
         let name = HeaderName::from_static("x-clickhouse-key");

@@ -51,7 +51,7 @@ struct ElasticsearchSettings {
     /// Nodes of one cluster, as `https://HOST:9200`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
-    user: Option<String>,
+    username: Option<String>,
     password: Option<Secret>,
     /// File that contains the password.
     password_file: Option<PathBuf>,
@@ -107,7 +107,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         settings.api_key_file.as_ref(),
     )?;
     let web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
-    let web = match (&settings.user, &password, &api_key) {
+    let web = match (&settings.username, &password, &api_key) {
         (None, None, None) => web,
         (Some(user), Some(password), None) => web.with_basic_auth(user, password)?,
         (None, None, Some(key)) => {
@@ -116,7 +116,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         }
         _ => {
             let detail = "expected a user with a password, or an api_key";
-            return Err(SettingsError::new("user", detail));
+            return Err(SettingsError::new("username", detail));
         }
     };
     Ok(Arc::new(ElasticsearchConnector { web }))

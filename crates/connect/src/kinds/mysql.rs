@@ -53,12 +53,12 @@ struct MySqlSettings {
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
     /// Maximum number of connections.
-    #[serde(default = "eight")]
+    #[serde(default = "default_pool_size")]
     #[schemars(range(min = 1, max = 256))]
     pool_size: usize,
 }
 
-fn eight() -> usize {
+fn default_pool_size() -> usize {
     8
 }
 

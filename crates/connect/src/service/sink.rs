@@ -328,7 +328,7 @@ impl ManagedSink {
         );
         self.metrics.failed.fetch_add(letters.len() as u64, Relaxed);
         let dropped = self.dead_letters.add(letters).await;
-        self.metrics.dropped_at_end.fetch_add(dropped, Relaxed);
+        self.metrics.dropped_at_stop.fetch_add(dropped, Relaxed);
     }
 
     /// Deletes the file of dead letters of a deleted sink; its last letters stay in memory until it ends.

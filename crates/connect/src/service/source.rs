@@ -32,11 +32,11 @@ pub struct SourceSettings {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub description: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     pub enabled: bool,
 }
 
-fn yes() -> bool {
+fn default_enabled() -> bool {
     true
 }
 

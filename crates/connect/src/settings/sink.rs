@@ -31,7 +31,7 @@ pub struct SinkSettings {
     #[schemars(length(max = 1000))]
     pub description: String,
     /// A disabled sink refuses rows.
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     pub enabled: bool,
     #[serde(default)]
     pub batch: BatchSettings,
@@ -40,7 +40,7 @@ pub struct SinkSettings {
     #[serde(default)]
     pub order: DeliveryOrder,
     /// Maximum number of batches written concurrently.
-    #[serde(default = "four")]
+    #[serde(default = "default_batches_in_flight")]
     #[schemars(range(min = 1, max = 256))]
     pub batches_in_flight: u32,
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct SinkSettings {
     #[serde(default)]
     pub dead_letters: DeadLetterSettings,
     /// Time-out of a batch; it is then retried.
-    #[serde(default = "half_a_minute_ms")]
+    #[serde(default = "default_write_timeout_ms")]
     #[schemars(range(min = 10, max = 3_600_000))]
     pub write_timeout_ms: u64,
 }
@@ -131,9 +131,9 @@ pub enum DeliveryOrder {
 pub struct RetrySettings {
     /// First pause; each further pause is about twice as long.
     #[schemars(range(min = 1, max = 3_600_000))]
-    pub first_ms: u64,
+    pub initial_delay_ms: u64,
     #[schemars(range(min = 1, max = 3_600_000))]
-    pub max_ms: u64,
+    pub max_delay_ms: u64,
     /// Number of attempts after which rows become dead letters. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_attempts: Option<u32>,
@@ -176,8 +176,8 @@ impl Default for DiskQueueSettings {
 impl Default for RetrySettings {
     fn default() -> Self {
         Self {
-            first_ms: 100,
-            max_ms: 30_000,
+            initial_delay_ms: 100,
+            max_delay_ms: 30_000,
             max_attempts: None,
             max_permanent_attempts: 8,
         }
@@ -193,15 +193,15 @@ impl Default for DeadLetterSettings {
     }
 }
 
-fn yes() -> bool {
+fn default_enabled() -> bool {
     true
 }
 
-fn four() -> u32 {
+fn default_batches_in_flight() -> u32 {
     4
 }
 
-fn half_a_minute_ms() -> u64 {
+fn default_write_timeout_ms() -> u64 {
     30_000
 }
 
@@ -255,9 +255,13 @@ impl SinkSettings {
             check_range("queue.disk.max_bytes", disk.max_bytes, range)?;
         }
         check_range("batches_in_flight", self.batches_in_flight, 1..=256)?;
-        check_range("retry.first_ms", self.retry.first_ms, 1..=3_600_000)?;
-        let max_ms = self.retry.first_ms..=3_600_000;
-        check_range("retry.max_ms", self.retry.max_ms, max_ms)?;
+        check_range(
+            "retry.initial_delay_ms",
+            self.retry.initial_delay_ms,
+            1..=3_600_000,
+        )?;
+        let max_delay_ms = self.retry.initial_delay_ms..=3_600_000;
+        check_range("retry.max_delay_ms", self.retry.max_delay_ms, max_delay_ms)?;
         let attempts = self.retry.max_attempts.unwrap_or(1);
         check_range("retry.max_attempts", attempts, 1..=u32::MAX)?;
         let attempts = self.retry.max_permanent_attempts;
@@ -300,8 +304,8 @@ mod tests {
         assert_eq!(field(json!({"batch": {"max_rows": 0}})), "batch.max_rows");
         assert_eq!(field(json!({"queue": {"on_full": "x"}})), "queue.on_full");
         assert_eq!(
-            field(json!({"retry": {"first_ms": 10, "max_ms": 5}})),
-            "retry.max_ms"
+            field(json!({"retry": {"initial_delay_ms": 10, "max_delay_ms": 5}})),
+            "retry.max_delay_ms"
         );
         assert_eq!(field(json!({"batch": {"rows": 5}})), "batch.rows");
         assert_eq!(field(json!({"connector": ""})), "connector");

@@ -194,7 +194,10 @@ pub(crate) fn backoff(retry: &RetrySettings, failures: u32) -> Duration {
     let doubled = 1_u64
         .checked_shl(failures.saturating_sub(1))
         .unwrap_or(u64::MAX);
-    let full_ms = retry.first_ms.saturating_mul(doubled).min(retry.max_ms);
+    let full_ms = retry
+        .initial_delay_ms
+        .saturating_mul(doubled)
+        .min(retry.max_delay_ms);
     let random = foldhash::fast::RandomState::default().hash_one(now_ms());
     let half_us = (full_ms * 1000) / 2;
     Duration::from_micros(half_us + random % (half_us + 1))
@@ -207,8 +210,8 @@ mod tests {
     #[test]
     fn pauses_grow_and_differ() {
         let retry = RetrySettings {
-            first_ms: 100,
-            max_ms: 1000,
+            initial_delay_ms: 100,
+            max_delay_ms: 1000,
             ..RetrySettings::default()
         };
         for (failures, full_ms) in [(1, 100), (2, 200), (4, 800), (5, 1000), (90, 1000)] {

@@ -11,7 +11,7 @@ pub(crate) struct SinkCounters {
     pub(crate) dropped_full: AtomicU64,
     pub(crate) dropped_too_large: AtomicU64,
     /// Rows neither written nor kept when the sink ended.
-    pub(crate) dropped_at_end: AtomicU64,
+    pub(crate) dropped_at_stop: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) retried: AtomicU64,
@@ -59,7 +59,7 @@ pub struct SinkMetrics {
     /// Rows dropped because they were larger than the queue.
     pub dropped_too_large: u64,
     /// Rows neither written nor kept when the sink ended.
-    pub dropped_at_end: u64,
+    pub dropped_at_stop: u64,
     /// Attempts to write a batch.
     pub batches: u64,
     pub batches_in_flight: u64,
@@ -88,7 +88,7 @@ impl SinkCounters {
             failed: get(&self.failed),
             dropped_queue_full: get(&self.dropped_full),
             dropped_too_large: get(&self.dropped_too_large),
-            dropped_at_end: get(&self.dropped_at_end),
+            dropped_at_stop: get(&self.dropped_at_stop),
             batches: get(&self.batches),
             batches_in_flight: get(&self.batches_in_flight),
             rows_in_flight: get(&self.rows_in_flight),

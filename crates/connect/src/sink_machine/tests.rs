@@ -119,8 +119,8 @@ impl Bench {
             in_flight: 4,
             key: None,
             retry: RetrySettings {
-                first_ms: 1,
-                max_ms: 20,
+                initial_delay_ms: 1,
+                max_delay_ms: 20,
                 ..RetrySettings::default()
             },
         }
@@ -316,8 +316,8 @@ async fn single_rows_are_tried_again_or_buried() {
 async fn after_so_many_attempts_rows_are_buried() {
     let bench = Bench {
         retry: RetrySettings {
-            first_ms: 1,
-            max_ms: 1,
+            initial_delay_ms: 1,
+            max_delay_ms: 1,
             max_attempts: Some(3),
             ..RetrySettings::default()
         },
@@ -337,8 +337,8 @@ async fn after_so_many_attempts_rows_are_buried() {
 async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
     let bench = Bench {
         retry: RetrySettings {
-            first_ms: 1,
-            max_ms: 1,
+            initial_delay_ms: 1,
+            max_delay_ms: 1,
             max_permanent_attempts: 4,
             ..RetrySettings::default()
         },

@@ -32,7 +32,7 @@ impl Bench {
         service.set_connector("c", &connector).unwrap();
         sink["connector"] = "c".into();
         if sink.get("retry").is_none() {
-            sink["retry"] = json!({"first_ms": 5, "max_ms": 200});
+            sink["retry"] = json!({"initial_delay_ms": 5, "max_delay_ms": 200});
         }
         service.check_sink(&sink).unwrap();
         let sink = service.set_sink("s", &sink).unwrap();

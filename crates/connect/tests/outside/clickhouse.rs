@@ -72,7 +72,7 @@ fn start() -> (HttpServer, Arc<Mutex<Table>>) {
 
 fn connector(server: &HttpServer) -> Value {
     json!({
-        "type": "clickhouse", "urls": [server.url()], "user": "tide", "password": "gate", "database": "d"
+        "type": "clickhouse", "urls": [server.url()], "username": "tide", "password": "gate", "database": "d"
     })
 }
 

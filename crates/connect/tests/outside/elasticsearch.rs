@@ -63,7 +63,7 @@ fn start() -> (HttpServer, Documents) {
 }
 
 fn connector(server: &HttpServer) -> Value {
-    json!({"type": "elasticsearch", "urls": [server.url()], "user": "tide", "password": "gate"})
+    json!({"type": "elasticsearch", "urls": [server.url()], "username": "tide", "password": "gate"})
 }
 
 #[test]

@@ -295,8 +295,8 @@ fn settings_are_checked() {
         ),
         ("tls", json!({"server": "h", "security": "none", "tls": {}})),
         (
-            "hello",
-            json!({"server": "h", "security": "none", "hello": "a\r\nb"}),
+            "ehlo_name",
+            json!({"server": "h", "security": "none", "ehlo_name": "a\r\nb"}),
         ),
     ] {
         let mut connector = connector;

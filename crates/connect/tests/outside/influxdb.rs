@@ -72,7 +72,7 @@ fn start() -> (HttpServer, Points) {
 fn connector(server: &HttpServer, version: u8) -> Value {
     let mut connector = match version {
         1 => {
-            json!({"database": "d b", "retention_policy": "week", "user": "tide", "password": "gate"})
+            json!({"database": "d b", "retention_policy": "week", "username": "tide", "password": "gate"})
         }
         2 => json!({"organization": "o", "bucket": "b", "token": "gate"}),
         _ => json!({"database": "d b", "token": "gate"}),

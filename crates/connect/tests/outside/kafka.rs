@@ -292,7 +292,7 @@ fn a_password_lets_in_by_every_mechanism() {
     server.create_topic("secret", 1, &[]);
     for (mechanism, n) in [("plain", 1), ("scram-sha-256", 2), ("scram-sha-512", 3)] {
         let mut connector = json!({
-            "type": "kafka", "servers": [server.tls_address().to_string()], "sasl": mechanism,
+            "type": "kafka", "servers": [server.tls_address().to_string()], "sasl_mechanism": mechanism,
             "username": USER, "password": "wrong-password", "tls": {"ca": authority.certificate_path()}
         });
         let bench = Bench::new(connector.clone(), json!({"topic": "secret"}));

@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 fn connector(server: &TestServer) -> Value {
     let servers = [format!("127.0.0.1:{}", server.port())];
-    json!({"type": "nats", "servers": servers, "user": USER, "password": PASSWORD})
+    json!({"type": "nats", "servers": servers, "username": USER, "password": PASSWORD})
 }
 
 fn make_stream(client: &mut NatsClient, more: Value) {

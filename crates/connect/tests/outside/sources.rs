@@ -49,7 +49,7 @@ fn sources_come_and_go_with_their_connectors() {
     let status = || service.sources().remove(0);
     assert_eq!(status().state, SourceState::NoConnector);
     let connector = json!({
-        "type": "nats", "servers": [server.address().to_string()], "user": USER, "password": PASSWORD
+        "type": "nats", "servers": [server.address().to_string()], "username": USER, "password": PASSWORD
     });
     service.set_connector("c", &connector).unwrap();
     assert_eq!(

@@ -19,7 +19,7 @@ fn settings(address: &str) -> (Value, Value) {
     });
     let sink = json!({
         "connector": "c", "command": "RPUSH all ${n}", "order": {"by": "${device}"}, "batch": {"max_rows": 50},
-        "queue": {"disk": {"sync": "never"}}, "retry": {"first_ms": 10, "max_ms": 100}
+        "queue": {"disk": {"sync": "never"}}, "retry": {"initial_delay_ms": 10, "max_delay_ms": 100}
     });
     (connector, sink)
 }

@@ -112,7 +112,7 @@ fn a_batch_is_one_request_that_is_signed_and_tried_again() {
         &server.connector(),
         &json!({
             "connector": "c", "path": "/batch", "batches_in_flight": 1, "batch": {"max_wait_ms": 100},
-            "signature": {"secret": "key", "prefix": "sha256="}, "retry": {"first_ms": 5}
+            "signature": {"secret": "key", "prefix": "sha256="}, "retry": {"initial_delay_ms": 5}
         }),
     );
     node.push(sink, 0..3);
@@ -157,7 +157,7 @@ fn rows_are_requests_in_their_order() {
         &server.connector(),
         &json!({
             "connector": "c", "path": "/${topic}/${n}", "method": "PUT", "format": "single", "body": "v=${payload.v}",
-            "content_type": "text/plain", "headers": {"x-device": "d${device}"}, "order": "all", "retry": {"first_ms": 5}
+            "content_type": "text/plain", "headers": {"x-device": "d${device}"}, "order": "all", "retry": {"initial_delay_ms": 5}
         }),
     );
     node.push(sink, 0..5);

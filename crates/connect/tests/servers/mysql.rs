@@ -57,7 +57,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
         &connector(&server),
         &json!({
             "connector": "c", "sql": "INSERT INTO t (n) VALUES (${n})", "order": {"by": "${device}"},
-            "retry": {"first_ms": 10, "max_ms": 200}, "batch": {"max_rows": 30}
+            "retry": {"initial_delay_ms": 10, "max_delay_ms": 200}, "batch": {"max_rows": 30}
         }),
     );
     let load = Load::start(&node, sink);
@@ -129,7 +129,7 @@ fn a_table_that_is_not_there_yet_is_waited_for() {
     let (node, sink) = Node::with(
         &connector(&server),
         &json!({
-            "connector": "c", "sql": "INSERT INTO later (n) VALUES (${n})", "retry": {"first_ms": 10, "max_ms": 50}
+            "connector": "c", "sql": "INSERT INTO later (n) VALUES (${n})", "retry": {"initial_delay_ms": 10, "max_delay_ms": 50}
         }),
     );
     node.push(sink, 0..10);
@@ -165,8 +165,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
         return;
     };
     server.sql("CREATE TABLE t (n BIGINT)");
-    let sink =
-        |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"first_ms": 1, "max_ms": 5}});
+    let sink = |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"initial_delay_ms": 1, "max_delay_ms": 5}});
     let (node, id) = Node::with(
         &connector(&server),
         &sink("INSERT INTO t (n) VALUES (${n})"),

@@ -73,7 +73,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
         &connector(&server),
         &json!({
             "connector": "c", "sql": "INSERT INTO t (n) VALUES (${n})", "order": {"by": "${device}"},
-            "retry": {"first_ms": 10, "max_ms": 200}, "batch": {"max_rows": 30}
+            "retry": {"initial_delay_ms": 10, "max_delay_ms": 200}, "batch": {"max_rows": 30}
         }),
     );
     let load = Load::start(&node, sink);
@@ -143,8 +143,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
         return;
     };
     make(&server, "t (n bigint)");
-    let sink =
-        |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"first_ms": 1, "max_ms": 5}});
+    let sink = |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"initial_delay_ms": 1, "max_delay_ms": 5}});
     let (node, id) = Node::with(
         &connector(&server),
         &sink("INSERT INTO t (n) VALUES (${n})"),

@@ -53,7 +53,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
         &connector(&server),
         &json!({
             "connector": "c", "command": "RPUSH all ${n}", "order": {"by": "${device}"},
-            "retry": {"first_ms": 10, "max_ms": 200}, "batch": {"max_rows": 40}
+            "retry": {"initial_delay_ms": 10, "max_delay_ms": 200}, "batch": {"max_rows": 40}
         }),
     );
     let load = Load::start(&node, sink);
@@ -121,7 +121,7 @@ fn a_frozen_server_is_waited_for() {
         &connector(&server),
         &json!({
             "connector": "c", "command": "RPUSH all ${n}", "order": "all", "write_timeout_ms": 300,
-            "retry": {"first_ms": 10, "max_ms": 100}
+            "retry": {"initial_delay_ms": 10, "max_delay_ms": 100}
         }),
     );
     node.push(sink, 0..10);

@@ -135,7 +135,7 @@ fn id_of(server: &TestServer) -> String {
 fn sink() -> Value {
     json!({
         "connector": "c", "command": "RPUSH list:${device} ${n}", "order": {"by": "${device}"},
-        "retry": {"first_ms": 10, "max_ms": 200}, "batch": {"max_rows": 40}
+        "retry": {"initial_delay_ms": 10, "max_delay_ms": 200}, "batch": {"max_rows": 40}
     })
 }
 

@@ -296,7 +296,7 @@ impl AlarmStore {
                 }
                 if let Some(alarm) = Alarm::decode(bytes) {
                     let is_old = alarm
-                        .cleared_ms
+                        .cleared_at_ms
                         .is_some_and(|at_ms| at_ms < cleared_before_ms);
                     if is_old || (above > 0 && alarm.is_cleared()) {
                         above = above.saturating_sub(1);
@@ -399,8 +399,8 @@ impl AlarmFilter {
             && is_in(&self.kind, &alarm.kind)
             && self
                 .from_ms
-                .is_none_or(|from_ms| alarm.raised_ms >= from_ms)
-            && self.to_ms.is_none_or(|to_ms| alarm.raised_ms < to_ms)
+                .is_none_or(|from_ms| alarm.raised_at_ms >= from_ms)
+            && self.to_ms.is_none_or(|to_ms| alarm.raised_at_ms < to_ms)
     }
 }
 

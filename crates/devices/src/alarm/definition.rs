@@ -51,7 +51,7 @@ pub struct AlarmRule {
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     pub enabled: bool,
     /// Conditions that raise the alarm. If several hold, the worst severity applies; it follows later changes of the
     /// conditions.
@@ -251,7 +251,7 @@ pub fn rules_from_json(value: &Value) -> Result<Vec<AlarmRule>, AlarmDefinitionE
     })
 }
 
-fn yes() -> bool {
+fn default_enabled() -> bool {
     true
 }
 

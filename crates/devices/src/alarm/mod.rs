@@ -6,9 +6,9 @@ mod definition;
 mod details_template;
 mod device_alarms;
 mod event;
+mod node_alarms;
 mod notification;
 mod pending_notifications;
-mod platform;
 mod product_rules;
 mod record;
 mod schedule;
@@ -23,12 +23,12 @@ pub use definition::{
 };
 pub use device_alarms::{AlarmSet, AlarmTransition, AlarmTransitionKind, DeviceAlarms};
 pub use event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
+pub use node_alarms::{NodeAlarms, NodeSample, check_node_alarm_rules, node_alarm_rules};
 pub use notification::{
     MAX_NOTIFICATIONS, MqttNotification, NOTIFICATION_KIND, Notification, NotificationChannel,
     NotificationCounts, NotificationTransport, Notifications, check_notification,
 };
 pub use pending_notifications::{AlarmNotifier, DurableCallback};
-pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
 pub use product_rules::check_rules;
 pub use record::{Alarm, AlarmId, AlarmState};
 pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
@@ -36,7 +36,7 @@ pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
 /// The device number that stands for the node itself.
 pub const NODE_NO: series::DeviceNo = watched_devices::NODE_NO;
 /// The product of the node's own alarms.
-pub const NODE_PRODUCT: &str = "$platform";
+pub const NODE_PRODUCT: &str = "$node";
 
 /// An invalid field of a definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -24,7 +24,7 @@ pub const MAX_NOTIFICATIONS: usize = 256;
 const MAX_LIST: usize = 256;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
 const MAX_EVERY_S: u32 = 604_800;
-/// Maximum number of entries for `at_most_every_s`; above it, the older half is dropped.
+/// Maximum number of entries for `min_interval_s`; above it, the older half is dropped.
 const MAX_REMEMBERED: usize = 100_000;
 
 /// A notification: selects alarms and defines where to send them.
@@ -34,13 +34,13 @@ pub struct Notification {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub description: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub enabled: bool,
     /// Whether all matching alarms are sent, or only those whose rule lists this notification.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub all: bool,
     /// Changes that are sent.
-    #[serde(default = "usual_changes")]
+    #[serde(default = "default_on")]
     pub on: Vec<AlarmChange>,
     /// Severities that are sent; empty: all.
     #[serde(default)]
@@ -55,14 +55,14 @@ pub struct Notification {
     pub types: Vec<String>,
     /// Text of the notification with placeholders for fields of the alarm, such as `${severity}`, `${deviceId}` and
     /// `${details}`.
-    #[serde(default = "usual_text")]
+    #[serde(default = "default_text")]
     #[schemars(length(max = 4096))]
     pub text: String,
     pub to: NotificationChannel,
     /// Minimum interval in seconds between notifications of the same change, alarm type and device; 0: no limit.
     #[serde(default)]
     #[schemars(range(max = 604_800))]
-    pub at_most_every_s: u32,
+    pub min_interval_s: u32,
 }
 
 /// The channel of a notification.
@@ -102,7 +102,7 @@ pub trait NotificationTransport: Send + Sync {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotificationCounts {
     pub sent: u64,
-    /// Not sent because of `at_most_every_s`.
+    /// Not sent because of `min_interval_s`.
     pub suppressed: u64,
     pub failed: u64,
 }
@@ -162,9 +162,9 @@ pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionE
         let detail = format!("expected at most {MAX_DESCRIPTION_CHARS} characters");
         return Err(AlarmDefinitionError::new("description", detail));
     }
-    if definition.at_most_every_s > MAX_EVERY_S {
+    if definition.min_interval_s > MAX_EVERY_S {
         let detail = format!("expected at most {MAX_EVERY_S} seconds");
-        return Err(AlarmDefinitionError::new("at_most_every_s", detail));
+        return Err(AlarmDefinitionError::new("min_interval_s", detail));
     }
     match &definition.to {
         NotificationChannel::Mqtt(message) if message.qos > 2 => {
@@ -297,11 +297,11 @@ impl Notifications {
             values: Map::new(),
             rule: String::new(),
             notify: vec![name.to_owned()],
-            raised_ms: now_ms,
-            changed_ms: now_ms,
-            cleared_ms: None,
+            raised_at_ms: now_ms,
+            changed_at_ms: now_ms,
+            cleared_at_ms: None,
             cleared_by: None,
-            acknowledged_ms: None,
+            acknowledged_at_ms: None,
             acknowledged_by: None,
             device_no: DeviceNumbers::default(),
         };
@@ -421,7 +421,7 @@ impl NotificationRenderer {
         event: &AlarmEvent,
         now_ms: u64,
     ) -> bool {
-        let every_ms = u64::from(ready.definition.at_most_every_s) * 1000;
+        let every_ms = u64::from(ready.definition.min_interval_s) * 1000;
         if every_ms == 0 {
             return false;
         }
@@ -463,11 +463,11 @@ fn row_of(event: &AlarmEvent) -> Map<String, Json> {
     row
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn usual_changes() -> Vec<AlarmChange> {
+fn default_on() -> Vec<AlarmChange> {
     vec![
         AlarmChange::Raised,
         AlarmChange::SeverityChanged,
@@ -475,6 +475,6 @@ fn usual_changes() -> Vec<AlarmChange> {
     ]
 }
 
-fn usual_text() -> String {
+fn default_text() -> String {
     "${severity} ${type} of ${deviceId}: ${change} ${details}".to_owned()
 }

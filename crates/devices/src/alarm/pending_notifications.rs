@@ -2,7 +2,7 @@
 //! same batch as the alarm, and removed once the receiver reports durability. Marks left at start are sent again with
 //! the same number.
 //!
-//! Table `alarm_untold`: `m` and a number -> the change and the alarm's record; `n` -> the next number. Numbers are
+//! Table `alarm_pending_notification`: `m` and a number -> the change and the alarm's record; `n` -> the next number. Numbers are
 //! never reused.
 
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ impl PendingNotifications {
     pub(super) fn open(tables: &Tables) -> Result<Arc<Self>, StoreError> {
         let pending = Self {
             tables: tables.clone(),
-            table: tables.table("alarm_untold")?,
+            table: tables.table("alarm_pending_notification")?,
             marks: Mutex::new(PendingMarks {
                 next: 1,
                 numbers: VecDeque::new(),

@@ -83,13 +83,13 @@ pub struct Alarm {
     /// Names of the notifications listed by the alarm rule.
     pub notify: Vec<String>,
     /// Time of the device in milliseconds since 1970; the other times have the same unit.
-    pub raised_ms: u64,
+    pub raised_at_ms: u64,
     /// Time of the last change of severity.
-    pub changed_ms: u64,
-    pub cleared_ms: Option<u64>,
+    pub changed_at_ms: u64,
+    pub cleared_at_ms: Option<u64>,
     /// Operator who cleared the alarm; `null`: not cleared, or cleared by a condition.
     pub cleared_by: Option<String>,
-    pub acknowledged_ms: Option<u64>,
+    pub acknowledged_at_ms: Option<u64>,
     pub acknowledged_by: Option<String>,
     #[serde(skip)]
     #[schemars(skip)]
@@ -106,7 +106,7 @@ impl Alarm {
     }
 
     pub fn is_acknowledged(&self) -> bool {
-        self.acknowledged_ms.is_some()
+        self.acknowledged_at_ms.is_some()
     }
 
     /// Numbers of the devices that the alarm counts for: its own device first, then those it is propagated to.
@@ -115,7 +115,7 @@ impl Alarm {
     }
 
     pub(super) fn refresh_state(&mut self) {
-        self.state = AlarmState::from_flags(self.cleared_ms.is_some(), self.is_acknowledged());
+        self.state = AlarmState::from_flags(self.cleared_at_ms.is_some(), self.is_acknowledged());
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

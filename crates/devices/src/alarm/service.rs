@@ -36,20 +36,20 @@ pub struct AlarmConfig {
     /// Maximum number of stored alarms; above it, the oldest cleared ones are removed.
     pub max_alarms: u64,
     /// Retention in days of cleared alarms.
-    pub cleared_retention_d: u32,
+    pub cleared_retention_days: u32,
     /// Number of queued jobs from which devices are slowed down.
-    pub max_queued: usize,
+    pub max_queued_changes: usize,
     /// Maximum number of devices whose conditions are evaluated.
-    pub max_devices: usize,
+    pub max_watched_devices: usize,
 }
 
 impl Default for AlarmConfig {
     fn default() -> Self {
         Self {
             max_alarms: 1_000_000,
-            cleared_retention_d: 90,
-            max_queued: 10_000,
-            max_devices: 2_000_000,
+            cleared_retention_days: 90,
+            max_queued_changes: 10_000,
+            max_watched_devices: 2_000_000,
         }
     }
 }
@@ -61,7 +61,7 @@ pub struct AlarmStats {
     pub cleared: u64,
     pub queued: u64,
     pub watched_devices: u64,
-    /// Messages of devices that were not evaluated because of `max_devices`.
+    /// Messages of devices that were not evaluated because of `max_watched_devices`.
     pub unwatched: u64,
     pub write_errors: u64,
     /// Panics of the thread: bugs, each of which skipped one job.
@@ -124,8 +124,8 @@ impl Alarms {
         config: AlarmConfig,
     ) -> Result<Self, store::StoreError> {
         let inner = Arc::new(AlarmsInner {
-            watched_devices: WatchedDevices::new(config.max_devices),
-            queue: JobQueue::new(config.max_queued),
+            watched_devices: WatchedDevices::new(config.max_watched_devices),
+            queue: JobQueue::new(config.max_queued_changes),
             progress: QueueProgress::default(),
             config,
             registry,
@@ -313,7 +313,7 @@ impl Alarms {
             if alarm.is_acknowledged() {
                 return Err(AlarmError::AlreadyInState("acknowledged"));
             }
-            alarm.acknowledged_ms = Some(crate::now_ms());
+            alarm.acknowledged_at_ms = Some(crate::now_ms());
             alarm.acknowledged_by = Some(who.to_owned());
             Ok(())
         })
@@ -325,7 +325,7 @@ impl Alarms {
             if alarm.is_cleared() {
                 return Err(AlarmError::AlreadyInState("cleared"));
             }
-            alarm.cleared_ms = Some(crate::now_ms());
+            alarm.cleared_at_ms = Some(crate::now_ms());
             alarm.cleared_by = Some(who.to_owned());
             Ok(())
         })?;

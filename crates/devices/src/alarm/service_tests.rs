@@ -381,7 +381,7 @@ fn a_long_list_comes_in_pages_the_newest_first() {
     let (mut found, mut before) = (Vec::new(), None);
     loop {
         let page = node.alarms.list(&filter, before, 4).unwrap();
-        found.extend(page.alarms.into_iter().map(|alarm| alarm.raised_ms));
+        found.extend(page.alarms.into_iter().map(|alarm| alarm.raised_at_ms));
         before = page.next;
         if before.is_none() {
             break;
@@ -504,7 +504,7 @@ fn notifications_follow_their_filter_and_rate_limit() {
         json!({
             "severities": ["CRITICAL"],
             "to": {"mqtt": {"topic": "alarms/${deviceId}"}},
-            "at_most_every_s": 3600,
+            "min_interval_s": 3600,
         }),
     );
     notifications.watch_objects(objects).unwrap();
@@ -564,7 +564,7 @@ fn an_invalid_notification_is_rejected() {
         json!({"to": {"mqtt": {"topic": "${"}}}),
         json!({"to": {"mqtt": {"topic": ""}}}),
         json!({"to": {"mqtt": {"topic": "a/#"}}}),
-        json!({"to": {"sink": "hook"}, "at_most_every_s": 604_801}),
+        json!({"to": {"sink": "hook"}, "min_interval_s": 604_801}),
         json!({"to": {"sink": "hook"}, "description": "x".repeat(1001)}),
         json!({"to": {"smoke": {}}}),
         json!({"to": {"sink": "hook"}, "on": ["sometimes"]}),

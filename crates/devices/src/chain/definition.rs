@@ -64,7 +64,7 @@ pub enum NodeKind {
     Republish {
         #[schemars(length(max = 16384))]
         topic: String,
-        #[serde(default = "whole_row")]
+        #[serde(default = "default_payload")]
         #[schemars(length(max = 16384))]
         payload: String,
         #[serde(default)]
@@ -80,7 +80,7 @@ pub enum NodeKind {
     },
 }
 
-fn whole_row() -> String {
+fn default_payload() -> String {
     "${.}".to_owned()
 }
 

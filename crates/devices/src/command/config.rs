@@ -18,13 +18,13 @@ pub struct CommandConfig {
     pub max_result_bytes: usize,
     /// Maximum number of finished commands that are stored, and their retention in days.
     pub max_finished: u64,
-    pub finished_retention_d: u32,
+    pub finished_retention_days: u32,
     /// Maximum number of callers that wait for replies at the same time.
-    pub max_waiting: usize,
+    pub max_waiting_requests: usize,
     /// A reply without an id is matched with the newest command sent within this time.
-    pub unnamed_within_ms: u64,
+    pub response_without_id_window_ms: u64,
     /// Number of queued jobs from which devices are slowed down.
-    pub max_queued: usize,
+    pub max_queued_responses: usize,
 }
 
 impl Default for CommandConfig {
@@ -39,10 +39,10 @@ impl Default for CommandConfig {
             max_params_bytes: 64 << 10,
             max_result_bytes: 64 << 10,
             max_finished: 100_000,
-            finished_retention_d: 30,
-            max_waiting: 1_000,
-            unnamed_within_ms: 5_000,
-            max_queued: 10_000,
+            finished_retention_days: 30,
+            max_waiting_requests: 1_000,
+            response_without_id_window_ms: 5_000,
+            max_queued_responses: 10_000,
         }
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn plan_downlink(
         }
     };
     for (spoken, dialect) in [
-        (Spoken::Own, DeviceProtocol::Native),
+        (Spoken::Native, DeviceProtocol::Native),
         (Spoken::Jetlinks, DeviceProtocol::JetLinks),
         (Spoken::Thingsboard, DeviceProtocol::ThingsBoard),
     ] {
@@ -174,7 +174,7 @@ pub(super) fn plan_downlink(
 
 /// Whether the device, as far as known, uses the JetLinks protocol only.
 fn receives_without_subscription(device: &Device, product: &Product) -> bool {
-    let others = [Spoken::Own, Spoken::Thingsboard];
+    let others = [Spoken::Native, Spoken::Thingsboard];
     let is_secure = |credential: &Credential| matches!(credential, Credential::Secure { .. });
     let shows_secure = device.credentials.iter().any(is_secure)
         || (device.credentials.is_empty() && product.definition.secure.is_some());

@@ -29,7 +29,7 @@ fn command(one_way: bool, retries: u32) -> Command {
         result: None,
         code: None,
         message: None,
-        by: "somebody".into(),
+        created_by: "somebody".into(),
         device_no: DeviceNo(3),
     }
 }

@@ -122,13 +122,13 @@ pub struct Command {
     /// Readable reason for the state.
     pub message: Option<String>,
     /// Who requested the command.
-    pub by: String,
-    #[serde(skip, default = "nobody")]
+    pub created_by: String,
+    #[serde(skip, default = "default_device_no")]
     #[schemars(skip)]
     pub(crate) device_no: DeviceNo,
 }
 
-fn nobody() -> DeviceNo {
+fn default_device_no() -> DeviceNo {
     DeviceNo(u32::MAX)
 }
 

@@ -142,7 +142,7 @@ impl Commands {
         clock: ClockFn,
     ) -> Result<Self, store::StoreError> {
         let inner = Arc::new(CommandsInner {
-            queue: JobQueue::new(config.max_queued),
+            queue: JobQueue::new(config.max_queued_responses),
             replies: QueueProgress::default(),
             config,
             registry,

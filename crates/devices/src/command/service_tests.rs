@@ -91,7 +91,7 @@ impl Setup {
         for (id, product) in [
             ("meter", json!({})),
             ("hub", json!({"gateway": true})),
-            ("jet", json!({"dialects": ["jetlinks"]})),
+            ("jet", json!({"protocols": ["jetlinks"]})),
         ] {
             objects.put(PRODUCT_KIND, id, product, Wants::Any).unwrap();
         }
@@ -211,7 +211,7 @@ fn request(method: &str) -> NewCommand {
         timeout_ms: None,
         expires_in_s: None,
         retries: 0,
-        by: "test".to_owned(),
+        created_by: "test".to_owned(),
     }
 }
 
@@ -395,7 +395,7 @@ fn limits_hold_and_errors_state_them() {
     let setup = Setup::with(CommandConfig {
         max_open_per_device: 2,
         max_open: 3,
-        max_waiting: 1,
+        max_waiting_requests: 1,
         max_finished: 2,
         ..CommandConfig::default()
     });

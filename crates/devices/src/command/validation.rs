@@ -74,7 +74,7 @@ pub(super) fn check(
             }
             match model.function(&method) {
                 Some(function) => check_inputs(function, &params)?,
-                None if model.unknown_keys == UnknownKeys::Refuse => {
+                None if model.unknown_keys == UnknownKeys::Reject => {
                     return Err(unknown_function("method", &method, model));
                 }
                 None => {}
@@ -153,7 +153,7 @@ fn check_key(field: &str, key: &str, model: &ThingModel) -> Result<(), CommandVa
         let detail = format!("expected a key of 1 to {MAX_METHOD_BYTES} bytes without NUL");
         return Err(invalid(field, detail));
     }
-    if model.property(key).is_none() && model.unknown_keys == UnknownKeys::Refuse {
+    if model.property(key).is_none() && model.unknown_keys == UnknownKeys::Reject {
         let names = model.properties().iter().map(|property| &*property.id);
         let detail = format!(
             "the product's model has no property {key:?}; {}",
@@ -313,7 +313,7 @@ mod tests {
             outcome(CommandAction::Call { method, params }, unknown_keys)
         };
         assert_eq!(call("fly", UnknownKeys::Keep), "fly {\"x\":1}");
-        assert!(call("fly", UnknownKeys::Refuse).starts_with("method: the product's model has no"));
+        assert!(call("fly", UnknownKeys::Reject).starts_with("method: the product's model has no"));
         assert!(call("reboot", UnknownKeys::Keep).starts_with("params.x: the function"));
         assert!(call("", UnknownKeys::Keep).starts_with("method: expected 1 to"));
     }
@@ -328,13 +328,13 @@ mod tests {
             let Value::Object(values) = values else {
                 panic!("an object")
             };
-            outcome(CommandAction::Write { values }, UnknownKeys::Refuse)
+            outcome(CommandAction::Write { values }, UnknownKeys::Reject)
         };
         let long = "x".repeat(100);
         let words = [
-            read("speed", UnknownKeys::Refuse),
+            read("speed", UnknownKeys::Reject),
             read("other", UnknownKeys::Keep),
-            read("other", UnknownKeys::Refuse),
+            read("other", UnknownKeys::Reject),
             read("pin", UnknownKeys::Keep),
             write(json!({"speed": 3, "pin": "x"})),
             write(json!({"speed": 10})),

@@ -464,7 +464,7 @@ fn decode<'a>(
         counters.unknown.add(1);
         return;
     };
-    if !room.is_reporting && !product_context.profile.dialects.contains(route.dialect) {
+    if !room.is_reporting && !product_context.profile.protocols.contains(route.dialect) {
         counters.malformed.add(1);
         let reason = "the product does not allow this protocol";
         rejections.record(by.no, message.received_ms, message.topic, reason);

@@ -41,7 +41,7 @@ pub struct PipelineConfig {
     /// Capacity of one mailbox. Messages larger than half of it are processed immediately.
     pub mailbox_bytes: usize,
     /// Maximum number of messages processed together.
-    pub max_batch: usize,
+    pub max_mailbox_batch_messages: usize,
 }
 
 impl Default for PipelineConfig {
@@ -50,7 +50,7 @@ impl Default for PipelineConfig {
             directory: None,
             mailboxes: thread::available_parallelism().map_or(1, usize::from),
             mailbox_bytes: 512 << 10,
-            max_batch: 256,
+            max_mailbox_batch_messages: 256,
         }
     }
 }
@@ -320,7 +320,7 @@ impl Pipeline {
                 surplus: std::mem::take(&mut surplus),
                 mailboxes: pipeline.mailboxes.clone(),
                 number,
-                max_batch: config.max_batch.max(1),
+                max_mailbox_batch_messages: config.max_mailbox_batch_messages.max(1),
                 started: pipeline.started,
             };
             let builder = thread::Builder::new().name(format!("devices-{number}"));
@@ -564,7 +564,7 @@ struct MailboxWorker {
     surplus: Vec<SurplusMailbox>,
     mailboxes: Arc<[Mailbox]>,
     number: usize,
-    max_batch: usize,
+    max_mailbox_batch_messages: usize,
     started: Instant,
 }
 
@@ -633,7 +633,7 @@ impl MailboxWorker {
         loop {
             messages.clear();
             handed.clear();
-            let batch = waiting.by_ref().take(self.max_batch);
+            let batch = waiting.by_ref().take(self.max_mailbox_batch_messages);
             for QueuedMessage {
                 message,
                 enqueued_ns: handed_ns,

@@ -114,7 +114,7 @@ pub(super) fn untyped_value(value: RawValue<'_>) -> Option<PointValue<'_>> {
 pub struct ProductProfile {
     pub product: ProductId,
     /// Protocols that its devices may use.
-    pub dialects: DeviceProtocols,
+    pub protocols: DeviceProtocols,
     pub mode: PipelineMode,
     pub model: Arc<dyn TelemetryModel>,
     pub chain: Arc<Chain>,
@@ -136,7 +136,7 @@ impl ProductProfile {
     pub fn permissive(product: ProductId) -> Self {
         Self {
             product,
-            dialects: DeviceProtocols::ALL,
+            protocols: DeviceProtocols::ALL,
             mode: PipelineMode::Sync,
             model: Arc::new(PermissiveModel),
             chain: Arc::new(Chain::root()),

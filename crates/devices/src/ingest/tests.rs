@@ -203,7 +203,7 @@ fn setup(mode: PipelineMode) -> Setup {
     let config = PipelineConfig {
         mailboxes: 2,
         mailbox_bytes: 8 << 10,
-        max_batch: 7,
+        max_mailbox_batch_messages: 7,
         ..PipelineConfig::default()
     };
     setup_with(&config, mode, Arc::default())
@@ -392,7 +392,7 @@ fn product_changes_and_removals_apply_at_once() {
         r#"{"temperature":"x"}"#,
         20,
     );
-    profile.dialects = DeviceProtocols::NONE.with(DeviceProtocol::JetLinks);
+    profile.protocols = DeviceProtocols::NONE.with(DeviceProtocol::JetLinks);
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
     let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
     setup.pipeline.set_profile(ProductNo(0), None);

@@ -44,7 +44,7 @@ pub enum UnknownKeys {
     #[default]
     Keep,
     /// Rejected and counted.
-    Refuse,
+    Reject,
 }
 
 /// A compiled thing model.

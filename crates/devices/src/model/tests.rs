@@ -31,7 +31,7 @@ fn model() -> ThingModel {
             "valueType": {"type": "object", "properties": [{"id": "a", "valueType": {"type": "int"}}]}}],
         "tags": [{"id": "floor", "name": "Floor", "valueType": {"type": "int"}}]
     });
-    ThingModel::read(&metadata, UnknownKeys::Refuse).expect("a model")
+    ThingModel::read(&metadata, UnknownKeys::Reject).expect("a model")
 }
 
 #[test]

@@ -69,14 +69,14 @@ impl Platform {
 }
 
 fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
-    let dialects = crate::protocol::DeviceProtocol::ALL
+    let protocols = crate::protocol::DeviceProtocol::ALL
         .into_iter()
         .filter(|dialect| product.allows_protocol((*dialect).into()))
         .fold(DeviceProtocols::NONE, DeviceProtocols::with);
     let storage = product.storage();
     ProductProfile {
         product: product.id.clone(),
-        dialects,
+        protocols,
         mode: match product.mode() {
             crate::product::ProductMode::Sync => PipelineMode::Sync,
             crate::product::ProductMode::Actor => PipelineMode::Actor,
@@ -104,9 +104,9 @@ impl TelemetryModel for ProductTelemetryModel {
         let product = &self.0;
         let stored = &product.storage().keys;
         match product.model.property(name) {
-            None if product.model.unknown_keys == UnknownKeys::Refuse => KeyRule::Unknown,
+            None if product.model.unknown_keys == UnknownKeys::Reject => KeyRule::Unknown,
             _ if !stored.is_empty() && !stored.contains(name) => KeyRule::Ignored,
-            None if product.definition.text_numbers => KeyRule::OpenNumbers,
+            None if product.definition.parse_numeric_text => KeyRule::OpenNumbers,
             None => KeyRule::Open,
             Some(property) => KeyRule::Property(property.index.into()),
         }

@@ -203,7 +203,7 @@ fn a_product_decides_what_is_stored_of_its_devices() {
     setup.product(
         "meter",
         json!({
-            "mode": "sync", "unknown_keys": "refuse", "storage": {"keys": ["t", "on"]},
+            "mode": "sync", "unknown_keys": "reject", "storage": {"keys": ["t", "on"]},
             "model": {"properties": [
                 {"id": "t", "name": "t", "valueType": {"type": "double", "max": 100}},
                 {"id": "on", "name": "on", "valueType": {"type": "boolean"}},
@@ -219,7 +219,7 @@ fn a_product_decides_what_is_stored_of_its_devices() {
     let rejections = setup.pipeline.rejections_of(device.no);
     let subjects: Vec<_> = rejections.last.iter().map(|last| &*last.subject).collect();
     assert_eq!(subjects, ["other", "t"]);
-    setup.product("meter", json!({"mode": "actor", "dialects": ["jetlinks"]}));
+    setup.product("meter", json!({"mode": "actor", "protocols": ["jetlinks"]}));
     setup.send(&device, "v1/devices/me/telemetry", json!({"t": 5}));
     setup.send(
         &device,
@@ -571,7 +571,7 @@ fn a_device_of_jetlinks_asks_for_the_time_and_what_is_ignored_is_counted() {
 #[test]
 fn numeric_texts_become_numbers_if_the_product_permits() {
     let mut setup = setup();
-    setup.product("meter", json!({"mode": "sync", "text_numbers": true}));
+    setup.product("meter", json!({"mode": "sync", "parse_numeric_text": true}));
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let payload =
         json!({"a": "21.5", "b": "-7", "c": "007", "d": "1e3", "e": "x1", "f": "", "g": 5});

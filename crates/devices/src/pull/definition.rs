@@ -134,12 +134,12 @@ pub struct PrometheusQuery {
     #[schemars(length(min = 1, max = 256))]
     pub key: String,
     /// Name of the device with labels, such as `${instance}`.
-    #[serde(default = "instance")]
+    #[serde(default = "default_device")]
     #[schemars(length(min = 1, max = 256))]
     pub device: String,
 }
 
-fn instance() -> String {
+fn default_device() -> String {
     "${instance}".to_owned()
 }
 

@@ -32,7 +32,7 @@ pub struct PullSourceHealth {
     pub unknown_rows: u64,
     pub last_run_at_ms: Option<u64>,
     pub last_success_at_ms: Option<u64>,
-    pub last_took_ms: Option<u64>,
+    pub last_duration_ms: Option<u64>,
     pub next_run_at_ms: Option<u64>,
     /// Last error; the error of the last poll if `is_ok` is false.
     pub last_error: Option<String>,
@@ -45,7 +45,7 @@ pub struct PullSourceStatus {
     pub name: String,
     /// `prometheus`, `http` or `ipmi`; empty: invalid.
     pub r#type: &'static str,
-    pub condition: PullSourceState,
+    pub state: PullSourceState,
     /// Whether the last poll succeeded; true before the first.
     pub is_ok: bool,
     #[serde(flatten)]
@@ -67,7 +67,7 @@ impl PullSourceHealth {
     pub(super) fn record_run(&mut self, run: Result<PullRun, String>, now_ms: u64, took_ms: u64) {
         self.runs += 1;
         self.last_run_at_ms = Some(now_ms);
-        self.last_took_ms = Some(took_ms);
+        self.last_duration_ms = Some(took_ms);
         let problem = match run {
             Ok(run) => {
                 self.failures = 0;

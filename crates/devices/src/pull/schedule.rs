@@ -79,11 +79,11 @@ impl PullEntryState {
     }
 
     fn status(&self) -> PullSourceStatus {
-        let (condition, health) = self.lock_health().clone();
+        let (state, health) = self.lock_health().clone();
         PullSourceStatus {
             name: self.name.clone(),
             r#type: (self.source.as_ref()).map_or("", |source| source.definition.type_name()),
-            condition,
+            state,
             is_ok: self.source.is_ok() && health.failures == 0,
             health,
         }
@@ -186,7 +186,7 @@ impl PullScheduler {
         let _runtime = self.inner.runtime.enter();
         let source = PullSource::from_definition(value).map_err(|error| error.to_string());
         let mut health = PullSourceHealth::default();
-        let condition = match &source {
+        let state = match &source {
             Ok(source) if source.definition.enabled => PullSourceState::Waiting,
             Ok(_) => PullSourceState::Disabled,
             Err(error) => {
@@ -205,7 +205,7 @@ impl PullScheduler {
             state: Arc::new(PullEntryState {
                 name: name.to_owned(),
                 source,
-                health: Mutex::new((condition, health)),
+                health: Mutex::new((state, health)),
                 busy: busy.unwrap_or_default(),
             }),
             task: None,

@@ -263,12 +263,12 @@ async fn sources_follow_the_store() {
     assert!(off.to_string().contains("s3cret"));
     put(off);
     assert_eq!(
-        pulls.status("rooms").unwrap().condition,
+        pulls.status("rooms").unwrap().state,
         PullSourceState::Disabled
     );
     put(json!({"interval_s": 1}));
     let status = pulls.status("rooms").unwrap();
-    assert!(status.condition == PullSourceState::Invalid && status.health.last_error.is_some());
+    assert!(status.state == PullSourceState::Invalid && status.health.last_error.is_some());
     objects
         .delete(KIND, "rooms", store::ExpectedVersion::Any)
         .unwrap();

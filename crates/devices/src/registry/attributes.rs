@@ -59,7 +59,7 @@ impl AttributeScope {
 pub struct DeviceAttribute {
     pub key: String,
     pub value: Value,
-    pub updated_ms: u64,
+    pub updated_at_ms: u64,
 }
 
 /// Changed attributes of a device; emitted once they are in the store.
@@ -190,6 +190,6 @@ fn decode(key: String, bytes: &[u8]) -> Option<DeviceAttribute> {
     Some(DeviceAttribute {
         key,
         value: serde_json::from_slice(json).ok()?,
-        updated_ms: u64::from_be_bytes(*time),
+        updated_at_ms: u64::from_be_bytes(*time),
     })
 }

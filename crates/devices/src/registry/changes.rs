@@ -43,7 +43,7 @@ pub struct NewDevice {
     #[schemars(length(min = 1, max = 64))]
     pub parent: Option<String>,
     /// Whether the device may connect.
-    #[serde(default = "yes")]
+    #[serde(default = "default_enabled")]
     pub enabled: bool,
     /// Whether the device may have child devices.
     #[serde(default)]
@@ -55,7 +55,7 @@ pub struct NewDevice {
     pub credentials: Option<Vec<NewCredential>>,
 }
 
-fn yes() -> bool {
+fn default_enabled() -> bool {
     true
 }
 

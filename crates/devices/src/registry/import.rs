@@ -69,9 +69,9 @@ pub struct ImportRejection {
 pub struct ImportSummary {
     pub created: u64,
     pub updated: u64,
-    /// Number of rejected lines; the first 50,000 are listed in `refusals`.
-    pub refused: u64,
-    pub refusals: Vec<ImportRejection>,
+    /// Number of rejected lines; the first 50,000 are listed in `rejections`.
+    pub rejected: u64,
+    pub rejections: Vec<ImportRejection>,
     /// Number of the line after the last one, where the next import continues.
     pub next_line: u64,
 }
@@ -132,7 +132,7 @@ impl Registry {
         }
         // The last batch syncs the batches before it.
         self.import_batch(&mut portion, expected, Durability::Synced, &mut imported)?;
-        imported.refusals.sort_by_key(|refused| refused.line);
+        imported.rejections.sort_by_key(|rejected| rejected.line);
         imported.next_line = line;
         Ok(imported)
     }
@@ -221,8 +221,8 @@ pub fn export_header(format: ImportFormat) -> Option<String> {
 
 impl ImportSummary {
     fn add_rejection(&mut self, line: u64, error: &RegistryError) {
-        self.refused += 1;
-        if self.refusals.len() == MAX_REFUSED {
+        self.rejected += 1;
+        if self.rejections.len() == MAX_REFUSED {
             return;
         }
         let (field, mut reason) = match error {
@@ -233,7 +233,7 @@ impl ImportSummary {
             other => ("", other.to_string()),
         };
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        self.refusals.push(ImportRejection {
+        self.rejections.push(ImportRejection {
             line,
             field: field.to_owned(),
             reason,

@@ -43,7 +43,7 @@ use name_index::{NameCandidates, NameIndex};
 #[derive(Debug, Clone)]
 pub struct RegistryConfig {
     /// Maximum number of devices in memory, each about 400 bytes.
-    pub cached_devices: usize,
+    pub max_cached_devices: usize,
     pub max_devices: u32,
     pub max_products: usize,
     /// Minimum length in bytes of a token or password that a device chooses when it registers.
@@ -55,7 +55,7 @@ pub struct RegistryConfig {
 impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
-            cached_devices: 100_000,
+            max_cached_devices: 100_000,
             max_devices: 10_000_000,
             max_products: 10_000,
             min_provisioned_secret_bytes: 16,
@@ -146,7 +146,7 @@ impl Registry {
             declared: RwLock::default(),
             has_products: AtomicBool::new(false),
             has_provisioning: AtomicBool::new(false),
-            cache: DeviceCache::new(config.cached_devices),
+            cache: DeviceCache::new(config.max_cached_devices),
             name_index: NameIndex::default(),
             next_no: Mutex::new(0),
             count: AtomicU32::new(0),

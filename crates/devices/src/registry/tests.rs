@@ -243,7 +243,7 @@ fn lists_filter_by_common_properties() {
 #[test]
 fn a_small_cache_evicts_and_stays_correct() {
     let fixture = fixture().reopened(RegistryConfig {
-        cached_devices: 16,
+        max_cached_devices: 16,
         ..RegistryConfig::default()
     });
     for number in 0..200 {
@@ -408,7 +408,7 @@ fn a_device_may_use_its_own_topics_and_no_others() {
     let fixture = fixture();
     fixture.product(
         "gate",
-        json!({"gateway": true, "dialects": ["thingsboard"]}),
+        json!({"gateway": true, "protocols": ["thingsboard"]}),
     );
     let device = fixture
         .put(json!({"id": "d1", "product": "meter"}))
@@ -676,12 +676,12 @@ fn rejected_lines_are_reported_and_do_not_stop_the_import() {
         .import(lines, ImportFormat::Jsonl, ImportMode::Replace, 101)
         .unwrap();
     assert_eq!(
-        (imported.created, imported.refused, imported.next_line),
+        (imported.created, imported.rejected, imported.next_line),
         (2, 3, 107)
     );
     insta::assert_snapshot!(
         imported
-            .refusals
+            .rejections
             .iter()
             .map(|r| format!("{} {}: {}", r.line, r.field, r.reason))
             .collect::<Vec<_>>()
@@ -709,7 +709,7 @@ fn rejected_lines_are_reported_and_do_not_stop_the_import() {
         .import(&csv, ImportFormat::Csv, ImportMode::Create, 1)
         .unwrap();
     assert_eq!(
-        (imported.created, imported.refused),
+        (imported.created, imported.rejected),
         (2, 0),
         "{csv}{imported:?}"
     );
@@ -732,7 +732,7 @@ fn rejected_lines_are_reported_and_do_not_stop_the_import() {
         .registry
         .import(csv, ImportFormat::Csv, ImportMode::Create, 1)
         .unwrap();
-    assert_eq!((imported.created, imported.refusals[0].line), (1, 3));
+    assert_eq!((imported.created, imported.rejections[0].line), (1, 3));
     assert!(!other.registry.by_token("tx").unwrap().unwrap().is_enabled);
 }
 
@@ -746,10 +746,10 @@ fn each_rejected_line_is_reported_with_a_reason() {
         .registry
         .import(&lines, ImportFormat::Jsonl, ImportMode::Create, 1)
         .unwrap();
-    assert_eq!((imported.refused, imported.refusals.len()), (252, 252));
+    assert_eq!((imported.rejected, imported.rejections.len()), (252, 252));
     assert!(
         imported
-            .refusals
+            .rejections
             .iter()
             .all(|refused| !refused.reason.is_empty())
     );

@@ -11,7 +11,7 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("kv_store_put", (2, 2), "key: any, value: any", "boolean", "Stores a value for later messages of this rule; an error if the rule's store is full.", "kv_store_put('seen', 1)", "true", put).impure().accepts_null().alias(&["proc_dict_put"]),
-    line("getenv", (1, 1), "name: string", "string", "An environment variable of the node that the setting `rules.getenv` lists; empty if it is not set.", "getenv('SITE')", r#""north""#, getenv).impure(),
+    line("getenv", (1, 1), "name: string", "string", "An environment variable of the node that the setting `rules.environment_variables` lists; empty if it is not set.", "getenv('SITE')", r#""north""#, getenv).impure(),
     line("kv_store_get", (1, 2), "key: any[, default: any]", "any", "The stored value, or the default.", "kv_store_get('seen', 0)", "0", get).impure().accepts_null().alias(&["proc_dict_get"]),
     line("kv_store_del", (1, 1), "key: any", "boolean", "Deletes a stored value; returns whether it existed.", "kv_store_del('seen')", "false", del).impure().alias(&["proc_dict_del"]),
 ];
@@ -21,7 +21,7 @@ fn getenv<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resu
     match context.tools.environment_variable(name) {
         Some(value) => Ok(Value::Str(context.arena.alloc_str(value))),
         None => args.invalid(format!(
-            "rules may not read the environment variable {name:?}; add it to the setting rules.getenv"
+            "rules may not read the environment variable {name:?}; add it to the setting rules.environment_variables"
         )),
     }
 }

@@ -7,7 +7,7 @@ use series::{DeviceNo, Point, PointValue, RetentionPolicy, Series, SeriesConfig}
 /// Small limits, so that flushes and merges are frequent; nothing depends on the clock.
 pub(crate) fn config() -> SeriesConfig {
     SeriesConfig {
-        memory_bytes: 1 << 20,
+        memtable_bytes: 1 << 20,
         wal_segment_bytes: 512 << 10,
         max_wal_bytes: 4 << 20,
         min_free_bytes: 0,

@@ -7,16 +7,16 @@ use devices::alarm::AlarmConfig;
 pub(crate) struct AlarmSettings {
     pub(crate) alarms: AlarmConfig,
     /// Whether the node raises alarms about itself.
-    pub(crate) platform: bool,
-    pub(crate) platform_interval_s: u32,
+    pub(crate) node_alarms_enabled: bool,
+    pub(crate) node_alarm_interval_s: u32,
 }
 
 impl Default for AlarmSettings {
     fn default() -> Self {
         Self {
             alarms: AlarmConfig::default(),
-            platform: true,
-            platform_interval_s: 10,
+            node_alarms_enabled: true,
+            node_alarm_interval_s: 10,
         }
     }
 }

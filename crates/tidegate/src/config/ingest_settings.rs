@@ -12,8 +12,8 @@ pub(crate) struct IngestSettings {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) fsync: series::Fsync,
     /// Retention in days; 0: unlimited.
-    pub(crate) retention_d: u32,
-    pub(crate) memory_bytes: usize,
+    pub(crate) retention_days: u32,
+    pub(crate) memtable_bytes: usize,
     pub(crate) flush_after_s: u32,
     pub(crate) max_wal_bytes: u64,
     pub(crate) min_free_bytes: u64,
@@ -24,11 +24,11 @@ pub(crate) struct IngestSettings {
     /// Number of mailboxes; 0: one per core.
     pub(crate) mailboxes: usize,
     pub(crate) mailbox_bytes: usize,
-    pub(crate) max_batch: usize,
-    pub(crate) gateways_register: bool,
+    pub(crate) max_mailbox_batch_messages: usize,
+    pub(crate) allow_registration_by_gateways: bool,
     pub(crate) max_gateway_products: usize,
     /// User names, separated by commas.
-    pub(crate) down_topic_publishers: Option<String>,
+    pub(crate) downlink_topic_publishers: Option<String>,
 }
 
 impl Default for IngestSettings {
@@ -38,8 +38,8 @@ impl Default for IngestSettings {
         Self {
             directory: None,
             fsync: series.fsync,
-            retention_d: 90,
-            memory_bytes: series.memory_bytes,
+            retention_days: 90,
+            memtable_bytes: series.memtable_bytes,
             flush_after_s: series.flush_after.as_secs() as u32,
             max_wal_bytes: series.max_wal_bytes,
             min_free_bytes: series.min_free_bytes,
@@ -49,10 +49,10 @@ impl Default for IngestSettings {
             verify_bytes_per_s: series.verify_bytes_per_s,
             mailboxes: 0,
             mailbox_bytes: ingest.mailbox_bytes,
-            max_batch: ingest.max_batch,
-            gateways_register: true,
+            max_mailbox_batch_messages: ingest.max_mailbox_batch_messages,
+            allow_registration_by_gateways: true,
             max_gateway_products: 100,
-            down_topic_publishers: None,
+            downlink_topic_publishers: None,
         }
     }
 }
@@ -61,7 +61,7 @@ impl IngestSettings {
     pub(crate) fn series(&self, assignment: PolicyAssignment) -> series::SeriesConfig {
         series::SeriesConfig {
             fsync: self.fsync,
-            memory_bytes: self.memory_bytes,
+            memtable_bytes: self.memtable_bytes,
             flush_after: Duration::from_secs(self.flush_after_s.into()),
             max_wal_bytes: self.max_wal_bytes,
             min_free_bytes: self.min_free_bytes,
@@ -83,7 +83,7 @@ impl IngestSettings {
                 count => count,
             },
             mailbox_bytes: self.mailbox_bytes,
-            max_batch: self.max_batch,
+            max_mailbox_batch_messages: self.max_mailbox_batch_messages,
         }
     }
 }

@@ -22,7 +22,7 @@ else `/etc/tidegate/tidegate.toml`;
 3. the environment: `TIDEGATE_`, then the key in capitals with `__` for each dot. `TIDEGATE_DATA_DIR` is short \
 for `TIDEGATE_NODE__DATA_DIR`;
 4. `--set KEY=VALUE`, as often as needed;
-5. the flags of `tidegate serve`: `--data-dir`, `--mqtt`, `--mqtts`, `--ws`, `--http`, `--shards`, `--log`, \
+5. the flags of `tidegate serve`: `--data-dir`, `--mqtt`, `--mqtts`, `--ws`, `--http`, `--shards`, `--log-format`, \
 `--log-level`.
 
 | in the file | in the environment | on the command line |

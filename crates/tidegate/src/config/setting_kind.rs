@@ -486,8 +486,10 @@ impl<T: NamedChoice> Field for T {
 }
 
 impl NamedChoice for SessionOwnerConflict {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("refuse", Self::RejectClient), ("end", Self::EndSession)];
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("reject_client", Self::RejectClient),
+        ("discard_session", Self::EndSession),
+    ];
 }
 
 impl NamedChoice for QueuePolicy {

@@ -109,7 +109,7 @@ fn a_file_sets_every_kind_of_value() {
         max_queued_bytes = 1_000_000
         max_connections = 0x10
         queue_policy = "disconnect"
-        queue_qos0 = true
+        queue_qos0_messages = true
         [http]
         bind = "off"
         [log]
@@ -137,7 +137,7 @@ fn a_file_sets_every_kind_of_value() {
     assert_eq!(config.broker.limits.max_queued_bytes, 1_000_000);
     assert_eq!(config.broker.limits.max_connections, 16);
     assert_eq!(config.broker.limits.queue_policy, QueuePolicy::Disconnect);
-    assert!(config.broker.limits.queue_qos0);
+    assert!(config.broker.limits.queue_qos0_messages);
     assert!(config.http.is_none());
     assert_eq!(config.log_format, LogFormat::Json);
     assert_eq!(config.broker.listeners.len(), 2, "the listed ones only");
@@ -163,9 +163,9 @@ max_qos = 3
 max_packet_size = "1XB"
 max_paket_size = 1
 queue_policy = "drop_oldst"
-queue_qos0 = 1
+queue_qos0_messages = 1
 retained_expiry_s = -1
-max_delay_s = 1.5
+max_publish_delay_s = 1.5
 [limit]
 x = 1
 [[listener]]
@@ -194,9 +194,9 @@ conf/tidegate.toml:7:1: limits.max_qos: expected a whole number from 0 to 2, fou
 conf/tidegate.toml:8:1: limits.max_packet_size: expected a size from 128 to 268435460 such as 65536, "64KiB" or "1MB", found "1XB"
 conf/tidegate.toml:9:1: limits.max_paket_size: unknown key; did you mean `limits.max_packet_size`?
 conf/tidegate.toml:10:1: limits.queue_policy: expected one of "drop_oldest", "drop_newest", "disconnect", found "drop_oldst"; did you mean "drop_oldest"?
-conf/tidegate.toml:11:1: limits.queue_qos0: expected true or false, found 1
+conf/tidegate.toml:11:1: limits.queue_qos0_messages: expected true or false, found 1
 conf/tidegate.toml:12:1: limits.retained_expiry_s: expected seconds as a whole number from 0 to 4294967295, found -1
-conf/tidegate.toml:13:1: limits.max_delay_s: expected seconds as a whole number from 0 to 4294967295, found a number with a fraction
+conf/tidegate.toml:13:1: limits.max_publish_delay_s: expected seconds as a whole number from 0 to 4294967295, found a number with a fraction
 conf/tidegate.toml:14:2: limit: unknown section; did you mean `limits`?
 conf/tidegate.toml:17:1: listener.mqtt.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "1883"; write "0.0.0.0:1883" for every IPv4 address, "[::]:1883" for every IPv6 address
 conf/tidegate.toml:18:1: listener.mqtt.max_conections: unknown key; did you mean `max_connections`?
@@ -422,12 +422,12 @@ conf/tidegate.toml:25:1: user.ann.credential: missing; `tidegate password` print
 conf/tidegate.toml:27:1: user.username: a user needs a username that is not empty"#,
     );
     let exposed = TestInput {
-        sets: &["http.bind=0.0.0.0:80", "http.anonymous=viewer"],
+        sets: &["http.bind=0.0.0.0:80", "http.anonymous_role=viewer"],
         ..TestInput::default()
     };
     assert_eq!(
         exposed.problems(),
-        "--set http.anonymous: only with http.bind on a loopback address such as 127.0.0.1, and other machines can \
+        "--set http.anonymous_role: only with http.bind on a loopback address such as 127.0.0.1, and other machines can \
          reach 0.0.0.0:80"
     );
     let none_left = TestInput {
@@ -583,18 +583,22 @@ fn queues_in_another_server_need_its_address_which_is_never_shown() {
             ..TestInput::default()
         }
     }
-    let problems = test_input(&["store.queue=redis"]).problems();
+    let problems = test_input(&["store.queue_backend=redis"]).problems();
     assert!(problems.contains("store.queue_url"), "{problems}");
-    let problems =
-        test_input(&["store.queue=mysql", "store.queue_url=mysql://u:geheim@h"]).problems();
+    let problems = test_input(&[
+        "store.queue_backend=mysql",
+        "store.queue_url=mysql://u:geheim@h",
+    ])
+    .problems();
     assert!(problems.contains("names no database"), "{problems}");
     assert!(!problems.contains("geheim"), "{problems}");
     let url = "store.queue_url=redis://u:geheim@127.0.0.1:6379/1";
-    let config = test_input(&["store.queue=redis", url]).config();
+    let config = test_input(&["store.queue_backend=redis", url]).config();
     assert!(config.queue.is_some());
     let shown = serde_json::to_string(&config.settings).unwrap();
     assert!(!shown.contains("geheim") && !format!("{config:?}").contains("geheim"));
-    let problems = test_input(&["store.queue=redis", url, "store.queue_prefix=a:b"]).problems();
+    let problems =
+        test_input(&["store.queue_backend=redis", url, "store.queue_prefix=a:b"]).problems();
     assert!(problems.contains("store.queue_prefix"), "{problems}");
 }
 
@@ -800,7 +804,7 @@ fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
         "expected a whole number from 1 to 100000000, found 0"
     );
     assert_eq!(
-        told(&mut running, "limits.queue_qos0", json!("true")),
+        told(&mut running, "limits.queue_qos0_messages", json!("true")),
         "expected true or false, found \"true\""
     );
     assert_eq!(running.limits().max_queued_bytes, 1 << 20);

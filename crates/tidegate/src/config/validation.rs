@@ -126,8 +126,8 @@ fn finish_queue(
         max_body_bytes: max_packet_size + (64 << 10),
     };
     if url.is_none() {
-        let origin = draft.origin("store.queue");
-        let message = "store.queue names a server that needs store.queue_url; set it, best as TIDEGATE_STORE__QUEUE_URL";
+        let origin = draft.origin("store.queue_backend");
+        let message = "store.queue_backend names a server that needs store.queue_url; set it, best as TIDEGATE_STORE__QUEUE_URL";
         draft.add_error(origin, "store.queue_url", message);
         return None;
     }
@@ -333,12 +333,16 @@ fn finish_http(draft: &mut ConfigDraft) -> Option<HttpConfig> {
         bind,
         ..draft.node.http.clone()
     };
-    if http.anonymous != AnonymousRole::None && !http.bind.is_local() {
+    if http.anonymous_role != AnonymousRole::None && !http.bind.is_local() {
         let message = format!(
             "only with http.bind on a loopback address such as 127.0.0.1, and other machines can reach {}",
             http.bind
         );
-        draft.add_error(draft.origin("http.anonymous"), "http.anonymous", message);
+        draft.add_error(
+            draft.origin("http.anonymous_role"),
+            "http.anonymous_role",
+            message,
+        );
     }
     Some(http)
 }

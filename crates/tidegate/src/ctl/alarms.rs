@@ -1,4 +1,4 @@
-//! `tidegate ctl alarms`, `notifications` and `platform-alarms`: alarms, their notifications, and
+//! `tidegate ctl alarms`, `notifications` and `node-alarm-rules`: alarms, their notifications, and
 //! the rules of the node's own alarms.
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const COLUMNS: &[Column] = &[
     ("STATE", "state"),
     ("DEVICE", "deviceId"),
     ("TYPE", "type"),
-    ("RAISED", "raised_ms"),
+    ("RAISED", "raised_at_ms"),
     ("DETAILS", "details"),
 ];
 
@@ -208,7 +208,7 @@ impl NotificationsCommand {
 }
 
 #[derive(Subcommand)]
-pub(super) enum PlatformAlarmsCommand {
+pub(super) enum NodeAlarmRulesCommand {
     /// Print the rules in the form that `set` accepts
     Show,
     /// Replace the rules by those of a file: a JSON array, or an object with it in `rules`
@@ -217,9 +217,9 @@ pub(super) enum PlatformAlarmsCommand {
     Reset,
 }
 
-impl PlatformAlarmsCommand {
+impl NodeAlarmRulesCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        const PATH: &str = "/api/v1/platform-alarms";
+        const PATH: &str = "/api/v1/node-alarm-rules";
         match self {
             Self::Show => super::output::print_text(&format!("{:#}\n", client.get(PATH).await?)),
             Self::Set { file } => {

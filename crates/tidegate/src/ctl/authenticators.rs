@@ -34,7 +34,7 @@ impl Authenticators {
                     ("STATE", "state"),
                     ("ACCEPTED", "accepted"),
                     ("REJECTED", "rejected"),
-                    ("NO OPINION", "no_opinion"),
+                    ("NO OPINION", "ignored"),
                     ("ERRORS", "errors"),
                     ("LAST ERROR", "last_error"),
                 ];

@@ -43,7 +43,7 @@ pub(super) enum ClientsCommand {
     /// Show a client
     Show { client_id: String },
     /// End a client's connection and session
-    Kick { client_id: String },
+    Disconnect { client_id: String },
 }
 
 impl ClientsCommand {
@@ -57,7 +57,7 @@ impl ClientsCommand {
                     .get(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
                     .await?,
             ),
-            Self::Kick { client_id } => {
+            Self::Disconnect { client_id } => {
                 let answer = client
                     .delete(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
                     .await?;
@@ -96,7 +96,7 @@ pub(super) enum SessionsCommand {
         filter: ClientFilterArgs,
         /// Only sessions of disconnected clients
         #[arg(long)]
-        away: bool,
+        disconnected: bool,
     },
     /// Show a session
     Show { client_id: String },
@@ -116,8 +116,11 @@ impl SessionsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let of = |client_id: &str| format!("/api/v1/sessions/{}", percent_encode(client_id));
         match self {
-            Self::List { filter, away } => {
-                let more = [("connected", away.then(|| "false".to_owned()))];
+            Self::List {
+                filter,
+                disconnected,
+            } => {
+                let more = [("connected", disconnected.then(|| "false".to_owned()))];
                 list_clients("/api/v1/sessions", filter, &more, client, output).await
             }
             Self::Show { client_id } => output.print_fields(&client.get(&of(&client_id)).await?),
@@ -287,7 +290,7 @@ impl RetainedCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
             Self::List { filter, limit } => {
-                let path = with_query("/api/v1/retained", &[("matches_filter", filter)]);
+                let path = with_query("/api/v1/retained-messages", &[("matches_filter", filter)]);
                 let columns = [
                     ("TOPIC", "topic"),
                     ("QOS", "qos"),
@@ -300,12 +303,18 @@ impl RetainedCommand {
             }
             Self::Show { topic } => output.print_fields(
                 &client
-                    .get(&format!("/api/v1/retained/{}", percent_encode(&topic)))
+                    .get(&format!(
+                        "/api/v1/retained-messages/{}",
+                        percent_encode(&topic)
+                    ))
                     .await?,
             ),
             Self::Delete { topic } => {
                 let answer = client
-                    .delete(&format!("/api/v1/retained/{}", percent_encode(&topic)))
+                    .delete(&format!(
+                        "/api/v1/retained-messages/{}",
+                        percent_encode(&topic)
+                    ))
                     .await?;
                 output.print_done(
                     &format!("the retained message of {topic} was deleted"),
@@ -473,7 +482,7 @@ impl SettingsCommand {
 pub(super) struct AuditArgs {
     /// Only actions of this operator or API key
     #[arg(long, value_name = "NAME")]
-    who: Option<String>,
+    actor: Option<String>,
     /// Only actions with this prefix, such as operator. or login
     #[arg(long, value_name = "START")]
     action: Option<String>,
@@ -488,15 +497,15 @@ pub(super) struct AuditArgs {
 impl AuditArgs {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let parameters = [
-            ("who", self.who),
+            ("actor", self.actor),
             ("action", self.action),
             ("subject", self.subject),
         ];
-        let path = with_query("/api/v1/audit", &parameters);
+        let path = with_query("/api/v1/audit-log", &parameters);
         let columns = [
             ("AT", "at_ms"),
-            ("WHO", "who"),
-            ("FROM", "from"),
+            ("ACTOR", "actor"),
+            ("ADDRESS", "address"),
             ("ACTION", "action"),
             ("SUBJECT", "subject"),
             ("VERSION", "version_after"),

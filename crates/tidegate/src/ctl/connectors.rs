@@ -32,7 +32,7 @@ impl ConnectorsCommand {
                 let path = format!("/api/v1/connectors/{}/test", percent_encode(&name));
                 let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
-                if outcome["is_reached"] == false {
+                if outcome["is_reachable"] == false {
                     anyhow::bail!("{name} cannot be reached: {detail}");
                 }
                 output.print_done(&format!("{name} answers: {detail}"), &outcome)
@@ -102,7 +102,7 @@ impl SinksCommand {
                 let path = format!("/api/v1/sinks/{}/test", percent_encode(&name));
                 let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
-                if outcome["is_reached"] == false {
+                if outcome["is_reachable"] == false {
                     anyhow::bail!("{name} cannot be written: {detail}");
                 }
                 output.print_done(&format!("{name} can be written: {detail}"), &outcome)

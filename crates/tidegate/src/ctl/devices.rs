@@ -220,7 +220,7 @@ impl DevicesCommand {
                     let columns = &[
                         ("KEY", "key"),
                         ("VALUE", "value"),
-                        ("CHANGED", "updated_ms"),
+                        ("CHANGED", "updated_at_ms"),
                     ];
                     return output.print_rows((rows, false), columns);
                 }
@@ -397,10 +397,14 @@ impl DeviceImportArgs {
                     "the lines from {line} on are not imported; run the command again with --resume"
                 )
             })?;
-            for (sum, field) in sums.iter_mut().zip(["created", "updated", "refused"]) {
+            for (sum, field) in sums.iter_mut().zip(["created", "updated", "rejected"]) {
                 *sum += answer[field].as_u64().unwrap_or(0);
             }
-            rejects.add(answer["refusals"].as_array().map_or(&[][..], Vec::as_slice))?;
+            rejects.add(
+                answer["rejections"]
+                    .as_array()
+                    .map_or(&[][..], Vec::as_slice),
+            )?;
             line += lines;
             checkpoint.write(line)?;
             progress.lines += lines;
@@ -412,16 +416,16 @@ impl DeviceImportArgs {
         for refusal in &first_refusals {
             eprintln!("{}", rejection_line(refusal));
         }
-        let [created, updated, refused] = sums;
+        let [created, updated, rejected] = sums;
         let seconds = progress.started.elapsed().as_secs_f64();
         output.print_done(
             &format!(
-                "{created} devices created, {updated} replaced, {refused} lines rejected; {seconds:.1} s"
+                "{created} devices created, {updated} replaced, {rejected} lines rejected; {seconds:.1} s"
             ),
-            &json!({"created": created, "updated": updated, "refused": refused, "refusals": first_refusals, "rejects": rejects,
+            &json!({"created": created, "updated": updated, "rejected": rejected, "rejections": first_refusals, "rejects": rejects,
                 "next_line": line, "seconds": seconds}),
         )?;
-        match refused {
+        match rejected {
             0 => Ok(()),
             count => bail!(
                 "{count} lines were rejected; they are listed in {}",

@@ -87,8 +87,8 @@ impl RejectsFile {
         }
     }
 
-    pub(super) fn add(&mut self, refusals: &[Value]) -> anyhow::Result<()> {
-        for refusal in refusals {
+    pub(super) fn add(&mut self, rejections: &[Value]) -> anyhow::Result<()> {
+        for refusal in rejections {
             self.write(refusal)
                 .with_context(|| format!("cannot write {}", self.path.display()))?;
             if self.first.len() < MAX_PRINTED_REJECTIONS {
@@ -165,14 +165,14 @@ mod tests {
     fn all_refused_lines_are_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("meters.csv");
-        let refusals: Vec<_> = (1..=252)
+        let rejections: Vec<_> = (1..=252)
             .map(|line| json!({"line": line, "field": "", "reason": "no"}))
             .collect();
         let mut rejects = RejectsFile::new(&file, None, false);
-        rejects.add(&refusals[..200]).unwrap();
+        rejects.add(&rejections[..200]).unwrap();
         let so_far = std::fs::read_to_string(dir.path().join("meters.csv.rejects")).unwrap();
         assert_eq!(so_far.lines().count(), 200, "before the import ends");
-        rejects.add(&refusals[200..]).unwrap();
+        rejects.add(&rejections[200..]).unwrap();
         let (first, path) = rejects.finish();
         assert_eq!(first.len(), MAX_PRINTED_REJECTIONS);
         let written = std::fs::read_to_string(path.unwrap()).unwrap();

@@ -108,7 +108,7 @@ enum CtlCommand {
     Notifications(alarms::NotificationsCommand),
     /// Rules of the node's own alarms
     #[command(subcommand)]
-    PlatformAlarms(alarms::PlatformAlarmsCommand),
+    NodeAlarmRules(alarms::NodeAlarmRulesCommand),
     /// Telemetry of devices
     #[command(subcommand)]
     Telemetry(telemetry::TelemetryCommand),
@@ -120,7 +120,7 @@ enum CtlCommand {
     Operators(objects::ObjectsCommand),
     /// Programs that use the HTTP API
     #[command(subcommand)]
-    Keys(objects::ObjectsCommand),
+    ApiKeys(objects::ObjectsCommand),
     /// Listeners of the node
     #[command(subcommand)]
     Listeners(broker_commands::ListenersCommand),
@@ -188,13 +188,13 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,
         CtlCommand::Notifications(command) => command.run(client, output).await,
-        CtlCommand::PlatformAlarms(command) => command.run(client, output).await,
+        CtlCommand::NodeAlarmRules(command) => command.run(client, output).await,
         CtlCommand::Telemetry(command) => command.run(client, output).await,
         CtlCommand::Commands(command) => command.run(client, output).await,
         CtlCommand::Operators(command) => {
             command.run(ObjectKindArg::Operators, client, output).await
         }
-        CtlCommand::Keys(command) => command.run(ObjectKindArg::ApiKeys, client, output).await,
+        CtlCommand::ApiKeys(command) => command.run(ObjectKindArg::ApiKeys, client, output).await,
         CtlCommand::Listeners(command) => command.run(client, output).await,
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,

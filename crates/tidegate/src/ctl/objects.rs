@@ -45,7 +45,7 @@ impl ObjectKindArg {
             Self::Sources => "/api/v1/sources",
             Self::Products => "/api/v1/products",
             Self::Notifications => "/api/v1/notifications",
-            Self::Chains => "/api/v1/chains",
+            Self::Chains => "/api/v1/rule-chains",
             Self::DeviceGroups => "/api/v1/device-groups",
             Self::PullSources => "/api/v1/pull-sources",
             Self::Operators => "/api/v1/operators",

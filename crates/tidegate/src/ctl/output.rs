@@ -135,11 +135,11 @@ fn format_cell(field: &str, value: &Value) -> String {
 fn is_timestamp(field: &str) -> bool {
     const TIMES: [&str; 7] = [
         "until_ms",
-        "raised_ms",
-        "changed_ms",
-        "cleared_ms",
-        "acknowledged_ms",
-        "updated_ms",
+        "raised_at_ms",
+        "changed_at_ms",
+        "cleared_at_ms",
+        "acknowledged_at_ms",
+        "updated_at_ms",
         "ts_ms",
     ];
     field.ends_with("at_ms") || TIMES.contains(&field)
@@ -168,7 +168,10 @@ mod tests {
             "ID      N  ON   SINCE\na\u{fffd}\u{fffd}[2J  1  yes  1970-01-01T00:00:00Z\nää      -  -    -\n"
         );
         assert!(format_cell("a", &json!("x".repeat(100))).ends_with('…'));
-        assert_eq!(format_cell("cleared_ms", &json!(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            format_cell("cleared_at_ms", &json!(0)),
+            "1970-01-01T00:00:00Z"
+        );
         assert_eq!(format_cell("timeout_ms", &json!(5000)), "5000");
     }
 

@@ -59,7 +59,7 @@ impl PullSourcesCommand {
                 let columns = [
                     ("SOURCE", "name"),
                     ("TYPE", "type"),
-                    ("CONDITION", "condition"),
+                    ("STATE", "state"),
                     ("OK", "is_ok"),
                     ("RUNS", "runs"),
                     ("ROWS", "rows"),

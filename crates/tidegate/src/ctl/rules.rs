@@ -51,7 +51,7 @@ impl RulesCommand {
                 let rows = rows.into_iter().map(flatten_for_table).collect();
                 let columns = [
                     ("RULE", "name"),
-                    ("CONDITION", "condition"),
+                    ("STATE", "state"),
                     ("MATCHED", "matched"),
                     ("PASSED", "passed"),
                     ("NO RESULT", "no_result"),
@@ -315,9 +315,10 @@ fn print_outcome(outcome: &Value, output: &CtlOutput) -> anyhow::Result<()> {
     for action in outcome["actions"].as_array().into_iter().flatten() {
         told.push_str(&format!("action: {action}\n"));
     }
-    let (compiled_us, took_ns) = (&outcome["compiled_us"], &outcome["took_ns"]);
+    let (compile_duration_us, duration_ns) =
+        (&outcome["compile_duration_us"], &outcome["duration_ns"]);
     told.push_str(&format!(
-        "compiled in {compiled_us} us, evaluated in {took_ns} ns\n"
+        "compiled in {compile_duration_us} us, evaluated in {duration_ns} ns\n"
     ));
     print_text(&told)
 }

@@ -91,7 +91,7 @@ pub(super) enum TelemetryCommand {
         all: bool,
     },
     /// List recently rejected data of a device, with reasons
-    Refusals { device: String },
+    Rejections { device: String },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -280,9 +280,9 @@ impl TelemetryCommand {
                 let answer = client.delete(&path).await?;
                 output.print_done(&format!("telemetry of {device} is deleted"), &answer)
             }
-            Self::Refusals { device } => {
-                let answer = client.get(&path_of(&device, "/refusals")).await?;
-                let rows = match &answer["refusals"] {
+            Self::Rejections { device } => {
+                let answer = client.get(&path_of(&device, "/rejections")).await?;
+                let rows = match &answer["rejections"] {
                     Value::Array(rows) => rows.clone(),
                     _ => Vec::new(),
                 };

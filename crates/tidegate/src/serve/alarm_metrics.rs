@@ -63,7 +63,7 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
             stats.cleared,
         ),
         one(
-            "alarms_queued",
+            "alarm_changes_queued",
             gauge,
             "Alarm changes waiting to be written; at the limit devices are paused.",
             stats.queued,
@@ -75,9 +75,9 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
             stats.watched_devices,
         ),
         one(
-            "alarms_unwatched_total",
+            "alarms_unwatched_messages_total",
             counter,
-            "Messages not evaluated by alarm conditions because of alarms.max_devices.",
+            "Messages not evaluated by alarm conditions because of alarms.max_watched_devices.",
             stats.unwatched,
         ),
         one(
@@ -93,19 +93,19 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
             stats.panics,
         ),
         one(
-            "device_events_waiting",
+            "device_events_queued",
             gauge,
             "Device events waiting for rules.",
             alarming.events.waiting() as u64,
         ),
         one(
-            "device_events_lost_total",
+            "device_events_dropped_total",
             counter,
             "Device events discarded before reaching rules because the queue was full.",
             alarming.events.lost_events(),
         ),
         one(
-            "rule_device_unknown_total",
+            "rule_unknown_device_actions_total",
             counter,
             "Telemetry and alarms of rules for unknown devices.",
             of_rules.unknown_devices(),

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{
     AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
-    NotificationStatus, PlatformAlarmRules,
+    NodeAlarmRules, NotificationStatus,
 };
 use devices::alarm::{
     Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, NOTIFICATION_KIND,
-    Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
+    NodeAlarms, NodeSample, Notifications, Severity, node_alarm_rules,
 };
 use devices::ingest::DeviceRef;
 use devices::{AttributeScope, DeviceChange, DeviceNo, PRODUCT_KIND};
@@ -23,10 +23,10 @@ use tokio::sync::broadcast;
 use super::device_events::{DeviceEventPayload, DeviceEventQueue, QueuedDeviceEvent};
 use super::node_devices::{NodeDevices, now_ms};
 use super::notification_transport::NodeNotificationTransport;
-use super::object_references::{ObjectReferences, PLATFORM_KIND};
+use super::object_references::{NODE_ALARM_RULES_KIND, ObjectReferences};
 use crate::config::AlarmSettings;
 
-const PLATFORM_ID: &str = "rules";
+const NODE_ALARM_RULES_ID: &str = "rules";
 /// Maximum number of updates that a subscriber of the API may lag behind.
 const UPDATE_BUFFER: usize = 1024;
 
@@ -38,15 +38,15 @@ pub(super) struct AlarmService {
     notifications: Arc<Notifications>,
     devices: NodeDevices,
     updates: broadcast::Sender<Arc<AlarmUpdate>>,
-    platform: Arc<PlatformAlarmState>,
+    node_alarms: Arc<NodeAlarmState>,
     is_stopping: Arc<AtomicBool>,
 }
 
-struct PlatformAlarmState {
+struct NodeAlarmState {
     is_enabled: bool,
     objects: Objects,
     uses: ObjectReferences,
-    platform_alarms: Mutex<Option<PlatformAlarms>>,
+    node_alarms: Mutex<Option<NodeAlarms>>,
 }
 
 impl AlarmService {
@@ -71,11 +71,11 @@ impl AlarmService {
         notifications.set_transport(post);
         notifications.declare(uses.all_declared(NOTIFICATION_KIND));
         notifications.watch_objects(objects)?;
-        let platform = PlatformAlarmState {
-            is_enabled: settings.platform,
+        let node_alarms = NodeAlarmState {
+            is_enabled: settings.node_alarms_enabled,
             objects: objects.clone(),
             uses,
-            platform_alarms: Mutex::default(),
+            node_alarms: Mutex::default(),
         };
         let this = Self {
             alarms,
@@ -83,13 +83,13 @@ impl AlarmService {
             notifications,
             devices: devices.clone(),
             updates: broadcast::channel(UPDATE_BUFFER).0,
-            platform: Arc::new(platform),
+            node_alarms: Arc::new(node_alarms),
             is_stopping: Arc::default(),
         };
         this.register_observers();
         this.watch_changes(objects);
         this.alarms.set_notifier(this.notifications.clone())?;
-        this.start_platform_alarms()?;
+        this.start_node_alarms()?;
         Ok(this)
     }
 
@@ -119,10 +119,10 @@ impl AlarmService {
         }));
         let this = self.clone();
         objects.observe_changes(Box::new(move |change| {
-            if change.kind == PLATFORM_KIND
-                && let Err(error) = this.start_platform_alarms()
+            if change.kind == NODE_ALARM_RULES_KIND
+                && let Err(error) = this.start_node_alarms()
             {
-                tracing::error!(%error, "platform alarm rules are invalid; keeping the previous rules");
+                tracing::error!(%error, "node alarm rules are invalid; keeping the previous rules");
             }
         }));
         let alarms = self.alarms.clone();
@@ -216,36 +216,39 @@ impl AlarmService {
         self.alarms.close();
     }
 
-    /// Activates the stored rules of the platform alarms, or the default rules.
-    fn start_platform_alarms(&self) -> anyhow::Result<()> {
+    /// Activates the stored rules of the node alarms, or the default rules.
+    fn start_node_alarms(&self) -> anyhow::Result<()> {
         let (rules, _) = self.stored_rules()?;
-        let rules = match self.platform.is_enabled {
+        let rules = match self.node_alarms.is_enabled {
             true => rules,
             // Alarms that are still active are cleared.
             false => json!([]),
         };
-        let judge = PlatformAlarms::new(self.alarms.clone(), &rules)
+        let judge = NodeAlarms::new(self.alarms.clone(), &rules)
             .map_err(|problem| anyhow::anyhow!("{problem}"))?;
-        *self.platform.lock_platform_alarms() = Some(judge);
+        *self.node_alarms.lock_node_alarms() = Some(judge);
         Ok(())
     }
 
     /// The active rules, and whether they were changed.
     fn stored_rules(&self) -> Result<(Value, bool), store::StoreError> {
-        let stored = self.platform.objects.get(PLATFORM_KIND, PLATFORM_ID)?;
+        let stored = self
+            .node_alarms
+            .objects
+            .get(NODE_ALARM_RULES_KIND, NODE_ALARM_RULES_ID)?;
         Ok(match stored {
             Some(mut object) => (object.value["rules"].take(), true),
-            None => (platform_rules(), false),
+            None => (node_alarm_rules(), false),
         })
     }
 
-    pub(super) fn is_platform_enabled(&self) -> bool {
-        self.platform.is_enabled
+    pub(super) fn are_node_alarms_enabled(&self) -> bool {
+        self.node_alarms.is_enabled
     }
 
-    /// Evaluates the platform alarm rules on a sample of the node's metrics.
-    pub(super) fn evaluate_platform(&self, sample: &PlatformSample) {
-        if let Some(judge) = self.platform.lock_platform_alarms().as_mut() {
+    /// Evaluates the node alarm rules on a sample of the node's metrics.
+    pub(super) fn evaluate_node_alarms(&self, sample: &NodeSample) {
+        if let Some(judge) = self.node_alarms.lock_node_alarms().as_mut() {
             judge.observe(now_ms(), sample);
         }
     }
@@ -254,19 +257,19 @@ impl AlarmService {
         &self.notifications
     }
 
-    fn rules_view(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
+    fn rules_view(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
         let (rules, is_changed) = self.stored_rules().map_err(unavailable_error)?;
-        Ok(PlatformAlarmRules {
+        Ok(NodeAlarmRules {
             rules,
-            enabled: self.platform.is_enabled,
+            enabled: self.node_alarms.is_enabled,
             is_changed,
         })
     }
 }
 
-impl PlatformAlarmState {
-    fn lock_platform_alarms(&self) -> MutexGuard<'_, Option<PlatformAlarms>> {
-        self.platform_alarms
+impl NodeAlarmState {
+    fn lock_node_alarms(&self) -> MutexGuard<'_, Option<NodeAlarms>> {
+        self.node_alarms
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -430,19 +433,19 @@ impl AlarmBackend for AlarmService {
         }
     }
 
-    fn platform_rules(&self) -> Result<PlatformAlarmRules, AlarmBackendError> {
+    fn node_alarm_rules(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
         self.rules_view()
     }
 
-    fn set_platform_rules(
+    fn set_node_alarm_rules(
         &self,
         rules: Option<Vec<Value>>,
-    ) -> Result<PlatformAlarmRules, AlarmBackendError> {
-        let objects = &self.platform.objects;
+    ) -> Result<NodeAlarmRules, AlarmBackendError> {
+        let objects = &self.node_alarms.objects;
         match rules {
             Some(rules) => {
                 let rules = Value::Array(rules);
-                devices::alarm::check_platform_rules(&rules).map_err(|problem| {
+                devices::alarm::check_node_alarm_rules(&rules).map_err(|problem| {
                     AlarmBackendError::Field {
                         field: problem.field.replacen("alarms", "rules", 1),
                         detail: problem.detail,
@@ -450,18 +453,27 @@ impl AlarmBackend for AlarmService {
                 })?;
                 let object = json!({"rules": rules});
                 let checked = self
-                    .platform
+                    .node_alarms
                     .uses
-                    .check_references_exist(PLATFORM_KIND, &object);
+                    .check_references_exist(NODE_ALARM_RULES_KIND, &object);
                 checked.map_err(|invalid| AlarmBackendError::Field {
                     field: invalid.field,
                     detail: invalid.detail.trim_end_matches('.').to_owned(),
                 })?;
-                let put = objects.put(PLATFORM_KIND, PLATFORM_ID, object, ExpectedVersion::Any);
+                let put = objects.put(
+                    NODE_ALARM_RULES_KIND,
+                    NODE_ALARM_RULES_ID,
+                    object,
+                    ExpectedVersion::Any,
+                );
                 put.map_err(unavailable_error)?;
             }
             None => {
-                let deleted = objects.delete(PLATFORM_KIND, PLATFORM_ID, ExpectedVersion::Any);
+                let deleted = objects.delete(
+                    NODE_ALARM_RULES_KIND,
+                    NODE_ALARM_RULES_ID,
+                    ExpectedVersion::Any,
+                );
                 deleted.map_err(unavailable_error)?;
             }
         }

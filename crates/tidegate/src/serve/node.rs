@@ -18,9 +18,9 @@ use super::device_http::DeviceHttpService;
 use super::fleet_service::FleetService;
 use super::http_task::{BoundHttp, HttpTask};
 use super::node_connectors::BridgeMessageHandler;
+use super::node_sampler::NodeSampler;
 use super::node_services::{NodeServices, run_blocking};
 use super::object_service::ObjectService;
-use super::platform_sampler::PlatformSampler;
 use super::program_service::{ProgramParts, ProgramService};
 use super::{allocator, ban_enforcement, start_error};
 use crate::area_record::AreaRecord;
@@ -246,13 +246,13 @@ fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
 /// the runtime.
 fn start_alarm_events(config: &Config, services: &NodeServices) {
     tokio::spawn(services.alarms.events.clone().run());
-    let sampler = PlatformSampler {
+    let sampler = NodeSampler {
         alarms: services.alarms.clone(),
         pipeline: services.ingest.pipeline.clone(),
         engine: services.engine.clone(),
         sinks: services.connectors.service().clone(),
     };
-    let every = Duration::from_secs(config.alarms.platform_interval_s.into());
+    let every = Duration::from_secs(config.alarms.node_alarm_interval_s.into());
     tokio::spawn(sampler.run(every));
 }
 

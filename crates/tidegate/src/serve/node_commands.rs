@@ -131,7 +131,7 @@ impl NodeCommands {
                 ended.collect(),
             ),
             one(
-                "commands_unmatched_answers_total",
+                "commands_unmatched_responses_total",
                 Counter,
                 "Responses of devices to unknown or ended commands.",
                 stats.unmatched,
@@ -150,7 +150,7 @@ impl NodeCommands {
                 stats.finished,
             ),
             one(
-                "commands_waiting",
+                "commands_waiting_requests",
                 Gauge,
                 "Waiting callers and devices.",
                 stats.waiting,

@@ -149,7 +149,7 @@ impl NodeIngest {
             outputs: others.clone(),
             messenger: teller.clone(),
             registration_log,
-            may_gateways_register: settings.gateways_register,
+            may_gateways_register: settings.allow_registration_by_gateways,
             product_factory: Arc::new(StoreProductFactory(store.objects().downgrade())),
             max_gateway_products: settings.max_gateway_products,
         })
@@ -171,7 +171,7 @@ impl NodeIngest {
             messenger: teller,
             down_topics: Arc::new(DownTopicPolicy::parse(
                 settings
-                    .down_topic_publishers
+                    .downlink_topic_publishers
                     .as_deref()
                     .unwrap_or_default(),
             )),

@@ -185,7 +185,7 @@ fn open_store_files(
     };
     let (store, report) = opened.map_err(|error| match error {
         store::StoreOpenError::Queues { .. } => anyhow::anyhow!(
-            "{error}; start that server or correct store.queue_url, or set store.queue to \"embedded\""
+            "{error}; start that server or correct store.queue_url, or set store.queue_backend to \"embedded\""
         ),
         error => anyhow::Error::new(error)
             .context(format!("cannot open the store in {}", path.display())),
@@ -339,7 +339,7 @@ async fn open_telemetry(
         notification_transport,
         registration_audit,
     } = targets;
-    let retention = Retention::new(devices.registry.clone(), telemetry.retention_d);
+    let retention = Retention::new(devices.registry.clone(), telemetry.retention_days);
     let sinks = DeviceSinks::new(
         connectors.service().clone(),
         devices.registry.clone(),

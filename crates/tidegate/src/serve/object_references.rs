@@ -14,8 +14,8 @@ use store::Objects;
 
 use crate::config::Declaration;
 
-/// Kind of the stored object with changed rules of platform alarms.
-pub(super) const PLATFORM_KIND: &str = "platform_alarms";
+/// Kind of the stored object with changed rules of node alarms.
+pub(super) const NODE_ALARM_RULES_KIND: &str = "node_alarm_rules";
 const PAGE_OBJECTS: usize = 1000;
 /// Maximum number of referencing objects named in a message; of others only the number is given.
 const MAX_NAMED_USERS: usize = 5;
@@ -66,14 +66,14 @@ const REFERENCE_FIELDS: [ReferenceField; 12] = [
     ReferenceField::new(group::KIND, "product", PRODUCT),
 ];
 
-/// Rules of platform alarms name notifications, but are not objects with an id.
-const PLATFORM_REFERENCE: ReferenceField =
-    ReferenceField::new(PLATFORM_KIND, "rules[].notify[]", NOTIFICATION);
+/// Rules of node alarms name notifications, but are not objects with an id.
+const NODE_ALARM_REFERENCE: ReferenceField =
+    ReferenceField::new(NODE_ALARM_RULES_KIND, "rules[].notify[]", NOTIFICATION);
 
 fn reference_fields() -> impl Iterator<Item = &'static ReferenceField> {
     REFERENCE_FIELDS
         .iter()
-        .chain(std::iter::once(&PLATFORM_REFERENCE))
+        .chain(std::iter::once(&NODE_ALARM_REFERENCE))
 }
 
 /// Name of a kind in a sentence.
@@ -271,7 +271,7 @@ impl ObjectReferences {
                     return;
                 }
                 told.push(match naming.kind {
-                    PLATFORM_KIND => format!("the rules of the platform alarms ({place})"),
+                    NODE_ALARM_RULES_KIND => format!("the rules of the node alarms ({place})"),
                     of => format!("the {} {user:?} ({place})", kind_name(of)),
                 });
             })?;

@@ -133,7 +133,7 @@ impl api::ProgramBackend for ProgramService {
             },
             accepted: status.accepted,
             rejected: status.rejected,
-            no_opinion: status.no_opinion,
+            ignored: status.ignored,
             errors: status.errors,
             last_error: status.last_error.map(|error| AuthenticatorFailure {
                 at_ms: error.at_ms,

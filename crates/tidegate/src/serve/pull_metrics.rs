@@ -44,10 +44,10 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 8] = [
         |s| s.health.unknown_rows as f64,
     ),
     (
-        "pull_seconds",
+        "pull_last_run_duration_seconds",
         MetricKind::Gauge,
         "Duration of the last query of a pull source.",
-        |s| s.health.last_took_ms.unwrap_or(0) as f64 / 1000.0,
+        |s| s.health.last_duration_ms.unwrap_or(0) as f64 / 1000.0,
     ),
     (
         "pull_is_failing",

@@ -32,7 +32,7 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
         |s| s.metrics.batches_in_flight as f64,
     ),
     (
-        "sink_rows_taken_total",
+        "sink_rows_dequeued_total",
         MetricKind::Counter,
         "Rows taken from the queue for a batch.",
         |s| s.metrics.taken as f64,
@@ -115,7 +115,7 @@ pub(super) fn metrics(service: &ConnectorService) -> Vec<MetricFamily> {
         samples: sinks.iter().flat_map(dropped).collect(),
     });
     families.push(MetricFamily {
-        name: "sink_write_seconds",
+        name: "sink_write_duration_seconds",
         help: "Duration of attempts to write a batch.",
         kind: MetricKind::Histogram,
         samples: sinks.iter().map(latency).collect(),
@@ -128,7 +128,7 @@ fn dropped(status: &SinkStatus) -> [MetricSample; 3] {
     [
         ("queue_full", metrics.dropped_queue_full),
         ("too_large", metrics.dropped_too_large),
-        ("stopped", metrics.dropped_at_end),
+        ("stopped", metrics.dropped_at_stop),
     ]
     .map(|(reason, count)| {
         let mut labels = labels(status);

@@ -81,7 +81,7 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
             stats.pending_bytes,
         ),
         gauge(
-            "store_keyed_bytes",
+            "store_keyed_state_bytes",
             "Disk space of sessions, subscriptions, retained messages and objects.",
             stats.keyed_bytes,
         ),
@@ -96,7 +96,7 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
             stats.batches,
         ),
         counter(
-            "store_groups_total",
+            "store_group_commits_total",
             "Group writes to the log; each contains the pending turns of all shards.",
             stats.groups,
         ),
@@ -106,13 +106,13 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
             stats.written_bytes,
         ),
         counter(
-            "store_copied_bytes_total",
+            "store_compacted_bytes_total",
             "Bytes rewritten by compaction of the log.",
             stats.copied_bytes,
         ),
         counter("store_fsyncs_total", "Syncs of the log.", stats.fsyncs),
         number_family(
-            "store_last_fsync_seconds",
+            "store_last_fsync_duration_seconds",
             "Duration of the last sync of the log.",
             MetricKind::Gauge,
             stats.last_fsync_us as f64 / 1e6,

@@ -181,7 +181,7 @@ impl TelemetryBackend for TelemetryService {
 
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {
         let trouble = self.pipeline.rejections_of(self.device_no(device)?);
-        let refusals = trouble.last.into_iter().map(|trouble| RejectionInfo {
+        let rejections = trouble.last.into_iter().map(|trouble| RejectionInfo {
             subject: trouble.subject.into(),
             reason: trouble.reason.into(),
             count: trouble.count,
@@ -190,7 +190,7 @@ impl TelemetryBackend for TelemetryService {
         Ok(DeviceRejectionList {
             device: device.to_owned(),
             count: trouble.count,
-            refusals: refusals.collect(),
+            rejections: rejections.collect(),
         })
     }
 

@@ -51,7 +51,11 @@ fn operators_and_keys_are_made_changed_and_used() {
         "{again}"
     );
     let as_ann = ["--login", "ann", "--login-password-file", &password];
-    let refused = ctl(&node, &[&as_ann[..], &["clients", "kick", "x"]].concat()).failed(4);
+    let refused = ctl(
+        &node,
+        &[&as_ann[..], &["clients", "disconnect", "x"]].concat(),
+    )
+    .failed(4);
     assert!(
         refused.contains("403") && refused.contains("operator"),
         "{refused}"
@@ -75,7 +79,7 @@ fn operators_and_keys_are_made_changed_and_used() {
     let who = ctl(&node, &[&as_ann[..], &["whoami"]].concat()).succeeded();
     assert!(who.contains("operator"), "the password stayed: {who}");
 
-    let made = ctl(&node, &["keys", "add", "role=viewer"]).succeeded();
+    let made = ctl(&node, &["api-keys", "add", "role=viewer"]).succeeded();
     let pair = file(&node, "key", made.lines().last().unwrap());
     let url = format!("http://{}", node.address("http"));
     let by_key = run(&["ctl", "--url", &url, "--key-file", &pair, "whoami"]).succeeded();
@@ -166,11 +170,11 @@ fn a_file_of_an_unknown_format_is_refused() {
 
 #[test]
 fn alarms_are_listed_seen_and_told() {
-    let node = Node::start(&["--set", "alarms.platform_interval_s=1"]);
+    let node = Node::start(&["--set", "alarms.node_alarm_interval_s=1"]);
     let rules = r#"[{"id": "large", "raise": [
         {"severity": "MINOR", "when": {"key": "memory_mb", "is": ">", "value": 1}}]}]"#;
     let rules = file(&node, "rules.json", rules);
-    ctl(&node, &["platform-alarms", "set", &rules]).succeeded();
+    ctl(&node, &["node-alarm-rules", "set", &rules]).succeeded();
     let deadline = Instant::now() + Duration::from_secs(60);
     let listed = loop {
         let listed = ctl(&node, &["alarms", "list", "--active"]).succeeded();
@@ -186,7 +190,7 @@ fn alarms_are_listed_seen_and_told() {
     assert_eq!(seen, "alarm 1 is acknowledged\n");
     let again = ctl(&node, &["alarms", "ack", "1"]).failed(4);
     assert!(again.contains("409"), "{again}");
-    ctl(&node, &["platform-alarms", "reset"]).succeeded();
+    ctl(&node, &["node-alarm-rules", "reset"]).succeeded();
     let counts = ctl(&node, &["alarms", "count"]).succeeded();
     assert!(counts.contains("by_state"), "{counts}");
     let add = [

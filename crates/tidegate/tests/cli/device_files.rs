@@ -119,7 +119,7 @@ fn an_interrupted_import_resumes_and_all_refused_lines_are_in_the_file_of_reject
 
     // The upload goes in pieces of 2 MiB; the third one does not arrive.
     let proxy = CuttingProxy::start(node.address("http"), 5 << 20);
-    let key = ctl(&node, &["keys", "add", "role=admin"]).succeeded();
+    let key = ctl(&node, &["api-keys", "add", "role=admin"]).succeeded();
     let key_file = node.folder.path().join("key");
     std::fs::write(&key_file, key.lines().last().unwrap()).unwrap();
     let url = format!("http://{}", proxy.address);

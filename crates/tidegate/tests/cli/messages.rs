@@ -159,7 +159,7 @@ fn what_the_broker_refuses_is_told_with_its_reason() {
         "--set",
         "limits.retain_available=false",
         "--set",
-        "limits.shared_available=false",
+        "limits.shared_subscription_available=false",
     ]);
     let retain = shy
         .publish(&["-t", "t", "-q", "1", "-r", "-m", "x"])

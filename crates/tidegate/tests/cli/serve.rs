@@ -105,7 +105,7 @@ fn a_repeated_sigterm_does_not_cut_a_graceful_stop_short() {
 
 #[test]
 fn log_levels_change_at_run_time() {
-    let mut node = Node::start(&["--log-level", "warn", "--set", "http.anonymous=admin"]);
+    let mut node = Node::start(&["--log-level", "warn", "--set", "http.anonymous_role=admin"]);
     let put = |level: &str| {
         let body = format!("{{\"level\":\"{level}\"}}");
         let mut stream = TcpStream::connect(node.address("http")).unwrap();

@@ -98,7 +98,7 @@ impl Place {
         };
         let prefix = format!("node{}", NODES.fetch_add(1, Ordering::Relaxed));
         let settings = [
-            format!("store.queue={name}"),
+            format!("store.queue_backend={name}"),
             format!("store.queue_url={}", server.url()),
             format!("store.queue_prefix={prefix}"),
         ];
@@ -121,7 +121,7 @@ fn a_server_of_queues_that_goes_and_comes_back_loses_nothing() {
             "mysql"
         };
         let url = format!("store.queue_url={}", server.url());
-        let place = format!("store.queue={name}");
+        let place = format!("store.queue_backend={name}");
         let mut node = Node::start(&["--shards", "2", "--set", &place, "--set", &url]);
         let (mut away, _) = resume(&node, "away");
         away.subscribe("q/#", 2);
@@ -159,7 +159,7 @@ fn a_server_of_queues_that_goes_and_comes_back_loses_nothing() {
 #[test]
 fn a_server_of_queues_that_is_not_there_is_named_at_start() {
     let url = "store.queue_url=redis://u:geheim@127.0.0.1:1/0";
-    let arguments = ["--set", "store.queue=redis", "--set", url];
+    let arguments = ["--set", "store.queue_backend=redis", "--set", url];
     let why = Node::try_start(&arguments, "").err().unwrap();
     assert!(
         why.contains("Redis at 127.0.0.1:1") && why.contains("store.queue_url"),

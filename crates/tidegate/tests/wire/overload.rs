@@ -128,7 +128,7 @@ fn qos_0_messages_wait_for_a_session_if_the_node_is_told_so() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
-    let node = Node::shared_with(&["--set", "limits.queue_qos0=true"]);
+    let node = Node::shared_with(&["--set", "limits.queue_qos0_messages=true"]);
     let (id, topic) = (unique("c"), unique("t"));
     let mut raw = session(node, &id);
     raw.subscribe(&topic, 1);

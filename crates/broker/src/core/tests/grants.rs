@@ -190,7 +190,7 @@ fn a_session_is_resumed_only_by_its_owner() {
 #[test]
 fn a_session_of_another_user_may_end_instead() {
     let limits = BrokerLimits {
-        other_users_session: SessionOwnerConflict::EndSession,
+        session_owner_conflict: SessionOwnerConflict::EndSession,
         ..BrokerLimits::default()
     };
     let (mut sim, users) = with_users(1, limits);

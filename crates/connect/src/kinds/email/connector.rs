@@ -34,11 +34,11 @@ pub(super) struct EmailSettings {
     /// TLS settings, if other than those of the system.
     tls: Option<TlsSettings>,
     /// Host name sent to the server (EHLO).
-    #[serde(default = "own_name")]
+    #[serde(default = "default_ehlo_name")]
     #[schemars(length(min = 1, max = 255))]
-    hello: String,
+    ehlo_name: String,
     /// Time-out for the server to accept a mail.
-    #[serde(default = "half_a_minute")]
+    #[serde(default = "default_timeout_ms")]
     #[schemars(range(min = 100, max = 600_000))]
     timeout_ms: u64,
 }
@@ -56,11 +56,11 @@ enum SmtpSecurity {
     None,
 }
 
-fn own_name() -> String {
+fn default_ehlo_name() -> String {
     "[127.0.0.1]".into()
 }
 
-fn half_a_minute() -> u64 {
+fn default_timeout_ms() -> u64 {
     30_000
 }
 
@@ -70,7 +70,7 @@ pub(super) struct EmailConnector {
     security: SmtpSecurity,
     tls: Option<Arc<ClientConfig>>,
     credentials: Option<Credentials>,
-    hello: String,
+    ehlo_name: String,
     pub(super) within: Duration,
 }
 
@@ -84,9 +84,9 @@ impl EmailConnector {
         let (host, port) = host_and_port("server", &settings.server, usual_port)?;
         check_range("timeout_ms", settings.timeout_ms, 100..=600_000)?;
         let is_name = |byte: u8| byte.is_ascii_graphic();
-        if settings.hello.is_empty() || !settings.hello.bytes().all(is_name) {
+        if settings.ehlo_name.is_empty() || !settings.ehlo_name.bytes().all(is_name) {
             let detail = "expected the name of a host, or an address in brackets";
-            return Err(SettingsError::new("hello", detail));
+            return Err(SettingsError::new("ehlo_name", detail));
         }
         let password = Secret::from_setting(
             "password",
@@ -128,7 +128,7 @@ impl EmailConnector {
             security: settings.security,
             tls,
             credentials,
-            hello: settings.hello,
+            ehlo_name: settings.ehlo_name,
             within: Duration::from_millis(settings.timeout_ms),
         })
     }
@@ -158,7 +158,7 @@ impl EmailConnector {
                 SmtpStream::new(stream::wrap_tls(stream, &self.host, tls).await?)
             }
             (SmtpSecurity::Starttls, Some(tls)) => {
-                let stream = smtp_stream::start_tls(stream, &self.hello).await;
+                let stream = smtp_stream::start_tls(stream, &self.ehlo_name).await;
                 let stream = stream.map_err(|error| {
                     ConnectorError::transient(format!("{}:{}: {error}", self.host, self.port))
                 })?;
@@ -166,10 +166,11 @@ impl EmailConnector {
             }
             _ => SmtpStream::new(OutboundStream::Plain(stream)),
         };
-        let hello = ClientId::Domain(self.hello.clone());
-        let mut connection = AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello)
-            .await
-            .map_err(wrong)?;
+        let ehlo_name = ClientId::Domain(self.ehlo_name.clone());
+        let mut connection =
+            AsyncSmtpConnection::connect_with_transport(Box::new(stream), &ehlo_name)
+                .await
+                .map_err(wrong)?;
         if let Some(credentials) = &self.credentials {
             let mechanisms = [Mechanism::Plain, Mechanism::Login];
             let let_in = connection.auth(&mechanisms, credentials).await;

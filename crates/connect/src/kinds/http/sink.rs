@@ -42,14 +42,14 @@ pub(super) struct HttpSinkSettings {
     headers: BTreeMap<String, Secret>,
     signature: Option<SignatureSettings>,
     /// Header that identifies the rows of a request, the same for each attempt; empty: none.
-    #[serde(default = "idempotency_key")]
+    #[serde(default = "default_idempotency_header")]
     idempotency_header: String,
     /// Statuses after which a request is retried; all others except 2xx make its rows dead letters. Default: 3xx, 401, 403,
     /// 404, 407, 408, 409, 425, 429 and 5xx.
     retry_statuses: Option<Vec<u16>>,
 }
 
-fn idempotency_key() -> String {
+fn default_idempotency_header() -> String {
     "idempotency-key".into()
 }
 
@@ -67,14 +67,14 @@ enum HttpMethod {
 #[serde(deny_unknown_fields)]
 struct SignatureSettings {
     secret: Secret,
-    #[serde(default = "signature_header")]
+    #[serde(default = "default_header")]
     header: String,
     /// Prefix of the digits, as `sha256=`.
     #[serde(default)]
     prefix: String,
 }
 
-fn signature_header() -> String {
+fn default_header() -> String {
     "x-signature".into()
 }
 

@@ -45,7 +45,7 @@ pub(super) struct HttpSourceSettings {
     #[schemars(length(max = 64))]
     headers: Vec<String>,
     /// Topic that rules see; `${payload.a}` and, for the listed headers, `${headers.'x-name'}` are replaced.
-    #[serde(default = "posted")]
+    #[serde(default = "default_topic")]
     topic: String,
     /// Topic under which messages are also published on this node.
     local_topic: Option<String>,
@@ -53,32 +53,32 @@ pub(super) struct HttpSourceSettings {
     #[serde(default)]
     #[schemars(range(max = 2))]
     qos: u8,
-    #[serde(default = "one_mib")]
+    #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1, max = 67_108_864))]
     max_body_bytes: usize,
     /// Maximum number of messages in a request.
-    #[serde(default = "thousand")]
+    #[serde(default = "default_max_messages")]
     #[schemars(range(min = 1, max = 100_000))]
     max_messages: usize,
     /// Maximum number of concurrent requests; further ones are rejected and should be retried.
-    #[serde(default = "sixteen")]
+    #[serde(default = "default_max_waiting_requests")]
     #[schemars(range(min = 1, max = 1000))]
-    max_waiting: usize,
+    max_waiting_requests: usize,
 }
 
-fn posted() -> String {
+fn default_topic() -> String {
     "posted".into()
 }
 
-fn one_mib() -> usize {
+fn default_max_body_bytes() -> usize {
     1 << 20
 }
 
-fn thousand() -> usize {
+fn default_max_messages() -> usize {
     1000
 }
 
-fn sixteen() -> usize {
+fn default_max_waiting_requests() -> usize {
     16
 }
 
@@ -99,14 +99,14 @@ enum PushFormat {
 #[serde(deny_unknown_fields)]
 struct PushSignatureSettings {
     secret: Secret,
-    #[serde(default = "signature_header")]
+    #[serde(default = "default_header")]
     header: String,
     /// Prefix of the digits, as `sha256=`.
     #[serde(default)]
     prefix: String,
 }
 
-fn signature_header() -> String {
+fn default_header() -> String {
     "x-signature".into()
 }
 
@@ -149,7 +149,11 @@ impl HttpSource {
         check_range("qos", settings.qos, 0..=2)?;
         check_range("max_body_bytes", settings.max_body_bytes, 1..=64 << 20)?;
         check_range("max_messages", settings.max_messages, 1..=100_000)?;
-        check_range("max_waiting", settings.max_waiting, 1..=1000)?;
+        check_range(
+            "max_waiting_requests",
+            settings.max_waiting_requests,
+            1..=1000,
+        )?;
         if settings.headers.len() > MAX_HEADERS {
             let detail = format!("expected at most {MAX_HEADERS}");
             return Err(SettingsError::new("headers", detail));
@@ -184,7 +188,7 @@ impl HttpSource {
         let local_topic = settings.local_topic.as_deref();
         Ok(Self {
             token,
-            request_slots: Arc::new(Semaphore::new(settings.max_waiting)),
+            request_slots: Arc::new(Semaphore::new(settings.max_waiting_requests)),
             mapping: Arc::new(MessageMapping {
                 signature: seal,
                 format: settings.format,
@@ -559,7 +563,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_wait_than_may() {
-        let source = source(json!({"token": TOKEN, "max_waiting": 2})).unwrap();
+        let source = source(json!({"token": TOKEN, "max_waiting_requests": 2})).unwrap();
         let gate = Arc::new(Gate {
             is_shut: true,
             ..Gate::default()

@@ -60,7 +60,7 @@ struct InfluxSettings {
     /// Bucket (version 2).
     bucket: Option<String>,
     /// User name (version 1).
-    user: Option<String>,
+    username: Option<String>,
     password: Option<Secret>,
     /// File that contains the password.
     password_file: Option<PathBuf>,
@@ -83,14 +83,14 @@ struct InfluxSinkSettings {
     /// Fields; values with placeholders. Default: all fields of the row except arrays, objects and `timestamp`.
     fields: Option<BTreeMap<String, FieldSetting>>,
     /// Timestamp, a placeholder. A row without one gets the time of the server.
-    #[serde(default = "timestamp")]
+    #[serde(default = "default_timestamp")]
     timestamp: String,
     /// Unit of the timestamp.
     #[serde(default)]
     precision: Precision,
 }
 
-fn timestamp() -> String {
+fn default_timestamp() -> String {
     "${timestamp}".into()
 }
 
@@ -156,7 +156,7 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
         }
     }
     let mut web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
-    match (&token, &settings.user) {
+    match (&token, &settings.username) {
         (Some(token), None) => {
             let scheme = if settings.influxdb_version == 3 {
                 "Bearer"
@@ -172,7 +172,7 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
         (None, None) => {}
         (Some(_), Some(_)) => {
             return Err(SettingsError::new(
-                "user",
+                "username",
                 "expected a user or a token, not both",
             ));
         }

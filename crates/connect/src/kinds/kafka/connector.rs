@@ -27,43 +27,43 @@ pub(super) struct KafkaSettings {
     #[schemars(length(min = 1, max = 64))]
     servers: Vec<String>,
     /// Client id in logs and quotas of the brokers.
-    #[serde(default = "tidegate")]
+    #[serde(default = "default_client_id")]
     #[schemars(length(min = 1, max = 249))]
     client_id: String,
     /// SASL mechanism. Default: no login.
-    sasl: Option<SaslMechanism>,
+    sasl_mechanism: Option<SaslMechanism>,
     username: Option<String>,
     password: Option<Secret>,
     /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
     /// Time-out of requests in milliseconds.
-    #[serde(default = "ten_seconds_ms")]
+    #[serde(default = "default_request_timeout_ms")]
     #[schemars(range(min = 100, max = 600_000))]
     request_timeout_ms: u64,
     /// Maximum age of cached metadata in seconds; it is refreshed earlier if a partition's leader changes.
-    #[serde(default = "five_minutes_s")]
+    #[serde(default = "default_metadata_max_age_s")]
     #[schemars(range(min = 1, max = 86_400))]
     metadata_max_age_s: u64,
     /// Connections to each broker, shared by sinks.
-    #[serde(default = "four")]
+    #[serde(default = "default_pool_size")]
     #[schemars(range(min = 1, max = 64))]
     pool_size: usize,
 }
 
-fn tidegate() -> String {
+fn default_client_id() -> String {
     "tidegate".into()
 }
 
-fn ten_seconds_ms() -> u64 {
+fn default_request_timeout_ms() -> u64 {
     10_000
 }
 
-fn five_minutes_s() -> u64 {
+fn default_metadata_max_age_s() -> u64 {
     300
 }
 
-fn four() -> usize {
+fn default_pool_size() -> usize {
     4
 }
 
@@ -127,8 +127,8 @@ fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions,
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let missing = |field: &str| SettingsError::new(field, "missing; required with sasl");
-    let sasl = match (settings.sasl, settings.username, password) {
+    let missing = |field: &str| SettingsError::new(field, "missing; required with sasl_mechanism");
+    let sasl = match (settings.sasl_mechanism, settings.username, password) {
         (Some(mechanism), username, password) => Some(SaslCredentials {
             mechanism,
             username: username.ok_or_else(|| missing("username"))?,
@@ -140,7 +140,7 @@ fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions,
         (None, None, None) => None,
         (None, ..) => {
             let detail = "missing; required with a username or a password";
-            return Err(SettingsError::new("sasl", detail));
+            return Err(SettingsError::new("sasl_mechanism", detail));
         }
     };
     Ok(KafkaConnectionOptions {

@@ -30,8 +30,8 @@ pub(super) struct KafkaSinkSettings {
     #[schemars(length(min = 1, max = 1000))]
     topic: String,
     /// Replaces `/` of MQTT topics by `.` of Kafka topics.
-    #[serde(default = "yes")]
-    slash_to_dot: bool,
+    #[serde(default = "default_replace_slashes_with_dots")]
+    replace_slashes_with_dots: bool,
     /// Key, with placeholders: `${clientid}`. A message without one, or with an empty one, has no key.
     key: Option<String>,
     /// Value, with placeholders. Default: the row as JSON. A single placeholder that is null makes a tombstone.
@@ -53,7 +53,7 @@ pub(super) struct KafkaSinkSettings {
     /// Detects duplicates, so that each row is stored once. Default: with `acks = "all"`.
     idempotence: Option<bool>,
     /// Maximum message size in bytes; larger messages become dead letters. Also the limit on batches.
-    #[serde(default = "a_million")]
+    #[serde(default = "default_max_message_bytes")]
     #[schemars(range(min = 1024, max = 100_000_000))]
     max_message_bytes: usize,
 }
@@ -82,12 +82,12 @@ enum Acks {
     All,
 }
 
-fn yes() -> bool {
+fn default_replace_slashes_with_dots() -> bool {
     true
 }
 
 /// Slightly below the brokers' default limit.
-fn a_million() -> usize {
+fn default_max_message_bytes() -> usize {
     1_000_000
 }
 
@@ -100,7 +100,7 @@ pub(super) struct KafkaSinkWriter {
 /// Mapping of a row to a message.
 struct MessageMapping {
     topic: Template,
-    slash_to_dot: bool,
+    replace_slashes_with_dots: bool,
     key: Option<Template>,
     value: Option<Template>,
     headers: Vec<(String, Template)>,
@@ -285,8 +285,9 @@ async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, Co
 impl MessageMapping {
     fn new(settings: KafkaSinkSettings) -> Result<Self, SettingsError> {
         let topic = Template::parse("topic", &settings.topic)?;
-        let slash_to_dot = settings.slash_to_dot;
-        let fits = |text: &str| is_topic_name(&with_dots(text.to_owned(), slash_to_dot));
+        let replace_slashes_with_dots = settings.replace_slashes_with_dots;
+        let fits =
+            |text: &str| is_topic_name(&with_dots(text.to_owned(), replace_slashes_with_dots));
         if topic.constant().is_some_and(|text| !fits(text)) {
             let detail = format!("expected 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -");
             return Err(SettingsError::new("topic", detail));
@@ -309,7 +310,7 @@ impl MessageMapping {
         };
         Ok(Self {
             topic,
-            slash_to_dot,
+            replace_slashes_with_dots,
             key: template("key", &settings.key)?,
             value: template("value", &settings.value)?,
             headers: headers.collect::<Result<_, _>>()?,
@@ -322,7 +323,7 @@ impl MessageMapping {
 
     fn render_topic(&self, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         let topic = self.topic.render_name("topic", row)?;
-        Ok(with_dots(topic, self.slash_to_dot))
+        Ok(with_dots(topic, self.replace_slashes_with_dots))
     }
 
     fn build_message(&self, row: SinkRow<'_>, now_ms: i64) -> Result<KafkaMessage, ConnectorError> {
@@ -396,8 +397,8 @@ impl MessageMapping {
     }
 }
 
-fn with_dots(topic: String, slash_to_dot: bool) -> String {
-    match slash_to_dot {
+fn with_dots(topic: String, replace_slashes_with_dots: bool) -> String {
+    match replace_slashes_with_dots {
         true => topic.replace('/', "."),
         false => topic,
     }
@@ -514,7 +515,7 @@ mod tests {
         let field = |more: Json| mapping(more).err().unwrap().field;
         assert_eq!(field(json!({"topic": "a b"})), "topic");
         assert_eq!(
-            field(json!({"topic": "a/b", "slash_to_dot": false})),
+            field(json!({"topic": "a/b", "replace_slashes_with_dots": false})),
             "topic"
         );
         assert_eq!(field(json!({"key": "${"})), "key");

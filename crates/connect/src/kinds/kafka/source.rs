@@ -41,22 +41,22 @@ pub(super) struct KafkaSourceSettings {
     #[serde(default)]
     start: StartPosition,
     #[serde(default)]
-    isolation: IsolationLevel,
+    isolation_level: IsolationLevel,
     /// Interval of offset commits in milliseconds.
-    #[serde(default = "one_second_ms")]
+    #[serde(default = "default_commit_interval_ms")]
     #[schemars(range(min = 10, max = 600_000))]
     commit_interval_ms: u64,
     /// Time-out in milliseconds after which a silent member is removed and others get its partitions.
-    #[serde(default = "three_quarters_of_a_minute_ms")]
+    #[serde(default = "default_session_timeout_ms")]
     #[schemars(range(min = 1000, max = 1_800_000))]
     session_timeout_ms: u64,
 }
 
-fn one_second_ms() -> u64 {
+fn default_commit_interval_ms() -> u64 {
     1000
 }
 
-fn three_quarters_of_a_minute_ms() -> u64 {
+fn default_session_timeout_ms() -> u64 {
     45_000
 }
 
@@ -121,7 +121,7 @@ impl KafkaSource {
         let fetcher = PartitionFetcher {
             cluster: Arc::new(self.kafka.separate_cluster()),
             start: self.settings.start,
-            isolation: self.settings.isolation,
+            isolation: self.settings.isolation_level,
         };
         match &self.settings.group {
             None => self.receive_without_group(&fetcher, inlet).await,

@@ -31,7 +31,7 @@ pub(super) struct MqttSinkSettings {
     /// Payload, with placeholders. Default: the row as JSON.
     payload: Option<String>,
     /// QoS, 0 or 1.
-    #[serde(default = "one")]
+    #[serde(default = "default_qos")]
     #[schemars(range(max = 1))]
     qos: u8,
     #[serde(default)]
@@ -41,7 +41,7 @@ pub(super) struct MqttSinkSettings {
     user_properties: BTreeMap<String, String>,
 }
 
-fn one() -> u8 {
+fn default_qos() -> u8 {
     1
 }
 

@@ -24,21 +24,21 @@ pub(super) struct MqttSourceSettings {
     #[schemars(length(min = 1, max = 256))]
     topics: Vec<String>,
     /// Maximum QoS, 0 or 1.
-    #[serde(default = "one")]
+    #[serde(default = "default_qos")]
     #[schemars(range(max = 1))]
     qos: u8,
     /// How long the broker keeps messages while disconnected, in seconds (MQTT 5.0; with 3.1.1 the broker decides). 0: not at all.
-    #[serde(default = "a_day_s")]
+    #[serde(default = "default_session_expiry_s")]
     session_expiry_s: u32,
     /// Topic under which messages are also published on this node: `remote/${topic}`.
     local_topic: Option<String>,
 }
 
-fn one() -> u8 {
+fn default_qos() -> u8 {
     1
 }
 
-fn a_day_s() -> u32 {
+fn default_session_expiry_s() -> u32 {
     86_400
 }
 

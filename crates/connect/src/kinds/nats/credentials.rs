@@ -19,7 +19,7 @@ pub(super) struct NatsSettings {
     /// Servers of one cluster, as `HOST` or `HOST:PORT`; the first that answers is used.
     #[schemars(length(min = 1, max = 64))]
     pub(super) servers: Vec<String>,
-    user: Option<String>,
+    username: Option<String>,
     password: Option<Secret>,
     /// File that contains the password.
     password_file: Option<PathBuf>,
@@ -63,9 +63,9 @@ impl NatsCredentials {
             settings.nkey_seed.as_ref(),
             settings.nkey_seed_file.as_ref(),
         )?;
-        if password.is_some() && settings.user.is_none() {
+        if password.is_some() && settings.username.is_none() {
             return Err(SettingsError::new(
-                "user",
+                "username",
                 "missing; required with a password",
             ));
         }
@@ -94,7 +94,7 @@ impl NatsCredentials {
         };
         Ok(Self {
             name: format!("tidegate {connector}"),
-            user: settings.user,
+            user: settings.username,
             password,
             token,
             jwt,

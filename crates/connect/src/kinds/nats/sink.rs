@@ -36,11 +36,11 @@ pub(super) struct NatsSinkSettings {
     #[serde(default)]
     jetstream: bool,
     /// Replaces `/` of MQTT topics by `.` of subjects.
-    #[serde(default = "yes")]
-    slash_to_dot: bool,
+    #[serde(default = "default_replace_slashes_with_dots")]
+    replace_slashes_with_dots: bool,
 }
 
-fn yes() -> bool {
+fn default_replace_slashes_with_dots() -> bool {
     true
 }
 
@@ -50,7 +50,7 @@ pub(super) struct NatsSinkWriter {
     payload: Option<Template>,
     headers: Vec<(String, Template)>,
     jetstream: bool,
-    slash_to_dot: bool,
+    replace_slashes_with_dots: bool,
 }
 
 /// A row as a message.
@@ -95,7 +95,7 @@ impl NatsSinkWriter {
                 .transpose()?,
             headers: headers.collect::<Result<_, _>>()?,
             jetstream: settings.jetstream,
-            slash_to_dot: settings.slash_to_dot,
+            replace_slashes_with_dots: settings.replace_slashes_with_dots,
         })
     }
 
@@ -106,7 +106,7 @@ impl NatsSinkWriter {
         max: usize,
     ) -> Result<OutgoingMessage, ConnectorError> {
         let mut subject = self.subject.render_name("subject", row)?;
-        if self.slash_to_dot {
+        if self.replace_slashes_with_dots {
             subject = subject.replace('/', ".");
         }
         if !protocol::is_subject(&subject) {

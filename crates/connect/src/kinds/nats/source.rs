@@ -33,9 +33,9 @@ pub(super) struct NatsSourceSettings {
     consumer: Option<String>,
     /// Start position of a new consumer.
     #[serde(default)]
-    deliver: DeliverPolicy,
+    deliver_policy: DeliverPolicy,
     /// Maximum number of unacknowledged messages of a stream.
-    #[serde(default = "two_hundred")]
+    #[serde(default = "default_batch")]
     #[schemars(range(min = 1, max = 10_000))]
     batch: u32,
 }
@@ -50,7 +50,7 @@ enum DeliverPolicy {
     New,
 }
 
-fn two_hundred() -> u32 {
+fn default_batch() -> u32 {
     200
 }
 
@@ -173,7 +173,7 @@ impl NatsSource {
         }
         let mut config = json!({
             "durable_name": consumer, "ack_policy": "explicit", "max_ack_pending": 10_000,
-            "deliver_policy": match self.settings.deliver { DeliverPolicy::All => "all", DeliverPolicy::New => "new" },
+            "deliver_policy": match self.settings.deliver_policy { DeliverPolicy::All => "all", DeliverPolicy::New => "new" },
         });
         if let Some(subject) = self.settings.subjects.first() {
             config["filter_subject"] = subject.as_str().into();

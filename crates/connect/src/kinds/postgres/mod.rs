@@ -56,19 +56,19 @@ struct PostgresSettings {
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
     /// Maximum number of connections.
-    #[serde(default = "eight")]
+    #[serde(default = "default_pool_size")]
     #[schemars(range(min = 1, max = 256))]
     pool_size: usize,
-    #[serde(default = "five_s")]
+    #[serde(default = "default_connect_timeout_ms")]
     #[schemars(range(min = 10, max = 600_000))]
     connect_timeout_ms: u64,
 }
 
-fn eight() -> usize {
+fn default_pool_size() -> usize {
     8
 }
 
-fn five_s() -> u64 {
+fn default_connect_timeout_ms() -> u64 {
     5000
 }
 

@@ -34,12 +34,12 @@ pub(super) struct RedisSettings {
     #[schemars(range(min = 0))]
     database: i64,
     tls: Option<TlsSettings>,
-    #[serde(default = "five_s")]
+    #[serde(default = "default_connect_timeout_ms")]
     #[schemars(range(min = 10, max = 600_000))]
     connect_timeout_ms: u64,
 }
 
-fn five_s() -> u64 {
+fn default_connect_timeout_ms() -> u64 {
     5000
 }
 

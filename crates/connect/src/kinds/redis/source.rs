@@ -38,7 +38,7 @@ pub(super) struct RedisSourceSettings {
     #[schemars(length(min = 1, max = 512))]
     group: String,
     /// Name of this consumer in the group. Must differ between nodes.
-    #[serde(default = "tidegate")]
+    #[serde(default = "default_consumer")]
     #[schemars(length(min = 1, max = 512))]
     consumer: String,
     /// Start position of a new group.
@@ -48,24 +48,24 @@ pub(super) struct RedisSourceSettings {
     /// of all fields.
     payload: Option<String>,
     /// Maximum number of unprocessed entries of each stream.
-    #[serde(default = "hundred")]
+    #[serde(default = "default_batch")]
     #[schemars(range(min = 1, max = 10_000))]
     batch: usize,
     /// Time in milliseconds after which unacknowledged entries of another consumer are claimed. 0: never.
-    #[serde(default = "a_minute_ms")]
+    #[serde(default = "default_claim_after_ms")]
     #[schemars(range(max = 86_400_000))]
     claim_after_ms: u64,
 }
 
-fn tidegate() -> String {
+fn default_consumer() -> String {
     "tidegate".into()
 }
 
-fn hundred() -> usize {
+fn default_batch() -> usize {
     100
 }
 
-fn a_minute_ms() -> u64 {
+fn default_claim_after_ms() -> u64 {
     60_000
 }
 

@@ -55,7 +55,7 @@ const MAX_OBJECTS: usize = 1000;
 struct S3Settings {
     /// Endpoint, as `https://s3.eu-central-1.amazonaws.com` or `http://minio:9000`.
     endpoint: String,
-    #[serde(default = "us_east")]
+    #[serde(default = "default_region")]
     region: String,
     bucket: String,
     access_key_id: String,
@@ -70,7 +70,7 @@ struct S3Settings {
     tls: Option<TlsSettings>,
 }
 
-fn us_east() -> String {
+fn default_region() -> String {
     "us-east-1".into()
 }
 
@@ -79,7 +79,7 @@ fn us_east() -> String {
 struct S3SinkSettings {
     /// Prefix of object keys, with date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows with the same prefix go
     /// into one object. A unique part is added.
-    #[serde(default = "by_day")]
+    #[serde(default = "default_key")]
     #[schemars(length(max = 900))]
     key: String,
     /// Suffix of object keys. Default: `.jsonl` or `.parquet`.
@@ -110,7 +110,7 @@ enum ObjectFormatSetting {
     Parquet,
 }
 
-fn by_day() -> String {
+fn default_key() -> String {
     "%Y/%m/%d/".into()
 }
 

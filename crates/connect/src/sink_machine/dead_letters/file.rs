@@ -1,7 +1,7 @@
 //! The file of a sink's dead letters, and the marks beside it that show a loss.
 //!
 //! `NAME.jsonl` is lines of JSON: a head (`{"epoch": N}`), then one line for each letter and one for each removal
-//! (`{"gone": [ids]}`). The last field of each line, `crc32c`, is the CRC-32C of what precedes it in the line, in hexadecimal
+//! (`{"removed": [ids]}`). The last field of each line, `crc32c`, is the CRC-32C of what precedes it in the line, in hexadecimal
 //! digits. `NAME.marks` is a file of [marks](disk::HighWaterMarks): the epoch of the file, the bytes written to it, the bytes on disk,
 //! and the epoch and length of the file that is about to replace it. The epoch is a random number, drawn when the file is
 //! written anew.
@@ -44,8 +44,8 @@ pub(super) enum DeadLetterLogLine {
         row: serde_json::Value,
         packed: String,
     },
-    Gone {
-        gone: Vec<u64>,
+    Removed {
+        removed: Vec<u64>,
     },
     /// The first line.
     Head {

@@ -215,7 +215,7 @@ impl DeadLettersState {
                     row,
                 });
             }
-            DeadLetterLogLine::Gone { gone } => drop(self.remove(Some(&gone))),
+            DeadLetterLogLine::Removed { removed } => drop(self.remove(Some(&removed))),
             DeadLetterLogLine::Head { .. } => {}
         }
     }
@@ -234,22 +234,22 @@ impl DeadLettersState {
             self.push_loaded(letter);
         }
         self.append_to_log(&noted);
-        let gone = self.trim();
-        self.log_removals(gone.as_slice());
-        gone.len() as u64
+        let removed = self.trim();
+        self.log_removals(removed.as_slice());
+        removed.len() as u64
     }
 
     /// Removes the oldest letters beyond the limits.
     fn trim(&mut self) -> Vec<u64> {
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         while self.letters.len() > self.settings.max_rows || self.bytes > self.settings.max_bytes {
             let Some(letter) = self.letters.pop_front() else {
                 break;
             };
             self.bytes -= letter.size_bytes();
-            gone.push(letter.id);
+            removed.push(letter.id);
         }
-        gone
+        removed
     }
 
     fn remove(&mut self, ids: Option<&[u64]>) -> Vec<DeadLetter> {
@@ -276,13 +276,13 @@ impl DeadLettersState {
 
     fn take(&mut self, ids: Option<&[u64]>) -> Vec<DeadLetter> {
         let taken = self.remove(ids);
-        let gone: Vec<u64> = taken.iter().map(|letter| letter.id).collect();
-        self.log_removals(&gone);
+        let removed: Vec<u64> = taken.iter().map(|letter| letter.id).collect();
+        self.log_removals(&removed);
         taken
     }
 
-    fn log_removals(&mut self, gone: &[u64]) {
-        if gone.is_empty() {
+    fn log_removals(&mut self, removed: &[u64]) {
+        if removed.is_empty() {
             return;
         }
         let path = self.log.as_ref().map(|log| log.path.clone());
@@ -297,8 +297,8 @@ impl DeadLettersState {
                 }
             }
             _ => {
-                let gone = gone.to_vec();
-                self.append_to_log(&encode_line(&DeadLetterLogLine::Gone { gone }));
+                let removed = removed.to_vec();
+                self.append_to_log(&encode_line(&DeadLetterLogLine::Removed { removed }));
             }
         }
     }

@@ -54,7 +54,7 @@ impl AlarmsInner {
                 }
                 (Some(alarm), AlarmTransitionKind::Cleared) => {
                     let mut alarm = alarm.clone();
-                    alarm.cleared_ms = Some(wanted.at_ms);
+                    alarm.cleared_at_ms = Some(wanted.at_ms);
                     (AlarmChange::Cleared, alarm)
                 }
                 // The alarm was raised again, for example by a rule for each message.
@@ -72,7 +72,7 @@ impl AlarmsInner {
                 ) => {
                     let mut alarm = alarm.clone();
                     alarm.severity = to;
-                    alarm.changed_ms = wanted.at_ms;
+                    alarm.changed_at_ms = wanted.at_ms;
                     alarm.details.clone_from(&wanted.details);
                     alarm.values.clone_from(&wanted.values);
                     (AlarmChange::SeverityChanged, alarm)
@@ -121,11 +121,11 @@ impl AlarmsInner {
             values: wanted.values.clone(),
             rule: wanted.rule.to_owned(),
             notify: wanted.notify.to_vec(),
-            raised_ms: wanted.at_ms,
-            changed_ms: wanted.at_ms,
-            cleared_ms: None,
+            raised_at_ms: wanted.at_ms,
+            changed_at_ms: wanted.at_ms,
+            cleared_at_ms: None,
             cleared_by: None,
-            acknowledged_ms: None,
+            acknowledged_at_ms: None,
             acknowledged_by: None,
             device_no: DeviceNumbers(numbers),
         })

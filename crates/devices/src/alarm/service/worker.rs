@@ -133,7 +133,7 @@ impl AlarmsInner {
     }
 
     fn purge(&self) {
-        let retention_ms = u64::from(self.config.cleared_retention_d) * DAY_MS;
+        let retention_ms = u64::from(self.config.cleared_retention_days) * DAY_MS;
         let before_ms = crate::now_ms().saturating_sub(retention_ms);
         if let Err(error) = self.store.purge(before_ms, self.config.max_alarms) {
             tracing::warn!(%error, "removing old alarms failed; retrying");

@@ -59,7 +59,7 @@ impl CommandsInner {
             .filter(|command| command.device_no == device)
             .map(|command| command.id),
             None => {
-                let sent_from_ms = at_ms.saturating_sub(self.config.unnamed_within_ms);
+                let sent_from_ms = at_ms.saturating_sub(self.config.response_without_id_window_ms);
                 lock(&self.open).newest_sent(device, answer.kind, sent_from_ms)
             }
         };

@@ -20,7 +20,7 @@ pub struct NewCommand {
     pub expires_in_s: Option<u64>,
     pub retries: u32,
     /// Who requests the command.
-    pub by: String,
+    pub created_by: String,
 }
 
 /// An accepted command.
@@ -57,7 +57,7 @@ impl CommandsInner {
         };
         let place = match waits {
             true => Some(self.acquire_permit().ok_or_else(|| {
-                let most = config.max_waiting;
+                let most = config.max_waiting_requests;
                 CommandError::Full(format!(
                     "{most} callers already wait for replies, which is the maximum; send the command without waiting and query it later"
                 ))
@@ -111,7 +111,7 @@ impl CommandsInner {
             result: None,
             code: None,
             message: None,
-            by: request.by,
+            created_by: request.created_by,
             device_no: device.no,
         };
         self.store.put(&command, Some(next + 1))?;

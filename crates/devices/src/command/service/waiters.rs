@@ -49,7 +49,7 @@ impl Drop for WaiterPermit {
 
 impl CommandsInner {
     pub(super) fn acquire_permit(&self) -> Option<WaiterPermit> {
-        let most = self.config.max_waiting;
+        let most = self.config.max_waiting_requests;
         let taken = self
             .free_waiter_slots
             .fetch_update(Relaxed, Relaxed, |count| (count < most).then(|| count + 1));

@@ -137,7 +137,7 @@ impl CommandsInner {
             return;
         }
         self.purged_ms.store(now_ms, Relaxed);
-        let kept_ms = u64::from(self.config.finished_retention_d) * DAY_MS;
+        let kept_ms = u64::from(self.config.finished_retention_days) * DAY_MS;
         match self.store.purge(now_ms.saturating_sub(kept_ms), above) {
             Ok(count) => {
                 let mut open = lock(&self.open);

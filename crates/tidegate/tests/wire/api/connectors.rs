@@ -52,7 +52,7 @@ fn a_message_goes_through_a_rule_into_a_sink() {
         &Value::Null,
     );
     assert_eq!(
-        (tested.status, &tested.body["is_reached"]),
+        (tested.status, &tested.body["is_reachable"]),
         (200, &json!(true))
     );
     let topic = unique("sink/");
@@ -108,7 +108,7 @@ fn secrets_of_connectors_are_kept_and_never_shown() {
     assert_eq!(again.status, 200, "{}", again.body);
     let tested = send(&node, &token, "POST", &format!("{path}/test"), &Value::Null);
     assert_eq!(
-        (tested.status, &tested.body["is_reached"]),
+        (tested.status, &tested.body["is_reachable"]),
         (200, &json!(false))
     );
     assert!(!tested.body.to_string().contains("pencil-password"));
@@ -154,7 +154,7 @@ fn sinks_of_the_configuration_work_and_stay() {
         sql = 'SELECT topic FROM "declared/#"'
         actions = [{ kind = "sink", sink = "archive" }]
     "#;
-    let node = Node::start_with_config(&["--set", "http.anonymous=none"], config);
+    let node = Node::start_with_config(&["--set", "http.anonymous_role=none"], config);
     let token = local_token(&node);
     publish(&node, "declared/x", "y");
     eventually("the row is in the file", || {

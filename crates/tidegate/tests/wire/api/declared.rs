@@ -143,7 +143,7 @@ fn cases() -> Vec<Case> {
         ),
         case("products", "id", "meter", "[[product]]", json!({})),
         case(
-            "chains",
+            "rule-chains",
             "id",
             "warm",
             "[[chain]]",

@@ -67,7 +67,7 @@ fn a_message_published_over_the_api_arrives_and_a_retained_one_stays() {
     );
     let received = raw.recv(kind::PUBLISH);
     assert_eq!(received.payload, b"high tide");
-    let path = format!("/api/v1/retained/{}", topic.replace('/', "%2F"));
+    let path = format!("/api/v1/retained-messages/{}", topic.replace('/', "%2F"));
     let retained = send(&node, &token, "GET", &path, &Value::Null);
     assert_eq!(retained.body["payload"], "high tide");
     assert_eq!(

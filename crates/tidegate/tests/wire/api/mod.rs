@@ -38,7 +38,7 @@ fn closed() -> Node {
 }
 
 fn closed_with(arguments: &[&str]) -> Node {
-    Node::start(&[&["--set", "http.anonymous=none"], arguments].concat())
+    Node::start(&[&["--set", "http.anonymous_role=none"], arguments].concat())
 }
 
 /// The token with which the node's owner is an admin.

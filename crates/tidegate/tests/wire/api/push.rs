@@ -123,7 +123,7 @@ fn a_full_sink_holds_up_who_posts() {
     );
     put(
         "/api/v1/sources/in",
-        json!({"connector": "hooks", "token": TOKEN, "max_waiting": 1}),
+        json!({"connector": "hooks", "token": TOKEN, "max_waiting_requests": 1}),
     );
     put(
         "/api/v1/rules/keep",

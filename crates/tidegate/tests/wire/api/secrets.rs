@@ -284,7 +284,7 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
         ),
         (
             "nats",
-            json!({"type": "nats", "servers": [nowhere], "user": "u", "password": s("nats")}),
+            json!({"type": "nats", "servers": [nowhere], "username": "u", "password": s("nats")}),
             json!({"subject": "x"}),
         ),
         (
@@ -299,7 +299,7 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
         ),
         (
             "kafka",
-            json!({"type": "kafka", "servers": [nowhere], "sasl": "plain", "username": "u", "password": s("kafka")}),
+            json!({"type": "kafka", "servers": [nowhere], "sasl_mechanism": "plain", "username": "u", "password": s("kafka")}),
             json!({"topic": "x"}),
         ),
         (
@@ -314,12 +314,12 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
         ),
         (
             "influxdb-1",
-            json!({"type": "influxdb", "urls": [url], "influxdb_version": 1, "database": "d", "user": "u", "password": s("influx1")}),
+            json!({"type": "influxdb", "urls": [url], "influxdb_version": 1, "database": "d", "username": "u", "password": s("influx1")}),
             json!({"measurement": "m", "fields": {"t": "${topic}"}}),
         ),
         (
             "elasticsearch",
-            json!({"type": "elasticsearch", "urls": [url], "user": "u", "password": s("elastic")}),
+            json!({"type": "elasticsearch", "urls": [url], "username": "u", "password": s("elastic")}),
             json!({"index": "i"}),
         ),
         (
@@ -335,7 +335,7 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
         ),
         (
             "clickhouse",
-            json!({"type": "clickhouse", "urls": [url], "user": "u", "password": s("clickhouse")}),
+            json!({"type": "clickhouse", "urls": [url], "username": "u", "password": s("clickhouse")}),
             json!({"table": "t"}),
         ),
     ]
@@ -679,16 +679,16 @@ fn use_devices(observed: &Observed) {
     let jsonl = "application/x-ndjson";
     let (status, answer) = observed.ask(&observed.admin, "POST", path, jsonl, &lines);
     assert_eq!(
-        (status, &answer["created"], &answer["refused"]),
+        (status, &answer["created"], &answer["rejected"]),
         (200, &json!(1), &json!(1)),
         "{answer}"
     );
     let csv = format!("id,product,token,password\nx y,p,{0},{0}\n", secret("csv"));
     let (status, answer) = observed.ask(&observed.admin, "POST", path, "text/csv", &csv);
-    assert_eq!((status, &answer["refused"]), (200, &json!(1)), "{answer}");
+    assert_eq!((status, &answer["rejected"]), (200, &json!(1)), "{answer}");
     let line = json!({"id": "i3", "product": "p", "credentials": secret("line")}).to_string();
     let (status, answer) = observed.ask(&observed.admin, "POST", path, jsonl, &(line + "\n"));
-    assert_eq!((status, &answer["refused"]), (200, &json!(1)), "{answer}");
+    assert_eq!((status, &answer["rejected"]), (200, &json!(1)), "{answer}");
 }
 
 /// Collects what a stream of events says until the node ends.
@@ -794,7 +794,7 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
     let server = refusing_server();
     let arguments = [
         "--set",
-        "http.anonymous=none",
+        "http.anonymous_role=none",
         "--set",
         "http.max_failed_logins=1000",
     ];
@@ -828,7 +828,7 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
         "/api/v1/api-keys/key-admin",
         "/api/v1/users/ann",
         "/api/v1/notifications/night",
-        "/api/v1/audit",
+        "/api/v1/audit-log",
         "/api/v1/settings",
         "/api/v1/device-export",
         "/api/v1/sinks/http/status",
@@ -846,7 +846,7 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
                 assert_eq!(status, 200);
             }
         }
-        let audit = "/api/v1/audit?limit=1000";
+        let audit = "/api/v1/audit-log?limit=1000";
         observed.ask(authorization, "GET", audit, "", "");
     }
     assert!(counts[&("admin", 200)] > counts[&("operator", 200)]);
@@ -863,9 +863,9 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
     }
     let log = observed.node.log();
     assert!(log.contains("DEBUG") || log.contains("debug"), "{log}");
-    let audited = texts
-        .iter()
-        .any(|(asked, text)| asked.contains("/audit?") && text.contains("authenticator.create"));
+    let audited = texts.iter().any(|(asked, text)| {
+        asked.contains("/audit-log?") && text.contains("authenticator.create")
+    });
     assert!(audited, "the audit log has the changes");
     let forbidden = observed.forbidden();
     let found: Vec<_> = texts

@@ -42,7 +42,7 @@ fn limits_hold_for_those_who_are_connected() {
         assert_eq!(publish(raw, &unique("a/"), true), 0x10, "kept");
     }
     assert_eq!(
-        set(&node, &token, "limits.max_retained_payload", json!(0)),
+        set(&node, &token, "limits.max_retained_payload_bytes", json!(0)),
         0
     );
     for raw in &mut clients {
@@ -50,7 +50,12 @@ fn limits_hold_for_those_who_are_connected() {
             publish(raw, &unique("a/"), true) == 0x97
         });
     }
-    let size = set(&node, &token, "limits.max_retained_payload", json!("64KiB"));
+    let size = set(
+        &node,
+        &token,
+        "limits.max_retained_payload_bytes",
+        json!("64KiB"),
+    );
     assert_eq!(size, 65_536);
     for raw in &mut clients {
         eventually("it is kept", || publish(raw, &unique("a/"), true) == 0x10);
@@ -75,9 +80,9 @@ fn policies_and_rates_of_logins_change() {
     let token = local_token(&node);
     let mut raw = connected(&node);
     assert_eq!(publish(&mut raw, "a", false), 0x10);
-    set(&node, &token, "auth.no_match", json!("deny"));
+    set(&node, &token, "auth.default_permission", json!("deny"));
     assert_eq!(publish(&mut raw, "a", false), 0x87);
-    set(&node, &token, "auth.no_match", json!("auto"));
+    set(&node, &token, "auth.default_permission", json!("auto"));
     assert_eq!(publish(&mut raw, "a", false), 0x10);
 
     set(&node, &token, "auth.max_logins_per_s", json!(1));
@@ -117,11 +122,11 @@ fn what_is_fixed_or_wrong_changes_nothing() {
     for (key, value, status) in [
         ("limits.max_qos", json!(1), 409),
         ("store.fsync", json!("always"), 409),
-        ("http.anonymous", json!("admin"), 409),
+        ("http.anonymous_role", json!("admin"), 409),
         ("limits.max_sessions", json!(0), 422),
         ("limits.max_sessions", json!("many"), 422),
         ("limits.max_sessions", json!([1]), 422),
-        ("auth.no_match", json!("perhaps"), 422),
+        ("auth.default_permission", json!("perhaps"), 422),
         ("log.level", json!("loud"), 422),
         ("limits.nonsense", json!(1), 404),
     ] {

@@ -57,7 +57,7 @@ fn setup(
     let table = |section: &str, query: &str| {
         format!(
             "[[auth.{section}]]\ntype = \"{name}\"\nserver = \"{}\"\ndatabase = \"{database}\"\n{login}\
-             query = \"{query}\"\ntimeout_ms = 1000\nbreaker_open_ms = 200\npool_size = 2\n",
+             query = \"{query}\"\ntimeout_ms = 1000\ncircuit_breaker_open_ms = 200\npool_size = 2\n",
             proxy.address()
         )
     };

@@ -41,7 +41,7 @@ fn now_s() -> u64 {
 fn config(address: std::net::SocketAddr, more: &str) -> String {
     format!(
         "[[auth.authenticator]]\ntype = \"http\"\nurl = \"http://{address}/login\"\n\
-         headers = {{ authorization = \"Bearer t0ken\" }}\ntimeout_ms = 500\nbreaker_open_ms = 200\n{more}\n\
+         headers = {{ authorization = \"Bearer t0ken\" }}\ntimeout_ms = 500\ncircuit_breaker_open_ms = 200\n{more}\n\
          [[auth.rule]]\npermission = \"allow\"\naction = \"subscribe\"\ntopic = \"news/#\"\n"
     )
 }
@@ -90,7 +90,7 @@ fn an_answer_is_kept_for_its_time_only_for_the_same_question() {
         count.fetch_add(1, SeqCst);
         judge(request)
     });
-    let node = Node::start_with_config(&[], &config(address, "cache_s = 600"));
+    let node = Node::start_with_config(&[], &config(address, "cache_ttl_s = 600"));
     let connect = as_user("ann", "pencil");
     assert_eq!(log_in_as(&node, &connect).1.reason, SUCCESS);
     assert_eq!(log_in_as(&node, &connect).1.reason, SUCCESS);

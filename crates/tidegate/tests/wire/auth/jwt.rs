@@ -110,7 +110,7 @@ fn keys_at_a_url_are_replaced_while_clients_come_in() {
         // The test asks until the keys are new, which is a failed login each time.
         "[auth]\nmax_failed_logins_per_address = 0\n\
          [[auth.authenticator]]\ntype = \"jwt\"\njwks_url = \"http://{}/keys\"\njwks_refresh_s = 1\n\
-         breaker_open_ms = 100\n",
+         circuit_breaker_open_ms = 100\n",
         proxy.address()
     );
     let node = Node::start_with_config(&[], &config);

@@ -69,7 +69,7 @@ fn users_come_and_go() {
 
 #[test]
 fn rules_reach_clients_that_are_there() {
-    let node = Node::start(&["--set", "auth.no_match=deny"]);
+    let node = Node::start(&["--set", "auth.default_permission=deny"]);
     let (mut client, _) = log_in_as(&node, &Connect::new(5, "c1"));
     assert!(!may_publish(&mut client, "a/c1"));
     let rule = json!({"permission": "allow", "topics": ["a/${clientid}", "b/#"]});
@@ -165,7 +165,7 @@ fn authenticators_tell_what_they_have_answered() {
     );
     assert_eq!(users["last_error"], Value::Null);
     assert_ne!(login(&node, "bob", "s3cret-too"), SUCCESS);
-    assert_eq!(status("users")["no_opinion"], 1);
+    assert_eq!(status("users")["ignored"], 1);
     let web = status("web");
     assert_eq!(
         (&web["type"], &web["order"], &web["errors"], &web["state"]),

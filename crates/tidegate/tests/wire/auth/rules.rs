@@ -86,7 +86,7 @@ fn a_client_the_node_named_has_the_rules_of_its_name() {
 
 #[test]
 fn a_denial_can_end_the_connection() {
-    let node = Node::start_with_config(&["--set", "auth.on_denial=disconnect"], RULES);
+    let node = Node::start_with_config(&["--set", "auth.deny_action=disconnect"], RULES);
     let mut c1 = client(&node, "c1");
     c1.publish("nowhere", "x");
     c1.expect_disconnect(NOT_AUTHORIZED);
@@ -94,7 +94,7 @@ fn a_denial_can_end_the_connection() {
 
 #[test]
 fn a_will_goes_only_where_its_client_may_publish() {
-    let node = Node::start_with_config(&["--set", "auth.no_match=deny"], RULES);
+    let node = Node::start_with_config(&["--set", "auth.default_permission=deny"], RULES);
     let mut watcher = client(&node, &unique("w"));
     watcher.subscribe("all/+", 0);
     for (topic, client_id) in [("d/c9/secret", "c9"), ("all/will", "c8")] {

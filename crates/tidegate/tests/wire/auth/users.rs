@@ -55,7 +55,8 @@ fn what_is_wrong_with_an_authenticator_is_told_with_its_place() {
             .err()
             .expect("it does not start")
     };
-    let message = told("[auth]\nno_match = \"deny\"\n[[auth.authenticator]]\ntype = \"oracle\"\n");
+    let message =
+        told("[auth]\ndefault_permission = \"deny\"\n[[auth.authenticator]]\ntype = \"oracle\"\n");
     assert!(message.contains("tidegate.toml:3:"), "{message}");
     assert!(message.contains("type: expected \"users\""), "{message}");
     let message = told("[[auth.rule]]\npermission = \"allow\"\ntopic = \"a/#/b\"\n");
@@ -65,9 +66,9 @@ fn what_is_wrong_with_an_authenticator_is_told_with_its_place() {
     );
     let message = told("[[auth.authenticator]]\ntype = \"password_file\"\npath = \"nowhere\"\n");
     assert!(message.contains("nowhere cannot be read"), "{message}");
-    let message = told("[auth]\nno_mach = \"deny\"\n");
+    let message = told("[auth]\ndefault_permision = \"deny\"\n");
     assert!(
-        message.contains("did you mean `auth.no_match`?"),
+        message.contains("did you mean `auth.default_permission`?"),
         "{message}"
     );
 }

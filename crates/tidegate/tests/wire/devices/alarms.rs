@@ -255,7 +255,7 @@ fn alarms_are_told_by_a_web_hook_and_by_mqtt() {
     put(
         &node,
         "notifications/mqtt",
-        &json!({"to": to, "products": ["meter", "$platform"], "types": ["overheated", "test"]}),
+        &json!({"to": to, "products": ["meter", "$node"], "types": ["overheated", "test"]}),
     );
     let mut listener = Raw::client(&node, 5);
     listener.subscribe("told/#", 1);
@@ -387,8 +387,8 @@ fn rules_raise_alarms_and_telemetry_and_hear_of_devices() {
 
 #[test]
 fn the_node_raises_alarms_about_itself_by_rules_that_can_change() {
-    let node = Node::start(&["--set", "alarms.platform_interval_s=1"]);
-    let shown = get(&node, "platform-alarms");
+    let node = Node::start(&["--set", "alarms.node_alarm_interval_s=1"]);
+    let shown = get(&node, "node-alarm-rules");
     assert_eq!(
         (&shown["is_changed"], &shown["enabled"]),
         (&json!(false), &json!(true))
@@ -398,9 +398,9 @@ fn the_node_raises_alarms_about_itself_by_rules_that_can_change() {
         json!({"rules": [{"id": "large", "raise": [
             {"severity": "MINOR", "when": {"key": key, "is": ">", "value": 1}}]}]})
     };
-    let (status, answer) = api(&node, "PUT", "platform-alarms", &rule("temperature"));
+    let (status, answer) = api(&node, "PUT", "node-alarm-rules", &rule("temperature"));
     assert_eq!(status, 422, "{answer}");
-    put(&node, "platform-alarms", &rule("memory_mb"));
+    put(&node, "node-alarm-rules", &rule("memory_mb"));
     let of_node = |state: &str| {
         let answer = get(
             &node,
@@ -410,7 +410,7 @@ fn the_node_raises_alarms_about_itself_by_rules_that_can_change() {
     };
     eventually("the node is too large", || of_node("ACTIVE_UNACK") == 1);
     // The rules of the program do not know it.
-    let (status, reset) = api(&node, "DELETE", "platform-alarms", &Value::Null);
+    let (status, reset) = api(&node, "DELETE", "node-alarm-rules", &Value::Null);
     assert_eq!((status, &reset["is_changed"]), (200, &json!(false)));
     eventually("it is no matter any more", || of_node("CLEARED_UNACK") == 1);
 }
@@ -486,7 +486,7 @@ fn no_notification_is_lost_when_the_node_is_killed() {
         };
         missing.clear();
         for alarm in &kept {
-            let is_cleared = !alarm["cleared_ms"].is_null();
+            let is_cleared = !alarm["cleared_at_ms"].is_null();
             if !is_told(alarm, "raised") || (is_cleared && !is_told(alarm, "cleared")) {
                 missing.push(alarm["id"].clone());
             }

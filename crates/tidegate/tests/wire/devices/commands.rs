@@ -173,7 +173,7 @@ fn a_device_of_our_own_dialect_is_called_and_told_of_attributes() {
     product(
         &node,
         "lock",
-        json!({"model": model, "unknown_keys": "refuse"}),
+        json!({"model": model, "unknown_keys": "reject"}),
     );
     with_token(&node, "d", "lock", "T");
     let (mut raw, _) = login(&node, &by_token("T"));

@@ -16,7 +16,7 @@ fn publish_for_code(client: &mut Raw, publish: Publish) -> u8 {
 
 #[test]
 fn nobody_but_the_platform_sends_messages_to_devices() {
-    let arguments = ["--set", "devices.down_topic_publishers=backend"];
+    let arguments = ["--set", "devices.downlink_topic_publishers=backend"];
     let node = Node::start(&arguments);
     let user = json!({"username": "backend", "password": "pencil-2"});
     let (status, answer) = api(&node, "POST", "users", &user);
@@ -114,12 +114,12 @@ fn the_key_of_a_product_takes_no_device_over() {
     }
     let asked = json!({"deviceName": "n", "token": "a-token-of-24-characters"});
     assert_eq!(provision("allow_new", asked), "SUCCESS");
-    let entries = get(&node, "audit?action=device.provision");
+    let entries = get(&node, "audit-log?action=device.provision");
     let entries = entries["data"].as_array().unwrap();
     let subjects: Vec<_> = entries.iter().map(|entry| &entry["subject"]).collect();
     assert_eq!(subjects, ["n", "fresh"]);
     assert_eq!(entries[1]["after"]["result"], "replace_credentials");
-    assert_eq!(entries[1]["who"], "provisioning:old");
+    assert_eq!(entries[1]["actor"], "provisioning:old");
 }
 
 #[test]

@@ -429,13 +429,13 @@ fn devices_are_imported_exported_and_counted() {
         &wrong,
     );
     assert_eq!(
-        (status, &imported["created"], &imported["refused"]),
+        (status, &imported["created"], &imported["rejected"]),
         (200, &json!(3000), &json!(1))
     );
     assert_eq!(
         (
-            &imported["refusals"][0]["line"],
-            &imported["refusals"][0]["field"]
+            &imported["rejections"][0]["line"],
+            &imported["rejections"][0]["field"]
         ),
         (&json!(3011), &json!("id"))
     );

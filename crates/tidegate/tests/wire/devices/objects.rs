@@ -59,12 +59,12 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
             ],
         })
     };
-    put(&node, "chains/warm", chain("t > 20"));
+    put(&node, "rule-chains/warm", chain("t > 20"));
     let mut unknown = chain("t > 20");
     unknown["nodes"][2] = json!({"id": "save", "type": "sink", "sink": "nowhere"});
-    let (field, _) = refused(&node, "chains/warm", unknown);
+    let (field, _) = refused(&node, "rule-chains/warm", unknown);
     assert_eq!(field, "nodes[2].sink");
-    let (field, _) = refused(&node, "chains/warm", chain("t >"));
+    let (field, _) = refused(&node, "rule-chains/warm", chain("t >"));
     assert_eq!(field, "nodes[0].condition");
 
     product(&node, "p", json!({"chain": "warm", "mode": "sync"}));
@@ -73,11 +73,11 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     publish_values(&mut raw, json!({"t": 19}));
     publish_values(&mut raw, json!({"t": 30}));
     assert_eq!(latest(&node, "d"), json!({"t": 30, "f": 86.0}));
-    let (status, answer) = api(&node, "DELETE", "chains/warm", &Value::Null);
+    let (status, answer) = api(&node, "DELETE", "rule-chains/warm", &Value::Null);
     assert_eq!(status, 409, "{answer}");
 
     // The same connection, another chain.
-    put(&node, "chains/warm", chain("t > 40"));
+    put(&node, "rule-chains/warm", chain("t > 40"));
     publish_values(&mut raw, json!({"t": 35}));
     assert_eq!(latest(&node, "d")["t"], 30);
     publish_values(&mut raw, json!({"t": 45}));
@@ -87,14 +87,14 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     put(&node, "products/p", json!({"mode": "sync"}));
     publish_values(&mut raw, json!({"t": 1}));
     assert_eq!(latest(&node, "d")["t"], 1);
-    put(&node, "chains/root", chain("t > 40"));
+    put(&node, "rule-chains/root", chain("t > 40"));
     publish_values(&mut raw, json!({"t": 2}));
     assert_eq!(latest(&node, "d")["t"], 1);
-    let (status, _) = api(&node, "DELETE", "chains/root", &Value::Null);
+    let (status, _) = api(&node, "DELETE", "rule-chains/root", &Value::Null);
     assert_eq!(status, 204);
     publish_values(&mut raw, json!({"t": 3}));
     assert_eq!(latest(&node, "d")["t"], 3);
-    let (status, _) = api(&node, "DELETE", "chains/warm", &Value::Null);
+    let (status, _) = api(&node, "DELETE", "rule-chains/warm", &Value::Null);
     assert_eq!(status, 204);
 }
 
@@ -136,7 +136,7 @@ fn a_group_has_members_counts_and_telemetry() {
     assert_eq!(ids(&path), ("d3".to_owned(), None));
     let counts = get(&node, "device-groups/g/counts");
     assert_eq!(
-        (&counts["devices"], &counts["is_cut"]),
+        (&counts["devices"], &counts["is_truncated"]),
         (&json!(3), &json!(false))
     );
     let query = json!({
@@ -164,8 +164,7 @@ fn a_group_has_members_counts_and_telemetry() {
 fn storage_of_a_product_is_checked_with_its_fields() {
     let node = Node::start(&[]);
     let storage = |storage: Value| refused(&node, "products/p", json!({"storage": storage})).0;
-    let step =
-        |after_d: u32, interval_s: u32| json!({"after_d": after_d, "interval_s": interval_s});
+    let step = |after_days: u32, interval_s: u32| json!({"after_days": after_days, "interval_s": interval_s});
     assert_eq!(storage(json!({"sinks": ["none"]})), "storage.sinks[0]");
     assert_eq!(
         storage(json!({"log_sinks": ["none"]})),
@@ -177,14 +176,14 @@ fn storage_of_a_product_is_checked_with_its_fields() {
         "storage.downsampling[0].interval_s"
     );
     let twice = json!([step(2, 60), step(2, 120)]);
-    assert_eq!(downsampling(twice), "storage.downsampling[1].after_d");
+    assert_eq!(downsampling(twice), "storage.downsampling[1].after_days");
     let uneven = json!([step(2, 120), step(3, 180)]);
     assert_eq!(downsampling(uneven), "storage.downsampling[1].interval_s");
     let steps = json!([step(2, 60), step(30, 3600)]);
     put(
         &node,
         "products/p",
-        json!({"storage": {"retention_d": 400, "downsampling": steps}}),
+        json!({"storage": {"retention_days": 400, "downsampling": steps}}),
     );
 }
 
@@ -388,11 +387,11 @@ fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
     ]);
     put(
         &node,
-        "chains/twice",
+        "rule-chains/twice",
         json!({"nodes": nodes, "relations": [{"from": "twice", "to": "save"}]}),
     );
     // Its devices speak another dialect, which is no matter here.
-    let room = json!({"model": model, "unknown_keys": "refuse", "chain": "twice", "dialects": ["jetlinks"]});
+    let room = json!({"model": model, "unknown_keys": "reject", "chain": "twice", "protocols": ["jetlinks"]});
     product(&node, "room", room);
     with_token(&node, "room-a", "room", json!({}));
     with_token(&node, "room-b", "room", json!({}));

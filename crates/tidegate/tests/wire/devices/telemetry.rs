@@ -275,7 +275,7 @@ fn what_is_not_taken_is_shown_with_its_reason() {
     product(
         &node,
         "meter",
-        json!({"mode": "sync", "unknown_keys": "refuse", "model": model, "dialects": ["thingsboard"]}),
+        json!({"mode": "sync", "unknown_keys": "reject", "model": model, "protocols": ["thingsboard"]}),
     );
     with_token(&node, "d1", "meter", Value::Null);
     let mut raw = connect(&node, "d1");
@@ -285,10 +285,10 @@ fn what_is_not_taken_is_shown_with_its_reason() {
     raw.publish_qos1(telemetry, r#"{"t": "#, 3);
     raw.publish_qos1(telemetry, r#"{"ts": 5000, "values": {"t": 30}}"#, 4);
     assert_eq!(latest(&node, "d1"), json!({"t": 20.0}));
-    let answer = get(&node, "devices/d1/telemetry/refusals");
+    let answer = get(&node, "devices/d1/telemetry/rejections");
     assert_eq!(answer["count"], 4, "{answer}");
-    let refusals = answer["refusals"].as_array().unwrap().iter();
-    let subjects: Vec<_> = refusals
+    let rejections = answer["rejections"].as_array().unwrap().iter();
+    let subjects: Vec<_> = rejections
         .map(|refusal| refusal["subject"].as_str().unwrap())
         .collect();
     assert_eq!(subjects, ["x", "t", telemetry, "telemetry"]);
@@ -301,15 +301,15 @@ fn what_is_not_taken_is_shown_with_its_reason() {
     .iter()
     .enumerate()
     {
-        let told = answer["refusals"][at]["reason"].as_str().unwrap();
+        let told = answer["rejections"][at]["reason"].as_str().unwrap();
         assert!(told.contains(reason), "{told}");
-        assert!(answer["refusals"][at]["last_at_ms"].as_u64().unwrap() > 1_000_000_000_000);
+        assert!(answer["rejections"][at]["last_at_ms"].as_u64().unwrap() > 1_000_000_000_000);
     }
     let metrics = metrics(&node);
     for line in [
-        "tidegate_ingest_refused_values_total 2",
-        "tidegate_ingest_malformed_total 1",
-        "tidegate_ingest_unstored_rows_total 1",
+        "tidegate_ingest_rejected_values_total 2",
+        "tidegate_ingest_malformed_messages_total 1",
+        "tidegate_ingest_rejected_rows_total 1",
         "tidegate_ingest_rows_total 1",
     ] {
         assert!(metrics.contains(line), "{line}");
@@ -346,7 +346,7 @@ fn a_gateway_reports_for_the_devices_behind_it() {
     let mut other = connect(&node, "other");
     other.publish_qos1("v1/gateway/telemetry", r#"{"t1": [{"stolen": 1}]}"#, 1);
     eventually("it is told that it has no such device", || {
-        get(&node, "devices/other/telemetry/refusals")
+        get(&node, "devices/other/telemetry/rejections")
             .to_string()
             .contains("not behind this gateway")
     });
@@ -542,7 +542,7 @@ fn the_command_line_shows_exports_and_deletes() {
         let intervals = [&intervals[..], every].concat();
         assert!(told(&intervals).contains(r#""count":1"#), "{every:?}");
     }
-    assert!(told(&["refusals", "d1"]).contains("invalid payload at byte"));
+    assert!(told(&["rejections", "d1"]).contains("invalid payload at byte"));
     let file = node.data_dir().join("export.csv");
     told(&["export", "d1", file.to_str().unwrap(), "--keys", "on,t"]);
     let csv = std::fs::read_to_string(&file).unwrap();

@@ -73,10 +73,10 @@ fn what_an_object_names_has_to_be_there() {
         "chain"
     );
     let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "none"}]});
-    assert_eq!(refused(node, "chains/c", chain), "nodes[0].sink");
+    assert_eq!(refused(node, "rule-chains/c", chain), "nodes[0].sink");
     let to = json!({"to": {"sink": "none"}});
     assert_eq!(refused(node, "notifications/n", to), "to.sink");
-    let products = json!({"to": {"mqtt": {"topic": "t"}}, "products": ["$platform", "none"]});
+    let products = json!({"to": {"mqtt": {"topic": "t"}}, "products": ["$node", "none"]});
     assert_eq!(refused(node, "notifications/n", products), "products[1]");
     assert_eq!(
         refused(node, "device-groups/g", json!({"product": "none"})),
@@ -84,7 +84,7 @@ fn what_an_object_names_has_to_be_there() {
     );
     let rules = json!({"rules": [alarm("memory_mb", "none")]});
     assert_eq!(
-        refused(node, "platform-alarms", rules),
+        refused(node, "node-alarm-rules", rules),
         "rules[0].notify[0]"
     );
 }
@@ -115,7 +115,7 @@ fn what_others_name_cannot_be_removed() {
     let why = stays(node, "sinks/s");
     assert!(why.contains("the rule \"r\" (actions[1].sink)"), "{why}");
     let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "s"}]});
-    put(node, "chains/c", chain);
+    put(node, "rule-chains/c", chain);
     put(node, "notifications/n", json!({"to": {"sink": "s"}}));
     put(
         node,
@@ -130,15 +130,13 @@ fn what_others_name_cannot_be_removed() {
         ),
         "{why}"
     );
-    let why = stays(node, "chains/c");
+    let why = stays(node, "rule-chains/c");
     assert!(why.contains("the product \"p\" (chain)"), "{why}");
     let rules = json!({"rules": [alarm("memory_mb", "n")]});
-    put(node, "platform-alarms", rules);
+    put(node, "node-alarm-rules", rules);
     let why = stays(node, "notifications/n");
     assert!(
-        why.contains(
-            "the product \"p\" (alarms[0].notify[0]) and the rules of the platform alarms"
-        ),
+        why.contains("the product \"p\" (alarms[0].notify[0]) and the rules of the node alarms"),
         "{why}"
     );
     device(node, json!({"id": "d", "product": "p"}));
@@ -162,11 +160,16 @@ fn what_others_name_cannot_be_removed() {
     assert!(why.contains(" and 5 more; delete or change these"), "{why}");
 
     // From the top down all of it goes.
-    for path in ["devices/d", "device-groups/g", "products/p", "chains/c"] {
+    for path in [
+        "devices/d",
+        "device-groups/g",
+        "products/p",
+        "rule-chains/c",
+    ] {
         remove(node, path);
     }
     stays(node, "notifications/n");
-    let (status, answer) = api(node, "DELETE", "platform-alarms", &Value::Null);
+    let (status, answer) = api(node, "DELETE", "node-alarm-rules", &Value::Null);
     assert_eq!(status, 200, "{answer}");
     remove(node, "notifications/n");
     for number in 0..6 {
@@ -179,11 +182,11 @@ fn what_others_name_cannot_be_removed() {
     // The built-in chain is there whatever is in the store.
     put(
         node,
-        "chains/root",
+        "rule-chains/root",
         json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
     );
     product(node, "q", json!({"chain": "root"}));
-    remove(node, "chains/root");
+    remove(node, "rule-chains/root");
 }
 
 #[test]
@@ -197,10 +200,10 @@ fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
     );
     put(
         &node,
-        "chains/c",
+        "rule-chains/c",
         json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
     );
-    let why = stays(&node, "chains/c");
+    let why = stays(&node, "rule-chains/c");
     assert!(why.contains("the product \"p\" (chain)"), "{why}");
     // What is declared can be named.
     put(&node, "device-groups/g", json!({"product": "p"}));
@@ -279,7 +282,7 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
     // They are changed in the file only.
     let chain = json!({"nodes": [{"id": "s", "type": "save_telemetry"}]});
     for (path, body) in [
-        ("chains/warm", chain),
+        ("rule-chains/warm", chain),
         ("device-groups/all", json!({})),
         (
             "notifications/night",

@@ -169,7 +169,7 @@ fn a_name_that_is_not_of_its_form_is_refused() {
 
 #[test]
 fn a_delay_that_is_too_long_is_refused() {
-    let Some(node) = node_with(&["limits.max_delay_s=10"]) else {
+    let Some(node) = node_with(&["limits.max_publish_delay_s=10"]) else {
         return;
     };
     let mut raw = client(node);

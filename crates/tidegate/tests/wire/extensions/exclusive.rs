@@ -163,7 +163,7 @@ fn wildcards_and_nothing_cannot_be_exclusive() {
 
 #[test]
 fn it_can_be_turned_off() {
-    let Some(node) = node_with(&["limits.exclusive_available=false"]) else {
+    let Some(node) = node_with(&["limits.exclusive_subscription_available=false"]) else {
         return;
     };
     let mut raw = client(node);

@@ -67,7 +67,7 @@ fn so_many_messages_are_retained() {
 
 #[test]
 fn a_retained_payload_has_a_largest_size() {
-    let Some(node) = node_with(&["limits.max_retained_payload=10"]) else {
+    let Some(node) = node_with(&["limits.max_retained_payload_bytes=10"]) else {
         return;
     };
     let topic = unique("retain/");
@@ -343,7 +343,7 @@ fn a_packet_that_has_begun_becomes_whole_in_time_or_ends_the_connection() {
 
 #[test]
 fn unfinished_packets_of_all_clients_have_a_bound() {
-    let Some(node) = node_with(&["limits.max_partial_bytes_per_shard=256KiB"]) else {
+    let Some(node) = node_with(&["limits.max_partial_packet_bytes_per_shard=256KiB"]) else {
         return;
     };
     // Half a MiB announced, and most of it sent, by each of a few.

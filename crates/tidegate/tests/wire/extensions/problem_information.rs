@@ -83,7 +83,7 @@ fn a_client_that_wants_none_gets_none_but_in_connack_and_disconnect() {
 
 #[test]
 fn they_can_be_turned_off() {
-    let Some(node) = node_with(&["limits.reason_strings=false"]) else {
+    let Some(node) = node_with(&["limits.send_reason_strings=false"]) else {
         return;
     };
     let packet = disconnected_for_qos_3(node, Props::new());

@@ -140,7 +140,7 @@ fn qos_0_waits_for_nobody() {
 
 #[test]
 fn qos_0_waits_where_the_configuration_says_so() {
-    let Some(node) = node_with(&["limits.queue_qos0=true"]) else {
+    let Some(node) = node_with(&["limits.queue_qos0_messages=true"]) else {
         return;
     };
     assert_eq!(qos_0_kept_while_away(node, 4, 0), [0, 1, 2]);

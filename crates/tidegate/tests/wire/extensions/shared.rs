@@ -14,7 +14,7 @@ const STRATEGIES: [&str; 6] = [
 ];
 
 fn node_for(strategy: &str) -> Option<&'static Node> {
-    node_with(&[&format!("limits.shared_strategy={strategy}")])
+    node_with(&[&format!("limits.shared_subscription_strategy={strategy}")])
 }
 
 fn join(members: &mut [Raw], filter: &str, qos: u8) {

@@ -67,7 +67,7 @@ fn connections_come_in_no_faster_than_the_accept_rate() {
         return;
     }
     let rate = 10;
-    let node = limited(&format!("max_accept_rate = {rate}"));
+    let node = limited(&format!("max_new_connections_per_s = {rate}"));
     let start = Instant::now();
     let mut waiting: Vec<Raw> = (0..40)
         .map(|_| {
@@ -94,7 +94,7 @@ fn a_client_over_the_message_rate_is_slowed_and_not_disconnected() {
     if !own_node() {
         return;
     }
-    let node = limited("max_message_rate = 50");
+    let node = limited("max_client_messages_per_s = 50");
     let mut fast = client(&node, "limited", 5);
     let start = Instant::now();
     let count = 200u16;
@@ -117,7 +117,7 @@ fn the_message_rate_does_not_count_what_is_no_message() {
     if !own_node() {
         return;
     }
-    let node = limited("max_message_rate = 1");
+    let node = limited("max_client_messages_per_s = 1");
     let mut raw = client(&node, "limited", 5);
     let start = Instant::now();
     for _ in 0..100 {
@@ -131,7 +131,7 @@ fn a_client_over_the_byte_rate_is_slowed_and_not_disconnected() {
     if !own_node() {
         return;
     }
-    let node = limited("max_byte_rate = 200000");
+    let node = limited("max_client_bytes_per_s = 200000");
     let mut fast = client(&node, "limited", 5);
     let start = Instant::now();
     let payload = vec![b'x'; 20_000];
@@ -154,7 +154,7 @@ fn a_slowed_client_is_not_taken_for_a_silent_one() {
     if !own_node() {
         return;
     }
-    let node = limited("max_message_rate = 20");
+    let node = limited("max_client_messages_per_s = 20");
     let mut fast = open(&node, "limited", 5);
     let connect = Connect::new(5, unique("slowed")).keep_alive(1);
     assert_eq!(fast.hand_shake(&connect).reason, 0);
@@ -188,7 +188,7 @@ fn a_slowed_client_still_gets_messages() {
     if !own_node() {
         return;
     }
-    let node = limited("max_message_rate = 1");
+    let node = limited("max_client_messages_per_s = 1");
     let mut slow = client(&node, "limited", 5);
     slow.subscribe("rate/in", 1);
     for packet_id in 1..=20 {
@@ -383,7 +383,7 @@ fn limits_of_one_client_do_not_carry_over_to_its_next_connection() {
     if !own_node() {
         return;
     }
-    let node = limited("max_message_rate = 5");
+    let node = limited("max_client_messages_per_s = 5");
     let client_id = unique("carry");
     for _ in 0..3 {
         let mut raw = open(&node, "limited", 5);

@@ -312,7 +312,7 @@ fn mqtt5_3_2_2_22_without_a_server_keep_alive_the_clients_holds() {
 
 #[test]
 fn mqtt5_section_3_2_2_3_11_without_wildcards_a_wildcard_subscription_is_refused() {
-    let Some(node) = node_with(&["limits.wildcard_available=false"]) else {
+    let Some(node) = node_with(&["limits.wildcard_subscription_available=false"]) else {
         return;
     };
     for filter in ["a/#", "+", "a/+/b", "#"] {
@@ -326,7 +326,7 @@ fn mqtt5_section_3_2_2_3_11_without_wildcards_a_wildcard_subscription_is_refused
 
 #[test]
 fn mqtt5_section_3_2_2_3_13_without_shared_subscriptions_they_are_refused() {
-    let Some(node) = node_with(&["limits.shared_available=false"]) else {
+    let Some(node) = node_with(&["limits.shared_subscription_available=false"]) else {
         return;
     };
     let (mut raw, connack) = Raw::connect_for_connack(node, &connect(&unique("c")));

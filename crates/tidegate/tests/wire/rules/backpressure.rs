@@ -119,7 +119,7 @@ fn a_node_stops_while_rules_answer_each_other() {
         "--set",
         "limits.max_derived_messages=4000000000",
         "--set",
-        "limits.max_derived_ms=3600000",
+        "limits.max_derived_processing_ms=3600000",
     ];
     let node = node(&unbounded);
     answering_rules(&node);

@@ -23,7 +23,7 @@ fn a_rule_is_changed_switched_and_deleted_at_run_time() {
     client.publish("t", "");
     assert_eq!(next(&mut client), ("out/2".into(), json!({"n": 2})));
     assert_eq!(change(&node, "r", &rule(3, false)).0, 200);
-    assert_eq!(status(&node, "r")["condition"], "disabled");
+    assert_eq!(status(&node, "r")["state"], "disabled");
     client.publish("t", "");
     assert!(client.ping_for_packets().is_empty());
     assert_eq!(change(&node, "r", &rule(4, true)).0, 200);

@@ -65,7 +65,7 @@ impl Node {
             data_dir.display().to_string(),
         ];
         // Tests of the API's access start nodes that set it otherwise.
-        all.extend(["--set", "http.anonymous=admin"].map(str::to_owned));
+        all.extend(["--set", "http.anonymous_role=admin"].map(str::to_owned));
         let listeners = ["--mqtt", "--ws", "--http"];
         all.extend(
             listeners

@@ -49,7 +49,7 @@ const MIN_BASELINE_PER_S: f64 = 100.0;
 
 /// Metrics since the previous sample; `None`: not available, such as a latency without messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PlatformSample {
+pub struct NodeSample {
     pub messages_per_s: f64,
     pub latency_mean_ms: Option<f64>,
     pub latency_p95_ms: Option<f64>,
@@ -62,7 +62,7 @@ pub struct PlatformSample {
 }
 
 /// Evaluates the metrics of the node.
-pub struct PlatformAlarms {
+pub struct NodeAlarms {
     alarms: Alarms,
     compiled: Arc<ProductAlarmRules>,
     alarm_state: DeviceAlarms,
@@ -73,7 +73,7 @@ pub struct PlatformAlarms {
 }
 
 /// The default rules.
-pub fn platform_rules() -> Json {
+pub fn node_alarm_rules() -> Json {
     let rule = |id: &str, figure: &str, is: &str, back: &str, limits: [u32; 2]| {
         let about = METRICS.iter().find(|(name, _)| *name == figure);
         let test = |is: &str, value: u32| json!({"key": figure, "is": is, "value": value});
@@ -119,12 +119,12 @@ fn compile(rules: &Json) -> Result<ProductAlarmRules, AlarmDefinitionError> {
 }
 
 /// Validates rules for the node's own alarms.
-pub fn check_platform_rules(rules: &Json) -> Result<(), AlarmDefinitionError> {
+pub fn check_node_alarm_rules(rules: &Json) -> Result<(), AlarmDefinitionError> {
     compile(rules).map(drop)
 }
 
-impl PlatformAlarms {
-    /// Uses rules in the format of [`platform_rules`]. Alarms of rules that no longer exist are cleared.
+impl NodeAlarms {
+    /// Uses rules in the format of [`node_alarm_rules`]. Alarms of rules that no longer exist are cleared.
     pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, AlarmDefinitionError> {
         let compiled = compile(rules)?;
         let mut machine = DeviceAlarms::new(&compiled.set);
@@ -144,7 +144,7 @@ impl PlatformAlarms {
     }
 
     /// Evaluates the metrics of the last interval.
-    pub fn observe(&mut self, now_ms: u64, sample: &PlatformSample) {
+    pub fn observe(&mut self, now_ms: u64, sample: &NodeSample) {
         let figures = [
             self.drop_percent(sample.messages_per_s),
             sample.latency_mean_ms,
@@ -203,5 +203,5 @@ impl PlatformAlarms {
 }
 
 #[cfg(test)]
-#[path = "platform_tests.rs"]
+#[path = "node_alarms_tests.rs"]
 mod tests;

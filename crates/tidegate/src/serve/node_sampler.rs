@@ -1,17 +1,17 @@
-//! Samples the metrics of the node for the platform alarm rules every few seconds.
+//! Samples the metrics of the node for the node alarm rules every few seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use connect::ConnectorService;
-use devices::alarm::PlatformSample;
+use devices::alarm::NodeSample;
 use devices::ingest::{Pipeline, PipelineSnapshot};
 use engine::{Engine, RuleCounter, RuleTotals};
 
 use super::alarms::AlarmService;
 
 /// The origins of the metrics.
-pub(super) struct PlatformSampler {
+pub(super) struct NodeSampler {
     pub(super) alarms: AlarmService,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) engine: Engine,
@@ -24,10 +24,10 @@ struct SampleBaseline {
     rules: RuleTotals,
 }
 
-impl PlatformSampler {
+impl NodeSampler {
     /// Runs until the runtime stops.
     pub(super) async fn run(self, every: Duration) {
-        if !self.alarms.is_platform_enabled() {
+        if !self.alarms.are_node_alarms_enabled() {
             return;
         }
         let this = Arc::new(self);
@@ -40,7 +40,7 @@ impl PlatformSampler {
                 let now = sampler.take_baseline();
                 sampler
                     .alarms
-                    .evaluate_platform(&sampler.sample(&before, &now));
+                    .evaluate_node_alarms(&sampler.sample(&before, &now));
                 now
             });
             match sampled.await {
@@ -61,7 +61,7 @@ impl PlatformSampler {
         }
     }
 
-    fn sample(&self, before: &SampleBaseline, now: &SampleBaseline) -> PlatformSample {
+    fn sample(&self, before: &SampleBaseline, now: &SampleBaseline) -> NodeSample {
         let rules = now.rules.difference(&before.rules);
         let (matched, failed) = (
             rules.get(RuleCounter::Matched),
@@ -69,7 +69,7 @@ impl PlatformSampler {
         );
         let sinks = self.sinks.sinks();
         let queued: u64 = sinks.iter().map(|sink| sink.metrics.queued).sum();
-        PlatformSample {
+        NodeSample {
             memory_mb: resident_mb(),
             rule_success_percent: percent(matched.saturating_sub(failed), matched),
             rule_latency_ms: mean_ms(rules.sum_ns(), rules.timed_count()),
@@ -84,19 +84,19 @@ fn ingest_sample(
     before: &PipelineSnapshot,
     now: &PipelineSnapshot,
     passed: Duration,
-) -> PlatformSample {
+) -> NodeSample {
     let messages = now.messages.saturating_sub(before.messages);
     let bad = |s: &PipelineSnapshot| s.malformed + s.unknown + s.unstored;
     let bad = bad(now).saturating_sub(bad(before)).min(messages);
     let latency = now.latency.difference(&before.latency);
     let p95_ns = (latency.count > 0).then(|| latency.quantile_ns(950));
-    PlatformSample {
+    NodeSample {
         messages_per_s: messages as f64 / passed.as_secs_f64().max(0.001),
         latency_mean_ms: mean_ms(latency.sum_ns, latency.count),
         latency_p95_ms: p95_ns.map(|ns| ns as f64 / 1e6),
         success_percent: percent(messages - bad, messages),
         mailbox_backlog: Some(now.queued as f64),
-        ..PlatformSample::default()
+        ..NodeSample::default()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{Registry, RegistryConfig};
 struct Node {
     _dir: tempfile::TempDir,
     _store: Store,
-    platform: PlatformAlarms,
+    node_alarms: NodeAlarms,
     events: mpsc::Receiver<AlarmEvent>,
     now_ms: u64,
 }
@@ -33,17 +33,17 @@ fn node() -> Node {
     Node {
         _dir: dir,
         _store: store,
-        platform: PlatformAlarms::new(alarms, &platform_rules()).unwrap(),
+        node_alarms: NodeAlarms::new(alarms, &node_alarm_rules()).unwrap(),
         events,
         now_ms: 1_800_000_000_000,
     }
 }
 
 impl Node {
-    fn samples(&mut self, count: u32, sample: PlatformSample) {
+    fn samples(&mut self, count: u32, sample: NodeSample) {
         for _ in 0..count {
             self.now_ms += 10_000;
-            self.platform.observe(self.now_ms, &sample);
+            self.node_alarms.observe(self.now_ms, &sample);
         }
     }
 
@@ -56,19 +56,19 @@ impl Node {
     }
 }
 
-fn with_rate(messages_per_s: f64) -> PlatformSample {
-    PlatformSample {
+fn with_rate(messages_per_s: f64) -> NodeSample {
+    NodeSample {
         messages_per_s,
-        ..PlatformSample::default()
+        ..NodeSample::default()
     }
 }
 
 #[test]
 fn a_metric_raises_after_three_bad_samples_and_clears_after_a_good_minute() {
     let mut node = node();
-    let slow = |latency_p95_ms| PlatformSample {
+    let slow = |latency_p95_ms| NodeSample {
         latency_p95_ms: Some(latency_p95_ms),
-        ..PlatformSample::default()
+        ..NodeSample::default()
     };
     node.samples(2, slow(2000.0));
     node.samples(1, slow(10.0));
@@ -119,8 +119,8 @@ fn a_quiet_node_raises_nothing() {
 #[test]
 fn rules_with_unknown_metrics_are_rejected() {
     let rules = json!([{"id": "x", "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 1}}]}]);
-    let alarms = node().platform.alarms.clone();
-    let refused = PlatformAlarms::new(alarms, &rules).err().expect("refused");
+    let alarms = node().node_alarms.alarms.clone();
+    let refused = NodeAlarms::new(alarms, &rules).err().expect("refused");
     assert!(
         refused
             .to_string()
@@ -134,17 +134,17 @@ fn alarms_of_removed_rules_are_cleared() {
     let mut node = node();
     node.samples(
         3,
-        PlatformSample {
+        NodeSample {
             memory_mb: Some(600.0),
-            ..PlatformSample::default()
+            ..NodeSample::default()
         },
     );
     assert_eq!(node.next().0, AlarmChange::Raised);
-    let alarms = node.platform.alarms.clone();
+    let alarms = node.node_alarms.alarms.clone();
     let rules = json!([{"id": "other", "raise": [
         {"severity": "MINOR", "when": {"key": "memory_mb", "is": ">", "value": 1}}]}]);
-    check_platform_rules(&rules).unwrap();
-    node.platform = PlatformAlarms::new(alarms, &rules).unwrap();
+    check_node_alarm_rules(&rules).unwrap();
+    node.node_alarms = NodeAlarms::new(alarms, &rules).unwrap();
     let cleared = node.next();
     assert_eq!(
         (cleared.0, cleared.1.as_str()),
@@ -152,6 +152,6 @@ fn alarms_of_removed_rules_are_cleared() {
     );
     let unknown = json!([{"id": "other", "raise": [
         {"severity": "MINOR", "when": {"key": "temperature", "is": ">", "value": 1}}]}]);
-    let error = check_platform_rules(&unknown).unwrap_err();
+    let error = check_node_alarm_rules(&unknown).unwrap_err();
     assert!(error.detail.contains("not a metric of the node"), "{error}");
 }
