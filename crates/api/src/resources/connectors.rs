@@ -63,12 +63,15 @@ struct ConnectionTestOutcome {
     detail: String,
 }
 
+/// Maximum number of dead letters that a request selects by their ids.
+const MAX_SELECTED_LETTERS: usize = 10_000;
+
 /// Selects dead letters of a sink.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct DeadLetterSelection {
     /// Ids of dead letters; default: all.
-    #[schemars(length(max = 10_000))]
+    #[schemars(length(max = MAX_SELECTED_LETTERS))]
     ids: Option<Vec<u64>>,
 }
 
@@ -352,6 +355,14 @@ async fn dead_letters(call: ApiCall) -> ApiResult {
 
 async fn selected_ids(call: &mut ApiCall) -> Result<Option<Vec<u64>>, ProblemDetails> {
     let chosen: DeadLetterSelection = call.body_json_or_default().await?;
+    if chosen
+        .ids
+        .as_ref()
+        .is_some_and(|ids| ids.len() > MAX_SELECTED_LETTERS)
+    {
+        let detail = format!("ids: expected at most {MAX_SELECTED_LETTERS} ids.");
+        return Err(ProblemDetails::invalid_field("ids", detail));
+    }
     Ok(chosen.ids)
 }
 

@@ -73,7 +73,11 @@ struct PendingDeviceCommand {
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
 struct RequestedAttributes {
+    /// Omitted if it was not requested or is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
     client: Option<Map<String, Value>>,
+    /// Omitted if it was not requested or is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<Map<String, Value>>,
 }
 
