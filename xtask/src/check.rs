@@ -2,7 +2,7 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{TaskError, deny, docs, fuzz, reject_extra_arguments};
+use crate::{TaskError, deny, docs, fuzz, layers, reject_extra_arguments};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     reject_extra_arguments(arguments)?;
@@ -37,6 +37,7 @@ pub(crate) fn steps(report: &mut Report) {
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     report.run_step(docs::LINKS_STEP, docs::check_links);
+    report.run_step("module layers", layers::check);
     report.run_step("fuzz targets compile", fuzz::check);
     deny::steps(report);
 }
