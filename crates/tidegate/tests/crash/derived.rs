@@ -42,7 +42,7 @@ pub(crate) fn register(node: &Node) {
         ],
         "relations": [{"from": "save", "to": "tell"}],
     });
-    let (status, answer) = ask(node, "POST", "chains", &chain);
+    let (status, answer) = ask(node, "POST", "rule-chains", &chain);
     assert_eq!(status, 201, "{answer}");
     for mode in MODES {
         let id = format!("relay-{mode}");
