@@ -14,8 +14,8 @@ use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{self, UnparsedPublicKey};
 
-use crate::device::{decode_array, decode_text, encode_text};
 use crate::product::CredentialKind;
+use crate::record_codec::{decode_array, decode_text, encode_text};
 
 /// User name of clients that request registration, as in ThingsBoard.
 pub const PROVISION_USERNAME: &str = "provision";

@@ -28,6 +28,7 @@ mod product;
 pub mod protocol;
 pub mod pull;
 mod queue_progress;
+mod record_codec;
 mod registry;
 pub mod retention;
 mod topic_permissions;

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use serde_json::Value as Json;
 
-use super::AlarmDefinitionError;
 use super::definition::{AlarmCondition, ConditionTest, TestOperator};
+use super::definition_error::AlarmDefinitionError;
 
 const MAX_DEPTH: usize = 8;
 const MAX_TESTS: usize = 64;

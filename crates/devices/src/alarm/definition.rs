@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::AlarmDefinitionError;
+use super::definition_error::AlarmDefinitionError;
 
 /// Severity of an alarm, the worst first.
 #[derive(

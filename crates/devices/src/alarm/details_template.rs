@@ -6,7 +6,7 @@ use rules::{
 };
 use serde_json::Value as Json;
 
-use super::AlarmDefinitionError;
+use super::definition_error::AlarmDefinitionError;
 
 const MAX_TEXT_BYTES: usize = 4096;
 /// Maximum size of the memory retained between two texts.

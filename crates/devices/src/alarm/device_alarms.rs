@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 use series::{KeyId, Point, PointValue};
 
-use super::AlarmDefinitionError;
 use super::condition::{
     CompiledCondition, ConditionContext, KeyNames, LatestValue, ONLINE_KEY, Scalar,
 };
 use super::definition::{AlarmRule, AlarmTrigger, Severity};
+use super::definition_error::AlarmDefinitionError;
 use super::schedule::AlarmSchedule;
 
 const MAX_RULES: usize = 64;

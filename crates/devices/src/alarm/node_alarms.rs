@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use series::{KeyId, Point, PointValue};
 
-use super::AlarmDefinitionError;
+use super::definition_error::AlarmDefinitionError;
 use super::device_alarms::DeviceAlarms;
 use super::product_rules::ProductAlarmRules;
 use super::service::Alarms;

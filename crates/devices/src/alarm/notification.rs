@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use store::Objects;
 
-use super::AlarmDefinitionError;
 use super::definition::{Severity, from_json};
+use super::definition_error::AlarmDefinitionError;
 use super::details_template::{DetailsTemplate, TemplateRenderer};
 use super::event::{AlarmChange, AlarmEvent};
+use super::node_subject::NODE_PRODUCT;
 use super::pending_notifications::{AlarmNotifier, DurableCallback};
 use super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
 
@@ -292,7 +293,7 @@ impl Notifications {
             severity: Severity::Indeterminate,
             state: AlarmState::ActiveUnack,
             device: "$node".to_owned(),
-            product: super::NODE_PRODUCT.to_owned(),
+            product: NODE_PRODUCT.to_owned(),
             details: format!("This is a test of the notification {name:?}."),
             values: Map::new(),
             rule: String::new(),

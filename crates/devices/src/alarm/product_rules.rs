@@ -3,8 +3,8 @@
 use serde_json::Value as Json;
 use series::KeyId;
 
-use super::AlarmDefinitionError;
 use super::definition::{AlarmRule, rules_from_json};
+use super::definition_error::AlarmDefinitionError;
 use super::details_template::DetailsTemplate;
 use super::device_alarms::AlarmSet;
 

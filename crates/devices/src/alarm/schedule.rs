@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::AlarmDefinitionError;
 use super::definition::SchedulePeriod;
+use super::definition_error::AlarmDefinitionError;
 
 const MAX_PERIODS: usize = 32;
 const MINUTES_OF_DAY: u16 = 24 * 60;

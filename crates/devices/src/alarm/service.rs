@@ -19,11 +19,12 @@ use self::worker::AlarmJob;
 use super::alarm_store::{AlarmFilter, AlarmPage, AlarmStore};
 use super::definition::Severity;
 use super::event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
+use super::node_subject::NODE_NO;
 use super::pending_notifications::AlarmNotifier;
 use super::product_rules::ProductAlarmRules;
 use super::record::{Alarm, AlarmId, AlarmState};
 use super::watched_devices::{
-    AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, NODE_NO, WatchedDevices,
+    AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, WatchedDevices,
 };
 use crate::device::Device;
 use crate::job_queue::JobQueue;

@@ -12,12 +12,11 @@ use series::{DeviceNo, Point};
 use super::condition::Scalar;
 use super::definition::Severity;
 use super::device_alarms::{AlarmTransition, DeviceAlarms};
+use super::node_subject::{NODE_NO, NODE_PRODUCT};
 use super::product_rules::ProductAlarmRules;
 use crate::device::Device;
 
 const PARTITIONS: usize = 32;
-/// No device has this number: numbers are dense and never reach it.
-pub(super) const NODE_NO: DeviceNo = DeviceNo(u32::MAX);
 
 /// All watched devices.
 pub(super) struct WatchedDevices {
@@ -99,7 +98,7 @@ impl AlarmSubject {
     pub(super) fn product(&self) -> &str {
         match self {
             Self::Device(device) => device.product.id().as_str(),
-            Self::Node => super::NODE_PRODUCT,
+            Self::Node => NODE_PRODUCT,
         }
     }
 

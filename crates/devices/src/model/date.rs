@@ -5,8 +5,7 @@ use jiff::tz::TimeZone;
 use rules::value::Value;
 use series::PointValue as Stored;
 
-use super::value_error::ValueError;
-use super::value_type::wrong_kind;
+use super::value_error::{ValueError, wrong_kind};
 
 /// The date format of a device. Numbers are milliseconds since 1970 with any format.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,12 +6,13 @@ use foldhash::fast::RandomState;
 use serde_json::{Map, Value};
 
 use super::date::DateFormat;
+use super::thing_model::{
+    EventModel, FunctionModel, MAX_ITEMS, MAX_PROPERTIES, MAX_TYPE_DEPTH, PropertyModel,
+    ThingModel, UnknownKeys,
+};
 use super::value_type::{
     BooleanType, EnumerationType, FieldType, FileEncoding, IntegerType, NumberType, TextType,
     ValueType,
-};
-use super::{
-    EventModel, FunctionModel, MAX_ITEMS, MAX_PROPERTIES, MAX_TYPE_DEPTH, PropertyModel, ThingModel,
 };
 
 /// Maximum number of errors reported.
@@ -34,7 +35,16 @@ struct ModelParser {
     errors: Vec<ThingModelError>,
 }
 
-pub(super) fn parse(metadata: &Value) -> Result<ThingModel, Vec<ThingModelError>> {
+impl ThingModel {
+    /// Reads a metadata document. Returns all its errors at once.
+    pub fn read(metadata: &Value, unknown_keys: UnknownKeys) -> Result<Self, Vec<ThingModelError>> {
+        let mut model = parse(metadata)?;
+        model.unknown_keys = unknown_keys;
+        Ok(model)
+    }
+}
+
+fn parse(metadata: &Value) -> Result<ThingModel, Vec<ThingModelError>> {
     let mut reader = ModelParser::default();
     let mut model = ThingModel::default();
     let empty = Map::new();

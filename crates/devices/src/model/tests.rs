@@ -1,6 +1,8 @@
 use insta::assert_snapshot;
 use proptest::prelude::*;
+use rules::value::{Arena, Value};
 use serde_json::json;
+use series::PointValue as Stored;
 
 use super::*;
 

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use rules::value::Value;
+
 /// Why a value is not stored as telemetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueError<'m> {
@@ -139,5 +141,13 @@ impl fmt::Display for ValueError<'_> {
             ValueError::Field { field, reason } => write!(f, "field {field:?} {reason}"),
             ValueError::Unknown => f.write_str("the product's model has no such property"),
         }
+    }
+}
+
+/// The error for a value of another kind than expected.
+pub(super) fn wrong_kind<'m>(expected: &'static str, found: &Value<'_>) -> ValueError<'m> {
+    ValueError::Kind {
+        expected,
+        found: found.type_name(),
     }
 }

@@ -7,7 +7,7 @@ use rules::value::{Arena, Value};
 use series::PointValue as Stored;
 
 use super::date::DateFormat;
-use super::value_error::ValueError;
+use super::value_error::{ValueError, wrong_kind};
 
 /// Longer text and JSON is rejected, whatever the model permits.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
@@ -180,13 +180,6 @@ impl ValueType {
                 .map(|(_, label)| &**label),
             _ => None,
         }
-    }
-}
-
-pub(super) fn wrong_kind<'m>(expected: &'static str, found: &Value<'_>) -> ValueError<'m> {
-    ValueError::Kind {
-        expected,
-        found: found.type_name(),
     }
 }
 

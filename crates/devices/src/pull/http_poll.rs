@@ -4,10 +4,10 @@ use outbound::http::HttpMethod;
 use serde_json::Value;
 
 use super::definition::{self, HttpPollMethod, PullSourceError};
+use super::http_endpoint::HttpEndpoint;
 use super::json_path::JsonPath;
 use super::label_template::LabelTemplate;
-use super::source::HttpEndpoint;
-use super::{PullError, Readings};
+use super::readings::{PullError, Readings};
 
 /// Numbers below are seconds: as milliseconds they would be before March 1973.
 const MIN_MS: f64 = 100_000_000_000.0;

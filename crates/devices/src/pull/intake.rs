@@ -1,6 +1,6 @@
 //! Interface to the telemetry pipeline, which stores readings.
 
-use super::Reading;
+use super::readings::Reading;
 
 /// Result of storing readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::definition::{self, IpmiHost, IpmiInterface, PullSourceError};
-use super::source::secret;
-use super::{PullError, Readings};
+use super::readings::{PullError, Readings};
+use super::secrets::secret;
 
 /// Maximum number of hosts of one source that are polled at the same time.
 const MAX_AT_ONCE: usize = 8;

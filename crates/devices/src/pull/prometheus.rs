@@ -4,9 +4,9 @@ use outbound::http::{HttpMethod, url_encode};
 use serde_json::{Map, Value};
 
 use super::definition::{self, PullSourceError};
+use super::http_endpoint::HttpEndpoint;
 use super::label_template::LabelTemplate;
-use super::source::HttpEndpoint;
-use super::{PullError, Readings};
+use super::readings::{PullError, Readings};
 
 pub(super) struct PrometheusReader {
     web: HttpEndpoint,

@@ -12,11 +12,12 @@ use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::KIND;
 use super::definition::PullSourceError;
 use super::health::{PullRun, PullSourceHealth, PullSourceState, PullSourceStatus};
 use super::intake::ReadingIntake;
+use super::readings::{PullError, Readings};
 use super::source::PullSource;
-use super::{KIND, PullError, Readings};
 use crate::now_ms;
 
 /// Maximum pause of a failing source, unless its interval is longer.

@@ -5,10 +5,12 @@ use std::ops::Bound;
 use std::sync::PoisonError;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use store::Durability;
 
+use super::attribute_scope::AttributeScope;
+use super::observers::AttributeChange;
 use super::{Registry, RegistryError};
 use crate::device::Device;
 
@@ -16,59 +18,11 @@ pub const MAX_ATTRIBUTES: usize = 1024;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_VALUE_BYTES: usize = 64 << 10;
 
-/// The scope of an attribute.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum AttributeScope {
-    /// Written by the device.
-    Client,
-    /// Visible to the device, which is notified of changes.
-    Shared,
-    /// Not visible to the device.
-    Server,
-}
-
-impl AttributeScope {
-    pub const ALL: [AttributeScope; 3] = [
-        AttributeScope::Client,
-        AttributeScope::Shared,
-        AttributeScope::Server,
-    ];
-
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            AttributeScope::Client => "client",
-            AttributeScope::Shared => "shared",
-            AttributeScope::Server => "server",
-        }
-    }
-
-    fn letter(self) -> u8 {
-        match self {
-            AttributeScope::Client => b'c',
-            AttributeScope::Shared => b'h',
-            AttributeScope::Server => b's',
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct DeviceAttribute {
     pub key: String,
     pub value: Value,
     pub updated_at_ms: u64,
-}
-
-/// Changed attributes of a device; emitted once they are in the store.
-#[derive(Debug)]
-pub struct AttributeChange<'a> {
-    pub device: &'a Device,
-    pub scope: AttributeScope,
-    pub changed: &'a [(String, Value)],
-    pub removed: &'a [String],
 }
 
 impl Registry {

@@ -11,6 +11,7 @@ use series::DeviceNo;
 use store::{Durability, TableBatch};
 
 use super::keys::{DeviceIndexKey, DeviceName};
+use super::observers::DeviceChange;
 use super::{Registry, RegistryError, RegistryInner, product_id};
 use crate::credential::{Credential, CredentialSummary, IssuedCredential, NewCredential};
 use crate::device::{Device, MAX_CREDENTIALS, MAX_NAME_BYTES, MAX_TAG_BYTES, MAX_TAGS};
@@ -75,14 +76,6 @@ pub struct DeviceWriteOutcome {
     /// Generated credentials, which are shown only once.
     pub issued: Vec<IssuedCredential>,
     pub was_created: bool,
-}
-
-/// A change of a device. Observers receive it after the store commit, on the thread that made the change.
-#[derive(Debug)]
-pub enum DeviceChange<'a> {
-    Created(&'a Arc<Device>),
-    Updated(&'a Arc<Device>),
-    Removed(&'a Arc<Device>),
 }
 
 /// The stored form of a credential, and the form shown once.

@@ -4,6 +4,7 @@
 //! A start reads products and names only; with very many devices, the names are loaded in the background. Device
 //! numbers are dense and never reused. Changes are serialised; readers never wait for them.
 
+mod attribute_scope;
 mod attributes;
 mod cache;
 mod changes;
@@ -12,6 +13,7 @@ mod import;
 mod keys;
 mod list;
 mod name_index;
+mod observers;
 mod provision;
 
 use std::collections::{HashMap, HashSet};
@@ -22,12 +24,14 @@ use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
 
-pub use attributes::{AttributeChange, AttributeScope, DeviceAttribute, MAX_ATTRIBUTES};
-pub use changes::{DeviceChange, DeviceWriteOutcome, NewDevice, WritePrecondition};
+pub use attribute_scope::AttributeScope;
+pub use attributes::{DeviceAttribute, MAX_ATTRIBUTES};
+pub use changes::{DeviceWriteOutcome, NewDevice, WritePrecondition};
 pub use events::{DeviceEvent, DeviceEventFilter};
 pub use import::{ImportFormat, ImportMode, ImportRejection, ImportSummary, export_header};
 pub use keys::DeviceIndexKey;
 pub use list::{DeviceFilter, DeviceListPage};
+pub use observers::{AttributeChange, DeviceChange};
 pub use provision::{ProvisionRequest, ProvisionedDevice};
 
 use crate::credential::{CredentialError, SecretDigester, random_bytes};
@@ -38,6 +42,7 @@ use cache::DeviceCache;
 pub(crate) use keys::DeviceName;
 use keys::no_at_end;
 use name_index::{NameCandidates, NameIndex};
+use observers::{AttributeObserver, DeviceObserver};
 
 /// Limits of a registry.
 #[derive(Debug, Clone)]
@@ -125,9 +130,6 @@ pub(crate) struct RegistryInner {
     attribute_observers: RwLock<Vec<AttributeObserver>>,
     device_observers: RwLock<Vec<DeviceObserver>>,
 }
-
-type DeviceObserver = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;
-type AttributeObserver = Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>;
 
 impl Registry {
     /// Opens the tables, loads the products and follows their changes.

@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError};
 use serde_json::Value as Json;
 use series::DeviceNo;
 
-use super::super::AlarmDefinitionError;
 use super::super::condition::Scalar;
 use super::super::definition::Severity;
+use super::super::definition_error::AlarmDefinitionError;
 use super::super::product_rules::ProductAlarmRules;
 use super::super::watched_devices::{AlarmContext, DeviceInput};
 use super::AlarmsInner;
