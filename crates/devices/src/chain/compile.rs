@@ -2,10 +2,14 @@
 
 use mqtt::TopicLimits;
 use rules::{CompileOptions, Template, TemplateFormat};
+use serde_json::Value;
 
+use super::compiled_chain::{Chain, ChainNode, NodeOperation, RepublishNode};
 use super::condition::ChainCondition;
-use super::definition::{ChainDefinition, ChainRelation, NodeKind, RelationOutcome};
-use super::{Chain, ChainNode, MAX_NODES, NodeOperation, RepublishNode};
+use super::definition::{
+    ChainDefinition, ChainDefinitionError, ChainRelation, MAX_NODES, NodeKind, RelationOutcome,
+};
+use super::statement::statement;
 
 /// What is wrong with a chain, and at which node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +79,69 @@ impl Chain {
             keys: keys.into(),
             only_saves: false,
         })
+    }
+}
+
+impl ChainDefinition {
+    /// Parses and compiles a chain.
+    ///
+    /// # Errors
+    /// Returns the path of the invalid field and what is wrong with it.
+    pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
+        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
+        let definition = read.map_err(|error| {
+            let path = error.path().to_string();
+            let field = if path == "." { String::new() } else { path };
+            ChainDefinitionError::new(field, error.into_inner().to_string())
+        })?;
+        definition.check_bounds(value)?;
+        let chain = Chain::compile(&definition).map_err(|error| {
+            ChainDefinitionError::new(definition.field_of(&error), error.to_string())
+        })?;
+        Ok((definition, chain))
+    }
+
+    /// The path of the field that an error refers to.
+    fn field_of(&self, error: &ChainCompileError) -> String {
+        let node = |id: &str| self.nodes.iter().position(|node| node.id == id);
+        let relation =
+            |is_it: &dyn Fn(&ChainRelation) -> bool| self.relations.iter().position(is_it);
+        match error {
+            ChainCompileError::NodeCount(_)
+            | ChainCompileError::DuplicateNode(_)
+            | ChainCompileError::Cycle { .. } => "nodes".to_owned(),
+            ChainCompileError::UnknownNode { name, .. } if self.first.as_ref() == Some(name) => {
+                "first".to_owned()
+            }
+            ChainCompileError::UnknownNode { name, .. } => {
+                let to = relation(&|relation| relation.to == *name);
+                let from = relation(&|relation| relation.from == *name);
+                match (to, from) {
+                    (Some(at), _) => format!("relations[{at}].to"),
+                    (None, Some(at)) => format!("relations[{at}].from"),
+                    (None, None) => "relations".to_owned(),
+                }
+            }
+            ChainCompileError::UnsupportedOutcome { node, on, .. } => {
+                let name = |on: RelationOutcome| match on {
+                    RelationOutcome::Success => "success",
+                    RelationOutcome::Failure => "failure",
+                    RelationOutcome::True => "true",
+                    RelationOutcome::False => "false",
+                };
+                let at = relation(&|relation| relation.from == *node && name(relation.on) == *on);
+                at.map_or_else(
+                    || "relations".to_owned(),
+                    |at| format!("relations[{at}].on"),
+                )
+            }
+            ChainCompileError::Field {
+                node: id, field, ..
+            } => match node(id) {
+                Some(at) => format!("nodes[{at}].{field}"),
+                None => "nodes".to_owned(),
+            },
+        }
     }
 }
 
@@ -230,26 +297,4 @@ fn compile_node(
         }
         NodeKind::Sink { sink } => NodeOperation::Sink(sink.as_str().into()),
     })
-}
-
-/// Compiles a statement with at most one output per row. `text` is what the user wrote; errors refer to its lines and
-/// columns.
-pub(super) fn statement(before: &str, text: &str, behind: &str) -> Result<rules::Rule, String> {
-    let sql = format!("{before}\n{text}\n{behind}");
-    let rule = rules::compile(&sql, &CompileOptions::default()).map_err(|mut error| {
-        let lines = text.lines().count().max(1) as u32;
-        error.line = error.line.saturating_sub(1).max(1);
-        if error.line > lines {
-            // An error at a missing part points behind the text.
-            error.line = lines;
-            error.column = text.lines().last().unwrap_or_default().chars().count() as u32 + 1;
-        }
-        error.to_string()
-    })?;
-    match rule.window() {
-        Some(_) => {
-            Err("windows are not supported in a chain; use a rule on $EVENT.DEVICE".to_owned())
-        }
-        None => Ok(rule),
-    }
 }

@@ -4,7 +4,7 @@
 use rules::Rule;
 use series::{KeyId, Point, PointValue};
 
-use super::compile::statement;
+use super::statement::statement;
 
 pub(super) struct ChainCondition {
     simple: Option<Box<[KeyComparison]>>,

@@ -4,9 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::compile::ChainCompileError;
-use super::{Chain, MAX_NODES};
-
+/// Maximum number of nodes of a chain.
+pub const MAX_NODES: usize = 64;
 /// Maximum number of relations of a chain.
 const MAX_RELATIONS: usize = 256;
 const MAX_TEXT_CHARS: usize = 16_384;
@@ -145,7 +144,7 @@ pub struct ChainDefinitionError {
 }
 
 impl ChainDefinitionError {
-    fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(super) fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             field: field.into(),
             detail: detail.into(),
@@ -154,25 +153,7 @@ impl ChainDefinitionError {
 }
 
 impl ChainDefinition {
-    /// Parses and compiles a chain.
-    ///
-    /// # Errors
-    /// Returns the path of the invalid field and what is wrong with it.
-    pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
-        let definition = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { String::new() } else { path };
-            ChainDefinitionError::new(field, error.into_inner().to_string())
-        })?;
-        definition.check_bounds(value)?;
-        let chain = Chain::compile(&definition).map_err(|error| {
-            ChainDefinitionError::new(definition.field_of(&error), error.to_string())
-        })?;
-        Ok((definition, chain))
-    }
-
-    fn check_bounds(&self, value: &Value) -> Result<(), ChainDefinitionError> {
+    pub(super) fn check_bounds(&self, value: &Value) -> Result<(), ChainDefinitionError> {
         let length = |field: String, text: &str, most: usize| match text.chars().count() {
             0 if most == 128 => Err(ChainDefinitionError::new(field, "expected a text")),
             count if count > most => {
@@ -213,48 +194,5 @@ impl ChainDefinition {
             NodeKind::Sink { sink } => Some((format!("nodes[{at}].sink"), sink.as_str())),
             _ => None,
         })
-    }
-
-    /// The path of the field that an error refers to.
-    fn field_of(&self, error: &ChainCompileError) -> String {
-        let node = |id: &str| self.nodes.iter().position(|node| node.id == id);
-        let relation =
-            |is_it: &dyn Fn(&ChainRelation) -> bool| self.relations.iter().position(is_it);
-        match error {
-            ChainCompileError::NodeCount(_)
-            | ChainCompileError::DuplicateNode(_)
-            | ChainCompileError::Cycle { .. } => "nodes".to_owned(),
-            ChainCompileError::UnknownNode { name, .. } if self.first.as_ref() == Some(name) => {
-                "first".to_owned()
-            }
-            ChainCompileError::UnknownNode { name, .. } => {
-                let to = relation(&|relation| relation.to == *name);
-                let from = relation(&|relation| relation.from == *name);
-                match (to, from) {
-                    (Some(at), _) => format!("relations[{at}].to"),
-                    (None, Some(at)) => format!("relations[{at}].from"),
-                    (None, None) => "relations".to_owned(),
-                }
-            }
-            ChainCompileError::UnsupportedOutcome { node, on, .. } => {
-                let name = |on: RelationOutcome| match on {
-                    RelationOutcome::Success => "success",
-                    RelationOutcome::Failure => "failure",
-                    RelationOutcome::True => "true",
-                    RelationOutcome::False => "false",
-                };
-                let at = relation(&|relation| relation.from == *node && name(relation.on) == *on);
-                at.map_or_else(
-                    || "relations".to_owned(),
-                    |at| format!("relations[{at}].on"),
-                )
-            }
-            ChainCompileError::Field {
-                node: id, field, ..
-            } => match node(id) {
-                Some(at) => format!("nodes[{at}].{field}"),
-                None => "nodes".to_owned(),
-            },
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 use store::Objects;
 
-use super::Chain;
+use super::compiled_chain::Chain;
 use super::definition::{ChainDefinition, ChainDefinitionError};
 
 /// The kind of the configuration objects that define chains.

@@ -7,7 +7,11 @@ use rules::{
 };
 use series::{KeyId, Point, PointValue};
 
-use super::{Chain, ChainEffects, ChainNode, ChainRow, MAX_STEPS, NodeOperation};
+use super::compiled_chain::{Chain, ChainNode, NodeOperation};
+use super::effects::{ChainEffects, ChainRow};
+
+/// Maximum number of nodes that a row passes, counting repetitions.
+const MAX_STEPS: u32 = 256;
 
 /// A node failed and has no relation for a failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

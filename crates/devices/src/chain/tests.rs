@@ -6,6 +6,7 @@ use serde_json::json;
 use series::{KeyId, Point, PointValue};
 
 use super::*;
+use crate::ingest::PipelineOutputs;
 
 const KEYS: [&str; 5] = ["temperature", "humidity", "status", "double", "label"];
 

@@ -17,9 +17,9 @@ use super::decoder::{
 };
 use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
-use super::pipeline::PipelineShared;
+use super::pipeline_shared::{PipelineShared, ProfileTable};
 use super::ports::{PipelineOutputs, SettleScope, StorageError, StorageErrorKind, StoredRow};
-use super::profile::{DeviceRef, PipelineMode, ProductProfile};
+use super::profile::{DeviceRef, PipelineMode};
 use super::rejections::RejectionLog;
 use crate::chain::{ChainEffects, ChainRow};
 use crate::protocol::{self, ControlMessage};
@@ -30,8 +30,6 @@ const MAX_RETAINED_BYTES: usize = 256 << 10;
 const SPACE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// One of this many messages is timed.
 const TIMED_ONE_IN: u32 = 16;
-
-pub(super) type ProfileTable = Vec<Option<Arc<ProductProfile>>>;
 
 /// Processes messages; each thread has its own.
 pub struct Lane {

@@ -35,6 +35,7 @@ mod marks;
 mod message;
 mod metrics;
 mod pipeline;
+mod pipeline_shared;
 mod ports;
 mod profile;
 mod rejections;

@@ -1,23 +1,23 @@
 //! The pipeline as a whole: products, lanes, mailboxes and their workers.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use arc_swap::ArcSwap;
 use broker::hooks::DurableCallback;
 use series::DeviceNo;
 
-use super::lane::{Lane, ProfileTable};
+use super::lane::Lane;
 use super::mailbox::{self, Mailbox, MailboxWork, PushOutcome};
 use super::mailbox_segment::{self, MailboxSegment, QueuedMessage};
 use super::marks::{self, MailboxDamage, MarkFile};
 use super::message::DeviceMessage;
-use super::metrics::{LaneCounters, PipelineSnapshot, snapshot};
+use super::metrics::{PipelineSnapshot, snapshot};
+use super::pipeline_shared::{PipelineShared, ProfileTable, RECHECK_INTERVAL};
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
 use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
 use super::rejections::{DeviceRejections, RejectionLog};
@@ -57,12 +57,6 @@ impl Default for PipelineConfig {
 
 /// Marks a message without a submission time.
 const UNTIMED: u64 = u64::MAX;
-/// Interval at which waiting threads check whether they have to wait any longer.
-const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a stopping pipeline waits until results are safe. The messages of results that are not safe by then stay
-/// in their mailbox.
-const SETTLE_TIMEOUT_ON_STOP: Duration = Duration::from_secs(5);
-
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineStartError {
     #[error("cannot open the device mailboxes in {}: {source}", directory.display())]
@@ -137,59 +131,7 @@ impl SurplusMailbox {
     }
 }
 
-/// State shared by all lanes.
-pub(super) struct PipelineShared {
-    pub(super) profiles: Arc<ArcSwap<ProfileTable>>,
-    pub(super) storage: Arc<dyn TelemetryStorage>,
-    pub(super) resolver: Arc<dyn DeviceResolver>,
-    pub(super) outputs: Arc<dyn PipelineOutputs>,
-    pub(super) rejections: RejectionLog,
-    lanes: Mutex<Vec<Arc<LaneCounters>>>,
-    random: RandomState,
-    /// Nothing waits for room any more.
-    pub(super) is_stopping: AtomicBool,
-}
-
 impl PipelineShared {
-    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<LaneCounters>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add_lane(&self, counters: Arc<LaneCounters>) -> u16 {
-        let mut lanes = self.lanes();
-        lanes.push(counters);
-        lanes.len() as u16
-    }
-
-    fn settle(&self, scope: SettleScope, done: DurableCallback) {
-        // Work queued with the outputs may still produce rows.
-        let storage = self.storage.clone();
-        self.outputs
-            .settle(scope, Box::new(move || storage.settle(done)));
-    }
-
-    /// Waits until the results of all messages processed so far are safe. Returns `false` if they never will be: the
-    /// node stops before the messages of rule chains are stored.
-    #[must_use]
-    pub(super) fn wait_until_settled(&self, scope: SettleScope) -> bool {
-        let (done, is_done) = mpsc::channel();
-        self.settle(scope, Box::new(move || _ = done.send(())));
-        let mut stopped_at = None;
-        loop {
-            match is_done.recv_timeout(RECHECK_INTERVAL) {
-                Ok(()) => return true,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return false,
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-            if self.is_stopping.load(Ordering::Relaxed) {
-                let stopped_at: &mut Instant = stopped_at.get_or_insert_with(Instant::now);
-                if stopped_at.elapsed() > SETTLE_TIMEOUT_ON_STOP {
-                    return false;
-                }
-            }
-        }
-    }
-
     /// Processes the messages that a previous process accepted and did not complete, without waiting until their
     /// results are safe. Before the broker runs, rule chains cannot publish, and their messages wait in the outputs.
     /// Returns `false` if the store has no room for all rows, or the outputs for all messages.
@@ -219,16 +161,6 @@ impl PipelineShared {
             return false;
         }
         backlog.processed == backlog.count
-    }
-
-    /// Seed for random functions of expressions; not for secrets.
-    pub(super) fn seed(&self, lane: u16) -> [u8; 32] {
-        let mut seed = [0; 32];
-        for (part, bytes) in seed.chunks_mut(8).enumerate() {
-            let number = self.random.hash_one((lane, part));
-            bytes.copy_from_slice(&number.to_le_bytes());
-        }
-        seed
     }
 }
 

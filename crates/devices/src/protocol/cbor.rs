@@ -3,8 +3,7 @@
 
 use bumpalo::Bump;
 
-use super::thingsboard::NO_KEY_POSITION;
-use super::{MessageVisitor, RowInfo};
+use super::message::{MessageVisitor, NO_KEY_POSITION, RowInfo};
 use crate::json_scanner::{MAX_DEPTH, PayloadError, RawValue, ScanResult};
 
 /// Whether a payload is CBOR and not JSON: it begins with an array, a map, or a tag.

@@ -1,6 +1,6 @@
 //! Encodes messages to devices in their protocol, as a topic and a payload.
 
-use super::DeviceProtocol;
+use super::device_protocol::DeviceProtocol;
 
 /// The recipient of a message.
 #[derive(Debug, Clone, Copy)]

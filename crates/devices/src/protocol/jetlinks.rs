@@ -2,11 +2,11 @@
 
 use bumpalo::Bump;
 
+use super::message::{ControlMessage, DeviceReply, MessageVisitor, RowInfo};
 use super::thingsboard::{
     decode_values, for_each_member, read_json, read_object, read_optional_text, read_time,
 };
 use super::topic::{ReplyKind, TopicKind};
-use super::{ControlMessage, DeviceReply, MessageVisitor, RowInfo};
 use crate::json_scanner::{JsonCursor, PayloadError, RawValue, ScanResult};
 
 pub(super) fn read<'a>(

@@ -5,8 +5,11 @@
 //! without an intermediate structure.
 
 mod cbor;
+mod decode;
+mod device_protocol;
 mod downlink;
 mod jetlinks;
+mod message;
 mod native;
 mod thingsboard;
 mod topic;
@@ -14,226 +17,14 @@ mod topic;
 #[cfg(test)]
 mod tests;
 
-use bumpalo::Bump;
-
 pub use crate::json_scanner::{PayloadError, RawValue};
+pub use decode::decode_message;
+pub use device_protocol::{DeviceProtocol, DeviceProtocols};
 pub use downlink::{DownlinkMessage, DownlinkTarget, UnsupportedDownlinkError, encode_downlink};
+pub use message::{
+    AttributeSelection, ControlMessage, DeviceReply, KeySlot, MessageVisitor, RowInfo,
+};
 pub use topic::{
     DeviceTopic, DownlinkTopic, GatewayTopic, ReplyKind, TopicKind, carries_telemetry,
     may_be_device_topic, parse_device_topic, parse_downlink_topic,
 };
-
-/// A protocol: topics and payload formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DeviceProtocol {
-    ThingsBoard,
-    JetLinks,
-    Native,
-}
-
-impl DeviceProtocol {
-    pub const ALL: [Self; 3] = [Self::ThingsBoard, Self::JetLinks, Self::Native];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DeviceProtocol::ThingsBoard => "thingsboard",
-            DeviceProtocol::JetLinks => "jetlinks",
-            DeviceProtocol::Native => "tidegate",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|dialect| dialect.as_str() == name)
-    }
-}
-
-/// A set of protocols.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceProtocols(u8);
-
-impl DeviceProtocols {
-    pub const ALL: Self = Self(0b111);
-    pub const NONE: Self = Self(0);
-
-    #[must_use]
-    pub fn with(self, dialect: DeviceProtocol) -> Self {
-        Self(self.0 | 1 << dialect as u8)
-    }
-
-    #[inline]
-    pub fn contains(self, dialect: DeviceProtocol) -> bool {
-        self.0 & (1 << dialect as u8) != 0
-    }
-}
-
-/// A number that the visitor assigns to a key.
-pub type KeySlot = u32;
-
-/// Applies to the values since the last row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowInfo {
-    /// The time stated by the device; `None`: the time of arrival applies.
-    pub ts_ms: Option<i64>,
-    /// Whether the values are to be stored.
-    pub is_stored: bool,
-    /// Whether the values may appear in the message log.
-    pub is_logged: bool,
-}
-
-impl RowInfo {
-    pub(crate) fn with_timestamp(ts_ms: Option<i64>) -> Self {
-        Self {
-            ts_ms,
-            is_stored: true,
-            is_logged: true,
-        }
-    }
-}
-
-/// Receives the content of a message while it is decoded.
-pub trait MessageVisitor<'a> {
-    /// The following content is about a child device of the sender, by the name its gateway uses; `None`:
-    /// about the sender itself. Returns whether the device is known: if not, its content is skipped.
-    fn enter_device(&mut self, child: Option<&'a str>) -> bool {
-        let _ = child;
-        true
-    }
-
-    /// Predicts the next key from the one at this position in earlier messages. Returns its length in bytes
-    /// up to its value, and its slot.
-    #[inline]
-    fn predict_key(&mut self, place: usize, rest: &[u8]) -> Option<(usize, KeySlot)> {
-        let _ = (place, rest);
-        None
-    }
-
-    /// The slot of a key. `written` is its encoded form in the message, up to its value.
-    fn resolve_key(&mut self, place: usize, written: &[u8], name: &str) -> KeySlot;
-
-    fn visit_value(&mut self, slot: KeySlot, value: RawValue<'a>);
-
-    /// The values since the last row have one time and form a row.
-    fn finish_row(&mut self, info: RowInfo);
-
-    /// The values since the last row are to be discarded.
-    fn discard_row(&mut self);
-
-    /// Receives everything but telemetry.
-    fn visit_control_message(&mut self, message: ControlMessage<'a>);
-}
-
-/// A message of a device other than telemetry. Fields named `json` contain validated JSON.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ControlMessage<'a> {
-    /// Client attributes: a JSON object.
-    Attributes {
-        json: &'a str,
-    },
-    /// A request for attributes. `None`: all of that scope; names are separated by commas.
-    AttributesRequest {
-        id: &'a str,
-        client: AttributeSelection<'a>,
-        shared: AttributeSelection<'a>,
-    },
-    /// A request to the platform.
-    RpcRequest {
-        id: &'a str,
-        method: &'a str,
-        params_json: &'a str,
-    },
-    /// The reply to a command.
-    Reply(DeviceReply<'a>),
-    Event {
-        id: &'a str,
-        ts_ms: Option<i64>,
-        data_json: &'a str,
-    },
-    Online,
-    Offline,
-    /// The subject is connected to this gateway. Includes the product that the gateway states.
-    Connected {
-        product: Option<&'a str>,
-    },
-    Disconnected,
-    Registered {
-        product: Option<&'a str>,
-        name: Option<&'a str>,
-        configuration_json: Option<&'a str>,
-    },
-    Unregistered,
-    /// A JSON object.
-    Tags {
-        json: &'a str,
-    },
-    Claim {
-        secret: Option<&'a str>,
-        duration_ms: Option<i64>,
-    },
-    /// A request for registration: a JSON object.
-    Provision {
-        json: &'a str,
-    },
-    /// An entry for the device's log, text or JSON.
-    Log {
-        json: &'a str,
-    },
-    /// A request for the time.
-    TimeSync {
-        id: Option<&'a str>,
-    },
-    /// A message that the node only counts.
-    Ignored {
-        what: &'static str,
-    },
-    /// A thing model of the device itself: JSON.
-    DerivedModel {
-        json: &'a str,
-    },
-    /// A message about firmware: its kind and its JSON.
-    Firmware {
-        step: &'a str,
-        json: &'a str,
-    },
-}
-
-/// Requested attributes of one scope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttributeSelection<'a> {
-    None,
-    All,
-    /// Separated by commas.
-    Keys(&'a str),
-}
-
-/// A reply of a device.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DeviceReply<'a> {
-    pub to: ReplyKind,
-    /// Id of the command; relays and old firmware omit it.
-    pub id: Option<&'a str>,
-    pub is_success: bool,
-    /// Properties, output or other content of the reply.
-    pub body_json: Option<&'a str>,
-    pub code: Option<&'a str>,
-    pub message: Option<&'a str>,
-}
-
-/// Decodes a message and passes its content to the visitor.
-///
-/// # Errors
-/// If the payload does not conform to the protocol; discard what the visitor has received until then.
-#[inline]
-pub fn decode_message<'a>(
-    route: &DeviceTopic<'a>,
-    payload: &'a [u8],
-    arena: &'a Bump,
-    visitor: &mut impl MessageVisitor<'a>,
-) -> Result<(), PayloadError> {
-    match route.dialect {
-        DeviceProtocol::ThingsBoard => thingsboard::read(route.kind, payload, arena, visitor),
-        DeviceProtocol::JetLinks => jetlinks::read(route.kind, payload, arena, visitor),
-        DeviceProtocol::Native => native::read(route.kind, payload, arena, visitor),
-    }
-}

@@ -3,11 +3,12 @@
 
 use bumpalo::Bump;
 
+use super::cbor;
+use super::message::{AttributeSelection, ControlMessage, DeviceReply, MessageVisitor};
 use super::thingsboard::{
     decode_records, for_each_member, json_or_text, read_object, read_optional_text,
 };
 use super::topic::{ReplyKind, TopicKind};
-use super::{AttributeSelection, ControlMessage, DeviceReply, MessageVisitor, cbor};
 use crate::json_scanner::{JsonCursor, PayloadError, RawValue, ScanResult};
 
 pub(super) fn read<'a>(

@@ -2,12 +2,11 @@
 
 use bumpalo::Bump;
 
+use super::message::{
+    AttributeSelection, ControlMessage, DeviceReply, MessageVisitor, NO_KEY_POSITION, RowInfo,
+};
 use super::topic::{GatewayTopic, ReplyKind, TopicKind};
-use super::{AttributeSelection, ControlMessage, DeviceReply, MessageVisitor, RowInfo};
 use crate::json_scanner::{JsonCursor, PayloadError, RawValue, ScanResult};
-
-/// A key position that is not to be remembered.
-pub(super) const NO_KEY_POSITION: usize = usize::MAX;
 
 pub(super) fn read<'a>(
     kind: TopicKind<'a>,

@@ -1,6 +1,6 @@
 //! Parses the topics of device messages.
 
-use super::DeviceProtocol;
+use super::device_protocol::DeviceProtocol;
 
 /// The device and the message type that a topic denotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

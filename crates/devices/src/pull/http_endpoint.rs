@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::definition::{PullHttpServer, PullSourceError, PullTlsSettings};
 use super::readings::PullError;
-use super::secrets::secret;
+use super::secret_setting::secret;
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 const IDLE_FOR: Duration = Duration::from_secs(120);

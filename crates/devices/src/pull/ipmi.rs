@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::definition::{self, IpmiHost, IpmiInterface, PullSourceError};
 use super::readings::{PullError, Readings};
-use super::secrets::secret;
+use super::secret_setting::secret;
 
 /// Maximum number of hosts of one source that are polled at the same time.
 const MAX_AT_ONCE: usize = 8;

@@ -19,6 +19,7 @@ mod label_template;
 mod prometheus;
 mod readings;
 mod schedule;
+mod secret_setting;
 mod secrets;
 mod source;
 

@@ -1,10 +1,6 @@
 //! Secrets of pull sources: not returned by the API, and retained if a change omits them.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
-
-use super::definition::{HiddenText, PullSourceError};
 
 /// Objects with secrets, the fields that are secrets, and the fields that identify the server they are for.
 const SECRET_FIELDS: [(&str, &[&str], &[&str]); 3] = [
@@ -77,27 +73,6 @@ pub(super) fn hide_secrets(schema: &mut Value) {
             .and_then(Value::as_object_mut)
         {
             properties.retain(|name, _| !secrets.contains(&name.as_str()));
-        }
-    }
-}
-
-/// A secret that is set directly or read from a file.
-pub(super) fn secret(
-    place: &str,
-    field: &str,
-    given: Option<&HiddenText>,
-    file: Option<&PathBuf>,
-) -> Result<Option<String>, PullSourceError> {
-    let of_file = |detail: String| PullSourceError::new(format!("{place}.{field}_file"), detail);
-    match (given, file) {
-        (Some(_), Some(_)) => Err(of_file(format!("set either {field} or {field}_file"))),
-        (Some(given), None) => Ok(Some(given.reveal().to_owned())),
-        (None, None) => Ok(None),
-        (None, Some(path)) => {
-            let text = std::fs::read_to_string(path);
-            let text = text
-                .map_err(|error| of_file(format!("reading {} failed: {error}", path.display())))?;
-            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
         }
     }
 }
