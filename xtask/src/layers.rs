@@ -20,15 +20,13 @@ use syn::{Attribute, Item, UseTree, Visibility};
 use crate::report::StepOutcome;
 use crate::{TaskError, root};
 
-/// Crates that still have cycles; `cargo xtask layers CRATE` lists them.
-const UNLAYERED: [&str; 1] = ["devices"];
 /// More re-exports in a row than any sensible code has; guards against cyclic ones.
 const MAX_REEXPORTS: usize = 16;
 
 /// `cargo xtask layers [CRATE]`: prints what the check of one crate, or of all crates, finds.
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     let findings = match arguments {
-        [] => examine_workspace(&[])?,
+        [] => examine_workspace()?,
         [name] => examine_crate(&root().join("crates").join(name))?,
         _ => return Err("`layers` takes at most the folder name of one crate".to_owned()),
     };
@@ -45,20 +43,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
 
 /// The step of `cargo xtask check`.
 pub(crate) fn check() -> StepOutcome {
-    match examine_workspace(&UNLAYERED) {
+    match examine_workspace() {
         Err(why) => StepOutcome::Failed(why),
         Ok(findings) if findings.is_empty() => StepOutcome::Passed,
         Ok(findings) => StepOutcome::Failed(format!("\n{}", findings.join("\n"))),
     }
 }
 
-fn examine_workspace(without: &[&str]) -> Result<Vec<String>, TaskError> {
+fn examine_workspace() -> Result<Vec<String>, TaskError> {
     let crates = root().join("crates");
     let mut folders: Vec<PathBuf> = fs::read_dir(&crates)
         .map_err(|error| format!("cannot read {}: {error}", crates.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.join("src").is_dir())
-        .filter(|path| !without.iter().any(|name| path.ends_with(name)))
         .collect();
     folders.sort();
     let mut findings = Vec::new();

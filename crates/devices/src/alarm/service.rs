@@ -1,27 +1,25 @@
 //! The alarm service of a node: shards submit rows of telemetry, and the `alarms` thread writes and emits alarm
 //! changes.
 
+mod alarms_inner;
 mod changes;
 mod observe;
 mod worker;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use broker::hooks::DurableCallback;
-use foldhash::fast::RandomState;
 use series::{DeviceNo, Point, Series};
 use store::Tables;
 
-use self::worker::AlarmJob;
+pub use self::alarms_inner::{AlarmConfig, AlarmError};
+use self::alarms_inner::{AlarmJob, AlarmObserver, AlarmsInner, lock};
 use super::alarm_store::{AlarmFilter, AlarmPage, AlarmStore};
 use super::definition::Severity;
-use super::event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
+use super::event::{AlarmChange, SqlRuleAlarm};
 use super::node_subject::NODE_NO;
 use super::pending_notifications::AlarmNotifier;
-use super::product_rules::ProductAlarmRules;
 use super::record::{Alarm, AlarmId, AlarmState};
 use super::watched_devices::{
     AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, WatchedDevices,
@@ -30,30 +28,6 @@ use crate::device::Device;
 use crate::job_queue::JobQueue;
 use crate::queue_progress::QueueProgress;
 use crate::registry::Registry;
-
-/// Limits of alarms.
-#[derive(Debug, Clone)]
-pub struct AlarmConfig {
-    /// Maximum number of stored alarms; above it, the oldest cleared ones are removed.
-    pub max_alarms: u64,
-    /// Retention in days of cleared alarms.
-    pub cleared_retention_days: u32,
-    /// Number of queued jobs from which devices are slowed down.
-    pub max_queued_changes: usize,
-    /// Maximum number of devices whose conditions are evaluated.
-    pub max_watched_devices: usize,
-}
-
-impl Default for AlarmConfig {
-    fn default() -> Self {
-        Self {
-            max_alarms: 1_000_000,
-            cleared_retention_days: 90,
-            max_queued_changes: 10_000,
-            max_watched_devices: 2_000_000,
-        }
-    }
-}
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,51 +43,10 @@ pub struct AlarmStats {
     pub panics: u64,
 }
 
-/// Why an alarm cannot be changed.
-#[derive(Debug, thiserror::Error)]
-pub enum AlarmError {
-    #[error("there is no alarm {}", .0.0)]
-    NotFound(AlarmId),
-    #[error("the alarm is already {0}")]
-    AlreadyInState(&'static str),
-    #[error(transparent)]
-    Store(#[from] store::StoreError),
-}
-
-type AlarmObserver = Box<dyn Fn(&AlarmEvent) + Send + Sync>;
-
 /// The alarms of a node. Clones share one service.
 #[derive(Clone)]
 pub struct Alarms {
     inner: Arc<AlarmsInner>,
-}
-
-struct AlarmsInner {
-    config: AlarmConfig,
-    registry: Registry,
-    series: Series,
-    store: AlarmStore,
-    watched_devices: WatchedDevices,
-    products: RwLock<HashMap<Box<str>, Arc<ProductAlarmRules>, RandomState>>,
-    queue: JobQueue<AlarmJob>,
-    /// Progress of the queue.
-    progress: QueueProgress,
-    is_in_use: AtomicBool,
-    /// Held while alarms are changed and emitted, so that events keep the order of the changes.
-    notify_lock: Mutex<()>,
-    observers: RwLock<Vec<AlarmObserver>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    raised: AtomicU64,
-    cleared: AtomicU64,
-    write_errors: AtomicU64,
-    panics: AtomicU64,
-}
-
-impl AlarmsInner {
-    fn enqueue(&self, work: AlarmJob) {
-        self.progress.add();
-        self.queue.push(work);
-    }
 }
 
 impl Alarms {
@@ -371,10 +304,6 @@ impl Alarms {
         }
         self.inner.store.pending_notifications.finish();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

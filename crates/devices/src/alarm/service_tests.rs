@@ -8,8 +8,8 @@ use series::PointValue;
 use store::{Store, StoreConfig};
 
 use super::super::{
-    AlarmNotifier, DurableCallback, NOTIFICATION_KIND, NotificationChannel, NotificationTransport,
-    Notifications,
+    AlarmEvent, AlarmNotifier, DurableCallback, NOTIFICATION_KIND, NotificationChannel,
+    NotificationTransport, Notifications,
 };
 use super::*;
 use crate::{AttributeScope, RegistryConfig, WritePrecondition};

@@ -1,59 +1,39 @@
 //! The command service of a node. Commands are accepted on threads that may read from disk. Input from shards is
 //! queued for the `commands` thread.
 
+mod answer;
 mod answers;
 mod changes;
+mod commands_inner;
 mod requests;
 mod sending;
 mod waiters;
 mod worker;
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use broker::hooks::DurableCallback;
-use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::Tables;
-use tokio::sync::oneshot;
 
-pub use self::answers::CommandAnswer;
+pub use self::answer::CommandAnswer;
+pub use self::commands_inner::CommandError;
+pub(super) use self::commands_inner::CommandsInner;
+use self::commands_inner::{ClockFn, CommandJob, CommandObserver, lock};
 pub use self::requests::{AcceptedCommand, NewCommand};
 use self::waiters::CommandPoller;
 pub use self::waiters::CommandWaiter;
-use self::worker::CommandJob;
 use super::command_store::{CommandFilter, CommandPage, CommandStore};
 use super::config::CommandConfig;
 use super::downlink::DownlinkTransport;
 use super::lifecycle::CommandTransition;
-use super::open_commands::OpenCommands;
 use super::record::{Command, CommandId, CommandState};
-use super::validation::CommandValidationError;
 use crate::device::Device;
 use crate::job_queue::JobQueue;
 use crate::protocol::DeviceReply;
 use crate::queue_progress::QueueProgress;
-use crate::registry::{DeviceChange, Registry, RegistryError};
-
-/// Why a command cannot be accepted or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error(transparent)]
-    NotAccepted(#[from] CommandValidationError),
-    /// A limit is reached.
-    #[error("{0}")]
-    Full(String),
-    #[error("there is no command {}", .0.0)]
-    NotFound(CommandId),
-    #[error("the command has already ended: {}", .0.as_str())]
-    Ended(CommandState),
-    #[error(transparent)]
-    Store(#[from] store::StoreError),
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-}
+use crate::registry::{DeviceChange, Registry};
 
 /// Counts since the start, and current numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,47 +51,10 @@ pub struct CommandStats {
     pub queued: u64,
 }
 
-type CommandObserver = Box<dyn Fn(&Command) + Send + Sync>;
-type ClockFn = Box<dyn Fn() -> u64 + Send + Sync>;
-
 /// The commands of a node. Clones share one service.
 #[derive(Clone)]
 pub struct Commands {
     pub(super) inner: Arc<CommandsInner>,
-}
-
-pub(super) struct CommandsInner {
-    config: CommandConfig,
-    registry: Registry,
-    transport: Arc<dyn DownlinkTransport>,
-    clock: ClockFn,
-    store: CommandStore,
-    open: Mutex<OpenCommands>,
-    /// Number of open commands, which shards read without the lock.
-    open_count: AtomicUsize,
-    /// Held while a command is changed and emitted, so that events keep the order of the changes.
-    notify_lock: Mutex<()>,
-    waiters: Mutex<HashMap<CommandId, Vec<oneshot::Sender<Command>>, RandomState>>,
-    free_waiter_slots: Arc<AtomicUsize>,
-    /// Devices that poll for commands and wait.
-    pollers: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<()>>, RandomState>>,
-    queue: JobQueue<CommandJob>,
-    /// Progress of the replies in the queue.
-    replies: QueueProgress,
-    /// Devices to check again, with the time.
-    rechecks: Mutex<BTreeSet<(u64, DeviceNo)>>,
-    purged_ms: AtomicU64,
-    observers: RwLock<Vec<CommandObserver>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    taken: AtomicU64,
-    sent: AtomicU64,
-    ended: [AtomicU64; CommandState::ALL.len()],
-    unmatched: AtomicU64,
-    write_errors: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Commands {
@@ -333,26 +276,5 @@ impl Commands {
             tracing::error!("the commands thread panicked; this is a bug");
         }
         lock(&self.inner.waiters).clear();
-    }
-}
-
-impl CommandsInner {
-    fn now_ms(&self) -> u64 {
-        (self.clock)()
-    }
-
-    fn enqueue_answer(&self, device: DeviceNo, answer: CommandAnswer, at_ms: u64) {
-        self.replies.add();
-        self.queue.push(CommandJob::Answered(device, answer, at_ms));
-    }
-
-    #[inline]
-    fn has_pending(&self, device: DeviceNo) -> bool {
-        self.has_any() && lock(&self.open).has_pending(device)
-    }
-
-    #[inline]
-    fn has_any(&self) -> bool {
-        self.open_count.load(Relaxed) > 0
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use serde_json::{Map, Value, json};
 
-use super::Platform;
 use super::control_request::{AttributeKeys, ControlRequest};
-use super::device_jobs::ControlJob;
+use super::device_job_queue::ControlJob;
+use super::platform_state::Platform;
 use crate::command::{EncodedDownlink, Recipient};
 use crate::device::Device;
 use crate::id::id_for_name;

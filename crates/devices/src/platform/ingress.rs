@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use bumpalo::Bump;
 
-use super::Platform;
+use super::platform_state::Platform;
 use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
 use crate::now_ms;

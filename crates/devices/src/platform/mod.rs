@@ -4,11 +4,15 @@
 mod control_handler;
 mod control_request;
 mod device_connections;
+mod device_job_queue;
 mod device_jobs;
 mod ingress;
+mod platform_state;
+mod product_numbers;
 mod profiles;
 mod provisioning;
 mod provisioning_attempts;
+mod registration_log;
 mod reporter;
 
 #[cfg(test)]
@@ -20,9 +24,7 @@ use std::sync::{Arc, OnceLock};
 use broker::hooks::{Client, DurableCallback, PeerAddress};
 use series::{DeviceNo, Point};
 
-use crate::authenticator::{DeviceAdmission, DeviceAuthenticator};
-use crate::chain::Chains;
-use crate::command::EncodedDownlink;
+use crate::authenticator::DeviceAdmission;
 use crate::device::Device;
 use crate::hooks::DeviceClients;
 use crate::id::{ProductId, id_for_name};
@@ -31,70 +33,22 @@ use crate::ingest::{
     PipelineOutputs, ProductProfile, SettleScope,
 };
 use crate::live::LiveTelemetry;
-use crate::presence::DeviceStates;
 use crate::protocol::{ControlMessage, DeviceProtocol};
-use crate::registry::Registry;
 use crate::{DeviceChange, now_ms};
 
 pub use ingress::{DeviceIngress, IngressError};
 
 use control_request::ControlRequest;
 use device_connections::DeviceConnections;
-use device_jobs::{DeviceJob, DeviceJobQueue};
-use profiles::ProductNumbers;
+use device_job_queue::{ControlJob, DeviceJob, DeviceJobQueue};
+use platform_state::PlatformInner;
+use product_numbers::ProductNumbers;
 use provisioning_attempts::ProvisioningAttempts;
 
 pub use control_handler::answer_rpc;
-pub use provisioning::{Registration, RegistrationLog};
+pub use platform_state::{ClientMessenger, Platform, PlatformParts, ProductFactory};
+pub use registration_log::{Registration, RegistrationLog};
 pub use reporter::Reporter;
-
-/// Sends messages to clients, and disconnects them.
-pub trait ClientMessenger: Send + Sync {
-    /// Never waits.
-    fn send(&self, client_id: &str, message: EncodedDownlink);
-
-    /// Ends the connections of clients. Never waits.
-    fn disconnect(&self, client_ids: &[Box<str>]);
-}
-
-/// Creates products. May wait.
-pub trait ProductFactory: Send + Sync {
-    /// Returns whether the product was created; the registry knows it then.
-    fn create(&self, id: &str, product: &serde_json::Value) -> bool;
-}
-
-/// The parts of the platform.
-pub struct PlatformParts {
-    pub registry: Registry,
-    pub directory: Arc<DeviceAuthenticator>,
-    pub states: DeviceStates,
-    pub live: Arc<LiveTelemetry>,
-    pub chains: Chains,
-    /// Other consumers: rules, sinks, alarms.
-    pub outputs: Arc<dyn PipelineOutputs>,
-    pub messenger: Arc<dyn ClientMessenger>,
-    pub registration_log: Arc<dyn RegistrationLog>,
-    /// Whether a gateway may register devices by naming them in messages.
-    pub may_gateways_register: bool,
-    pub product_factory: Arc<dyn ProductFactory>,
-    /// Maximum number of products created on behalf of gateways; 0 disables their creation.
-    pub max_gateway_products: usize,
-}
-
-/// Clones share the platform.
-#[derive(Clone)]
-pub struct Platform {
-    inner: Arc<PlatformInner>,
-}
-
-struct PlatformInner {
-    parts: PlatformParts,
-    product_numbers: ProductNumbers,
-    pipeline: OnceLock<Arc<Pipeline>>,
-    connections: DeviceConnections,
-    jobs: DeviceJobQueue,
-    provisioning_attempts: ProvisioningAttempts,
-}
 
 impl Platform {
     /// Starts the thread for device jobs; call [`Platform::attach_pipeline`] next.
@@ -135,10 +89,6 @@ impl Platform {
     /// Waits until no device job is queued or running.
     pub fn wait_idle(&self) {
         self.inner.jobs.wait_idle();
-    }
-
-    fn registry(&self) -> &Registry {
-        &self.inner.parts.registry
     }
 
     /// The client id under which a device is connected; of several, the youngest.
@@ -329,7 +279,7 @@ impl PipelineOutputs for Platform {
         let outside = &self.inner.parts.outputs;
         outside.handle_control_message(by, about, dialect, message, now_ms);
         if let Some(what) = ControlRequest::from_message(message) {
-            let sent = device_jobs::ControlJob {
+            let sent = ControlJob {
                 sender: by.no,
                 subject: about.no,
                 dialect,

@@ -1,30 +1,17 @@
 //! Converts products to profiles of the pipeline.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bumpalo::Bump;
-use hashbrown::HashMap;
 use series::PointValue;
 
-use super::Platform;
+use super::platform_state::Platform;
 use crate::chain::{Chain, ROOT};
 use crate::id::ProductId;
 use crate::ingest::{KeyRule, PipelineMode, ProductNo, ProductProfile, TelemetryModel};
 use crate::model::UnknownKeys;
 use crate::product::Product;
 use crate::protocol::{DeviceProtocols, RawValue};
-
-/// Product numbers, assigned on first use.
-#[derive(Default)]
-pub(super) struct ProductNumbers(Mutex<HashMap<ProductId, ProductNo>>);
-
-impl ProductNumbers {
-    fn number_for(&self, product: &ProductId) -> ProductNo {
-        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = ProductNo(numbers.len() as u32);
-        *numbers.entry(product.clone()).or_insert(next)
-    }
-}
 
 impl Platform {
     pub(super) fn number_of(&self, product: &ProductId) -> ProductNo {

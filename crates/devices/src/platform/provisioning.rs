@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Platform;
+use super::platform_state::Platform;
+use super::registration_log::Registration;
 use crate::credential::{IssuedCredential, NewCredential};
 use crate::device::Device;
 use crate::presence::DeviceStates;
@@ -41,20 +42,6 @@ pub(super) fn key_of(request: &[u8]) -> String {
         false => serde_json::from_slice(request)
             .map_or_else(|_| String::new(), |key: Key| key.provision_device_key),
     }
-}
-
-/// A completed self-registration.
-pub struct Registration<'a> {
-    pub device: &'a Device,
-    /// `false`: the device existed and received new credentials.
-    pub was_created: bool,
-    /// The address the request came from, if it is known.
-    pub peer_address: Option<IpAddr>,
-}
-
-/// Records self-registrations. May wait.
-pub trait RegistrationLog: Send + Sync {
-    fn record(&self, registration: &Registration<'_>);
 }
 
 impl Platform {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use broker::hooks::DurableCallback;
 use serde_json::{Map, Value};
 
-use super::Platform;
+use super::platform_state::Platform;
 use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline, SettleScope};
 use crate::now_ms;

@@ -9,7 +9,12 @@ use series::{DeviceNo, Point, Series};
 use store::{Store, StoreConfig};
 
 use super::*;
+use crate::authenticator::DeviceAuthenticator;
+use crate::chain::Chains;
+use crate::command::EncodedDownlink;
 use crate::ingest::{Lane, NoOutputs, PipelineConfig};
+use crate::presence::DeviceStates;
+use crate::registry::Registry;
 use crate::{AttributeScope, RegistryConfig};
 
 /// Messages sent to clients.

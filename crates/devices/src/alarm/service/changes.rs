@@ -12,7 +12,7 @@ use super::super::device_alarms::AlarmTransitionKind;
 use super::super::event::{AlarmChange, AlarmEvent};
 use super::super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
 use super::super::watched_devices::AlarmSubject;
-use super::{AlarmError, AlarmsInner, lock};
+use super::alarms_inner::{AlarmError, AlarmsInner, lock};
 use crate::registry::RegistryError;
 
 /// Maximum number of gateway levels that an alarm is propagated to.

@@ -10,8 +10,7 @@ use super::super::definition::Severity;
 use super::super::definition_error::AlarmDefinitionError;
 use super::super::product_rules::ProductAlarmRules;
 use super::super::watched_devices::{AlarmContext, DeviceInput};
-use super::AlarmsInner;
-use super::worker::AlarmJob;
+use super::alarms_inner::{AlarmJob, AlarmsInner};
 use crate::device::Device;
 use crate::registry::AttributeScope;
 

@@ -6,13 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
-use series::DeviceNo;
 
 use super::super::details_template::TemplateRenderer;
 use super::super::device_alarms::{AlarmTransition, AlarmTransitionKind};
-use super::super::event::SqlRuleAlarm;
-use super::super::watched_devices::{AlarmSubject, DeviceTransitions};
-use super::AlarmsInner;
+use super::super::watched_devices::DeviceTransitions;
+use super::alarms_inner::{AlarmJob, AlarmsInner};
 use super::changes::AlarmUpdate;
 
 /// Resolution of times that pass without a message.
@@ -21,12 +19,6 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MAX_DETAILS_BYTES: usize = 4096;
 const DAY_MS: u64 = 24 * 3600 * 1000;
-
-pub(super) enum AlarmJob {
-    Transitions(DeviceTransitions),
-    SqlRule(AlarmSubject, SqlRuleAlarm),
-    RemoveDevice(DeviceNo),
-}
 
 impl AlarmsInner {
     /// Processes one job; it is repeated if the store fails.

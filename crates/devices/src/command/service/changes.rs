@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::lifecycle::{CommandTransition, apply};
 use super::super::open_commands::OpenCommands;
 use super::super::record::{Command, CommandId};
-use super::{CommandsInner, lock};
+use super::commands_inner::{CommandsInner, lock};
 
 impl CommandsInner {
     pub(super) fn load(&self) -> Result<(), store::StoreError> {

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::record::{Command, CommandId, CommandState};
 use super::super::validation::{CommandAction, CommandValidationError, check};
+use super::commands_inner::{CommandError, CommandJob, CommandsInner, lock};
 use super::waiters::CommandWaiter;
-use super::worker::CommandJob;
-use super::{CommandError, CommandsInner, lock};
 use crate::device::Device;
 
 /// A request to send a command.

@@ -7,7 +7,7 @@ use series::DeviceNo;
 use tokio::sync::oneshot;
 
 use super::super::record::{Command, CommandId};
-use super::{CommandsInner, lock};
+use super::commands_inner::{CommandsInner, lock};
 
 /// Waits for the end of a command.
 #[derive(Debug)]

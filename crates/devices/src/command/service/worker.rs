@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use series::DeviceNo;
 
-use super::super::downlink::{DownlinkOutcome, DownlinkPlan};
 use super::super::lifecycle::CommandTransition;
-use super::super::record::{CommandId, CommandState};
-use super::answers::CommandAnswer;
-use super::{CommandError, CommandsInner, lock};
+use super::super::record::CommandState;
+use super::commands_inner::{CommandError, CommandJob, CommandsInner, lock};
 
 /// Delay after a failure before the next attempt.
 pub(super) const RETRY_MS: u64 = 1000;
@@ -20,17 +18,6 @@ const PURGE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Maximum number of due commands processed at a time.
 const MAX_DUE: usize = 1000;
-
-pub(super) enum CommandJob {
-    /// The device may be reachable for its pending commands.
-    ResumeDevice(DeviceNo),
-    /// The same for all child devices of a gateway.
-    ResumeChildren(DeviceNo),
-    SendOutcome(DeviceNo, CommandId, DownlinkOutcome, DownlinkPlan),
-    Acknowledged(CommandId),
-    Answered(DeviceNo, CommandAnswer, u64),
-    RemoveDevice(DeviceNo),
-}
 
 impl CommandsInner {
     /// Processes everything that is due now and returns the time until the next due work.
