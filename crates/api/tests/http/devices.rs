@@ -114,14 +114,8 @@ async fn states_have_the_schemas_of_their_own_types() {
     for (schema, fields) in [
         ("SinkStatus", ["state", "circuit", "metrics", "is_declared"]),
         ("ConnectorStatus", ["name", "type", "sinks", "is_declared"]),
-        (
-            "RuleStatus",
-            ["condition", "counters", "p50_ns", "last_error"],
-        ),
-        (
-            "PullSourceStatus",
-            ["condition", "is_ok", "runs", "last_error"],
-        ),
+        ("RuleStatus", ["state", "counters", "p50_ns", "last_error"]),
+        ("PullSourceStatus", ["state", "is_ok", "runs", "last_error"]),
         ("Alarm", ["severity", "state", "deviceId", "raised_at_ms"]),
     ] {
         for field in fields {
