@@ -248,6 +248,20 @@ impl ConnectorService {
         }
     }
 
+    /// Like [`ConnectorService::settle`], for a queue lane that several threads push to: a thread's rows stay unsettled for
+    /// it, whichever thread settles the lane, until they are written.
+    pub fn settle_shared(&self, lane: u16, done: Box<dyn FnOnce() + Send + Sync>) {
+        let done = WrittenCallback::new(done);
+        let unsettled = self.unsettled(lane);
+        let mut sinks = unsettled.lock();
+        let table = self.inner.table.load();
+        sinks.retain(|sink| match table.sinks.get(sink.0 as usize) {
+            Some(Some(sink)) => sink.queue.hold_until_written(lane, &done),
+            _ => false,
+        });
+        unsettled.is_any.store(!sinks.is_empty(), Relaxed);
+    }
+
     /// Whether a sink with `on_full = "block"` is full.
     pub fn is_full(&self, sink: SinkId) -> bool {
         let table = self.inner.table.load();
@@ -620,5 +634,57 @@ async fn test(connector: &dyn Connector) -> Result<String, ConnectorError> {
                 "no answer within {s} seconds"
             )))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_a_shared_lane_stay_unsettled_until_they_are_written() {
+        // Its tasks run only within `block_on`.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let options = ConnectorServiceOptions {
+            directory: Some(directory.path().to_owned()),
+            shards: 2,
+        };
+        let service = ConnectorService::new(runtime.handle().clone(), options);
+        service
+            .set_connector("c", &json!({"type": "file"}))
+            .unwrap();
+        let sink = json!({"connector": "c", "file": "rows", "queue": {"disk": {}}});
+        let sink = service.set_sink("s", &sink).unwrap();
+        let push = || service.push(sink, 1, |row| row.int("n", 1));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let settle = || {
+            let calls = calls.clone();
+            let done = move || {
+                calls.fetch_add(1, Relaxed);
+            };
+            service.settle_shared(1, Box::new(done));
+        };
+        push();
+        settle();
+        // Another thread's rows are as unsettled as before.
+        assert!(service.is_unsettled(1));
+        settle();
+        assert_eq!(calls.load(Relaxed), 0);
+        runtime.block_on(async {
+            while calls.load(Relaxed) < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        settle();
+        assert!(!service.is_unsettled(1));
+        assert_eq!(calls.load(Relaxed), 3);
     }
 }

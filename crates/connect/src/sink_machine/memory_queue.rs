@@ -201,19 +201,22 @@ impl MemoryQueue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps `done` until all present rows of this shard are in files, if they are being moved there.
-    pub(crate) fn hold_until_written(&self, shard: u16, done: &Arc<WrittenCallback>) {
+    /// Keeps `done` until all present rows of this shard are in files, if they are being moved there; whether there are
+    /// such rows.
+    pub(crate) fn hold_until_written(&self, shard: u16, done: &Arc<WrittenCallback>) -> bool {
         let part = usize::from(shard) % self.shard_queues.len();
         let mut waiting = self.waiting();
         let rows = self.shard_queues[part].lock();
         // Checked under the lock, so that ending the spooling misses no waiter.
-        if self.is_spooled.load(SeqCst) && rows.written < rows.appended {
+        let is_pending = self.is_spooled.load(SeqCst) && rows.written < rows.appended;
+        if is_pending {
             waiting.push(WrittenWaiter {
                 shard_queue: part,
                 rows: rows.appended,
                 _done: done.clone(),
             });
         }
+        is_pending
     }
 
     /// Number of rows taken from each shard so far.

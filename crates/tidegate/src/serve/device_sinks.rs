@@ -127,7 +127,7 @@ impl DeviceSinks {
             let all = Arc::new(CallbackOnLastDrop(Some(done)));
             for lane in lanes.filter(|lane| service.is_unsettled(*lane)) {
                 let one = Arc::clone(&all);
-                service.settle(lane, Box::new(move || drop(one)));
+                service.settle_shared(lane, Box::new(move || drop(one)));
             }
         }
     }
