@@ -11,8 +11,8 @@ use super::message::{MessageView, NEVER_MS, expiry_time_ms};
 use super::outbox::SHARE_FROM_BYTES;
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
-use super::subscriber_list::{NO_GROUP, Subscriber};
-use super::tables::{ConnectionIx, SessionIx, TableIx};
+use super::subscriber_list::Subscriber;
+use super::tables::{ConnectionIx, NO_GROUP, SessionIx, TableIx};
 use crate::control::{
     ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
 };
@@ -279,7 +279,7 @@ impl Shard {
         let filters = &self.tree.filters;
         let wanting = subscriptions
             .iter()
-            .map(|(filter, _)| &filters[*filter as usize])
+            .map(|(filter, _)| &filters[*filter])
             .filter(|filter| mqtt::filter_matches(&filter.text, topic));
         let subscribers = wanting.filter_map(|filter| filter.subscribers.get(session));
         subscribers.max_by_key(|found| found.options.qos).copied()

@@ -16,8 +16,8 @@ use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained_store::RetainedStore;
 use super::session::{QueueSize, SendWindow, Session, SessionMessage};
-use super::subscriber_list::{GroupId, NO_GROUP, Subscriber};
-use super::tables::{ConnectionIx, SessionIx, Table};
+use super::subscriber_list::Subscriber;
+use super::tables::{ConnectionIx, GroupId, NO_GROUP, SessionIx, Table};
 use crate::config::BrokerLimits;
 use crate::hooks::{
     AckKind, Client, ConnectionInfo, DropReason, Hooks, Interest, MessageOrigin, PacketFacts,

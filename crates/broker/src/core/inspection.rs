@@ -9,9 +9,8 @@ use std::sync::Arc;
 use super::connection::Connection;
 use super::session::Session;
 use super::shard::Shard;
-use super::subscriber_list::{FilterId, GroupId, NO_GROUP};
 use super::subscription_tree::filter_and_group;
-use super::tables::{SessionIx, TableIx};
+use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, TableIx};
 use crate::info::{ClientInfo, ListQuery, SubscriptionInfo, TopicInfo};
 
 /// Entries examined in one turn: well below a millisecond.
@@ -413,10 +412,10 @@ impl ShardScan for TopicScan {
         }
         let mut looked_at = 0;
         let filters = &shard.tree.filters;
-        while looked_at < ENTRIES_PER_STEP && self.next < filters.capacity() {
+        while looked_at < ENTRIES_PER_STEP && self.next < filters.end_position() {
             looked_at += 1;
-            if let Some(filter) = filters.get(self.next) {
-                let at = self.next as FilterId;
+            let at = FilterId::from_position(self.next);
+            if let Some(filter) = filters.get(at) {
                 self.offer(shard, at, NO_GROUP);
                 for &group in &filter.groups {
                     self.offer(shard, at, group);
@@ -425,7 +424,7 @@ impl ShardScan for TopicScan {
             }
             self.next += 1;
         }
-        if self.next < filters.capacity() {
+        if self.next < filters.end_position() {
             return ScanStep::Continue(self);
         }
         self.finish(shard)

@@ -8,8 +8,7 @@ use super::directory::NodeDirectory;
 use super::message::{MessageView, expiry_time_ms};
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
-use super::subscriber_list::NO_GROUP;
-use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
+use super::tables::{ConnectionIx, NO_GROUP, NO_SESSION, SessionIx};
 use super::timers::Timer;
 use crate::hooks::{Authorization, ClientAction, DropReason, Interest, MessageOrigin, PeerAddress};
 use crate::metrics::Metric;
@@ -177,7 +176,7 @@ impl Shard {
         let before = outbound.size();
         let taken = outbound.drain_shared(|group| {
             group != NO_GROUP
-                && tree.groups.get(group as usize).is_some_and(|group| {
+                && tree.groups.get(group).is_some_and(|group| {
                     let is_member = group.member(session_at).is_some();
                     let elsewhere = group.remote().iter();
                     let (online, total) = elsewhere.fold((0, 0), |(online, total), remote| {

@@ -17,9 +17,9 @@ use super::routing::deliver_locally;
 use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};
 use super::shard::Shard;
 use super::shared_backlog::SharedBacklog;
-use super::subscriber_list::{FilterId, GroupId, Subscriber};
+use super::subscriber_list::Subscriber;
 use super::subscription_tree::filter_and_group;
-use super::tables::{ConnectionIx, SessionIx};
+use super::tables::{ConnectionIx, FilterId, GroupId, SessionIx};
 use super::timers::Timer;
 use crate::metrics::Metric;
 
@@ -136,7 +136,7 @@ impl Shard {
         for (filter, group) in session.subscriptions.clone() {
             let written = self.filter_as_written(filter, group);
             let entry = self.tree.filter(filter);
-            let subscriber = match group == super::subscriber_list::NO_GROUP {
+            let subscriber = match group == super::tables::NO_GROUP {
                 true => entry.subscribers.get(at).copied(),
                 false => self.tree.group(group).member(at).copied(),
             };

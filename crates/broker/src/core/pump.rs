@@ -10,8 +10,8 @@ use super::delivery::{Delivery, send_window, subscription_identifiers};
 use super::encoding::encode_ack;
 use super::message::{Message, MessageView};
 use super::session::{SessionMessage, Transmit};
-use super::subscriber_list::{NO_GROUP, Subscriber};
-use super::tables::{ConnectionIx, SessionIx};
+use super::subscriber_list::Subscriber;
+use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
 use crate::hooks::{DropReason, Interest, MessageOrigin};
 
 /// Above this, a connection's backlog waits for the socket to drain.

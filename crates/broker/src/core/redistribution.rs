@@ -16,8 +16,7 @@ use super::session::{QueueSize, SessionMessage};
 use super::shard::Shard;
 use super::shared_backlog::SharedBacklog;
 use super::shared_subscription::SubscriptionGroup;
-use super::subscriber_list::{GroupId, NO_GROUP};
-use super::tables::SessionIx;
+use super::tables::{GroupId, NO_GROUP, SessionIx};
 use crate::hooks::DropReason;
 
 /// Bound on the filters of one backlog; a session with more leaves none.

@@ -7,26 +7,24 @@ use super::session::SessionMessage;
 use super::shard::Shard;
 use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueues};
 use super::shared_subscription::{MemberChoice, MemberSelection};
-use super::subscriber_list::{GroupId, NO_GROUP};
 use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
-use super::tables::SessionIx;
+use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};
 use crate::hooks::{DropReason, Interest, MessageOrigin};
 use crate::metrics::Metric;
 use mqtt::QoS;
-use slab::Slab;
 
 /// Delivers to every session of this shard with a matching non-shared subscription.
 #[inline]
 pub(super) fn deliver_locally(
     delivery: &mut Delivery,
     set: &MatchSet,
-    filters: &Slab<FilterEntry>,
+    filters: &Table<FilterId, FilterEntry>,
     dispatch: &mut Dispatch<'_>,
 ) {
     match &set.local_targets {
         LocalTargets::None => {}
         LocalTargets::SingleFilter(filter) => {
-            for subscriber in filters[*filter as usize].subscribers.iter() {
+            for subscriber in filters[*filter].subscribers.iter() {
                 delivery.deliver(dispatch, subscriber, &[], NO_GROUP);
             }
         }

@@ -5,8 +5,7 @@ mod outbound_messages;
 mod packet_ids;
 
 use super::message::Message;
-use super::subscriber_list::{FilterId, GroupId};
-use super::tables::ConnectionIx;
+use super::tables::{ConnectionIx, FilterId, GroupId};
 use crate::hooks::Permissions;
 
 pub(crate) use outbound_messages::{

@@ -6,8 +6,8 @@
 
 use std::rc::Rc;
 
-use super::subscriber_list::{FilterId, Subscriber, SubscriberList};
-use super::tables::SessionIx;
+use super::subscriber_list::{Subscriber, SubscriberList};
+use super::tables::{FilterId, SessionIx};
 use crate::config::SharedSubscriptionStrategy;
 
 /// The number of members of a group on another shard.

@@ -15,9 +15,9 @@ use super::session::QueueFilter;
 use super::shard::{ConnectionAction, Shard};
 use super::shard_messages::ShardMessage;
 use super::shared_subscription::RemoteMembers;
-use super::subscriber_list::{FilterId, GroupId, NO_GROUP, Subscriber};
+use super::subscriber_list::Subscriber;
 use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
-use super::tables::{ConnectionIx, SessionIx};
+use super::tables::{ConnectionIx, FilterId, GroupId, NO_GROUP, SessionIx};
 use crate::hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use crate::metrics::Metric;
 

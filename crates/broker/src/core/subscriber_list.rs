@@ -6,11 +6,6 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use mqtt::SubscriptionOptions;
 
-/// Index of a filter, and of a group, in the subscription tree.
-pub(crate) type FilterId = u32;
-pub(crate) type GroupId = u32;
-pub(crate) const NO_GROUP: GroupId = u32::MAX;
-
 /// From this length on the list keeps an index.
 const INDEXED_FROM: usize = 32;
 

@@ -13,17 +13,25 @@
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::rc::Rc;
 
 use super::shared_subscription::SubscriptionGroup;
-use super::subscriber_list::{FilterId, GroupId, Subscriber, SubscriberList};
-use super::tables::SessionIx;
+use super::subscriber_list::{Subscriber, SubscriberList};
+use super::tables::{FilterId, GroupId, SessionIx, Table, table_ix};
 use mqtt::{SubscriptionFilter, SubscriptionOptions};
 
-const NONE: u32 = u32::MAX;
+/// The offset behind the last level of a topic.
+const TOPIC_END: u32 = u32::MAX;
+
+table_ix! {
+    /// Index of a trie node.
+    struct NodeIx
+}
+
+/// The node above the first level; it always exists.
+const ROOT: NodeIx = NodeIx(0);
 
 /// Topics whose result is cached.
 const CACHE_TOPICS: usize = 32 * 1024;
@@ -75,10 +83,10 @@ impl MatchSet {
 
     /// Whether more than one session of this shard receives the message.
     #[inline]
-    pub(crate) fn has_many_targets(&self, filters: &Slab<FilterEntry>) -> bool {
+    pub(crate) fn has_many_targets(&self, filters: &Table<FilterId, FilterEntry>) -> bool {
         match &self.local_targets {
             LocalTargets::None => false,
-            LocalTargets::SingleFilter(filter) => filters[*filter as usize].subscribers.len() > 1,
+            LocalTargets::SingleFilter(filter) => filters[*filter].subscribers.len() > 1,
             LocalTargets::Merged(targets) => targets.len() > 1,
         }
     }
@@ -98,8 +106,8 @@ impl MatchSet {
 
 #[derive(Default)]
 struct FilterNode {
-    children: HashMap<Box<str>, u32, RandomState>,
-    plus: Option<u32>,
+    children: HashMap<Box<str>, NodeIx, RandomState>,
+    plus: Option<NodeIx>,
     /// The filter that ends here, and the one that ends here with a further `#`.
     filter: Option<FilterId>,
     hash_filter: Option<FilterId>,
@@ -121,10 +129,10 @@ struct CachedMatch {
 }
 
 pub(crate) struct SubscriptionTree {
-    pub(crate) filters: Slab<FilterEntry>,
-    pub(crate) groups: Slab<SubscriptionGroup>,
+    pub(crate) filters: Table<FilterId, FilterEntry>,
+    pub(crate) groups: Table<GroupId, SubscriptionGroup>,
     by_text: HashTable<FilterId>,
-    nodes: Slab<FilterNode>,
+    nodes: Table<NodeIx, FilterNode>,
     wildcard_filters: usize,
     hasher: RandomState,
     cache: HashTable<CachedMatch>,
@@ -138,7 +146,8 @@ pub(crate) struct SubscriptionTree {
     /// The result of a match that is not cached.
     uncached_match: MatchSet,
     matching: Vec<FilterId>,
-    pending: Vec<(u32, u32)>,
+    /// Nodes to be visited, each with the byte offset of the level to match there, or [`TOPIC_END`].
+    pending: Vec<(NodeIx, u32)>,
     /// Number of results that were not taken from the cache.
     #[cfg(test)]
     pub(crate) computed: u64,
@@ -146,11 +155,11 @@ pub(crate) struct SubscriptionTree {
 
 impl Default for SubscriptionTree {
     fn default() -> Self {
-        let mut nodes = Slab::new();
+        let mut nodes = Table::default();
         nodes.insert(FilterNode::default());
         Self {
-            filters: Slab::new(),
-            groups: Slab::new(),
+            filters: Table::default(),
+            groups: Table::default(),
             by_text: HashTable::new(),
             nodes,
             wildcard_filters: 0,
@@ -177,26 +186,24 @@ impl SubscriptionTree {
     pub(crate) fn find(&self, text: &str) -> Option<FilterId> {
         let filters = &self.filters;
         self.by_text
-            .find(self.hasher.hash_one(text), |&id| {
-                *filters[id as usize].text == *text
-            })
+            .find(self.hasher.hash_one(text), |&id| *filters[id].text == *text)
             .copied()
     }
 
     pub(crate) fn filter(&self, id: FilterId) -> &FilterEntry {
-        &self.filters[id as usize]
+        &self.filters[id]
     }
 
     pub(crate) fn filter_mut(&mut self, id: FilterId) -> &mut FilterEntry {
-        &mut self.filters[id as usize]
+        &mut self.filters[id]
     }
 
     pub(crate) fn group(&self, id: GroupId) -> &SubscriptionGroup {
-        &self.groups[id as usize]
+        &self.groups[id]
     }
 
     pub(crate) fn group_mut(&mut self, id: GroupId) -> &mut SubscriptionGroup {
-        &mut self.groups[id as usize]
+        &mut self.groups[id]
     }
 
     /// Returns the entry of `text` and creates it if there is none. A caller that created it must add something to it.
@@ -210,14 +217,14 @@ impl SubscriptionTree {
             groups: Vec::new(),
             remote_shards: 0,
             announced_sequence: 0,
-        }) as FilterId;
+        });
         let (filters, hasher) = (&self.filters, &self.hasher);
         self.by_text
             .insert_unique(hasher.hash_one(text), id, |&id| {
-                hasher.hash_one(&*filters[id as usize].text)
+                hasher.hash_one(&*filters[id].text)
             });
         if mqtt::has_wildcards(text) {
-            self.insert_wildcard(self.filters[id as usize].text.clone(), id);
+            self.insert_wildcard(self.filters[id].text.clone(), id);
         } else {
             self.evict_topic(text);
         }
@@ -226,7 +233,7 @@ impl SubscriptionTree {
 
     /// Removes the entry if it is no longer used.
     pub(crate) fn remove_if_unused(&mut self, id: FilterId) {
-        let filter = &self.filters[id as usize];
+        let filter = &self.filters[id];
         if !filter.subscribers.is_empty() || !filter.groups.is_empty() || filter.remote_shards != 0
         {
             return;
@@ -243,27 +250,24 @@ impl SubscriptionTree {
         } else {
             self.evict_topic(&text);
         }
-        self.filters.remove(id as usize);
+        self.filters.remove(id);
     }
 
     /// Adds or replaces the non-shared subscription of a session; returns whether it is new.
     pub(crate) fn subscribe(&mut self, id: FilterId, subscriber: Subscriber) -> bool {
-        let is_new = self.filters[id as usize].subscribers.insert(subscriber);
+        let is_new = self.filters[id].subscribers.insert(subscriber);
         self.invalidate_matches(id);
         is_new
     }
 
     pub(crate) fn unsubscribe(&mut self, id: FilterId, session: SessionIx) -> bool {
-        let removed = self.filters[id as usize]
-            .subscribers
-            .remove(session)
-            .is_some();
+        let removed = self.filters[id].subscribers.remove(session).is_some();
         self.invalidate_matches(id);
         removed
     }
 
     pub(crate) fn set_remote(&mut self, id: FilterId, shard: u16, wanted: bool) {
-        let filter = &mut self.filters[id as usize];
+        let filter = &mut self.filters[id];
         if wanted {
             filter.remote_shards |= 1 << shard;
         } else {
@@ -274,37 +278,37 @@ impl SubscriptionTree {
 
     /// The group `name` of a filter, if it has one.
     pub(crate) fn find_group(&self, id: FilterId, name: &str) -> Option<GroupId> {
-        let groups = &self.filters[id as usize].groups;
+        let groups = &self.filters[id].groups;
         groups
             .iter()
             .copied()
-            .find(|&g| *self.groups[g as usize].name == *name)
+            .find(|&g| *self.groups[g].name == *name)
     }
 
     pub(crate) fn find_or_insert_group(&mut self, id: FilterId, name: &str) -> GroupId {
         if let Some(group) = self.find_group(id, name) {
             return group;
         }
-        let group = self.groups.insert(SubscriptionGroup::new(name, id)) as GroupId;
-        self.filters[id as usize].groups.push(group);
+        let group = self.groups.insert(SubscriptionGroup::new(name, id));
+        self.filters[id].groups.push(group);
         self.invalidate_matches(id);
         group
     }
 
     /// Removes a group without members, and its filter if that is unused then.
     pub(crate) fn remove_group_if_unused(&mut self, group: GroupId) {
-        if !self.groups[group as usize].is_empty() {
+        if !self.groups[group].is_empty() {
             return;
         }
-        let id = self.groups.remove(group as usize).filter;
-        self.filters[id as usize].groups.retain(|&g| g != group);
+        let id = self.groups.remove(group).filter;
+        self.filters[id].groups.retain(|&g| g != group);
         self.invalidate_matches(id);
         self.remove_if_unused(id);
     }
 
     /// Invalidates the results that were computed from this filter's content, not only its existence.
     fn invalidate_matches(&mut self, id: FilterId) {
-        let text = self.filters[id as usize].text.clone();
+        let text = self.filters[id].text.clone();
         if mqtt::has_wildcards(&text) {
             self.advance_generation(text);
         } else {
@@ -340,7 +344,7 @@ impl SubscriptionTree {
     }
 
     fn insert_wildcard(&mut self, text: Rc<str>, id: FilterId) {
-        let mut at = 0;
+        let mut at = ROOT;
         let mut ends_with_hash = false;
         for level in mqtt::levels(&text) {
             at = match level {
@@ -349,18 +353,18 @@ impl SubscriptionTree {
                     break;
                 }
                 "+" => match self.nodes[at].plus {
-                    Some(next) => next as usize,
+                    Some(next) => next,
                     None => {
                         let next = self.nodes.insert(FilterNode::default());
-                        self.nodes[at].plus = Some(next as u32);
+                        self.nodes[at].plus = Some(next);
                         next
                     }
                 },
                 name => match self.nodes[at].children.get(name) {
-                    Some(&next) => next as usize,
+                    Some(&next) => next,
                     None => {
                         let next = self.nodes.insert(FilterNode::default());
-                        self.nodes[at].children.insert(name.into(), next as u32);
+                        self.nodes[at].children.insert(name.into(), next);
                         next
                     }
                 },
@@ -378,7 +382,7 @@ impl SubscriptionTree {
 
     fn remove_wildcard(&mut self, text: Rc<str>) {
         let mut path = Vec::new();
-        let mut at = 0;
+        let mut at = ROOT;
         let mut ends_with_hash = false;
         for level in mqtt::levels(&text) {
             let next = match level {
@@ -390,7 +394,7 @@ impl SubscriptionTree {
                 name => self.nodes[at].children.get(name).copied(),
             };
             path.push((at, level));
-            at = next.expect("a filter in the table is in the trie") as usize;
+            at = next.expect("a filter in the table is in the trie");
         }
         let node = &mut self.nodes[at];
         if ends_with_hash {
@@ -427,24 +431,23 @@ impl SubscriptionTree {
         // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
         let hidden = topic.starts_with('$');
         self.pending.clear();
-        self.pending.push((0, 0));
-        // (node, byte offset of the level to match there; past the end when the topic is used up)
+        self.pending.push((ROOT, 0));
         while let Some((at, offset)) = self.pending.pop() {
-            let node = &self.nodes[at as usize];
-            let is_root = at == 0;
+            let node = &self.nodes[at];
+            let is_root = at == ROOT;
             if let Some(id) = node.hash_filter
                 && !(is_root && hidden)
             {
                 self.matching.push(id);
             }
-            if offset == NONE {
+            if offset == TOPIC_END {
                 self.matching.extend(node.filter);
                 continue;
             }
             let rest = &topic[offset as usize..];
             let (level, next) = match memchr::memchr(b'/', rest.as_bytes()) {
                 Some(len) => (&rest[..len], offset + len as u32 + 1),
-                None => (rest, NONE),
+                None => (rest, TOPIC_END),
             };
             if let Some(plus) = node.plus
                 && !(is_root && hidden)
@@ -462,7 +465,7 @@ impl SubscriptionTree {
         self.collect(topic);
         let filters = &self.filters;
         // The topic of a query, unlike that of a PUBLISH, may be any text.
-        let matches = |id: &&FilterId| mqtt::filter_matches(&filters[**id as usize].text, topic);
+        let matches = |id: &&FilterId| mqtt::filter_matches(&filters[**id].text, topic);
         self.matching.iter().filter(matches).copied().collect()
     }
 
@@ -471,7 +474,7 @@ impl SubscriptionTree {
         let mut groups = Vec::new();
         let mut with_locals = Vec::new();
         for &id in &self.matching {
-            let filter = &self.filters[id as usize];
+            let filter = &self.filters[id];
             remote |= filter.remote_shards;
             groups.extend_from_slice(&filter.groups);
             if !filter.subscribers.is_empty() {
@@ -494,7 +497,7 @@ impl SubscriptionTree {
     fn merge_targets(&self, filters: &[FilterId]) -> Box<[DeliveryTarget]> {
         let mut all: Vec<Subscriber> = filters
             .iter()
-            .flat_map(|&id| self.filters[id as usize].subscribers.iter().copied())
+            .flat_map(|&id| self.filters[id].subscribers.iter().copied())
             .collect();
         all.sort_by_key(|s| s.session);
         let mut merged = Vec::with_capacity(all.len());
@@ -526,7 +529,10 @@ impl SubscriptionTree {
 
     /// Returns the receivers of a message for `topic`, and the filters to resolve their ids.
     #[inline]
-    pub(crate) fn match_topic(&mut self, topic: &str) -> (&MatchSet, &Slab<FilterEntry>) {
+    pub(crate) fn match_topic(
+        &mut self,
+        topic: &str,
+    ) -> (&MatchSet, &Table<FilterId, FilterEntry>) {
         let hash = self.hasher.hash_one(topic);
         let generation = self.generation;
         let kept = |cached: &CachedMatch| *cached.topic == *topic;
@@ -545,7 +551,11 @@ impl SubscriptionTree {
 
     #[cold]
     #[inline(never)]
-    fn compute_match(&mut self, hash: u64, topic: &str) -> (&MatchSet, &Slab<FilterEntry>) {
+    fn compute_match(
+        &mut self,
+        hash: u64,
+        topic: &str,
+    ) -> (&MatchSet, &Table<FilterId, FilterEntry>) {
         let kept = |cached: &CachedMatch| *cached.topic == *topic;
         if let Some(index) = self.cache.find_bucket_index(hash, kept) {
             let generation = self.generation;

@@ -1,22 +1,10 @@
-//! The tables of a shard: its sessions and its connections. Each has an index type of its own, so that a session is
-//! never looked up by the index of a connection.
+//! The tables of a shard: its sessions, its connections, and the filters and groups of its subscription tree. Each has
+//! an index type of its own, so that a session is never looked up by the index of a connection.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
 use slab::Slab;
-
-/// Index of a session of this shard. It is reused after the session has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SessionIx(u32);
-
-/// Index of a connection of this shard. It is reused after the connection has been removed; `Connection::serial`
-/// distinguishes the connections that have used it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ConnectionIx(u32);
-
-/// The session of a connection that has none (yet).
-pub(crate) const NO_SESSION: SessionIx = SessionIx(u32::MAX);
 
 /// An index type of a [`Table`].
 pub(crate) trait TableIx: Copy {
@@ -26,29 +14,56 @@ pub(crate) trait TableIx: Copy {
     fn position(self) -> usize;
 }
 
-impl TableIx for SessionIx {
-    #[inline]
-    fn from_position(position: usize) -> Self {
-        Self(position as u32)
-    }
+/// Defines an index type of 32 bits.
+macro_rules! table_ix {
+    ($(#[$attribute:meta])* $visibility:vis struct $name:ident) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        $visibility struct $name(u32);
 
-    #[inline]
-    fn position(self) -> usize {
-        self.0 as usize
-    }
+        impl $crate::core::tables::TableIx for $name {
+            #[inline]
+            fn from_position(position: usize) -> Self {
+                Self(position as u32)
+            }
+
+            #[inline]
+            fn position(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
 }
 
-impl TableIx for ConnectionIx {
-    #[inline]
-    fn from_position(position: usize) -> Self {
-        Self(position as u32)
-    }
+pub(super) use table_ix;
 
-    #[inline]
-    fn position(self) -> usize {
-        self.0 as usize
-    }
+table_ix! {
+    /// Index of a session of this shard. It is reused after the session has ended.
+    pub(crate) struct SessionIx
 }
+
+table_ix! {
+    /// Index of a connection of this shard. It is reused after the connection has been removed; `Connection::serial`
+    /// distinguishes the connections that have used it.
+    pub(crate) struct ConnectionIx
+}
+
+table_ix! {
+    /// Index of a filter in the subscription tree. It is reused after the filter has been removed.
+    pub(crate) struct FilterId
+}
+
+table_ix! {
+    /// Index of a group of a shared subscription in the subscription tree. It is reused after the group has been
+    /// removed.
+    pub(crate) struct GroupId
+}
+
+/// The session of a connection that has none (yet).
+pub(crate) const NO_SESSION: SessionIx = SessionIx(u32::MAX);
+
+/// The group of a subscription that is not shared.
+pub(crate) const NO_GROUP: GroupId = GroupId(u32::MAX);
 
 /// Entries that keep their index until they are removed. Indexing by an index without an entry panics.
 pub(crate) struct Table<I, T> {

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use self::stored_tail::StoredTail;
 use crate::config::QueuePolicy;
 use crate::core::message::Message;
-use crate::core::subscriber_list::{GroupId, NO_GROUP};
+use crate::core::tables::{GroupId, NO_GROUP};
 
 /// One message for one session: the parts that differ between subscribers.
 #[derive(Clone)]

@@ -157,7 +157,7 @@ fn matches(tree: &mut SubscriptionTree, topic: &str) -> Matches {
     match &set.local_targets {
         LocalTargets::None => {}
         LocalTargets::SingleFilter(filter) => {
-            let subscribers = filters[*filter as usize].subscribers.iter();
+            let subscribers = filters[*filter].subscribers.iter();
             subscribers.for_each(|subscriber| add(subscriber, &[]));
         }
         LocalTargets::Merged(targets) => {

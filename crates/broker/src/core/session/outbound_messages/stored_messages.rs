@@ -4,7 +4,7 @@ use mqtt::QoS;
 
 use super::stored_tail::StoredTail;
 use super::{InflightMessage, InflightStage, OutboundMessages, PACKET_IDS, SessionMessage};
-use crate::core::subscriber_list::NO_GROUP;
+use crate::core::tables::NO_GROUP;
 
 /// Messages a queue keeps in memory when the rest may stay in the store.
 const MAX_LOADED_MESSAGES: usize = 256;
