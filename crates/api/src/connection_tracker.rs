@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use broker::failed_attempts::counted_address;
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{
+    MetricFamily, MetricKind, MetricSample, MetricValue, failed_attempts::counted_address,
+};
 use tokio::sync::Notify;
 
 use crate::config::HttpConfig;

@@ -10,9 +10,8 @@ use broker::control::{
     BrokerEvent, ControlError, ListenerError, PublishRequest, PublishResult, QueuedMessage,
     RetainedInfo, RetainedQuery, StoredMessage, SubscriptionRequest,
 };
-use broker::info::{
-    ClientInfo, ListQuery, ListenerInfo, MetricFamily, SubscriptionInfo, TopicInfo,
-};
+use broker::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
+use hooks::MetricFamily;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;

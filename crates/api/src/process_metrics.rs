@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 /// Linux counts processor time for user space in hundredths of a second on all current
 /// architectures.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use broker::info::{MetricFamily, MetricKind, MetricValue};
+use hooks::{MetricFamily, MetricKind, MetricValue};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -119,7 +119,7 @@ fn write_number(out: &mut String, value: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broker::info::MetricSample;
+    use hooks::MetricSample;
 
     fn family(name: &'static str, kind: MetricKind, samples: Vec<MetricSample>) -> MetricFamily {
         MetricFamily {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use broker::ProxyHeader;
 use broker::config::BindAddress;
-use broker::hooks::PeerAddress;
+use hooks::PeerAddress;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use auth::{AuthService, AuthSettings};
-use broker::hooks::{
+use hooks::{
     Authentication, Client, ClientAction, Credentials, HooksFactory as _, PeerAddress, Permissions,
 };
 use mqtt::{QoS, Version};
@@ -20,7 +20,7 @@ const CLIENT: Client<'_> = Client {
     username: None,
     peer: Some(PeerAddress::Unix),
     version: Version::V5,
-    connection: broker::hooks::ConnectionInfo {
+    connection: hooks::ConnectionInfo {
         connected_ms: 0,
         keep_alive_s: 0,
         clean_start: false,

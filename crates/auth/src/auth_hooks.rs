@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use broker::hooks::{
+use hooks::{
     Authentication, Authorization, Client, ClientAction, Credentials, Hooks, Interest, PeerAddress,
-    ScramCredential,
 };
 use mqtt::ReasonCode;
+use scram::ScramCredential;
 
 use crate::auth_state::AuthState;
 use crate::authenticator::LoginRequest;

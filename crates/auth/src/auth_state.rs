@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Authentication, ClientGrant};
+use hooks::{Authentication, ClientGrant};
 use mqtt::ReasonCode;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

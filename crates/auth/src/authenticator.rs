@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use broker::hooks::{Credentials, PeerAddress};
+use hooks::{Credentials, PeerAddress};
 
 use crate::decoy_check::DecoyPasswordCheck;
 use crate::device_directory::DeviceGrant;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use broker::hooks::ClientAction;
+use hooks::ClientAction;
 
 /// The credentials of a client.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use broker::hooks::Authentication;
+use hooks::Authentication;
 use mqtt::ReasonCode;
 use tokio::sync::oneshot;
 
@@ -135,7 +135,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::{Condvar, Mutex};
 
-    use broker::hooks::{Client, ClientAction, Credentials, Hooks, HooksFactory as _, PeerAddress};
+    use hooks::{Client, ClientAction, Credentials, Hooks, HooksFactory as _, PeerAddress};
     use mqtt::Version;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::hooks::Authentication;
+use hooks::Authentication;
 use mqtt::ReasonCode;
 
 use crate::auth_state::{AuthState, PendingCheck};

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use broker::failed_attempts::counted_address;
+use hooks::failed_attempts::counted_address;
 
 use crate::lockout::LockoutCounters;
 use crate::rules::RuleSubject;

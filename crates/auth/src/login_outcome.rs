@@ -1,6 +1,6 @@
 //! The final result of a login.
 
-use broker::hooks::{Authentication, ClientGrant};
+use hooks::{Authentication, ClientGrant};
 use mqtt::ReasonCode;
 
 /// The grant of an accepted client, or the reason code of the refusal.

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Hooks, HooksFactory};
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{Hooks, HooksFactory, MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::Value;
 use store::Objects;
 use tokio::runtime::Handle;

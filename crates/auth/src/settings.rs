@@ -1,7 +1,7 @@
 //! Settings of authentication and authorisation. Authenticators, rule sources and rules are JSON values, as in the
 //! store, so that the configuration file and the API share one format and one parser.
 
-use broker::config::UserConfig;
+use hooks::UserConfig;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use broker::hooks::{Hooks, MessageOrigin, MessageView, PublishVerdict};
 use engine::{Engine, RuleEngineSettings};
+use hooks::{Hooks, MessageOrigin, MessageView, PublishVerdict};
 use serde_json::{Value, json};
 
 use crate::host::thread_cpu_ns;

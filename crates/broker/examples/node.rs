@@ -19,8 +19,8 @@ fn main() {
         listeners: vec![ListenerConfig::new("mqtt", bind)],
         ..BrokerConfig::default()
     };
-    let broker = broker::Broker::start(config, Arc::new(broker::hooks::NoHooks), None)
-        .expect("the port is free");
+    let broker =
+        broker::Broker::start(config, Arc::new(hooks::NoHooks), None).expect("the port is free");
     println!("listening on {}", broker.listeners()[0].address);
     loop {
         std::thread::park();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use hooks::{HookChain, HooksFactory};
 use store::Store;
 
 use crate::config::{
@@ -18,7 +19,6 @@ use crate::core::node::{NodeListener, NodeState};
 use crate::core::recovery::recover_from_store;
 use crate::events::EventStream;
 use crate::handle::BrokerHandle;
-use crate::hooks::{HookChain, HooksFactory};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::clock::NodeClock;
@@ -248,8 +248,7 @@ fn recover_shards(
 fn parse_users(
     config: &BrokerConfig,
 ) -> Result<HashMap<String, ScramCredential, RandomState>, StartError> {
-    let parse = |user: &crate::config::UserConfig| match user.credential.parse::<ScramCredential>()
-    {
+    let parse = |user: &hooks::UserConfig| match user.credential.parse::<ScramCredential>() {
         Ok(credential) => Ok((user.username.clone(), credential)),
         Err(_) => Err(StartError::Credential {
             username: user.username.clone(),

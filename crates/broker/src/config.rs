@@ -6,6 +6,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use hooks::UserConfig;
+
 /// Largest number of shards: filters carry sets of shards with this many bits.
 pub const MAX_SHARDS: usize = 64;
 
@@ -324,22 +326,5 @@ impl ListenerConfig {
             BindAddress::Tcp(address) => address.ip().is_loopback(),
             BindAddress::Unix(_) => true,
         })
-    }
-}
-
-/// A user and its credential, `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY` with the last three in base64, as
-/// printed by `tidegate password`. It serves plain passwords and SCRAM-SHA-256, and does not contain the password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct UserConfig {
-    pub username: String,
-    pub credential: String,
-}
-
-impl std::fmt::Debug for UserConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UserConfig")
-            .field("username", &self.username)
-            .field("credential", &"***")
-            .finish()
     }
 }

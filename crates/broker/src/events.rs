@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hooks::{
+    AcceptedConnect, Client, DropReason, Hooks, HooksFactory, Interest, MessageOrigin, MessageView,
+    PacketFacts, RefusedConnect,
+};
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::StoreHealth;
 use tokio::sync::broadcast;
 
 use crate::control::{BrokerEvent, BrokerEventKind};
-use crate::hooks::{
-    AcceptedConnect, Client, DropReason, Hooks, HooksFactory, Interest, MessageOrigin, MessageView,
-    PacketFacts, RefusedConnect,
-};
 
 /// Events buffered for a slow subscriber.
 const EVENT_BUFFER: usize = 4096;

@@ -6,6 +6,7 @@ mod operations;
 mod queues;
 mod retained;
 
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,10 +20,7 @@ use crate::core::inspection::{
 };
 use crate::core::node::NodeState;
 use crate::core::shard::Shard;
-use crate::info::{
-    ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
-    SubscriptionInfo, TopicInfo,
-};
+use crate::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
 use crate::metrics;
 use crate::net::clock::NodeClock;
 use crate::net::inbox::{InboxItem, ShardInbox};
@@ -186,7 +184,7 @@ impl BrokerHandle {
     }
 
     /// Number of shards.
-    pub fn shard_count(&self) -> usize {
+    fn shard_count(&self) -> usize {
         self.shared.inboxes.len()
     }
 

@@ -1,9 +1,9 @@
 //! Counters of one shard, written by the shard alone with plain loads and stores and read by any thread. A new metric
 //! is one line in the table below, which also provides its labels and help text.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
-use crate::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! shard_metrics {
     ($($variant:ident $kind:ident $family:literal [$($label:ident = $value:literal),*] $help:literal;)*) => {

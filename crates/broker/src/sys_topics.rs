@@ -1,8 +1,8 @@
 //! Publishes the state of the node as retained messages on `$SYS/broker/...`, for users without Prometheus.
 
+use hooks::{MessageView, NEVER_MS};
 use mqtt::{Properties, QoS};
 
-use crate::core::message::{MessageView, NEVER_MS};
 use crate::core::shard::Shard;
 use crate::metrics::{Metric, sum_over_shards};
 

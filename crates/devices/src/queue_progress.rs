@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 
 /// Counts the entries added to a queue and the entries completed.
 #[derive(Default)]

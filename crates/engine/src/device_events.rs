@@ -63,7 +63,7 @@ pub struct DeviceEvent<'m> {
     pub username: Option<&'m str>,
     /// The topic of the message that caused the event.
     pub topic: Option<&'m str>,
-    /// [`MessageOrigin::tag`](broker::hooks::MessageOrigin::tag) of the message, or of the rule action that
+    /// [`MessageOrigin::tag`](hooks::MessageOrigin::tag) of the message, or of the rule action that
     /// caused the event, so that loops of rules end; otherwise 0.
     pub tag: u64,
 }
@@ -95,8 +95,8 @@ impl Engine {
     }
 
     /// Evaluates the rules FROM `"$EVENT.DEVICE"` on an event, on the thread of this shard. If this returns
-    /// true, a caller inside [`Hooks::publish`](broker::hooks::Hooks::publish) returns
-    /// [`PublishVerdict::ContinueAndCollect`](broker::hooks::PublishVerdict::ContinueAndCollect), so that the
+    /// true, a caller inside [`Hooks::publish`](hooks::Hooks::publish) returns
+    /// [`PublishVerdict::ContinueAndCollect`](hooks::PublishVerdict::ContinueAndCollect), so that the
     /// outputs of the rules are published with the message. Elsewhere the outputs are published when the
     /// shard has finished with the client.
     pub fn handle_device_event_on(&self, shard: u16, event: &DeviceEvent<'_>) -> bool {

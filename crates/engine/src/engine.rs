@@ -9,8 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use broker::BrokerHandle;
-use broker::hooks::HooksFactory;
+use hooks::{BrokerPort, HooksFactory};
 use rules::index::RuleIndex;
 use rules::{EventKind, KvStore};
 use serde_json::Value;
@@ -22,9 +21,9 @@ use crate::definition::{RULE_KIND, RuleDefinition, check_name};
 use crate::definition_error::RuleDefinitionError;
 use crate::engine_shared::{EngineShared, RuleSnapshot, hooks_interest};
 use crate::evaluation_context::{EvaluationContext, EvaluationContextCell};
-use crate::hooks::RuleHooksFactory;
 use crate::ports::{DevicePort, EnginePorts, SinkPort};
 use crate::recent_error::RuleFailure;
+use crate::rule_hooks::RuleHooksFactory;
 use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
 use crate::settings::RuleEngineSettings;
@@ -104,7 +103,6 @@ impl Engine {
             snapshot: Arc::new(ArcSwap::default()),
             rows,
             ports: Arc::new(EnginePorts::default()),
-            handle: OnceLock::new(),
             wants_devices: AtomicBool::new(false),
             device_lanes: (0..shards).map(|_| ShardDeviceEvents::default()).collect(),
             by_serial: Mutex::default(),
@@ -404,18 +402,18 @@ impl Engine {
         let before = self.shared.snapshot.swap(snapshot);
         self.shared.wants_devices.store(wants_devices, Relaxed);
         if before.interest != interest
-            && let Some(handle) = self.shared.handle.get()
+            && let Some(broker) = self.shared.ports.broker.get()
         {
-            handle.refresh_hook_interest();
+            broker.refresh_hook_interest();
         }
     }
 
     /// Starts the engine; called when the broker runs.
-    pub fn start(&self, handle: BrokerHandle) {
-        handle.refresh_hook_interest();
-        if self.shared.handle.set(handle).is_err() {
+    pub fn start(&self, broker: Arc<dyn BrokerPort>) {
+        broker.refresh_hook_interest();
+        if self.shared.ports.broker.set(broker).is_err() {
             tracing::error!(
-                "broker handle of the rule engine is set twice; ignoring the second one; this is a bug"
+                "broker port of the rule engine is set twice; ignoring the second one; this is a bug"
             );
         }
         self.start_window_worker(None);

@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use broker::BrokerHandle;
-use broker::hooks::{Interest, OutgoingMessages};
+use hooks::{Interest, OutgoingMessages};
 use rules::EventKind;
 use rules::index::RuleIndex;
 
@@ -38,8 +37,6 @@ pub(crate) struct EngineShared {
     pub(crate) snapshot: Arc<ArcSwap<RuleSnapshot>>,
     pub(crate) rows: WindowQueue,
     pub(crate) ports: Arc<EnginePorts>,
-    /// The broker's handle, set when the broker runs.
-    pub(crate) handle: OnceLock<BrokerHandle>,
     /// Whether any rule wants device events.
     pub(crate) wants_devices: AtomicBool,
     /// Device events of each shard.
@@ -124,19 +121,18 @@ impl EngineShared {
         self.lock_serials().get(&lineage.serial())?.upgrade()
     }
 
-    /// Hands messages to a shard, always the same shard for one number, so that they keep their order. Calls
-    /// `done` when they are published. Returns false if there is no broker (yet).
+    /// Hands messages to a shard; those with the same number keep their order. Calls `done` when they are
+    /// published. Returns false if there is no broker (yet).
     pub(crate) fn publish_on_shard(
         &self,
         number: u64,
         outgoing: OutgoingMessages,
         done: impl FnOnce() + Send + 'static,
     ) -> bool {
-        let Some(handle) = self.handle.get() else {
+        let Some(broker) = self.ports.broker.get() else {
             return false;
         };
-        let shard = (number % handle.shard_count().max(1) as u64) as u16;
-        handle.publish_outgoing(shard, outgoing, done);
+        broker.publish_outgoing(number, outgoing, Box::new(done));
         true
     }
 

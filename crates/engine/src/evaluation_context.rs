@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use broker::hooks::{BackpressureCheck, OutgoingMessages};
+use hooks::{BackpressureCheck, OutgoingMessages};
 use rules::{Environment, EvaluationResources, EvaluationScratch};
 
 use crate::clock::now_ms;

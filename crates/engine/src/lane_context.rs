@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use broker::hooks::{BackpressureCheck, OutgoingMessages};
+use hooks::{BackpressureCheck, OutgoingMessages};
 use rules::RuleState;
 
 use crate::ports::{DevicePort, EnginePorts, SinkId, SinkPort};

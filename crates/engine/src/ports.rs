@@ -1,9 +1,9 @@
-//! The interfaces to sinks and to the device platform. The engine knows neither connectors nor devices; the
-//! program supplies both ports.
+//! The interfaces to the broker, to sinks and to the device platform. The engine knows neither shards nor connectors
+//! nor devices; the program supplies all ports.
 
 use std::sync::{Arc, OnceLock};
 
-use broker::hooks::DurableCallback;
+use hooks::{BrokerPort, DurableCallback};
 use rules::Value;
 
 /// A sink of a [`SinkPort`]; valid as long as the sink keeps its name.
@@ -153,9 +153,10 @@ pub trait DevicePort: Send + Sync {
     }
 }
 
-/// The ports of an engine, set once before its first rule.
+/// The ports of an engine, each set once: the broker when it runs, the others before the first rule.
 #[derive(Default)]
 pub(crate) struct EnginePorts {
+    pub(crate) broker: OnceLock<Arc<dyn BrokerPort>>,
     /// Receives rows for sinks.
     pub(crate) sinks: OnceLock<Arc<dyn SinkPort>>,
     /// Receives telemetry and alarms of devices.

@@ -1,6 +1,6 @@
 //! The action that publishes an output as a message.
 
-use broker::hooks::MessageDraft;
+use hooks::MessageDraft;
 use mqtt::{PropertiesBuf, Property, QoS};
 use rules::{CompileOptions, Rule, RuleState, Value, ValueTemplate};
 

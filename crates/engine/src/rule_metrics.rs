@@ -1,6 +1,6 @@
 //! Metrics of rules in Prometheus form. The names match those in the alert rules shipped with the program.
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 use crate::counters::{RuleCounter, RuleTotals};
 use crate::engine::Engine;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use broker::hooks::{BackpressureCheck, OutgoingMessages};
+use hooks::{BackpressureCheck, OutgoingMessages};
 
 use crate::evaluation_context::EvaluationContext;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use broker::hooks::{Hooks, Interest, MessageOrigin, MessageView, PublishVerdict};
+use hooks::{Hooks, Interest, MessageOrigin, MessageView, PublishVerdict};
 use serde_json::{Value, json};
 
 use crate::window_queue::WindowCommand;

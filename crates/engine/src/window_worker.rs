@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use broker::hooks::OutgoingMessages;
+use hooks::OutgoingMessages;
 use rules::windows::{AddOutcome, OpenWindows, read_sample};
 use rules::{ClosedWindow, EvaluationScratch, EventKind, RuleEvent, RunOutcome, WindowSample};
 use store::Objects;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::failed_attempts::{FailedAttempts, counted_address, counted_name};
+use hooks::failed_attempts::{FailedAttempts, counted_address, counted_name};
 
 use crate::config::SharedHttpConfig;
 

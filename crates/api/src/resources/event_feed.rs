@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::control::BrokerEvent;
-use broker::info::{MetricFamily, MetricValue};
+use hooks::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;

@@ -13,10 +13,7 @@ use broker::control::{
     BrokerEvent, BrokerEventKind, ControlError, ListenerError, PublishRequest, PublishResult,
     QueuedMessage, RetainedInfo, RetainedQuery, StoredMessage, SubscriptionRequest,
 };
-use broker::info::{
-    ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
-    SubscriptionInfo, TopicInfo,
-};
+use broker::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
 use connect::{ConnectorService, ConnectorServiceOptions};
 use devices::command::{
     CommandConfig, Commands, DownlinkCompletion, DownlinkTransport, EncodedDownlink,
@@ -24,6 +21,7 @@ use devices::command::{
 use devices::pull::{PullOptions, PullScheduler};
 use devices::{DeviceNo, DeviceStates, Registry, RegistryConfig};
 use engine::{Engine, RuleEngineSettings};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, oneshot};

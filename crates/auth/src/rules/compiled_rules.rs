@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use broker::hooks::{Authorization, ClientAction};
 use foldhash::fast::RandomState;
+use hooks::{Authorization, ClientAction};
 
 use super::AclRule;
 use super::topic_pattern::{RuleSubject, SubjectTopics, without_subscription_prefix};

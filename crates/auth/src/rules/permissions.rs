@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions};
+use hooks::{Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions};
 
 use super::AclRule;
 use super::compiled_rules::{CompiledRules, NodeRuleSet, RulePolicy};

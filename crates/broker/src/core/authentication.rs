@@ -1,13 +1,13 @@
 //! Authentication of clients: passwords, certificates, SCRAM-SHA-256 and re-authentication [MQTT-4.12]. Slow checks
 //! complete later: the client waits, the shard does not.
 
+use hooks::{Authentication, Client, ConnectionInfo, Credentials, Interest};
 use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
 use super::connect::{connect_refusal, decode_connect, denied};
 use super::connection::{AuthExchange, CloseReason, Connection, ConnectionGrant, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use super::tables::ConnectionIx;
-use crate::hooks::{self, Authentication, Client, ConnectionInfo, Credentials, Interest};
 use scram::ServerScram;
 
 const SCRAM_SHA_256: &str = "SCRAM-SHA-256";

@@ -3,6 +3,10 @@
 //! A client is authenticated on the shard that accepted it. If its session is on another shard, the connection moves
 //! there (the session stays where its state is), and `establish_session` runs there.
 
+use hooks::{
+    AcceptedConnect, Authentication, Authorization, ClientAction, Interest, MessageView, NEVER_MS,
+    PeerAddress, RefusedConnect,
+};
 use mqtt::{
     ConnAck, Connect, Direction, Disconnect, Frame, Packet, Properties, PropertiesBuf, Property,
     QoS, ReasonCode, Version,
@@ -13,16 +17,12 @@ use std::sync::Arc;
 
 use super::connection::{CloseReason, ConnectionExtra, ConnectionPhase};
 use super::directory::{NodeDirectory, SessionClaim};
-use super::message::{Message, MessageView, NEVER_MS};
+use super::message::Message;
 use super::session::{Session, SessionWill};
 use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::config::SessionOwnerConflict;
-use crate::hooks::{
-    AcceptedConnect, Authentication, Authorization, ClientAction, Interest, PeerAddress,
-    RefusedConnect,
-};
 use crate::metrics::Metric;
 
 /// A connection on its way to the shard of its session.
@@ -87,9 +87,9 @@ impl Shard {
         }
         match self.authenticate(at, &connect) {
             Authentication::Ignore => {
-                let nobody = crate::hooks::ClientGrant {
+                let nobody = hooks::ClientGrant {
                     is_anonymous: true,
-                    ..crate::hooks::ClientGrant::default()
+                    ..hooks::ClientGrant::default()
                 };
                 self.apply_grant(at, &connect, nobody);
                 self.establish_session(at)

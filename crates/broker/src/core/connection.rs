@@ -3,6 +3,7 @@
 //! It is small, since most of a million connections are idle: rarely needed state is boxed in [`ConnectionExtra`].
 
 use hashbrown::HashMap;
+use hooks::{CertificateNames, PeerAddress, Permissions};
 use mqtt::{ReasonCode, Version};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,7 +15,6 @@ use super::outbox::Outbox;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
 use super::tables::{NO_SESSION, SessionIx};
-use crate::hooks::{CertificateNames, PeerAddress, Permissions};
 use scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! Operations of the control plane on a shard: publish, subscribe for a client, disconnect clients.
 
 use bytes::Bytes;
+use hooks::{Client, MessageView, NEVER_MS, PacketFacts};
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, SubscriptionOptions};
 
 use super::ack_watchers::AckCallback;
 use super::connection::CloseReason;
 use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
-use super::message::{MessageView, NEVER_MS, expiry_time_ms};
+use super::message::expiry_time_ms;
 use super::outbox::SHARE_FROM_BYTES;
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
@@ -16,7 +17,6 @@ use super::tables::{ConnectionIx, NO_GROUP, SessionIx, TableIx};
 use crate::control::{
     ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
 };
-use crate::hooks::{Client, PacketFacts};
 
 /// Connections examined in one turn.
 const CONNECTIONS_PER_STEP: usize = 4096;

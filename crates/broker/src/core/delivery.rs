@@ -3,6 +3,10 @@
 //! [`Delivery`] owns all connections and sessions of the shard. It does not use the subscription tree, so that the
 //! router can walk the tree while it delivers.
 
+use hooks::{
+    AckKind, Client, ConnectionInfo, DropReason, Hooks, Interest, MessageOrigin, MessageView,
+    PacketFacts,
+};
 use mqtt::{QoS, Version};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,16 +16,13 @@ use super::connection::{CloseReason, Connection, ConnectionPhase};
 use super::dispatch::Dispatch;
 use super::encoding::PublishEnvelope;
 use super::journal::ShardJournal;
-use super::message::{Message, MessageView};
+use super::message::Message;
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained_store::RetainedStore;
 use super::session::{QueueSize, SendWindow, Session, SessionMessage};
 use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, GroupId, NO_GROUP, SessionIx, Table};
 use crate::config::BrokerLimits;
-use crate::hooks::{
-    AckKind, Client, ConnectionInfo, DropReason, Hooks, Interest, MessageOrigin, PacketFacts,
-};
 use crate::metrics::{Metric, ShardMetrics};
 
 /// Pumping continues when the outbox is smaller than this.

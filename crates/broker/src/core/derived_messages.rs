@@ -8,13 +8,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use hooks::{MessageDraftView, MessageOrigin, MessageView, OutgoingMessages, OutgoingPosition};
 use mqtt::{PacketType, QoS, ReasonCode};
 
 use super::derived_queue::{DerivedBatch, DerivedBudget};
-use super::message::{MessageView, expiry_time_ms};
+use super::message::expiry_time_ms;
 use super::shard::Shard;
 use super::tables::ConnectionIx;
-use crate::hooks::{MessageDraftView, MessageOrigin, OutgoingMessages, OutgoingPosition};
 use crate::metrics::Metric;
 
 /// Derived messages that are published in the turn of the message they derive from.

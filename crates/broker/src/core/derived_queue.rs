@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use hooks::{BackpressureCheck, OutgoingMessages, OutgoingPosition};
 use mqtt::{PacketType, ReasonCode};
 
 use super::tables::ConnectionIx;
-use crate::hooks::{BackpressureCheck, OutgoingMessages, OutgoingPosition};
 
 /// The budget for all messages that derive from one message. Only its shard uses it; it moves with the connection.
 pub(crate) struct DerivedBudget {

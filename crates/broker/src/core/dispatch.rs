@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::message::{Message, MessageView};
+use hooks::MessageView;
+
+use super::message::Message;
 use super::tables::SessionIx;
 
 /// One message on its way to any number of sessions, with the data they share.

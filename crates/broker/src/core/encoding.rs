@@ -1,8 +1,7 @@
 //! Encodes PUBLISH packets and acknowledgements directly into an outbox.
 
+use hooks::{MessageView, NEVER_MS};
 use mqtt::{PacketType, QoS, ReasonCode, Version};
-
-use super::message::{MessageView, NEVER_MS};
 
 /// The parts of a PUBLISH that differ between subscribers.
 pub(crate) struct PublishEnvelope<'a> {

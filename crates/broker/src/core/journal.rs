@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use hooks::MessageView;
 use mqtt::QoS;
 use store::{QueueFetch, StateKind, StoreBatch};
 
 use super::dispatch::Dispatch;
-use super::message::MessageView;
 use super::records;
 use super::tables::{ConnectionIx, SessionIx};
 

@@ -1,16 +1,18 @@
 //! How connections and sessions end: the DISCONNECT, the session's remaining state, the will, the messages of shared
 //! subscriptions.
 
+use hooks::{
+    Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView, PeerAddress,
+};
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::directory::NodeDirectory;
-use super::message::{MessageView, expiry_time_ms};
+use super::message::expiry_time_ms;
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
 use super::tables::{ConnectionIx, NO_GROUP, NO_SESSION, SessionIx};
 use super::timers::Timer;
-use crate::hooks::{Authorization, ClientAction, DropReason, Interest, MessageOrigin, PeerAddress};
 use crate::metrics::Metric;
 
 impl Shard {

@@ -1,86 +1,11 @@
-//! A message in the broker. [`MessageView`] borrows it from a read buffer, a batch from another shard, or a stored
-//! [`Message`]; [`Message`] owns it for a queue, an in-flight window or the retained store.
-//!
-//! Properties are in wire form without topic alias and subscription identifiers, so that they can be forwarded
-//! unchanged. The message expiry in them is the publisher's and is counted down on encoding.
+//! A message that the broker keeps: [`Message`] owns for a queue, an in-flight window or the retained store what a
+//! [`MessageView`] borrows.
 
 use bytes::Bytes;
+use hooks::{MessageView, NEVER_MS, str_from_utf8};
 use mqtt::{Properties, Property, QoS};
 
 use super::outbox::SHARE_FROM_BYTES;
-
-/// No expiry.
-pub(crate) const NEVER_MS: u64 = u64::MAX;
-
-#[derive(Clone, Copy)]
-pub struct MessageView<'a> {
-    pub topic: &'a str,
-    pub properties: Properties<'a>,
-    pub payload: &'a [u8],
-    /// The payload again, if it is large and already shared.
-    pub(crate) shared_payload: Option<&'a Bytes>,
-    pub qos: QoS,
-    pub retain: bool,
-    /// Milliseconds since the Unix epoch.
-    pub received_ms: u64,
-    pub(crate) expires_ms: u64,
-    /// Client id of the publisher; empty for messages of the broker itself.
-    pub from_client_id: &'a str,
-    pub from_username: &'a str,
-    /// Whether a hook requested it, see [`Hooks::take_outgoing`](crate::hooks::Hooks::take_outgoing).
-    pub is_derived: bool,
-    /// Distinguishes messages received by this node in the same millisecond: the shard in the low 8 bits, a counter
-    /// above.
-    pub number: u32,
-}
-
-impl<'a> MessageView<'a> {
-    /// A message as published by a client, to test hooks without a broker.
-    pub fn from_client(
-        client_id: &'a str,
-        topic: &'a str,
-        payload: &'a [u8],
-        received_ms: u64,
-    ) -> Self {
-        Self {
-            topic,
-            payload,
-            qos: QoS::AtMostOnce,
-            received_ms,
-            from_client_id: client_id,
-            ..Self::unknown()
-        }
-    }
-}
-
-impl MessageView<'_> {
-    /// Placeholder for a message of which nothing is known.
-    pub(crate) fn unknown() -> Self {
-        Self {
-            topic: "",
-            properties: Properties::EMPTY,
-            payload: &[],
-            shared_payload: None,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            received_ms: 0,
-            expires_ms: NEVER_MS,
-            from_client_id: "",
-            from_username: "",
-            is_derived: false,
-            number: 0,
-        }
-    }
-
-    /// Bytes it counts for in a queue.
-    pub(crate) fn size(&self) -> usize {
-        self.topic.len()
-            + self.from_client_id.len()
-            + self.from_username.len()
-            + self.properties.as_bytes().len()
-            + self.payload.len()
-    }
-}
 
 /// When a message published now with these properties expires.
 pub(crate) fn expiry_time_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
@@ -192,13 +117,6 @@ impl Message {
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.large_payload.as_ref().map_or(0, Bytes::len)
     }
-}
-
-/// Converts bytes that were copied from a `str` back. The conversion is checked: a few nanoseconds for about forty
-/// bytes do not justify `unsafe`.
-#[inline]
-pub(crate) fn str_from_utf8(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).expect("these bytes were copied from a str")
 }
 
 /// Copies `properties` without topic alias and subscription identifiers into `out`.

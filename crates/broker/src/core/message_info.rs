@@ -1,9 +1,9 @@
 //! Waiting messages as shown to the control plane.
 
 use bytes::Bytes;
+use hooks::{MessageView, NEVER_MS};
 use mqtt::QoS;
 
-use super::message::{MessageView, NEVER_MS};
 use crate::control::{RetainedInfo, StoredMessage};
 
 /// Bytes of one payload shown in a queue listing, at most.

@@ -1,6 +1,7 @@
 //! Stores and recovers sessions: records of sessions and subscriptions and their recovery at start. Also ends a shard's
 //! turn, when its batch is passed to the log.
 
+use hooks::MessageView;
 use mqtt::{SubscriptionFilter, SubscriptionOptions};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::delivery::Delivery;
 use super::directory::{NodeDirectory, SessionClaim};
 use super::dispatch::Dispatch;
 use super::journal::{ShardJournal, ShardLink, TurnEnd};
-use super::message::{Message, MessageView};
+use super::message::Message;
 use super::records::{self, SessionRecord};
 use super::routing::deliver_locally;
 use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};

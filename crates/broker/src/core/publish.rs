@@ -1,21 +1,21 @@
 //! PUBLISH from a client: validation, detection of duplicates, routing and the answer to the publisher; and the
 //! acknowledgements of both directions.
 
+use hooks::{
+    AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView,
+    NEVER_MS, PacketFacts, PublishVerdict,
+};
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
 use super::connection::CloseReason;
 use super::delivery::{hook_client, with_publisher};
 use super::encoding::encode_ack;
-use super::message::{Message, MessageView, NEVER_MS, copy_forwardable, expiry_time_ms};
+use super::message::{Message, copy_forwardable, expiry_time_ms};
 use super::records;
 use super::session::AckOutcome;
 use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
-use crate::hooks::{
-    AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, PacketFacts,
-    PublishVerdict,
-};
 use crate::metrics::Metric;
 use store::StateKind;
 

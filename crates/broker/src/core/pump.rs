@@ -2,17 +2,17 @@
 //! flight from an earlier connection, the queue, and retained messages of new subscriptions. It works in steps, so that
 //! a client with a million queued messages does not delay others.
 
+use hooks::{DropReason, Interest, MessageOrigin, MessageView};
 use mqtt::{PacketType, QoS, ReasonCode};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::delivery::{Delivery, send_window, subscription_identifiers};
 use super::encoding::encode_ack;
-use super::message::{Message, MessageView};
+use super::message::Message;
 use super::session::{SessionMessage, Transmit};
 use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
-use crate::hooks::{DropReason, Interest, MessageOrigin};
 
 /// Above this, a connection's backlog waits for the socket to drain.
 const PUMP_HIGH_BYTES: usize = 64 * 1024;

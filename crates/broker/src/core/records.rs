@@ -3,9 +3,10 @@
 //! invalid record is logged and skipped, and the node continues.
 
 use disk::varint::{self, PackBuffer};
+use hooks::{MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions, Version};
 
-use super::message::{Message, MessageView, NEVER_MS};
+use super::message::Message;
 
 /// First byte of every session record: the version of its format.
 const SESSION_RECORD_VERSION: u8 = 1;

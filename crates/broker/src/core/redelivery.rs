@@ -6,16 +6,16 @@
 //! subscribers get it exactly once. Messages that hooks published because of it are published again. A delayed message,
 //! which no publisher sends again, stays in the store until both are durable.
 
+use hooks::{Interest, MessageOrigin, MessageView, PublishVerdict};
 use mqtt::{Publish, ReasonCode};
 use store::StateKind;
 
 use super::connection::CloseReason;
-use super::message::{Message, MessageView};
+use super::message::Message;
 use super::publish::{DELAYED_PREFIX, SYS_PREFIX, message_origin, message_view};
 use super::records;
 use super::shard::Shard;
 use super::tables::SessionIx;
-use crate::hooks::{Interest, MessageOrigin, PublishVerdict};
 
 impl Shard {
     /// Handles a repeated QoS 2 message with a known packet id. If the node has been started since, hooks are notified

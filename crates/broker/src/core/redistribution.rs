@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use hooks::DropReason;
 use mqtt::QoS;
 use store::{QueueEntry, QueuePage};
 
@@ -17,7 +18,6 @@ use super::shard::Shard;
 use super::shared_backlog::SharedBacklog;
 use super::shared_subscription::SubscriptionGroup;
 use super::tables::{GroupId, NO_GROUP, SessionIx};
-use crate::hooks::DropReason;
 
 /// Bound on the filters of one backlog; a session with more leaves none.
 const MAX_FILTERS: usize = 256;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use hooks::MessageView;
 use store::{StateKind, Store};
 
-use super::message::{Message, MessageView};
+use super::message::Message;
 use super::records;
 use crate::config::BrokerLimits;
 
@@ -305,7 +306,7 @@ fn collect(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::message::NEVER_MS;
+    use hooks::NEVER_MS;
     use mqtt::{Properties, QoS};
 
     fn keep(retained: &RetainedStore, topic: &str) {

@@ -2,15 +2,14 @@
 
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
-use super::message::MessageView;
 use super::session::SessionMessage;
 use super::shard::Shard;
 use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueues};
 use super::shared_subscription::{MemberChoice, MemberSelection};
 use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
 use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};
-use crate::hooks::{DropReason, Interest, MessageOrigin};
 use crate::metrics::Metric;
+use hooks::{DropReason, Interest, MessageOrigin, MessageView};
 use mqtt::QoS;
 
 /// Delivers to every session of this shard with a matching non-shared subscription.

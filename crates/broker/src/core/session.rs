@@ -4,9 +4,10 @@
 mod outbound_messages;
 mod packet_ids;
 
+use hooks::Permissions;
+
 use super::message::Message;
 use super::tables::{ConnectionIx, FilterId, GroupId};
-use crate::hooks::Permissions;
 
 pub(crate) use outbound_messages::{
     AckOutcome, OutboundMessages, QueueFilter, QueueLimits, QueueRoom, QueueSize, SendWindow,

@@ -1,18 +1,17 @@
 //! A session's queue: messages that the client is about to receive are in memory, the rest in the store, within the
 //! session's limits and by its policy. The queue of a session that is not durable is in memory entirely.
 
+use hooks::{DropReason, Interest, MessageView};
 use mqtt::{QoS, ReasonCode};
 use std::rc::Rc;
 
 use super::connection::CloseReason;
 use super::delivery::{Delivery, hook_client, shared_dispatch_message, with_publisher};
 use super::dispatch::Dispatch;
-use super::message::MessageView;
 use super::records;
 use super::session::{QueueLimits, QueueRoom, QueueSize, Session, SessionMessage};
 use super::tables::{ConnectionIx, GroupId, NO_GROUP, SessionIx};
 use crate::config::BrokerLimits;
-use crate::hooks::{DropReason, Interest};
 use crate::metrics::Metric;
 use store::QueuePage;
 

@@ -5,6 +5,7 @@
 //! subscribers, `delivery.rs` writes it to outboxes.
 
 use hashbrown::HashMap;
+use hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +26,6 @@ use super::subscription_tree::SubscriptionTree;
 use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
 use super::timers::{Timer, TimerTable, TimerWheel};
 use crate::config::BrokerLimits;
-use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use crate::metrics::{Metric, ShardMetrics};
 use scram::ScramCredential;
 use store::QueuePage;

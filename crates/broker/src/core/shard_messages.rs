@@ -5,10 +5,10 @@
 //! and not one per message. Large payloads are passed by reference.
 
 use bytes::Bytes;
+use hooks::{MessageView, str_from_utf8};
 use mqtt::{Properties, QoS};
 use std::collections::VecDeque;
 
-use super::message::{MessageView, str_from_utf8};
 use super::outbox::SHARE_FROM_BYTES;
 
 /// One message from a shard to another.

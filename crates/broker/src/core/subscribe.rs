@@ -3,6 +3,7 @@
 //! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. One number per
 //! shard records what that shard has confirmed, since messages between two shards keep their order.
 
+use hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use mqtt::{
     Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe, SubscribeFilter,
     SubscriptionFilter, UnsubAck, Unsubscribe,
@@ -18,7 +19,6 @@ use super::shared_subscription::RemoteMembers;
 use super::subscriber_list::Subscriber;
 use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
 use super::tables::{ConnectionIx, FilterId, GroupId, NO_GROUP, SessionIx};
-use crate::hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use crate::metrics::Metric;
 
 /// The outcome of one filter of a SUBSCRIBE.

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hooks::{BrokerPort, Client, OutgoingMessages};
 use mqtt::ReasonCode;
 use tokio::sync::{broadcast, oneshot};
 
@@ -15,7 +16,6 @@ use crate::control::{
 };
 use crate::core::control_plane::{DisconnectScan, DisconnectSelector, PublisherIdentity};
 use crate::core::shard::Shard;
-use crate::hooks::{Client, OutgoingMessages};
 use crate::net::inbox::InboxItem;
 
 /// Messages on their way to the log, see [`BrokerHandle::publish_accepted`].
@@ -103,7 +103,7 @@ impl BrokerHandle {
     /// The answer is ready when the messages are stored: in the log of the shard that published them, and of the
     /// shards to which it passed them. Unlike with [`BrokerHandle::publish`] it does not wait until the data of hooks
     /// for these messages is durable. The turn of the message that they derive from may wait for this answer
-    /// ([`Hooks::notify_when_durable`](crate::hooks::Hooks::notify_when_durable)). Turns complete in order, so that an
+    /// ([`Hooks::notify_when_durable`](hooks::Hooks::notify_when_durable)). Turns complete in order, so that an
     /// answer that waited for hooks could wait for itself.
     pub fn publish_accepted(&self, messages: Vec<PublishRequest>) -> AcceptedPublication {
         if self.is_stopping() {
@@ -190,24 +190,6 @@ impl BrokerHandle {
             done(shard.send_to_connected_session(&client_id, &publication, Box::new(acked)));
         };
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
-    }
-
-    /// Publishes messages that a hook has created on another thread, as with [`Hooks::take_outgoing`], and then calls
-    /// `done`. A stopping node calls nothing.
-    ///
-    /// [`Hooks::take_outgoing`]: crate::hooks::Hooks::take_outgoing
-    pub fn publish_outgoing(
-        &self,
-        shard: u16,
-        outgoing: OutgoingMessages,
-        done: impl FnOnce() + Send + 'static,
-    ) {
-        let publish = move |shard: &mut Shard| {
-            shard.publish_outgoing(&outgoing);
-            shard.close_pending_connections();
-            done();
-        };
-        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(publish)));
     }
 
     /// Subscribes on behalf of a client that has a session, connected or not, with the client's own permissions.
@@ -312,9 +294,25 @@ impl BrokerHandle {
         self.refresh_hook_interest();
         receiver
     }
+}
 
-    /// Makes the shards read again which points their hooks want, before they handle the next request.
-    pub fn refresh_hook_interest(&self) {
+impl BrokerPort for BrokerHandle {
+    fn publish_outgoing(
+        &self,
+        order_key: u64,
+        outgoing: OutgoingMessages,
+        done: Box<dyn FnOnce() + Send>,
+    ) {
+        let shard = order_key % self.shared.inboxes.len() as u64;
+        let publish = move |shard: &mut Shard| {
+            shard.publish_outgoing(&outgoing);
+            shard.close_pending_connections();
+            done();
+        };
+        self.shared.inboxes[shard as usize].push(InboxItem::Query(Box::new(publish)));
+    }
+
+    fn refresh_hook_interest(&self) {
         for inbox in self.shared.inboxes.iter() {
             inbox.push(InboxItem::Query(Box::new(Shard::refresh_hook_interest)));
         }

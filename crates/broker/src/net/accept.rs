@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use hooks::PeerAddress;
 use socket2::{SockAddr, Socket};
 
 use super::layers::TransportLayers;
 use super::listener::{ListenerContext, ListenerSocket};
 use super::shard_io::{ShardIo, register_socket};
 use crate::core::directory::NodeDirectory;
-use crate::hooks::PeerAddress;
 use crate::metrics::Metric;
 
 /// Connections accepted at once before other tasks run.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hooks::PeerAddress;
 use socket2::Socket;
 use tokio::time::Sleep;
 
@@ -18,7 +19,6 @@ use super::shard_io::{ConnectionIo, ShardIo, release_connection_slots};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
 use crate::core::tables::{ConnectionIx, TableIx};
-use crate::hooks::PeerAddress;
 use crate::metrics::Metric;
 
 /// How long a closing connection may take to read its last bytes.

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use hooks::{CertificateNames, PeerAddress};
 use rustls::{ServerConfig, ServerConnection};
 use ws::{
     Decoder, DecoderEvent, DecoderOptions, Opcode, Role, ServerHandshake, ServerHandshakeStep,
@@ -12,7 +13,6 @@ use ws::{
 
 use super::{proxy_protocol, tls};
 use crate::core::protocol_detection::is_mqtt_connect;
-use crate::hooks::{CertificateNames, PeerAddress};
 
 /// Bytes for the wire that may wait here before more MQTT bytes are taken from the outbox.
 const WIRE_HIGH_BYTES: usize = 256 * 1024;

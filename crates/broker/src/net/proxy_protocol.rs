@@ -1,9 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: a proxy in front of the node reports the client's real address.
 
+use hooks::PeerAddress;
 use ppp::{HeaderResult, PartialResult, v1, v2};
 use std::net::SocketAddr;
-
-use crate::hooks::PeerAddress;
 
 /// Longest header accepted: version 1 has at most 107 bytes, version 2 sixteen and the length it announces.
 const MAX_HEADER_BYTES: usize = 1024;

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Duration;
 
+use hooks::Authentication;
 use socket2::Socket;
 use store::Store;
 use tokio::io::unix::AsyncFd;
@@ -25,7 +26,6 @@ use crate::core::directory::NodeDirectory;
 use crate::core::node::NodeState;
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::tables::{ConnectionIx, TableIx};
-use crate::hooks::Authentication;
 use crate::metrics::Metric;
 
 /// The socket of one connection and the layers on it.

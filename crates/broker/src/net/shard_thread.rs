@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use hooks::{Authentication, HooksFactory};
 use store::{QueueFetch, Store};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
@@ -28,7 +29,6 @@ use crate::core::recovery::RecoveredShard;
 use crate::core::shard::{PasswordChecker, Shard};
 use crate::core::timers::TICK_MS;
 use crate::events::StoreAlarms;
-use crate::hooks::{Authentication, HooksFactory};
 use crate::metrics::Metric;
 use crate::sys_topics;
 

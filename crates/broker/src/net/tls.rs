@@ -1,6 +1,7 @@
 //! TLS of a listener: its certificate, verification of client certificates, and replacement of certificates while
 //! connections stay open.
 
+use hooks::CertificateNames;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -13,7 +14,6 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::config::TlsConfig;
-use crate::hooks::CertificateNames;
 
 /// Why a listener's TLS files cannot be used.
 #[derive(Debug, thiserror::Error)]

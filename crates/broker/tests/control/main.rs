@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
-use broker::hooks::NoHooks;
 use broker::{Broker, BrokerHandle};
+use hooks::NoHooks;
 
 use client::Client;
 use store::Store;

@@ -78,7 +78,7 @@ fn disconnected_clients_get_a_reason_and_keep_their_sessions() {
 
     let mut many: Vec<Client> = (0..20).map(|n| node.client(&format!("many{n}"))).collect();
     let mut other = node.client("other");
-    let is_meant = |client: &broker::hooks::Client<'_>| client.client_id.starts_with("many");
+    let is_meant = |client: &hooks::Client<'_>| client.client_id.starts_with("many");
     assert_eq!(
         wait(handle.disconnect_matching(is_meant, banned, "banned")),
         20

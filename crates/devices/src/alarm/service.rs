@@ -9,7 +9,7 @@ mod worker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::{DeviceNo, Point, Series};
 use store::Tables;
 

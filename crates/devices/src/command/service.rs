@@ -13,7 +13,7 @@ mod worker;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::DeviceNo;
 use store::Tables;
 

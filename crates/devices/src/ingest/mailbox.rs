@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 
 use super::mailbox_segment::MailboxSegment;
 use super::marks::{MailboxDamage, MarkFile};

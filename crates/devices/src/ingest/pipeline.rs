@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::DeviceNo;
 
 use super::lane::Lane;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 
 use super::metrics::LaneCounters;
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};

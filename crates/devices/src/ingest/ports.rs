@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::{DeviceNo, KeyId, Point};
 
 use super::message::DeviceMessage;

@@ -1,6 +1,6 @@
 //! Implements [`TelemetryStorage`] with the node's own time series.
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::{DeviceNo, KeyId, Point, Series, SeriesError};
 
 use super::ports::{StorageError, StorageErrorKind, StoredRow, TelemetryStorage};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use series::DeviceNo;
 
 use super::control_request::ControlRequest;

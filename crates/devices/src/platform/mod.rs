@@ -21,12 +21,12 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use broker::hooks::{Client, DurableCallback, PeerAddress};
+use hooks::{Client, DurableCallback, PeerAddress};
 use series::{DeviceNo, Point};
 
 use crate::authenticator::DeviceAdmission;
 use crate::device::Device;
-use crate::hooks::DeviceClients;
+use crate::device_hooks::DeviceClients;
 use crate::id::{ProductId, id_for_name};
 use crate::ingest::{
     DeviceHandle, DeviceMessage, DeviceRef, DeviceResolver, OwnedDeviceMessage, Pipeline,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::failed_attempts::{FailedAttempts, counted_address, counted_name};
+use hooks::failed_attempts::{FailedAttempts, counted_address, counted_name};
 
 /// Maximum failures for one key from one address within the window.
 const MAX_FAILURES: u32 = 10;

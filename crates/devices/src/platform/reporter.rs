@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 use serde_json::{Map, Value};
 
 use super::platform_state::Platform;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use broker::hooks::{Client, PeerAddress};
+use hooks::{Client, PeerAddress};
 use mqtt::Version;
 use serde_json::{Value, json};
 use series::{DeviceNo, Point, Series};

@@ -51,7 +51,7 @@ fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
 /// Validates the authentication and authorisation settings as the node will read them.
 pub(super) fn finish_auth(
     draft: &mut ConfigDraft,
-    users: Vec<broker::config::UserConfig>,
+    users: Vec<hooks::UserConfig>,
 ) -> auth::AuthSettings {
     let values = |tables: &[ConfigTable]| tables.iter().map(|table| table.value.clone()).collect();
     let tables = &draft.auth_tables;

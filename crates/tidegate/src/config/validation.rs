@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{AnonymousRole, HttpConfig};
-use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
+use broker::config::{BindAddress, ListenerConfig, TlsConfig};
+use hooks::UserConfig;
 
 use outbound::target_policy::TargetPolicy;
 

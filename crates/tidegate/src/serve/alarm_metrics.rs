@@ -1,7 +1,7 @@
 //! Metrics of alarms, notifications and device events.
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::alarm::NotificationCounts;
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 use super::alarms::AlarmService;
 use super::device_port::RuleDevicePort;

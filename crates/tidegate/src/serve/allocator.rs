@@ -1,7 +1,6 @@
 //! Metrics of the allocator, and the release of unused memory to the system.
 
-use broker::hooks::{Hooks, HooksFactory, Interest};
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{Hooks, HooksFactory, Interest, MetricFamily, MetricKind, MetricSample, MetricValue};
 use mimalloc::MiMalloc;
 
 /// Returns memory freed by shards to the system. The allocator does so only when it searches for

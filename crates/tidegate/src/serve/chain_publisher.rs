@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker::control::{AcceptedOutcome, PublishRequest};
-use broker::hooks::DurableCallback;
 use broker::{AcceptedPublication, BrokerHandle, NotReadyReason};
 use devices::QueueProgress;
+use hooks::DurableCallback;
 use tokio::sync::mpsc;
 
 /// Number and size of messages from which publishers are paused. There is no other bound, because no message may be

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use broker::hooks::DurableCallback;
 use devices::alarm::{Alarms, Severity, SqlRuleAlarm};
 use devices::platform::Reporter;
 use devices::{QueueProgress, Registry};
 use engine::{DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry};
+use hooks::DurableCallback;
 
 /// Queue length above which publishers are paused.
 const SOFT_MAX_WRITES: usize = 10_000;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use broker::hooks::DurableCallback;
 use connect::ConnectorService;
 use connect::row::SinkRowWriter;
 use devices::Registry;
@@ -13,6 +12,7 @@ use devices::chain::Chains;
 use devices::command::Recipient;
 use devices::ingest::{DeviceRef, ProductProfile};
 use devices::protocol;
+use hooks::DurableCallback;
 use series::{Point, Series};
 
 use super::sink_port::write_columns;

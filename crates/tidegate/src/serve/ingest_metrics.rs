@@ -1,8 +1,8 @@
 //! Metrics of the telemetry pipeline and the time series.
 
 use MetricKind::{Counter, Gauge};
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::ingest::{HistogramSnapshot, PipelineSnapshot};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use series::SeriesStats;
 
 use super::node_ingest::NodeIngest;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use api::{ApiParts, CommandService, DeviceService, FirstOperator, SharedHttpConfig};
-use broker::hooks::HookChain;
 use broker::info::ListenerInfo;
 use broker::{Broker, BrokerHandle};
 use devices::pull::{self, PullScheduler};
+use hooks::HookChain;
 use store::Store;
 use tokio::runtime::Handle;
 
@@ -228,7 +228,7 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
 
 /// Starts everything that publishes messages or disconnects clients.
 fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
-    services.engine.start(handle.clone());
+    services.engine.start(Arc::new(handle.clone()));
     let sources = BridgeMessageHandler {
         engine: services.engine.clone(),
         handle: handle.clone(),

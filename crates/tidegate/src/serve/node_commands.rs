@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use broker::BrokerHandle;
 use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::DeviceNo;
 use devices::command::{
     Command, CommandConfig, Commands, DownlinkCompletion, DownlinkOutcome, DownlinkTransport,
@@ -12,6 +11,7 @@ use devices::command::{
 };
 use devices::platform::Platform;
 use engine::{DeviceEvent, DeviceEventKind, Engine};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::json;
 use store::Store;
 use tokio::sync::mpsc;

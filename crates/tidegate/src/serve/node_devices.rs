@@ -8,11 +8,11 @@ use auth::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
     OwnedClientDevice,
 };
-use broker::hooks::ClientAction;
 use devices::{
     Device, DeviceAuthenticator, DeviceLookup, DeviceStates, PROVISION_REQUEST, PROVISION_RESPONSE,
     PresentedCredentials, Product, Registry, RegistryError,
 };
+use hooks::ClientAction;
 use serde_json::Value;
 use store::Store;
 

@@ -8,15 +8,15 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use broker::BrokerHandle;
 use broker::control::PublishRequest;
-use broker::hooks::HooksFactory;
 use devices::chain::{self, Chains};
 use devices::command::EncodedDownlink;
-use devices::hooks::{DeviceClients as _, DeviceHooks, DownTopicPolicy};
+use devices::device_hooks::{DeviceClients as _, DeviceHooks, DownTopicPolicy};
 use devices::ingest::Pipeline;
 use devices::live::LiveTelemetry;
 use devices::platform::{ClientMessenger, Platform, PlatformParts, ProductFactory};
 use devices::retention::Retention;
 use devices::{DeviceChange, ProductId};
+use hooks::{BrokerPort as _, HooksFactory};
 use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
 

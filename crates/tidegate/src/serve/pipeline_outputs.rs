@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use broker::BrokerHandle;
 use broker::control::PublishRequest;
-use broker::hooks::DurableCallback;
 use devices::DeviceNo;
 use devices::command::{Commands, EncodedDownlink, Recipient};
 use devices::ingest::{DeviceRef, PipelineOutputs, ProductProfile, SettleScope};
 use devices::protocol::{ControlMessage, DeviceProtocol};
+use hooks::DurableCallback;
 use series::Point;
 
 use super::alarms::AlarmService;

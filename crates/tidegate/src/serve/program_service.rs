@@ -8,9 +8,9 @@ use api::{
 };
 use auth::AuthService;
 use broker::BrokerHandle;
-use broker::info::MetricFamily;
 use devices::pull::PullScheduler;
 use engine::Engine;
+use hooks::MetricFamily;
 use serde_json::{Value, json};
 use store::Store;
 

@@ -1,7 +1,7 @@
 //! Metrics of pull sources.
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::pull::{PullScheduler, PullSourceStatus};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 type StatusFn = fn(&PullSourceStatus) -> f64;
 

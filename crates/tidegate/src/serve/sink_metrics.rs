@@ -1,7 +1,7 @@
 //! Metrics of sinks.
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use connect::{CircuitState, ConnectorService, LATENCY_BOUNDS_MS, SinkStatus};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
 type StatusFn = fn(&SinkStatus) -> f64;
 

@@ -1,9 +1,9 @@
 //! The sinks of `connect` as a [`SinkPort`] of the rule engine.
 
-use broker::hooks::DurableCallback;
 use connect::row::{ItemWriter, SinkRowWriter};
 use connect::{ConnectorService, PushOutcome};
 use engine::{OutputRow, SinkId, SinkPort, SinkPortOutcome};
+use hooks::DurableCallback;
 use rules::Value;
 
 pub(super) struct NodeSinkPort(pub(super) ConnectorService);

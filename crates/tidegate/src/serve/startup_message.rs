@@ -113,7 +113,8 @@ fn client_flags(listener: &OpenListener) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broker::config::{BindAddress, UserConfig};
+    use broker::config::BindAddress;
+    use hooks::UserConfig;
 
     fn open(name: &str, protocol: &str, address: &str) -> OpenListener {
         OpenListener {

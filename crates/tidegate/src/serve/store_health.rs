@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use store::{Store, StoreHealth};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

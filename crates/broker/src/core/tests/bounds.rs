@@ -170,7 +170,7 @@ fn a_mosquitto_bridge_receives_none_of_its_own_messages() {
     };
     let mut bytes = Vec::new();
     connect.encode(&mut bytes);
-    let at = sim.shards[0].open_connection(0, crate::hooks::PeerAddress::Unix);
+    let at = sim.shards[0].open_connection(0, hooks::PeerAddress::Unix);
     let mut bridge = SimConnection { shard: 0, at };
     sim.send(&mut bridge, &bytes);
     bytes.clear();

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use hooks::{
+    AcceptedConnect, BackpressureCheck, Client, Hooks, Interest, MessageDraft, MessageOrigin,
+    MessageView, OutgoingMessages, PublishVerdict,
+};
 use mqtt::{PacketType, PropertiesBuf, QoS};
 
 use super::sim::Sim;
 use crate::config::BrokerLimits;
 use crate::core::shard::ConnectionAction;
-use crate::hooks::{
-    AcceptedConnect, BackpressureCheck, Client, Hooks, Interest, MessageDraft, MessageOrigin,
-    MessageView, OutgoingMessages, PublishVerdict,
-};
 
 /// Answers every message with one a level deeper, up to three levels, and every connection with one message.
 struct EchoHooks {

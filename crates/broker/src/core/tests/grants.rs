@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use hooks::{
+    Authentication, Authorization, Client, ClientAction, ClientGrant, Credentials, Hooks, Interest,
+    Permissions,
+};
 use mqtt::{PacketType, QoS};
 
 use super::sim::Sim;
 use crate::config::{BrokerLimits, SessionOwnerConflict};
-use crate::hooks::{
-    Authentication, Authorization, Client, ClientAction, ClientGrant, Credentials, Hooks, Interest,
-    Permissions,
-};
 
 /// Accepts every client under another name, with permission to publish below that name only, for ten seconds.
 struct GuardHooks;

@@ -10,6 +10,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use hooks::{Authentication, NoHooks, PeerAddress};
 use mqtt::{Connect, Properties, Publish, QoS, SubscribeBuf, SubscriptionOptions, Version};
 
 use super::sim::node;
@@ -17,7 +18,6 @@ use crate::config::BrokerLimits;
 use crate::core::node::NodeState;
 use crate::core::shard::Shard;
 use crate::core::tables::ConnectionIx;
-use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::net::inbox::{InboxItem, ShardInbox};
 
 const PAIRS_PER_SHARD: usize = 50;

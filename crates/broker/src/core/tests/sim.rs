@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use hooks::{Authentication, NoHooks, PeerAddress};
 use mqtt::{
     Connect, Direction, Packet, Properties, PropertiesBuf, Property, Publish, QoS, SubscribeBuf,
     SubscriptionOptions, Version,
@@ -17,7 +18,6 @@ use crate::core::node::{NodeListener, NodeState};
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tables::ConnectionIx;
-use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::metrics::ShardMetrics;
 use scram::DecoyCredentials;
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use broker::hooks::DurableCallback;
+use hooks::DurableCallback;
 
 use super::*;
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use broker::hooks::{
+use hashbrown::HashMap;
+use hooks::{
     AcceptedConnect, BackpressureCheck, Client, DurableCallback, Hooks, HooksFactory, Interest,
     MessageOrigin, MessageView, PacketFacts, PublishVerdict, carries_secret,
 };
-use hashbrown::HashMap;
 use mqtt::{QoS, SubscriptionOptions};
 
 use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SettleScope, SubmitOutcome};
@@ -16,7 +16,7 @@ use crate::topic_permissions::PROVISION_REQUEST;
 
 /// Identifies the clients that are devices.
 pub trait DeviceClients: Send + Sync {
-    /// Whether devices can exist at all. When this changes, call `BrokerHandle::refresh_hook_interest`.
+    /// Whether devices can exist at all. When this changes, call [`BrokerPort::refresh_hook_interest`](hooks::BrokerPort::refresh_hook_interest).
     fn is_in_use(&self) -> bool;
 
     /// The device of a client that was just authenticated. Called once per connection; never waits.
@@ -290,7 +290,7 @@ impl Hooks for DeviceShardHooks {
 
 #[cfg(test)]
 mod tests {
-    use broker::hooks::PeerAddress;
+    use hooks::PeerAddress;
     use mqtt::Version;
     use series::{DeviceNo, KeyId, Point};
     use std::sync::Mutex;

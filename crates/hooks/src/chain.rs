@@ -4,15 +4,17 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use mqtt::SubscriptionOptions;
-
-use super::outgoing_messages::OutgoingMessages;
-use super::{
-    AcceptedConnect, AckKind, Authentication, Authorization, BackpressureCheck, Client,
-    ClientAction, Credentials, DropReason, DurableCallback, Hooks, HooksFactory, Interest,
-    MessageOrigin, PacketFacts, PeerAddress, PublishVerdict, RefusedConnect,
-};
-use crate::core::message::MessageView;
 use scram::ScramCredential;
+
+use crate::authentication::{Authentication, Credentials};
+use crate::authorization::{Authorization, ClientAction};
+use crate::client::{AcceptedConnect, Client, PeerAddress, RefusedConnect};
+use crate::hooks::{BackpressureCheck, DurableCallback, Hooks, HooksFactory};
+use crate::interest::Interest;
+use crate::message::{
+    AckKind, DropReason, MessageOrigin, MessageView, PacketFacts, PublishVerdict,
+};
+use crate::outgoing_messages::OutgoingMessages;
 
 /// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that
 /// answers `Pending` decides finally. An authorization or a message is decided by all links: the first refusal is
@@ -375,7 +377,7 @@ mod tests {
             last_address: None,
             local_address: None,
             version: Version::V5,
-            connection: crate::hooks::ConnectionInfo::default(),
+            connection: crate::client::ConnectionInfo::default(),
         };
         let action = ClientAction::Publish {
             topic: "t",

@@ -2,6 +2,8 @@
 
 use mqtt::{Properties, PropertiesBuf, QoS};
 
+use crate::message::str_from_utf8;
+
 /// One message to be published, with its origin.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageDraft<'a> {
@@ -14,7 +16,7 @@ pub struct MessageDraft<'a> {
     /// The publisher as reported to hooks and in queue listings; empty: the node itself.
     pub client_id: &'a str,
     pub username: &'a str,
-    /// Passed to [`Hooks::publish`](super::Hooks::publish) when the message is published.
+    /// Passed to [`Hooks::publish`](crate::Hooks::publish) when the message is published.
     pub tag: u64,
 }
 
@@ -57,24 +59,29 @@ pub struct MessageDraftView<'a> {
 }
 
 impl OutgoingMessages {
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
     /// Content bytes of all messages.
+    #[inline]
     pub fn content_bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Approximate memory use in bytes.
-    pub(crate) fn size(&self) -> usize {
+    #[inline]
+    pub fn size(&self) -> usize {
         self.bytes.len() + self.spans.len() * size_of::<DraftSpan>()
     }
 
+    #[inline]
     pub fn push(&mut self, draft: &MessageDraft<'_>) {
         let properties = draft.properties.as_properties().as_bytes();
         for part in [
@@ -99,11 +106,13 @@ impl OutgoingMessages {
     }
 
     /// Removes all messages and keeps the allocation.
+    #[inline]
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
     }
 
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = MessageDraftView<'_>> {
         let mut position = OutgoingPosition::default();
         std::iter::from_fn(move || {
@@ -114,6 +123,7 @@ impl OutgoingMessages {
     }
 
     /// The message at a position, and the position of the next one.
+    #[inline]
     pub fn message_at(
         &self,
         position: OutgoingPosition,
@@ -125,7 +135,7 @@ impl OutgoingMessages {
             left = rest;
             part
         };
-        let text = crate::core::message::str_from_utf8;
+        let text = str_from_utf8;
         let draft = MessageDraftView {
             topic: text(take(span.topic)),
             client_id: text(take(span.client_id)),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
-use broker::hooks::{
+use hooks::{
     AcceptedConnect, AckKind, Authorization, BackpressureCheck, Client, ClientAction, DropReason,
     DurableCallback, Hooks, HooksFactory, Interest, MessageOrigin, MessageView, OutgoingMessages,
     PacketFacts, PeerAddress, PublishVerdict, RefusedConnect, carries_secret,

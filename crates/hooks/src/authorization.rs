@@ -1,0 +1,60 @@
+//! Authorization: what a client wants to do, and the permissions that decide about it.
+
+use mqtt::{QoS, SubscriptionOptions};
+
+use crate::client::Client;
+
+/// What a client wants to do.
+#[derive(Debug, Clone, Copy)]
+pub enum ClientAction<'a> {
+    Publish {
+        topic: &'a str,
+        qos: QoS,
+        retain: bool,
+    },
+    Subscribe {
+        filter: &'a str,
+        options: SubscriptionOptions,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Authorization {
+    Allow,
+    Deny,
+    /// Deny and close the connection.
+    Disconnect,
+}
+
+/// The permissions of one client. They belong to its session, move with it between shards, and must not block.
+pub trait Permissions: Send + Sync {
+    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization;
+
+    /// Whether the client may do everything, regardless of the rules.
+    fn is_superuser(&self) -> bool {
+        false
+    }
+
+    /// The device that the client is, if it is a registered device.
+    fn device(&self) -> Option<ClientDevice<'_>> {
+        None
+    }
+
+    /// Short name of the rules that decide about an action; called only with
+    /// [`Interest::AUTHORIZATION_DECIDED`](crate::Interest::AUTHORIZATION_DECIDED).
+    fn decision_source(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+    ) -> Option<&'static str> {
+        let _ = (client, action);
+        None
+    }
+}
+
+/// The device that a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientDevice<'a> {
+    pub id: &'a str,
+    pub product: &'a str,
+}
