@@ -1,6 +1,7 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
 mod bounds;
+mod deadlines;
 mod derived_messages;
 mod grants;
 mod inspection;

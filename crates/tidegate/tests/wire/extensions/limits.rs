@@ -239,34 +239,6 @@ fn the_payload_format_is_left_alone_where_the_configuration_says_so() {
 }
 
 #[test]
-fn a_session_expiry_that_was_cut_is_kept_to() {
-    let Some(node) = node_with(&["limits.max_session_expiry_s=1"]) else {
-        return;
-    };
-    let id = unique("c");
-    let (raw, connack) = Raw::connect_for_connack(node, &session(&id, u32::MAX));
-    assert_eq!(connack.number(property::SESSION_EXPIRY), Some(1));
-    raw.disconnect();
-    // Time is the subject here.
-    std::thread::sleep(Duration::from_millis(2200));
-    let (mut raw, connack) = Raw::connect_for_connack(node, &session(&id, 0));
-    assert!(!connack.session_present);
-    raw.ping();
-    // Nor can a DISCONNECT wish for more.
-    let id = unique("c");
-    let mut raw = Raw::connect(node, &session(&id, 1));
-    let wish = Props::new().u32(property::SESSION_EXPIRY, 3600);
-    raw.send(&crate::support::frame(
-        0xe0,
-        &[&[0][..], &wish.bytes()].concat(),
-    ));
-    raw.expect_closed();
-    std::thread::sleep(Duration::from_millis(2200));
-    let (_, connack) = Raw::connect_for_connack(node, &session(&id, 0));
-    assert!(!connack.session_present);
-}
-
-#[test]
 fn packets_over_the_servers_maximum_are_refused_before_connect_too() {
     let Some(node) = node_with(&["limits.max_packet_size=1024"]) else {
         return;

@@ -1,4 +1,4 @@
-//! Will delay, session expiry and message expiry together.
+//! Wills with sessions that end early, of other shards, and of their own subscribers.
 
 use super::*;
 
@@ -24,20 +24,6 @@ fn disconnect_with_will(raw: &mut Raw, properties: &Props) {
 }
 
 #[test]
-fn a_session_expiry_shortened_on_disconnect_brings_the_will_forward() {
-    let Some(node) = node() else { return };
-    let (mut watcher, topic) = watcher(node);
-    let mut raw = Raw::connect(
-        node,
-        &session(&unique("c"), 3600).will(delayed_will(&topic, 3600)),
-    );
-    let start = Instant::now();
-    disconnect_with_will(&mut raw, &Props::new().u32(property::SESSION_EXPIRY, 1));
-    watcher.recv_message(&topic, "will");
-    expect_waited(start, 1000);
-}
-
-#[test]
 fn a_session_ended_on_disconnect_publishes_its_will_at_once() {
     let Some(node) = node() else { return };
     let (mut watcher, topic) = watcher(node);
@@ -47,65 +33,6 @@ fn a_session_ended_on_disconnect_publishes_its_will_at_once() {
     );
     disconnect_with_will(&mut raw, &Props::new().u32(property::SESSION_EXPIRY, 0));
     watcher.recv_message(&topic, "will");
-}
-
-#[test]
-fn the_will_delay_counts_from_the_end_of_the_connection() {
-    let Some(node) = node() else { return };
-    let (mut watcher, topic) = watcher(node);
-    let raw = Raw::connect(
-        node,
-        &session(&unique("c"), 3600).will(delayed_will(&topic, 1)),
-    );
-    // Longer than the delay, with the connection open.
-    assert!(watcher.try_recv(Duration::from_millis(1500)).is_none());
-    let start = Instant::now();
-    raw.cut();
-    watcher.recv_message(&topic, "will");
-    expect_waited(start, 1000);
-}
-
-#[test]
-fn the_will_of_the_new_connection_takes_the_place_of_the_old_one() {
-    let Some(node) = node() else { return };
-    let (mut watcher, topic) = watcher(node);
-    let id = unique("c");
-    let mut old = delayed_will(&topic, 1);
-    old.payload = b"old".to_vec();
-    Raw::connect(node, &session(&id, 3600).will(old)).cut();
-    let mut new = delayed_will(&topic, 0);
-    new.payload = b"new".to_vec();
-    let raw = Raw::connect(node, &session(&id, 3600).will(new));
-    assert!(watcher.try_recv(Duration::from_millis(1500)).is_none());
-    raw.cut();
-    watcher.recv_message(&topic, "new");
-    expect_silence(&mut watcher);
-}
-
-#[test]
-fn a_connection_without_a_will_leaves_none() {
-    let Some(node) = node() else { return };
-    let (mut watcher, topic) = watcher(node);
-    let id = unique("c");
-    Raw::connect(node, &session(&id, 3600).will(delayed_will(&topic, 1))).cut();
-    Raw::connect(node, &session(&id, 3600)).cut();
-    assert!(watcher.try_recv(Duration::from_millis(1500)).is_none());
-}
-
-#[test]
-fn the_message_expiry_of_a_will_counts_from_its_publication() {
-    let Some(node) = node() else { return };
-    let (mut watcher, topic) = watcher(node);
-    let properties = Props::new()
-        .u32(property::WILL_DELAY, 2)
-        .u32(property::MESSAGE_EXPIRY, 1);
-    let will = Will::new(&topic, "fresh").properties(properties);
-    Raw::connect(node, &session(&unique("c"), 3600).will(will)).cut();
-    let message = watcher.recv_message(&topic, "fresh");
-    assert!(matches!(
-        message.number(property::MESSAGE_EXPIRY),
-        Some(0 | 1)
-    ));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! MQTT 3.1.1 (and the basics of 3.1): one test per normative statement that a server can break, named after it.
 //!
-//! Not here, because only a client can break them, or because nothing a client sees would tell:
+//! Not here, in most cases because only a client can break them, or because nothing a client sees would tell:
+//! - 3.1.2-10, 4.3.2-1 and most of 3.1.2-24: what happens when time passes is tested with a simulated clock, in
+//!   `crates/broker/src/core/tests/deadlines.rs`.
 //! - 2.3.1-2, 2.3.1-3: the client's own packet identifiers (the server's are under 2.3.1-4).
 //! - 3.1.2-23, 3.1.3-7: what a client must send; the server's answers to a breach are under 3.1.2-24 and 3.1.3-8.
 //! - 3.2.2-6: a refusal for which no return code fits; 3.8.3-2: wildcards are supported.

@@ -63,22 +63,6 @@ fn mqtt_4_3_2_1_an_acknowledgement_of_another_kind_or_identifier_acknowledges_no
 }
 
 #[test]
-fn mqtt_4_3_2_1_a_message_is_not_sent_again_while_the_connection_lasts() {
-    let topic = topic();
-    let mut raw = subscriber(&topic, 2);
-    let mut publisher = client();
-    publisher.publish_qos1(&topic, "1", 1);
-    publisher.publish_qos2(&topic, "2", 1);
-    raw.recv_message(&topic, "1");
-    raw.recv_message(&topic, "2");
-    assert!(
-        raw.try_recv(std::time::Duration::from_millis(1500))
-            .is_none()
-    );
-    raw.ping();
-}
-
-#[test]
 fn mqtt_4_3_2_2_after_puback_the_identifier_is_a_new_publication_whatever_its_dup() {
     let topic = topic();
     let mut raw = subscriber(&topic, 0);

@@ -213,31 +213,3 @@ fn mqtt5_section_3_1_2_9_a_password_without_a_user_name_is_well_formed() {
         "{connack:?}"
     );
 }
-
-#[test]
-fn mqtt5_3_1_2_22_a_silent_client_is_closed_after_one_and_a_half_keep_alives() {
-    let start = Instant::now();
-    let mut raw = Raw::connect(node(), &connect(&unique("c")).keep_alive(1));
-    expect_end(&mut raw, reason::KEEP_ALIVE_TIMEOUT);
-    expect_waited(start, 1500);
-}
-
-#[test]
-fn mqtt5_3_1_2_22_every_packet_of_the_client_counts_as_life() {
-    let mut raw = Raw::connect(node(), &connect(&unique("c")).keep_alive(1));
-    let end = Instant::now() + Duration::from_millis(2500);
-    let mut packet_id = 0;
-    while Instant::now() < end {
-        assert!(raw.try_recv(Duration::from_millis(500)).is_none());
-        packet_id += 1;
-        raw.publish_qos1("keep/alive", "x", packet_id);
-    }
-    raw.ping();
-}
-
-#[test]
-fn mqtt5_section_3_1_2_10_keep_alive_0_turns_the_mechanism_off() {
-    let mut raw = Raw::connect(node(), &connect(&unique("c")).keep_alive(0));
-    assert!(raw.try_recv(Duration::from_millis(2500)).is_none());
-    raw.ping();
-}

@@ -43,21 +43,6 @@ fn mqtt5_4_4_0_1_unacknowledged_packets_are_sent_again_with_their_identifiers() 
 }
 
 #[test]
-fn mqtt5_4_4_0_1_nothing_is_sent_again_on_an_open_connection() {
-    let topic = unique("retry/");
-    let (mut subscriber, mut publisher) = pair(&topic);
-    publisher.publish_qos1(&topic, "one", 1);
-    publisher.publish_qos2(&topic, "two", 2);
-    subscriber.recv_message(&topic, "one");
-    let two = subscriber.recv_message(&topic, "two");
-    subscriber.send(&ack(kind::PUBREC, two.id()));
-    subscriber.recv(kind::PUBREL);
-    if let Some(packet) = subscriber.try_recv(Duration::from_millis(2500)) {
-        panic!("sent again without a new connection: {packet:?}");
-    }
-}
-
-#[test]
 fn mqtt5_4_4_0_1_with_clean_start_nothing_is_sent_again() {
     let id = unique("c");
     let topic = unique("retry/");

@@ -2,8 +2,6 @@
 
 use super::*;
 
-const DISCONNECT_WITH_WILL: u8 = 0x04;
-
 /// A DISCONNECT with a reason code and properties.
 fn disconnect(code: u8, properties: &Props) -> Vec<u8> {
     frame(0xe0, &[&[code][..], &properties.bytes()].concat())
@@ -89,32 +87,6 @@ fn mqtt5_section_3_14_2_2_2_a_session_expiry_of_0_ends_the_session() {
     ));
     raw.expect_closed();
     let (_, connack) = Raw::connect_for_connack(node(), &session(&id, 0));
-    assert!(!connack.session_present);
-}
-
-#[test]
-fn mqtt5_section_3_14_2_2_2_a_session_expiry_replaces_the_one_of_connect() {
-    // Longer: the session outlives the interval of the CONNECT.
-    let long = unique("c");
-    let mut raw = Raw::connect(node(), &session(&long, 1));
-    raw.send(&disconnect(
-        0,
-        &Props::new().u32(property::SESSION_EXPIRY, 60),
-    ));
-    raw.expect_closed();
-    // Shorter: it ends before.
-    let short = unique("c");
-    let mut raw = Raw::connect(node(), &session(&short, 60));
-    raw.send(&disconnect(
-        0,
-        &Props::new().u32(property::SESSION_EXPIRY, 1),
-    ));
-    raw.expect_closed();
-    // Time is the subject here.
-    std::thread::sleep(Duration::from_millis(2500));
-    let (_, connack) = Raw::connect_for_connack(node(), &session(&long, 0));
-    assert!(connack.session_present);
-    let (_, connack) = Raw::connect_for_connack(node(), &session(&short, 0));
     assert!(!connack.session_present);
 }
 
@@ -206,28 +178,4 @@ fn mqtt5_section_3_14_4_nothing_after_the_clients_disconnect_is_processed() {
     raw.send(&[vec![0xe0, 0x00], publish].concat());
     raw.expect_closed();
     expect_silence(&mut subscriber);
-}
-
-#[test]
-fn mqtt5_3_14_4_3_a_normal_disconnect_discards_the_will() {
-    let topic = unique("will/");
-    let mut subscriber = client();
-    subscriber.subscribe(&topic, 0);
-    let will = Will::new(&topic, "never");
-    Raw::connect(node(), &connect(&unique("c")).will(will)).disconnect();
-    expect_silence(&mut subscriber);
-}
-
-#[test]
-fn mqtt5_section_3_14_2_1_disconnect_with_will_publishes_it() {
-    let topic = unique("will/");
-    let mut subscriber = client();
-    subscriber.subscribe(&topic, 0);
-    let will = Will::new(&topic, "wanted");
-    let mut raw = Raw::connect(node(), &session(&unique("c"), 60).will(will));
-    // The session expiry can be changed in the same packet.
-    let properties = Props::new().u32(property::SESSION_EXPIRY, 30);
-    raw.send(&disconnect(DISCONNECT_WITH_WILL, &properties));
-    raw.expect_closed();
-    subscriber.recv_message(&topic, "wanted");
 }

@@ -3,6 +3,9 @@
 //!
 //! One file per chapter; its head lists the statements that bind clients alone. Where a chapter leaves the choice of
 //! the reason code to the server, the test names every code that fits.
+//!
+//! What happens when time passes is tested with a simulated clock, in `crates/broker/src/core/tests/deadlines.rs`; here is
+//! one test of each subject: keep-alive, expiry of sessions and messages, will delay.
 
 mod acknowledgements;
 mod auth;

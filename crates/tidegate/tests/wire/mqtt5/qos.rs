@@ -219,28 +219,6 @@ fn mqtt5_4_3_3_6_the_publish_is_not_sent_again_after_its_pubrel() {
 }
 
 #[test]
-fn mqtt5_4_3_3_7_a_qos_2_message_once_sent_does_not_expire() {
-    let (mut raw, topic, id) = subscriber();
-    let mut publisher = client();
-    let publish = Publish::new(&topic, "sent in time")
-        .qos(2, 1)
-        .properties(Props::new().u32(property::MESSAGE_EXPIRY, 1));
-    publisher.send_publish(&publish);
-    publisher.recv(kind::PUBREC);
-    publisher.send(&ack(kind::PUBREL, 1));
-    publisher.recv(kind::PUBCOMP);
-    let sent = raw.recv_message(&topic, "sent in time");
-    raw.cut();
-    // Time is the subject here.
-    std::thread::sleep(Duration::from_millis(2100));
-    let mut raw = resume(&id);
-    let again = raw.recv_message(&topic, "sent in time");
-    assert_eq!((again.id(), again.dup()), (sent.id(), true));
-    raw.acknowledge(&again);
-    raw.ping();
-}
-
-#[test]
 fn mqtt5_4_3_3_8_a_qos_2_publish_is_answered_by_pubrec() {
     let mut raw = client();
     raw.send_publish(&Publish::new(unique("t/"), "x").qos(2, 0x0a0b));
@@ -315,21 +293,6 @@ fn mqtt5_4_3_3_12_after_pubcomp_the_identifier_is_a_new_message() {
         let message = subscriber.recv_message(&topic, number.to_string());
         subscriber.acknowledge(&message);
     }
-}
-
-#[test]
-fn mqtt5_4_3_3_13_the_exchange_goes_on_after_the_message_has_expired() {
-    let mut publisher = client();
-    let publish = Publish::new(unique("t/"), "x")
-        .qos(2, 5)
-        .properties(Props::new().u32(property::MESSAGE_EXPIRY, 1));
-    publisher.send_publish(&publish);
-    assert_eq!(publisher.recv(kind::PUBREC).id(), 5);
-    // Time is the subject here.
-    std::thread::sleep(Duration::from_millis(1500));
-    publisher.send(&ack(kind::PUBREL, 5));
-    let pubcomp = publisher.recv(kind::PUBCOMP);
-    assert_eq!((pubcomp.id(), pubcomp.reason), (5, 0));
 }
 
 #[test]

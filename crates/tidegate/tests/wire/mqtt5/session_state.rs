@@ -4,45 +4,6 @@
 use super::*;
 
 #[test]
-fn mqtt5_4_1_0_1_the_session_lives_while_the_connection_is_open() {
-    // The interval counts from the end of the connection, not from its start.
-    let id = unique("c");
-    let topic = unique("open/");
-    let mut raw = Raw::connect(node(), &session(&id, 1));
-    raw.subscribe(&topic, 1);
-    assert!(raw.try_recv(Duration::from_millis(2200)).is_none());
-    client().publish_qos1(&topic, "still here", 1);
-    raw.recv_message(&topic, "still here");
-    raw.disconnect();
-    let (_, connack) = Raw::connect_for_connack(node(), &session(&id, 0));
-    assert!(connack.session_present);
-}
-
-#[test]
-fn mqtt5_4_1_0_2_an_expired_session_is_discarded_with_all_its_state() {
-    let id = unique("c");
-    let topic = unique("expired/");
-    let mut raw = Raw::connect(node(), &session(&id, 1));
-    raw.subscribe(&topic, 2);
-    let mut publisher = client();
-    publisher.publish_qos2(&topic, "in flight", 1);
-    raw.recv_message(&topic, "in flight");
-    // An identifier the server has seen and not yet released.
-    raw.send_publish(&Publish::new(unique("t/"), "x").qos(2, 77));
-    raw.recv(kind::PUBREC);
-    raw.disconnect();
-    publisher.publish_qos1(&topic, "queued", 2);
-    // Time is the subject here.
-    std::thread::sleep(Duration::from_millis(2200));
-    let (mut raw, connack) = Raw::connect_for_connack(node(), &session(&id, 0));
-    assert!(!connack.session_present);
-    publisher.publish_qos1(&topic, "not subscribed", 3);
-    expect_silence(&mut raw);
-    raw.send(&ack(kind::PUBREL, 77));
-    assert_eq!(raw.recv(kind::PUBCOMP).reason, reason::PACKET_ID_NOT_FOUND);
-}
-
-#[test]
 fn mqtt5_section_4_1_the_session_keeps_subscriptions_with_all_their_options() {
     let id = unique("c");
     let base = unique("options/");

@@ -36,17 +36,6 @@ fn mqtt5_3_1_2_8_the_will_is_published_when_the_network_fails() {
 }
 
 #[test]
-fn mqtt5_3_1_2_8_the_will_is_published_when_the_keep_alive_ends() {
-    let (mut subscriber, topic) = watcher();
-    let connect = connect(&unique("c"))
-        .keep_alive(1)
-        .will(Will::new(&topic, "silent"));
-    let mut raw = Raw::connect(node(), &connect);
-    subscriber.recv_message(&topic, "silent");
-    expect_end(&mut raw, reason::KEEP_ALIVE_TIMEOUT);
-}
-
-#[test]
 fn mqtt5_3_1_2_8_the_will_is_published_when_the_server_closes_for_an_error() {
     let (mut subscriber, topic) = watcher();
     let mut raw = Raw::connect(
@@ -172,7 +161,7 @@ fn mqtt5_3_1_2_10_a_published_will_is_removed() {
 }
 
 #[test]
-fn mqtt5_3_1_2_10_a_normal_disconnect_removes_the_will() {
+fn mqtt5_3_1_2_10_and_3_14_4_3_a_normal_disconnect_removes_the_will() {
     let (mut subscriber, topic) = watcher();
     let id = unique("c");
     for disconnect in [
@@ -213,28 +202,6 @@ fn mqtt5_3_1_2_15_a_will_with_retain_is_retained() {
     let message = late.recv_message(&topic, "stays");
     assert_eq!((message.qos(), message.retain()), (1, true));
     retain(&mut client(), &topic, "");
-}
-
-#[test]
-fn mqtt5_3_1_3_9_a_new_connection_before_the_delay_keeps_the_will_back() {
-    let (mut subscriber, topic) = watcher();
-    let id = unique("c");
-    let will = Will::new(&topic, "never").properties(Props::new().u32(property::WILL_DELAY, 1));
-    Raw::connect(node(), &session(&id, 60).will(will)).cut();
-    let (_raw, connack) = Raw::connect_for_connack(node(), &session(&id, 60));
-    assert!(connack.session_present);
-    assert!(subscriber.try_recv(Duration::from_millis(1500)).is_none());
-}
-
-#[test]
-fn mqtt5_3_1_3_9_a_takeover_before_the_delay_keeps_the_will_back() {
-    let (mut subscriber, topic) = watcher();
-    let id = unique("c");
-    let will = Will::new(&topic, "never").properties(Props::new().u32(property::WILL_DELAY, 1));
-    let mut first = Raw::connect(node(), &session(&id, 60).will(will));
-    let _second = Raw::connect(node(), &session(&id, 60));
-    expect_disconnect_for(&mut first, &[reason::TAKEN_OVER]);
-    assert!(subscriber.try_recv(Duration::from_millis(1500)).is_none());
 }
 
 #[test]
