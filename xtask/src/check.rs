@@ -8,11 +8,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     reject_extra_arguments(arguments)?;
     let mut report = Report::default();
     steps(&mut report);
-    report.run_step(docs::STEP, || docs::check(docs::BuildProfile::Dev));
+    deny::steps(&mut report);
+    report.run_step(docs::STEP, docs::check);
     report.finish()
 }
 
-/// Formatting, lints, documentation, links and dependencies; part of `cargo xtask test`.
+/// Formatting, lints, documentation and links; part of `cargo xtask test`.
 pub(crate) fn steps(report: &mut Report) {
     report.run_step("cargo fmt", || {
         run_step(cargo().args(["fmt", "--all", "--check"]))
@@ -24,20 +25,15 @@ pub(crate) fn steps(report: &mut Report) {
         run_step(command.args(["--", "-D", "warnings"]))
     });
     report.run_step("cargo doc", || {
-        // Libraries only: the documentation comments of the program are its help texts, which are no Markdown.
+        // Not the program: its documentation comments are help texts, which are no Markdown. With the examples, cargo
+        // selects the features of dependencies as for clippy, and does not check all crates again.
         let mut command = cargo();
-        command.args([
-            "doc",
-            "--lib",
-            "--quiet",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ]);
+        command.args(["doc", "--lib", "--examples", "--quiet", "--workspace"]);
+        command.args(["--no-deps", "--document-private-items"]);
+        command.args(crate::RELEASED_FEATURES);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     report.run_step(docs::LINKS_STEP, docs::check_links);
     report.run_step("module layers", layers::check);
     report.run_step("fuzz targets compile", fuzz::check);
-    deny::steps(report);
 }

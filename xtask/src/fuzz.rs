@@ -52,7 +52,8 @@ fn run_target(target: &str, seconds: u64) -> Result<(), TaskError> {
     process::run(&mut command)
 }
 
-/// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it.
+/// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it. It
+/// shares what clippy has checked of the dependencies, because `fuzz/Cargo.toml` has the profile of the workspace.
 pub(crate) fn check() -> StepOutcome {
     let mut command = cargo();
     command.args([
@@ -62,9 +63,7 @@ pub(crate) fn check() -> StepOutcome {
         "--manifest-path",
         "fuzz/Cargo.toml",
     ]);
-    command
-        .arg("--target-dir")
-        .arg(crate::target_dir().join("fuzz-check"));
+    command.arg("--target-dir").arg(crate::target_dir());
     run_step(command.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libFuzzer.a"))
 }
 

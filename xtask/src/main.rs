@@ -13,6 +13,7 @@ mod report;
 mod servers;
 mod test;
 mod test_output;
+mod test_programs;
 mod tools;
 
 use std::path::{Path, PathBuf};

@@ -3,15 +3,22 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::process::{self, cargo, command_line, run_lines};
+use crate::process::{self, cargo, command_line};
 use crate::report::{Report, StepOutcome};
-use crate::test_output::TestOutputParser;
 use crate::tools::Environment;
-use crate::{TaskError, check, docs, tools};
+use crate::{TaskError, check, deny, docs, test_programs, tools};
 
-/// A test run that writes nothing for so long hangs. Building prints a line per crate, tests a line per test.
-const OUTPUT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The dev profile as the release profile is: no debug assertions, wrapping arithmetic, optimised code. What is not of
+/// this workspace remains as it was built for the tests. The real release profile takes as long as all tests to build.
+const LIKE_RELEASE: [&str; 5] = [
+    "profile.dev.debug-assertions=false",
+    "profile.dev.overflow-checks=false",
+    "profile.dev.opt-level=1",
+    r#"profile.dev.package."*".debug-assertions=true"#,
+    r#"profile.dev.package."*".overflow-checks=true"#,
+];
 
 pub(crate) fn run(filters: &[String]) -> Result<(), TaskError> {
     if let Some(flag) = filters.iter().find(|filter| filter.starts_with('-')) {
@@ -19,56 +26,69 @@ pub(crate) fn run(filters: &[String]) -> Result<(), TaskError> {
             "`{flag}`: `test` takes parts of test names, no flags"
         ));
     }
+    let is_whole = filters.is_empty();
     let mut report = Report::default();
-    let environment = tools::install_all(&mut report);
-    if filters.is_empty() {
-        tools::install_cargo_deny(&mut report);
-        check::steps(&mut report);
-    }
-    report.run_section("cargo test", |report| {
-        run_rust_tests(&environment, filters, report)
+    let (environment, programs) = std::thread::scope(|scope| {
+        // Mostly waits for downloads.
+        let tools = scope.spawn(|| install_tools(is_whole));
+        if is_whole {
+            check::steps(&mut report);
+        }
+        let mut programs = Vec::new();
+        report.run_section("build of the tests", |report| {
+            match test_programs::build() {
+                Ok(built) => programs = built,
+                Err(why) => report.fail(why),
+            }
+        });
+        let (environment, installed) = tools.join().expect("installing does not panic");
+        report.append(installed);
+        (environment, programs)
     });
-    if filters.is_empty() {
-        report.run_step(
-            "cargo run --release starts a node",
-            || match check_quick_start() {
+    if is_whole {
+        deny::steps(&mut report);
+    }
+    report.run_section("tests", |report| {
+        test_programs::run(programs, filters, &environment, report);
+    });
+    if is_whole {
+        report.run_step(docs::STEP, docs::check);
+        // Last, because it replaces the program that the tests start.
+        report.run_step("cargo run without debug assertions starts a node", || {
+            match check_quick_start() {
                 Ok(()) => StepOutcome::Passed,
                 Err(why) => StepOutcome::Failed(why),
-            },
-        );
-        report.run_step(docs::STEP, || docs::check(docs::BuildProfile::Release));
+            }
+        });
     }
     report.finish()
 }
 
-fn run_rust_tests(environment: &Environment, filters: &[String], report: &mut Report) {
-    let failed_before = report.failed;
-    let mut libtest = TestOutputParser::default();
-    let ended = run_lines(&mut command(environment, filters), OUTPUT_TIMEOUT, |line| {
-        if let Some(shown) = libtest.read_line(line, report) {
-            println!("{shown}");
-        }
-    });
-    libtest.finish_program(report);
-    match ended {
-        Err(why) => report.fail(why),
-        // Not a test but the build failed.
-        Ok(status) if !status.success() && report.failed == failed_before => {
-            report.fail(format!("cargo test ended with {status}"));
-        }
-        Ok(_) => {}
+fn install_tools(is_whole: bool) -> (Environment, Report) {
+    let mut report = Report::default();
+    let environment = tools::install_all(&mut report);
+    if is_whole {
+        tools::install_cargo_deny(&mut report);
     }
+    (environment, report)
 }
 
-/// The first command of the README, on free ports: it must come up, and end well when told to.
+/// The first command of the README, on free ports: it must come up, and end well when told to. It is compiled with the
+/// features of the program alone, which the tests are not: those of their own dependencies are added there.
 fn check_quick_start() -> Result<(), TaskError> {
-    process::run(cargo().args(["build", "--release"]))?;
+    let with_profile = |subcommand| {
+        let mut command = cargo();
+        command.arg(subcommand);
+        for setting in LIKE_RELEASE {
+            command.args(["--config", setting]);
+        }
+        command
+    };
+    process::run(&mut with_profile("build"))?;
     let data_dir = crate::target_dir().join("first-start");
     let _ = std::fs::remove_dir_all(&data_dir);
-    let mut command = cargo();
-    command
-        .args(["run", "--release", "--quiet", "--", "--data-dir"])
-        .arg(&data_dir);
+    let mut command = with_profile("run");
+    command.args(["--quiet", "--", "--data-dir"]).arg(&data_dir);
     for listener in ["--mqtt", "--ws", "--http"] {
         command.args([listener, "127.0.0.1:0"]);
     }
@@ -95,27 +115,4 @@ fn check_quick_start() -> Result<(), TaskError> {
     } else {
         Err(format!("stopped with {status}"))
     }
-}
-
-/// `cargo test` for everything, with as many open files as the machine allows: the floods need thousands.
-fn command(environment: &Environment, filters: &[String]) -> Command {
-    let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        r#"ulimit -Sn "$(ulimit -Hn)" 2>/dev/null; exec "$@""#,
-        "sh",
-    ]);
-    command
-        .arg(cargo().get_program())
-        .current_dir(crate::root());
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    command.args(crate::RELEASED_FEATURES);
-    if !filters.is_empty() {
-        command.arg("--").args(filters);
-    }
-    command.env("CARGO_TERM_COLOR", "never");
-    for (name, value) in environment {
-        command.env(name, value);
-    }
-    command
 }

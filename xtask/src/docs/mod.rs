@@ -3,8 +3,9 @@
 mod links;
 
 use std::fs;
+use std::process::Command;
 
-use crate::process::{capture, cargo};
+use crate::process::{self, capture, cargo};
 use crate::report::StepOutcome;
 use crate::{TaskError, reject_extra_arguments};
 
@@ -12,24 +13,24 @@ pub(crate) const STEP: &str = "generated pages in docs/ are up to date";
 
 pub(crate) const LINKS_STEP: &str = "links of all Markdown files resolve";
 
-/// A page and who writes it.
+/// A page and the program that writes it.
 struct GeneratedPage {
     path: &'static str,
-    /// Arguments of cargo; the program itself comes in both profiles.
-    cargo_arguments: &'static [&'static str],
-    is_main_program: bool,
+    /// In the folder of what cargo builds.
+    program: &'static str,
+    arguments: &'static [&'static str],
 }
 
 const PAGES: &[GeneratedPage] = &[
     GeneratedPage {
         path: "docs/reference/configuration.md",
-        cargo_arguments: &["--", "config", "reference"],
-        is_main_program: true,
+        program: "tidegate",
+        arguments: &["config", "reference"],
     },
     GeneratedPage {
         path: "docs/reference/rule-functions.md",
-        cargo_arguments: &["-p", "tidegate-rules", "--example", "functions_reference"],
-        is_main_program: false,
+        program: "examples/functions_reference",
+        arguments: &[],
     },
 ];
 
@@ -41,31 +42,27 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     }
     reject_extra_arguments(&arguments)?;
     if check_only.is_some() {
-        return match check(BuildProfile::Dev) {
+        return match check() {
             StepOutcome::Failed(why) | StepOutcome::Skipped(why) => Err(why),
             StepOutcome::Passed => Ok(()),
         };
     }
+    build()?;
     for page in PAGES {
         let path = crate::root().join(page.path);
-        fs::write(&path, page.text(BuildProfile::Dev)?)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(&path, page.text()?).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("{} written", page.path);
     }
     Ok(())
 }
 
-/// Which build of the program is asked; the one that is there already saves minutes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BuildProfile {
-    Dev,
-    Release,
-}
-
 /// Whether the pages are what would be written now.
-pub(crate) fn check(profile: BuildProfile) -> StepOutcome {
+pub(crate) fn check() -> StepOutcome {
+    if let Err(why) = build() {
+        return StepOutcome::Failed(why);
+    }
     for page in PAGES {
-        let wanted = match page.text(profile) {
+        let wanted = match page.text() {
             Ok(text) => text,
             Err(why) => return StepOutcome::Failed(why),
         };
@@ -88,13 +85,23 @@ pub(crate) fn check_links() -> StepOutcome {
     links::check(&crate::root())
 }
 
+/// Builds the programs of [`PAGES`], with the features that the tests have: `cargo run` of one package selects others, and
+/// would build most dependencies again.
+fn build() -> Result<(), TaskError> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--workspace"]);
+    command.args(crate::RELEASED_FEATURES);
+    command.args(["--bin", "tidegate", "--example", "functions_reference"]);
+    process::run(&mut command)
+}
+
 impl GeneratedPage {
-    fn text(&self, profile: BuildProfile) -> Result<String, TaskError> {
-        let mut command = cargo();
-        command.args(["run", "--quiet"]);
-        if self.is_main_program && profile == BuildProfile::Release {
-            command.arg("--release");
-        }
-        capture(command.args(self.cargo_arguments))
+    fn text(&self) -> Result<String, TaskError> {
+        let program = crate::target_dir().join("debug").join(self.program);
+        capture(
+            Command::new(program)
+                .args(self.arguments)
+                .current_dir(crate::root()),
+        )
     }
 }

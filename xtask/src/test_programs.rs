@@ -1,0 +1,186 @@
+//! The test programs of the workspace: one cargo command builds all of them, then several run at a time. Most tests wait
+//! for sockets, servers and timers, so one program at a time leaves cores idle.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use crate::TaskError;
+use crate::process::{cargo, run_lines};
+use crate::report::Report;
+use crate::test_output::TestOutputParser;
+use crate::tools::Environment;
+
+/// A build or a test program that writes nothing for so long hangs: the build prints a line per crate, tests a line per
+/// test.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// How many programs run at a time. Each runs as many tests at a time as there are cores.
+const LANES: usize = 2;
+
+/// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
+const LONGEST: [&str; 3] = [
+    "crates/tidegate/tests/wire/main.rs",
+    "crates/connect/tests/outside/main.rs",
+    "crates/devices/src/lib.rs",
+];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TestProgram {
+    /// The path of its main source file in the repository.
+    title: String,
+    executable: PathBuf,
+    /// Where cargo runs it.
+    package_dir: PathBuf,
+}
+
+/// Builds all test programs, and the programs and examples that they start.
+pub(crate) fn build() -> Result<Vec<TestProgram>, TaskError> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-run"]);
+    command.args(crate::RELEASED_FEATURES);
+    command.arg("--message-format=json-render-diagnostics");
+    command.env("CARGO_TERM_COLOR", "never");
+    let root = crate::root();
+    let mut programs = Vec::new();
+    let status = run_lines(&mut command, OUTPUT_TIMEOUT, |line| {
+        if line.starts_with('{') {
+            programs.extend(TestProgram::from_message(line, &root));
+        } else {
+            println!("{line}");
+        }
+    })?;
+    if !status.success() {
+        return Err(format!("the build of the tests ended with {status}"));
+    }
+    programs.sort_by_key(|program| {
+        let place = LONGEST.iter().position(|title| *title == program.title);
+        (place.unwrap_or(LONGEST.len()), program.title.clone())
+    });
+    Ok(programs)
+}
+
+/// Runs the tests whose names contain one of `filters`, or all of them, and adds their results to `report`.
+pub(crate) fn run(
+    programs: Vec<TestProgram>,
+    filters: &[String],
+    environment: &Environment,
+    report: &mut Report,
+) {
+    let queue = Mutex::new(VecDeque::from(programs));
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..LANES {
+            let sender = sender.clone();
+            let queue = &queue;
+            scope.spawn(move || {
+                loop {
+                    let next = queue.lock().expect("no lane panics").pop_front();
+                    let Some(program) = next else { return };
+                    let result = program.run(filters, environment);
+                    sender.send(result).expect("the report is written below");
+                }
+            });
+        }
+        drop(sender);
+        for (output, results) in results {
+            // Whole, so that the output of one program is not mixed with that of another.
+            for line in output {
+                println!("{line}");
+            }
+            report.append(results);
+        }
+    });
+}
+
+impl TestProgram {
+    /// The program of a message that cargo wrote about something that it built, if that is one.
+    fn from_message(message: &str, root: &Path) -> Option<Self> {
+        let (_, profile) = message.split_once(r#""profile":{"#)?;
+        let (profile, _) = profile.split_once('}')?;
+        if !profile.contains(r#""test":true"#) {
+            return None;
+        }
+        let source = Path::new(json_text(message, "src_path")?);
+        Some(Self {
+            title: source
+                .strip_prefix(root)
+                .unwrap_or(source)
+                .display()
+                .to_string(),
+            executable: json_text(message, "executable")?.into(),
+            package_dir: Path::new(json_text(message, "manifest_path")?)
+                .parent()?
+                .into(),
+        })
+    }
+
+    /// What to show of its output, and its results.
+    fn run(&self, filters: &[String], environment: &Environment) -> (Vec<String>, Report) {
+        let mut report = Report::default();
+        let mut parser = TestOutputParser::new(&self.title);
+        let mut output = Vec::new();
+        let ended = run_lines(
+            &mut self.command(filters, environment),
+            OUTPUT_TIMEOUT,
+            |line| {
+                output.extend(parser.read_line(line, &mut report));
+            },
+        );
+        parser.finish(&mut report);
+        if let Err(why) = ended {
+            report.fail(format!("{}: {why}", self.title));
+        }
+        (output, report)
+    }
+
+    /// As cargo runs it, with as many open files as the machine allows: the floods need thousands.
+    fn command(&self, filters: &[String], environment: &Environment) -> Command {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            r#"ulimit -Sn "$(ulimit -Hn)" 2>/dev/null; exec "$@""#,
+            "sh",
+        ]);
+        command.arg(&self.executable).args(filters);
+        command.current_dir(&self.package_dir);
+        command.env("CARGO", cargo().get_program());
+        command.env("CARGO_MANIFEST_DIR", &self.package_dir);
+        for (name, value) in environment {
+            command.env(name, value);
+        }
+        command
+    }
+}
+
+/// The first string with this key; paths of cargo contain nothing that JSON escapes.
+fn json_text<'a>(message: &'a str, key: &str) -> Option<&'a str> {
+    let (_, rest) = message.split_once(&format!(r#""{key}":""#))?;
+    rest.split_once('"').map(|(text, _)| text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_found_in_messages_of_cargo() {
+        let message = |executable: &str, is_test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///r/crates/ws#tidegate-ws@0.1.0","manifest_path":"/r/crates/ws/Cargo.toml","target":{{"kind":["test"],"crate_types":["bin"],"name":"decoder","src_path":"/r/crates/ws/tests/decoder.rs","edition":"2024","doc":false,"doctest":false,"test":true}},"profile":{{"opt_level":"0","debuginfo":"line-tables-only","debug_assertions":true,"overflow_checks":true,"test":{is_test}}},"features":[],"filenames":["/t/decoder-1"],"executable":{executable},"fresh":true}}"#
+            )
+        };
+        let found = |message: &str| TestProgram::from_message(message, Path::new("/r"));
+        let program = TestProgram {
+            title: "crates/ws/tests/decoder.rs".into(),
+            executable: "/t/decoder-1".into(),
+            package_dir: "/r/crates/ws".into(),
+        };
+        assert_eq!(found(&message(r#""/t/decoder-1""#, true)), Some(program));
+        assert_eq!(found(&message(r#""/t/tidegate""#, false)), None);
+        assert_eq!(found(&message("null", true)), None);
+        assert_eq!(found(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}
