@@ -61,7 +61,7 @@ fn will<'a>(payload: &'a str, properties: &'a PropertiesBuf) -> Option<Will<'a>>
 
 /// Connects; the connection, whether it resumed a session, and the messages it received at once.
 fn open(sim: &mut Sim, connect: &Connect<'_>) -> (SimConnection, bool, Vec<Arrival>) {
-    let at = sim.shards[0].open_connection(0, crate::hooks::PeerAddress::Unix);
+    let at = sim.shards[0].open_connection(0, hooks::PeerAddress::Unix);
     let mut connection = SimConnection { shard: 0, at };
     let mut bytes = Vec::new();
     connect.encode(&mut bytes);
