@@ -130,6 +130,7 @@ impl Broker {
                 .collect(),
             started_ms: clock.now_ms(),
             events,
+            relay: hooks.relay_service(),
         });
         let inboxes: Arc<[ShardInbox]> = (0..shards)
             .map(|_| ShardInbox::new(clock.now_ms()))

@@ -272,6 +272,10 @@ pub struct ListenerConfig {
     pub tls: Option<TlsConfig>,
     /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
     pub websocket_path: Option<String>,
+    /// With `websocket_path`: the prefix of the paths of relay endpoints, such as `/ws/`; `None`: none are reachable.
+    pub relay_path: Option<String>,
+    /// With `websocket_path`: the origins of web pages that may connect; empty: all.
+    pub allowed_origins: Vec<String>,
     /// Whether each connection must begin with a PROXY protocol header (version 1 or 2).
     pub proxy_protocol: bool,
     /// `None`: anonymous clients are accepted on loopback and Unix sockets only, and not from behind a proxy.
@@ -304,6 +308,8 @@ impl ListenerConfig {
             bind,
             tls: None,
             websocket_path: None,
+            relay_path: None,
+            allowed_origins: Vec::new(),
             proxy_protocol: false,
             allow_anonymous: None,
             max_connections: 1_000_000,

@@ -69,6 +69,10 @@ shard_metrics! {
     DroppedStoreFull Counter "messages_dropped_total" [reason = "store_full"] "Messages that did not reach a subscriber.";
     DroppedDerived Counter "messages_dropped_total" [reason = "derived_budget"] "Messages that did not reach a subscriber.";
     DroppedOffline Counter "messages_dropped_total" [reason = "offline"] "Messages that did not reach a subscriber.";
+    RelayConnections Gauge "relay_connections" [] "Open connections of relay endpoints.";
+    RelayRejected Counter "relay_connections_rejected_total" [] "Connections that a relay endpoint refused.";
+    RelayReceived Counter "relay_messages_received_total" [] "Messages received from connections of relay endpoints.";
+    RelaySent Counter "relay_messages_sent_total" [] "Messages sent to connections of relay endpoints, or queued for them.";
     CrossShardOut Counter "cross_shard_messages_total" [] "Messages sent to another shard.";
     PausedPublishers Counter "publisher_pauses_total" [] "Times a publisher was paused because a queue or its rate exceeded its limit.";
     WillsPublished Counter "wills_published_total" [] "Will messages published.";

@@ -15,6 +15,7 @@ use crate::message::{
     AckKind, DropReason, MessageOrigin, MessageView, PacketFacts, PublishVerdict,
 };
 use crate::outgoing_messages::OutgoingMessages;
+use crate::relay::RelayService;
 
 /// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that
 /// answers `Pending` decides finally. An authorization or a message is decided by all links: the first refusal is
@@ -41,6 +42,10 @@ impl HooksFactory for HookChain {
         };
         let links = self.links.iter().map(link).collect();
         Box::new(ChainedHooks { links })
+    }
+
+    fn relay_service(&self) -> Option<Arc<dyn RelayService>> {
+        self.links.iter().find_map(|link| link.relay_service())
     }
 }
 

@@ -1,5 +1,7 @@
 //! The [`Hooks`] that an implementation provides for each shard.
 
+use std::sync::Arc;
+
 use mqtt::SubscriptionOptions;
 use scram::ScramCredential;
 
@@ -11,6 +13,7 @@ use crate::message::{
     AckKind, DropReason, MessageOrigin, MessageView, PacketFacts, PublishVerdict,
 };
 use crate::outgoing_messages::OutgoingMessages;
+use crate::relay::RelayService;
 
 /// See [`Hooks::notify_when_durable`].
 pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
@@ -236,6 +239,11 @@ impl Hooks for NoHooks {}
 /// Creates the hooks of each shard. Called on the shard's own thread, so that they need not be `Send`.
 pub trait HooksFactory: Send + Sync {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks>;
+
+    /// The relay endpoints of the node, if it has any. Called once, at start.
+    fn relay_service(&self) -> Option<Arc<dyn RelayService>> {
+        None
+    }
 }
 
 impl HooksFactory for NoHooks {

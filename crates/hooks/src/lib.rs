@@ -21,6 +21,7 @@ mod interest;
 mod message;
 mod metric_family;
 mod outgoing_messages;
+pub mod relay;
 
 pub use authentication::{Authentication, ClientGrant, Credentials, UserConfig};
 pub use authorization::{Authorization, ClientAction, ClientDevice, Permissions};

@@ -18,8 +18,8 @@ pub use handshake::client::{
     ClientHandshake, ClientHandshakeAccepted, ClientHandshakeError, ClientRequest,
 };
 pub use handshake::server::{
-    ServerHandshake, ServerHandshakeAccepted, ServerHandshakeRejected, ServerHandshakeStep,
-    ServerOptions,
+    PrefixPath, ServerHandshake, ServerHandshakeAccepted, ServerHandshakeRejected,
+    ServerHandshakeStep, ServerOptions,
 };
 pub use handshake::{DEFAULT_MAX_HEADER_BYTES, accept_key};
 pub use mask::{MaskKeys, apply_mask};

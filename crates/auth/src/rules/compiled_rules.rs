@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use hooks::relay::concerns_relay;
 use hooks::{Authorization, ClientAction};
 
 use super::AclRule;
@@ -147,7 +148,10 @@ impl CompiledRules {
 
     #[inline]
     pub fn decide(&self, action: &ClientAction<'_>) -> Authorization {
-        self.decide_with_default(action, self.no_match)
+        match concerns_relay(action) {
+            true => self.decide_strictly(action),
+            false => self.decide_with_default(action, self.no_match),
+        }
     }
 
     /// Like [`decide`](Self::decide), but denies actions that no rule matches.

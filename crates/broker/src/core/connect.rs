@@ -24,6 +24,7 @@ use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::config::SessionOwnerConflict;
 use crate::metrics::Metric;
+use hooks::relay::{RELAY_TOPIC_PREFIX, concerns_relay};
 
 /// A connection on its way to the shard of its session.
 pub(crate) struct ConnectionHandover {
@@ -135,6 +136,12 @@ impl Shard {
                     "the user name is longer than {} bytes",
                     limits.max_username_bytes
                 ),
+            ));
+        }
+        if connect.client_id.starts_with(RELAY_TOPIC_PREFIX) {
+            return Err(connect_refusal(
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
+                "client ids that begin with $relay/ are those of relay connections",
             ));
         }
         if connect.client_id.is_empty() && !may_be_empty {
@@ -695,6 +702,7 @@ impl Shard {
                 reason: "normal",
                 detail: None,
                 publishes_will: will,
+                relay: None,
             },
         );
         Ok(ConnectionAction::Close)
@@ -783,7 +791,10 @@ impl Shard {
             return permissions.check(&client, action);
         }
         if !self.delivery.interest.contains(Interest::AUTHORIZE) {
-            return Authorization::Allow;
+            return match concerns_relay(action) {
+                true => Authorization::Deny,
+                false => Authorization::Allow,
+            };
         }
         self.call_hook(session, |hooks, client| hooks.authorize(client, action))
     }

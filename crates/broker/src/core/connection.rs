@@ -3,6 +3,7 @@
 //! It is small, since most of a million connections are idle: rarely needed state is boxed in [`ConnectionExtra`].
 
 use hashbrown::HashMap;
+use hooks::relay::RelayClose;
 use hooks::{CertificateNames, PeerAddress, Permissions};
 use mqtt::{ReasonCode, Version};
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
+use super::relay::RelayPeer;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
 use super::tables::{NO_SESSION, SessionIx};
@@ -61,6 +63,8 @@ pub(crate) struct Connection {
     pub(crate) is_slow: bool,
     /// Whether packets wait until an earlier SUBSCRIBE is answered.
     pub(crate) is_held: bool,
+    /// Whether it belongs to a relay endpoint and speaks plain WebSocket.
+    pub(crate) is_relay: bool,
     /// Whether more messages may be sent once the outbox has drained.
     pub(crate) wants_pump: bool,
     /// Whether the client wants reason strings and user properties with failures.
@@ -97,6 +101,7 @@ pub(crate) struct ConnectionExtra {
     pub(crate) certificate: Option<Box<CertificateNames>>,
     /// Closes the connection when its authentication expires.
     pub(crate) expiry_timer: Option<TimerKey>,
+    pub(crate) relay: Option<Box<RelayPeer>>,
 }
 
 /// The outcome of a successful authentication.
@@ -190,6 +195,7 @@ impl Connection {
             is_dirty: false,
             is_slow: false,
             is_held: false,
+            is_relay: false,
             wants_pump: false,
             wants_problem_information: false,
             peer,
@@ -200,6 +206,12 @@ impl Connection {
 
     pub(crate) fn extra(&mut self) -> &mut ConnectionExtra {
         self.extra.get_or_insert_default()
+    }
+
+    /// Bytes of an incomplete message of a relay connection.
+    pub(crate) fn relay_partial_bytes(&self) -> usize {
+        let relay = self.extra.as_ref().and_then(|extra| extra.relay.as_ref());
+        relay.map_or(0, |relay| relay.partial_bytes())
     }
 
     /// When the client counts as gone if it stays silent: 1.5 times its keep-alive [MQTT-3.1.2-22].
@@ -218,6 +230,8 @@ pub(crate) struct CloseReason {
     pub(crate) detail: Option<Rc<str>>,
     /// Whether the will is published.
     pub(crate) publishes_will: bool,
+    /// What a relay connection is told.
+    pub(crate) relay: Option<Box<RelayClose>>,
 }
 
 impl CloseReason {
@@ -227,6 +241,7 @@ impl CloseReason {
             reason: why,
             detail: None,
             publishes_will: true,
+            relay: None,
         }
     }
 
@@ -236,7 +251,13 @@ impl CloseReason {
             reason: why,
             detail: None,
             publishes_will: true,
+            relay: None,
         }
+    }
+
+    pub(crate) fn with_relay(mut self, close: RelayClose) -> Self {
+        self.relay = Some(Box::new(close));
+        self
     }
 
     pub(crate) fn with_detail(mut self, detail: impl Into<Rc<str>>) -> Self {

@@ -293,6 +293,10 @@ impl Delivery {
         retain: bool,
     ) {
         let connection = &mut self.connections[at];
+        if connection.is_relay {
+            self.send_relay(dispatch, at, subscriber);
+            return;
+        }
         let mut envelope = PublishEnvelope {
             version: connection.version,
             dup: false,
@@ -395,7 +399,7 @@ impl Delivery {
     }
 
     #[inline]
-    fn append_encoded(&mut self, at: ConnectionIx, packet: &[u8]) {
+    pub(super) fn append_encoded(&mut self, at: ConnectionIx, packet: &[u8]) {
         let connection = &mut self.connections[at];
         connection
             .outbox
@@ -405,7 +409,7 @@ impl Delivery {
     }
 
     #[inline]
-    fn account_outbox_growth(&mut self, at: ConnectionIx) {
+    pub(super) fn account_outbox_growth(&mut self, at: ConnectionIx) {
         let connection = &mut self.connections[at];
         if connection.sampled_us == 0 {
             self.sample_in -= 1;

@@ -111,7 +111,9 @@ fn find_exact_filter(shard: &Shard, written: &str) -> Option<(FilterId, GroupId)
 
 fn matches_client(query: &ListQuery, session: &Session) -> bool {
     let id = &*session.client_id;
-    query.client_id.as_deref().is_none_or(|wanted| wanted == id)
+    // Relay connections are listed with their endpoint.
+    !session.is_relay
+        && query.client_id.as_deref().is_none_or(|wanted| wanted == id)
         && query.after.as_deref().is_none_or(|after| id > after)
         && query
             .client_id_contains

@@ -26,18 +26,25 @@ impl Shard {
         let was_connected = connection.phase == ConnectionPhase::Connected;
         connection.phase = ConnectionPhase::Closing;
         let (version, session) = (connection.version, connection.session);
+        let connection_is_relay = connection.is_relay;
         if let Some(detail) = &closing.detail {
             tracing::debug!(peer = %connection.peer, why = closing.reason, %detail, "closing a connection");
         }
         self.release_partial(at);
         if was_connected
+            && !connection_is_relay
             && version == Version::V5
             && let Some(code) = closing.code
         {
             self.send_disconnect(at, code, &closing);
         }
+        if connection_is_relay || closing.relay.is_some() {
+            self.write_relay_close(at, &closing);
+        }
         self.to_wake.push(at);
-        if was_connected && session != NO_SESSION {
+        if was_connected && connection_is_relay {
+            self.end_relay(at, session, &closing);
+        } else if was_connected && session != NO_SESSION {
             self.detach_session(at, session, &closing);
         }
     }
@@ -236,12 +243,12 @@ impl Shard {
             None => self.delivery.drop_backlog(session_at),
         }
         self.delete_stored_session(session_at, backlog);
-        self.delivery.sessions.remove(session_at);
+        let is_relay = self.delivery.sessions.remove(session_at).is_relay;
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);
         NodeDirectory::release_slot(&self.node.directory.sessions);
         self.metrics().sub(Metric::Sessions, 1);
-        if self.delivery.interest.contains(Interest::SESSION) {
+        if !is_relay && self.delivery.interest.contains(Interest::SESSION) {
             self.delivery.hooks.session_ended(&client_id);
         }
     }

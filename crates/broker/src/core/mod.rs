@@ -32,6 +32,7 @@ pub(crate) mod records;
 pub(crate) mod recovery;
 mod redelivery;
 mod redistribution;
+pub(crate) mod relay;
 pub(crate) mod retained_store;
 pub(crate) mod routing;
 pub(crate) mod session;

@@ -12,6 +12,7 @@ use super::retained_store::RetainedStore;
 use crate::config::{BrokerLimits, ListenerConfig};
 use crate::events::EventStream;
 use crate::metrics::ShardMetrics;
+use hooks::relay::RelayService;
 
 /// A listener as seen by all shards.
 pub(crate) struct NodeListener {
@@ -36,4 +37,6 @@ pub(crate) struct NodeState {
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
     pub(crate) events: EventStream,
+    /// `None`: the node has no relay endpoints.
+    pub(crate) relay: Option<Arc<dyn RelayService>>,
 }

@@ -14,7 +14,10 @@ impl Shard {
     #[inline]
     pub(crate) fn count_partial(&mut self, at: ConnectionIx) -> ConnectionAction {
         let connection = &self.delivery.connections[at];
-        let now = connection.partial_packets.len() + usize::from(connection.layer_bytes);
+        let mut now = connection.partial_packets.len() + usize::from(connection.layer_bytes);
+        if connection.is_relay {
+            now += connection.relay_partial_bytes();
+        }
         match now == connection.partial_bytes_counted as usize {
             true => ConnectionAction::Continue,
             false => self.recount_partial(at, now),
@@ -95,7 +98,9 @@ impl Shard {
     pub(crate) fn partial_deadline_ms(&self, at: ConnectionIx) -> Option<u64> {
         let connection = &self.delivery.connections[at];
         let timeout_ms = u64::from(self.limits.packet_timeout_s) * 1000;
-        (connection.partial_since_ms > 0 && !connection.partial_packets.is_empty())
+        let is_partial = !connection.partial_packets.is_empty()
+            || connection.is_relay && connection.relay_partial_bytes() > 0;
+        (connection.partial_since_ms > 0 && is_partial)
             .then(|| connection.partial_since_ms + timeout_ms)
     }
 }

@@ -17,6 +17,7 @@ use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::metrics::Metric;
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use store::StateKind;
 
 pub(super) const DELAYED_PREFIX: &str = "$delayed/";
@@ -297,7 +298,7 @@ impl Shard {
         session: SessionIx,
         view: &MessageView<'_>,
     ) -> Result<Option<ReasonCode>, CloseReason> {
-        if self.needs_authorization(session) {
+        if self.needs_authorization(session) || view.topic.starts_with(RELAY_TOPIC_PREFIX) {
             let action = ClientAction::Publish {
                 topic: view.topic,
                 qos: view.qos,
@@ -444,6 +445,12 @@ impl Shard {
         origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
+        if view.topic.starts_with(RELAY_TOPIC_PREFIX) && !self.admit_relay_message(view, origin) {
+            let why = DropReason::NotAuthorized;
+            self.delivery
+                .dropped_from(origin, None, view, hook_origin, why);
+            return ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+        }
         let refusal = match view.retain {
             true => self.store_retained(view, origin).err(),
             false => None,

@@ -15,7 +15,7 @@ use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
 
 /// Above this, a connection's backlog waits for the socket to drain.
-const PUMP_HIGH_BYTES: usize = 64 * 1024;
+pub(super) const PUMP_HIGH_BYTES: usize = 64 * 1024;
 /// Retained messages looked up at once for a new subscription.
 const RETAINED_PER_STEP: usize = 16;
 
@@ -25,6 +25,10 @@ impl Delivery {
     pub(crate) fn pump(&mut self, session_at: SessionIx) {
         let session = &mut self.sessions[session_at];
         let Some(at) = session.connection else { return };
+        if session.is_relay {
+            self.pump_relay(at);
+            return;
+        }
         self.connections[at].wants_pump = false;
         loop {
             let connection = &mut self.connections[at];

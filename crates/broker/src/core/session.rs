@@ -51,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) is_clean_start: bool,
     /// A mosquitto bridge before version 5: it receives none of its own messages, and retain flags are unchanged.
     pub(crate) is_bridge: bool,
+    /// The connection belongs to a relay endpoint.
+    pub(crate) is_relay: bool,
     pub(crate) version: mqtt::Version,
     /// Timer that ends the session, or publishes its will, while it has no connection.
     pub(crate) expiry_timer: Option<TimerKey>,
@@ -82,6 +84,7 @@ impl Session {
             expiry_s: 0,
             is_clean_start: true,
             is_bridge: false,
+            is_relay: false,
             version: mqtt::Version::V311,
             expiry_timer: None,
             will_timer: None,

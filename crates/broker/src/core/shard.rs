@@ -103,6 +103,8 @@ pub(crate) struct Shard {
     /// When the last warning about a client with another protocol was logged.
     pub(crate) last_foreign_warning_ms: u64,
     pub(crate) scratch: Vec<u8>,
+    /// Reusable buffer for the frames of relay connections.
+    pub(crate) relay_buffer: Vec<u8>,
     /// Reusable buffer for a packet that goes to many sessions.
     pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
@@ -149,6 +151,7 @@ impl Shard {
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
             last_foreign_warning_ms: 0,
             scratch: Vec::new(),
+            relay_buffer: Vec::new(),
             packet_buffer: Vec::new(),
             serial: 0,
             due: Vec::new(),
@@ -334,6 +337,9 @@ impl Shard {
     fn process(&mut self, at: ConnectionIx, data: &[u8]) -> (usize, ConnectionAction) {
         let mut consumed = 0;
         let connection = &self.delivery.connections[at];
+        if connection.is_relay {
+            return self.process_relay(at, data);
+        }
         let mut max = connection.max_packet_in;
         if connection.phase == ConnectionPhase::AwaitConnect {
             if let Some(closing) = self.check_first_bytes(at, data) {
@@ -624,6 +630,13 @@ impl Shard {
                     );
                     let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
                     return self.close(at, why.with_detail(detail));
+                }
+                if self.delivery.connections[at].is_relay {
+                    let next = self.check_relay(at);
+                    if let Some(next) = next.into_iter().chain(of_packet).min() {
+                        self.schedule_check(at, next);
+                    }
+                    return;
                 }
                 let of_silence = self.delivery.connections[at].keep_alive_deadline_ms();
                 of_silence.into_iter().chain(of_packet).min()

@@ -38,6 +38,11 @@ fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
 }
 
 impl SubscribeOutcome {
+    /// When all shards have confirmed this number, they know the filter.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     fn rejected(code: ReasonCode, detail: impl Into<String>) -> Self {
         Self {
             code,

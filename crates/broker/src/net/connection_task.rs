@@ -14,7 +14,7 @@ use socket2::Socket;
 use tokio::time::Sleep;
 
 use super::inbox::{InboxItem, SocketHandover};
-use super::layers::TransportLayers;
+use super::layers::{InboundResult, LayerError, TransportLayers};
 use super::shard_io::{ConnectionIo, ShardIo, release_connection_slots};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
@@ -302,18 +302,42 @@ impl ConnectionTask {
 
     fn feed_core(&self, io: &Rc<ConnectionIo>, bytes: &mut [u8]) -> ConnectionAction {
         let at = self.at;
-        let mut layers = io.layers.borrow_mut();
-        let Some(layers) = &mut *layers else {
+        let mut slot = io.layers.borrow_mut();
+        let Some(layers) = &mut *slot else {
             return self.shard.with_core(at, |core| core.receive(at, bytes));
         };
         let mut mqtt = Vec::new();
         let result = layers.decode_inbound(bytes, &mut mqtt);
         let waiting = layers.waiting_bytes();
+        if let Ok(learned) = &result
+            && learned.relay.is_some()
+            && let Some(response) = layers.take_wire_if_empty()
+        {
+            *slot = None;
+            drop(slot);
+            let mut core = self.shard.core.borrow_mut();
+            core.delivery
+                .write(at, |out| out.extend_from_slice(&response));
+            drop(core);
+            return self.apply_inbound(result, 0, &mqtt);
+        }
         // Answers of the layers themselves are written in this turn, too.
         if !layers.wire().is_empty() {
             let mut core = self.shard.core.borrow_mut();
             core.delivery.mark_socket_dirty(at);
         }
+        drop(slot);
+        self.apply_inbound(result, waiting, &mqtt)
+    }
+
+    /// Passes what the layers have decoded to the core. `waiting` is the number of bytes they keep.
+    fn apply_inbound(
+        &self,
+        result: Result<InboundResult, LayerError>,
+        waiting: usize,
+        mqtt: &[u8],
+    ) -> ConnectionAction {
+        let at = self.at;
         self.shard.with_core(at, |core| match result {
             Ok(learned) => {
                 if let Some(peer) = learned.peer {
@@ -322,10 +346,20 @@ impl ConnectionTask {
                 if let Some(names) = learned.certificate {
                     core.set_certificate(at, names);
                 }
-                let flow = match core.set_layer_bytes(at, waiting) {
-                    ConnectionAction::Continue if !mqtt.is_empty() => core.receive(at, &mqtt),
-                    flow => flow,
-                };
+                let mut flow = core.set_layer_bytes(at, waiting);
+                if let Some(upgrade) = learned.relay
+                    && flow == ConnectionAction::Continue
+                {
+                    flow = self.shard.open_relay(core, at, &upgrade);
+                }
+                // While the connection is held, its input waits.
+                let takes_input = matches!(
+                    flow,
+                    ConnectionAction::Continue | ConnectionAction::AwaitResume
+                );
+                if takes_input && !mqtt.is_empty() {
+                    flow = core.receive(at, mqtt);
+                }
                 if learned.closed {
                     core.connection_lost(at, "closed_by_client");
                     return ConnectionAction::Close;

@@ -49,6 +49,15 @@ pub(crate) struct InboundResult {
     pub(crate) certificate: Option<CertificateNames>,
     /// The client ended the stream with a message of a layer (TLS close_notify, WebSocket close).
     pub(crate) closed: bool,
+    /// The client asked for a relay endpoint. The other bytes are WebSocket frames, not MQTT.
+    pub(crate) relay: Option<Box<RelayUpgrade>>,
+}
+
+/// The accepted request for a relay endpoint.
+pub(crate) struct RelayUpgrade {
+    pub(crate) target: String,
+    pub(crate) origin: Option<String>,
+    pub(crate) subprotocols: Vec<String>,
 }
 
 /// Why a connection cannot continue; the message to the client is in `wire` already.
@@ -202,6 +211,18 @@ impl TransportLayers {
                         self.append_to_wire(&rejected.response);
                         return Err(LayerError(rejected.reason));
                     }
+                    ServerHandshakeStep::Accepted(accepted) if accepted.is_prefix => {
+                        // From now on the core reads and writes frames itself.
+                        mqtt.extend_from_slice(&head[accepted.consumed..]);
+                        learned.relay = Some(Box::new(RelayUpgrade {
+                            target: accepted.target,
+                            origin: accepted.origin,
+                            subprotocols: accepted.offered_subprotocols,
+                        }));
+                        self.websocket = None;
+                        self.append_to_wire(&accepted.response);
+                        return Ok(());
+                    }
                     ServerHandshakeStep::Accepted(accepted) => {
                         frames.extend_from_slice(&head[accepted.consumed..]);
                         self.websocket = Some(WebSocketLayer::Open {
@@ -323,6 +344,12 @@ impl TransportLayers {
         // Neither call can fail: there is no buffer limit, and a `Vec` accepts all bytes.
         let _ = tls.writer().write_all(bytes);
         while tls.wants_write() && tls.write_tls(&mut self.wire).is_ok() {}
+    }
+
+    /// The bytes for the wire, if no layer is left, so that the connection can do without layers.
+    pub(crate) fn take_wire_if_empty(&mut self) -> Option<Vec<u8>> {
+        let is_empty = self.tls.is_none() && self.proxy.is_none() && self.websocket.is_none();
+        (is_empty && self.written == 0).then(|| std::mem::take(&mut self.wire))
     }
 
     pub(crate) fn wire(&self) -> &[u8] {

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::tls::ListenerTls;
 use crate::config::{BindAddress, ListenerConfig};
+use hooks::relay::RELAY_SUBPROTOCOL;
 
 /// State shared by the sockets of one listener.
 pub(crate) struct ListenerContext {
@@ -34,12 +35,21 @@ pub(crate) struct ListenerSocket {
 
 impl ListenerContext {
     pub(crate) fn new(index: u16, config: &ListenerConfig, tls: Option<Arc<ListenerTls>>) -> Self {
-        let websocket = config.websocket_path.as_ref();
+        let websocket = config.websocket_path.as_ref().map(|path| {
+            Arc::new(ws::ServerOptions {
+                prefix: config.relay_path.as_ref().map(|prefix| ws::PrefixPath {
+                    prefix: prefix.clone(),
+                    subprotocols: vec![RELAY_SUBPROTOCOL.into()],
+                }),
+                allowed_origins: config.allowed_origins.clone(),
+                ..ws::ServerOptions::mqtt(path.clone())
+            })
+        });
         Self {
             index,
             config: config.clone(),
             tls,
-            websocket: websocket.map(|path| Arc::new(ws::ServerOptions::mqtt(path.clone()))),
+            websocket,
             rate: Mutex::new(AcceptRate {
                 tokens: f64::from(config.max_new_connections_per_s),
                 refilled: Instant::now(),

@@ -8,6 +8,7 @@ pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;
 pub(crate) mod proxy_protocol;
+mod relay_connection;
 pub(crate) mod shard_io;
 pub(crate) mod shard_thread;
 pub(crate) mod store_reader;

@@ -17,7 +17,28 @@ pub struct ServerOptions {
     pub subprotocols: Vec<String>,
     /// Refuse a client that offers no sub-protocol.
     pub require_subprotocol: bool,
+    /// A second service on the same port; `path` takes precedence.
+    pub prefix: Option<PrefixPath>,
+    /// Origins of web pages that may connect, such as `https://example.org`; empty: all. Clients that send no origin
+    /// are no browsers and always accepted.
+    pub allowed_origins: Vec<String>,
     pub max_header_bytes: usize,
+}
+
+/// A service at all paths that begin with a prefix.
+#[derive(Debug, Clone)]
+pub struct PrefixPath {
+    /// Such as `/ws/`; a request for it without the last slash is accepted, too.
+    pub prefix: String,
+    /// Supported sub-protocols. The first one that the client offers is chosen; a client that offers only others gets
+    /// none.
+    pub subprotocols: Vec<String>,
+}
+
+impl PrefixPath {
+    fn contains(&self, path: &str) -> bool {
+        path.starts_with(&self.prefix) || path == self.prefix.trim_end_matches('/')
+    }
 }
 
 impl ServerOptions {
@@ -28,6 +49,8 @@ impl ServerOptions {
             path: path.into(),
             subprotocols: vec!["mqtt".into(), "mqttv3.1".into()],
             require_subprotocol: false,
+            prefix: None,
+            allowed_origins: Vec::new(),
             max_header_bytes: DEFAULT_MAX_HEADER_BYTES,
         }
     }
@@ -54,6 +77,10 @@ pub struct ServerHandshakeAccepted {
     /// Length of the request; the bytes after it are frames.
     pub consumed: usize,
     pub subprotocol: Option<String>,
+    /// All sub-protocols that the client offers, in its order.
+    pub offered_subprotocols: Vec<String>,
+    /// Whether the request is for [`ServerOptions::prefix`].
+    pub is_prefix: bool,
     /// The request target as received: path and query string.
     pub target: String,
     /// The origin of the web page, if sent by a browser.
@@ -187,14 +214,19 @@ fn build_response(
     }
     let fields = HeaderFields(request.headers);
     let target = request.path.unwrap_or_default();
-    check_request_line(
+    let is_prefix = check_request_line(
         options,
         request.method.unwrap_or_default(),
         target,
         request.version,
     )?;
     let key = check_fields(options, &fields)?;
-    let subprotocol = choose_subprotocol(options, &fields)?;
+    let origin = fields.values("origin").next();
+    check_origin(options, origin)?;
+    let subprotocol = match &options.prefix {
+        Some(prefix) if is_prefix => first_offered(&prefix.subprotocols, &fields),
+        _ => choose_subprotocol(options, &fields)?,
+    };
 
     let mut response = String::with_capacity(192);
     response.push_str(
@@ -211,18 +243,24 @@ fn build_response(
         response: response.into_bytes(),
         consumed: head.len(),
         subprotocol: subprotocol.map(str::to_owned),
+        offered_subprotocols: fields
+            .list_values("sec-websocket-protocol")
+            .map(str::to_owned)
+            .collect(),
+        is_prefix,
         target: target.to_owned(),
-        origin: fields.values("origin").next().map(str::to_owned),
+        origin: origin.map(str::to_owned),
         forwarded_for: (!forwarded_for.is_empty()).then(|| forwarded_for.join(", ")),
     })
 }
 
+/// Checks the request line and returns whether it is for the service at the prefix.
 fn check_request_line(
     options: &ServerOptions,
     method: &str,
     target: &str,
     version: Option<u8>,
-) -> Result<(), HandshakeRejection> {
+) -> Result<bool, HandshakeRejection> {
     if method != "GET" {
         return Err(HandshakeRejection {
             extra_headers: "Allow: GET\r\n",
@@ -238,13 +276,41 @@ fn check_request_line(
             "A WebSocket handshake needs HTTP/1.1.",
         ));
     }
-    if request_path(target) != options.path {
-        return Err(HandshakeRejection::new(
-            "404 Not Found",
-            format!("Not found. The WebSocket endpoint is {}.", options.path),
-        ));
+    let path = request_path(target);
+    if path == options.path {
+        return Ok(false);
     }
-    Ok(())
+    let prefix = options.prefix.as_ref();
+    if prefix.is_some_and(|prefix| prefix.contains(path)) {
+        return Ok(true);
+    }
+    let others = prefix.map_or(String::new(), |prefix| {
+        format!("; relay endpoints are below {}", prefix.prefix)
+    });
+    Err(HandshakeRejection::new(
+        "404 Not Found",
+        format!(
+            "Not found. The WebSocket endpoint is {}{others}.",
+            options.path
+        ),
+    ))
+}
+
+/// RFC 6455 section 10.2: a browser names the page that opens the connection, so that other sites cannot use a visitor's
+/// access to the node.
+fn check_origin(options: &ServerOptions, origin: Option<&str>) -> Result<(), HandshakeRejection> {
+    let allowed = &options.allowed_origins;
+    match origin {
+        Some(origin)
+            if !allowed.is_empty() && !allowed.iter().any(|it| it.eq_ignore_ascii_case(origin)) =>
+        {
+            Err(HandshakeRejection::new(
+                "403 Forbidden",
+                "Web pages of this origin may not connect; see the setting allowed_origins of the listener.",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The path of a request target, which may be an absolute URI (RFC 6455 section 4.1, RFC 9112 section 3.2.2).
@@ -312,6 +378,15 @@ fn check_fields<'b>(
         })
 }
 
+/// The first supported sub-protocol that the client offers.
+fn first_offered<'o>(supported: &'o [String], fields: &HeaderFields<'_, '_>) -> Option<&'o str> {
+    let is_offered = |spoken: &&String| {
+        let mut offers = fields.list_values("sec-websocket-protocol");
+        offers.any(|offer| offer == spoken.as_str())
+    };
+    supported.iter().find(is_offered).map(String::as_str)
+}
+
 fn choose_subprotocol<'o>(
     options: &'o ServerOptions,
     fields: &HeaderFields<'_, '_>,
@@ -319,15 +394,7 @@ fn choose_subprotocol<'o>(
     if options.subprotocols.is_empty() {
         return Ok(None);
     }
-    let is_offered = |spoken: &&String| {
-        let mut offers = fields.list_values("sec-websocket-protocol");
-        offers.any(|offer| offer == spoken.as_str())
-    };
-    let chosen = options
-        .subprotocols
-        .iter()
-        .find(is_offered)
-        .map(String::as_str);
+    let chosen = first_offered(&options.subprotocols, fields);
     let offers_any = fields.has("sec-websocket-protocol");
     if chosen.is_none() && (offers_any || options.require_subprotocol) {
         return Err(HandshakeRejection::new(

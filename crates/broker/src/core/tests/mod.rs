@@ -8,6 +8,7 @@ mod inspection;
 mod journal;
 mod matching;
 mod qos;
+mod relay;
 mod scaling;
 mod shards;
 mod sim;

@@ -129,7 +129,7 @@ fn topic(n: usize) -> String {
 
 /// Deliveries per second of processor time, summed over the shards.
 fn capacity(shards: usize) -> f64 {
-    let node = node(shards, BrokerLimits::default());
+    let node = node(shards, BrokerLimits::default(), None);
     let inboxes: Arc<[ShardInbox]> = (0..shards).map(|_| ShardInbox::default()).collect();
     let barrier = Arc::new(Barrier::new(shards));
     let run = |id: usize| {

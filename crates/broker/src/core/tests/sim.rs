@@ -19,6 +19,7 @@ use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tables::ConnectionIx;
 use crate::metrics::ShardMetrics;
+use hooks::relay::RelayService;
 use scram::DecoyCredentials;
 
 pub(super) struct Sim {
@@ -50,7 +51,11 @@ pub(super) struct ReceivedMessage {
 }
 
 /// State shared by the shards of a node.
-pub(super) fn node(shards: usize, limits: BrokerLimits) -> Arc<NodeState> {
+pub(super) fn node(
+    shards: usize,
+    limits: BrokerLimits,
+    relay: Option<Arc<dyn RelayService>>,
+) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
     let listener = NodeListener {
         config: ListenerConfig::new("mqtt", bind),
@@ -71,12 +76,25 @@ pub(super) fn node(shards: usize, limits: BrokerLimits) -> Arc<NodeState> {
             .collect(),
         started_ms: 0,
         events: crate::events::EventStream::new(),
+        relay,
     })
 }
 
 impl Sim {
     pub(super) fn new(shards: usize, limits: BrokerLimits, seed: u64) -> Self {
-        let node = node(shards, limits);
+        Self::with_node(shards, seed, node(shards, limits, None))
+    }
+
+    /// A node with relay endpoints.
+    pub(super) fn with_relay(shards: usize, seed: u64, relay: Arc<dyn RelayService>) -> Self {
+        Self::with_node(
+            shards,
+            seed,
+            node(shards, BrokerLimits::default(), Some(relay)),
+        )
+    }
+
+    fn with_node(shards: usize, seed: u64, node: Arc<NodeState>) -> Self {
         let now_ms = 1_000_000;
         let shard = |id| {
             let check = Box::new(|_, _| Authentication::allow());

@@ -1,0 +1,690 @@
+//! Connections of relay endpoints: WebSocket messages in, publications to the endpoint's topic out, and back. See
+//! [`hooks::relay`].
+//!
+//! Such a connection has a session without expiry and one QoS 0 subscription with "no local". Its bytes are WebSocket
+//! frames: no layer below adds or removes framing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
+use mqtt::{Properties, QoS, SubscriptionOptions};
+use ws::{Decoder, DecoderEvent, DecoderOptions, FrameHeader, MAX_HEADER_BYTES, Opcode, Role};
+
+use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase};
+use super::delivery::{Delivery, hook_client, with_publisher};
+use super::directory::SessionClaim;
+use super::dispatch::Dispatch;
+use super::outbox::SHARE_FROM_BYTES;
+use super::pending_suback::PendingSubAck;
+use super::pump::PUMP_HIGH_BYTES;
+use super::session::Session;
+use super::shard::{ConnectionAction, Shard};
+use super::subscriber_list::Subscriber;
+use super::tables::{ConnectionIx, SessionIx};
+use crate::metrics::Metric;
+use hooks::relay::{
+    RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayEndpoint,
+    RelayPayloadKind, RelayRequest, RelayVerdict, SlowReceiverPolicy,
+};
+
+/// Pings without an answer after which a connection is closed.
+const MAX_UNANSWERED_PINGS: u8 = 2;
+/// Payload format indicator 1: text. It tells MQTT subscribers and other shards what the sender sent.
+const TEXT_PROPERTIES: [u8; 2] = [0x01, 1];
+/// Payload format indicator 0: binary.
+const BINARY_PROPERTIES: [u8; 2] = [0x01, 0];
+
+/// The state of a relay connection.
+pub(crate) struct RelayPeer {
+    endpoint: Arc<dyn RelayEndpoint>,
+    /// `None` while its input is processed.
+    input: Option<Box<RelayInput>>,
+    /// Frames that wait because the socket is slow, oldest first.
+    backlog: VecDeque<Bytes>,
+    backlog_bytes: usize,
+    /// Messages dropped since the receiver fell behind.
+    dropped: u64,
+    unanswered_pings: u8,
+    is_close_sent: bool,
+}
+
+/// What processing the input of a connection needs.
+struct RelayInput {
+    decoder: Decoder,
+    /// The beginning of a message.
+    message: Vec<u8>,
+    client: Box<dyn RelayClient>,
+}
+
+impl RelayPeer {
+    /// Bytes of an incomplete message.
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.input.as_ref().map_or(0, |input| input.message.len())
+    }
+}
+
+/// The frame that all receivers of a message on this shard get.
+#[derive(Default)]
+pub(crate) struct RelayFrame {
+    /// Header and payload, at the end of the buffer.
+    buffer: Vec<u8>,
+    start: usize,
+    shared: Option<Bytes>,
+}
+
+impl RelayFrame {
+    fn encode(endpoint: &dyn RelayEndpoint, view: &MessageView<'_>) -> Self {
+        let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES + view.payload.len() + 64);
+        buffer.resize(MAX_HEADER_BYTES, 0);
+        let opcode = match endpoint.encode(view, &mut buffer) {
+            RelayPayloadKind::Text => Opcode::Text,
+            RelayPayloadKind::Binary => Opcode::Binary,
+        };
+        let header = FrameHeader::new(opcode, buffer.len() - MAX_HEADER_BYTES, None);
+        let start = MAX_HEADER_BYTES - header.as_bytes().len();
+        buffer[start..MAX_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        Self {
+            buffer,
+            start,
+            shared: None,
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match &self.shared {
+            Some(shared) => shared,
+            None => &self.buffer[self.start..],
+        }
+    }
+
+    /// The frame to keep. The first call moves it, later calls only count a reference.
+    fn shared(&mut self) -> Bytes {
+        let shared = self.shared.get_or_insert_with(|| {
+            let bytes = Bytes::from(std::mem::take(&mut self.buffer));
+            bytes.slice(self.start..)
+        });
+        shared.clone()
+    }
+}
+
+impl Delivery {
+    fn relay_peer(&mut self, at: ConnectionIx) -> Option<&mut RelayPeer> {
+        self.connections[at].extra.as_mut()?.relay.as_deref_mut()
+    }
+
+    /// Sends a message on the endpoint's topic to one of its connections.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_relay(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        at: ConnectionIx,
+        subscriber: &Subscriber,
+    ) {
+        let connection = &mut self.connections[at];
+        let Some(relay) = connection
+            .extra
+            .as_mut()
+            .and_then(|extra| extra.relay.as_deref_mut())
+        else {
+            return;
+        };
+        let frame = dispatch
+            .relay_frame
+            .get_or_insert_with(|| RelayFrame::encode(&*relay.endpoint, &dispatch.view));
+        let len = frame.as_bytes().len();
+        self.metrics.inc(Metric::RelaySent);
+        if relay.backlog.is_empty()
+            && (connection.outbox.is_empty() || connection.outbox.len() + len <= PUMP_HIGH_BYTES)
+        {
+            if len < SHARE_FROM_BYTES {
+                self.append_encoded(at, frame.as_bytes());
+            } else {
+                connection.outbox.append_shared(frame.shared());
+                self.buffered_bytes += len;
+                self.account_outbox_growth(at);
+            }
+        } else {
+            let shared = frame.shared();
+            self.queue_for_slow_receiver(dispatch, at, subscriber.session, shared);
+        }
+        self.sessions[subscriber.session].messages_sent += 1;
+        if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let client = hook_client(&self.sessions[subscriber.session], &self.connections);
+            self.hooks.delivered(&client, &view, 0);
+        }
+    }
+
+    fn queue_for_slow_receiver(
+        &mut self,
+        dispatch: &Dispatch<'_>,
+        at: ConnectionIx,
+        session: SessionIx,
+        frame: Bytes,
+    ) {
+        let connection = &mut self.connections[at];
+        connection.wants_pump = true;
+        let Some(relay) = self.relay_peer(at) else {
+            return;
+        };
+        let limits = relay.endpoint.limits();
+        let len = frame.len();
+        relay.backlog.push_back(frame);
+        relay.backlog_bytes += len;
+        let mut dropped = 0;
+        let mut freed = 0;
+        while relay.backlog_bytes > limits.max_backlog_bytes as usize {
+            let Some(oldest) = relay.backlog.pop_front() else {
+                break;
+            };
+            relay.backlog_bytes -= oldest.len();
+            freed += oldest.len();
+            dropped += 1;
+        }
+        relay.dropped += dropped;
+        if dropped > 0 {
+            relay.endpoint.record_dropped(dropped);
+            if limits.slow_receiver == SlowReceiverPolicy::Disconnect {
+                let close = RelayClose {
+                    code: ws::close_codes::TRY_AGAIN_LATER,
+                    reason: "too many messages wait for this client".into(),
+                    message: None,
+                };
+                let why = CloseReason::without_code("slow_receiver");
+                self.pending_closes.push((at, why.with_relay(close)));
+            }
+        }
+        self.buffered_bytes = self.buffered_bytes + len - freed;
+        for _ in 0..dropped {
+            let why = DropReason::QueueFull;
+            self.record_subscriber_drop(dispatch.origin, session, &dispatch.view, why);
+        }
+    }
+
+    /// Continues with the backlog of a receiver whose socket has drained.
+    pub(super) fn pump_relay(&mut self, at: ConnectionIx) {
+        let now_ms = self.now_ms;
+        loop {
+            let connection = &mut self.connections[at];
+            let is_full = connection.outbox.len() >= PUMP_HIGH_BYTES;
+            let Some(relay) = connection
+                .extra
+                .as_mut()
+                .and_then(|extra| extra.relay.as_deref_mut())
+            else {
+                return;
+            };
+            if relay.backlog.is_empty() {
+                connection.wants_pump = false;
+                relay.backlog = VecDeque::new();
+                let dropped = std::mem::take(&mut relay.dropped);
+                let client = relay.input.as_mut().map(|input| &mut input.client);
+                let notice = match client {
+                    Some(client) if dropped > 0 => client.caught_up(dropped, now_ms),
+                    _ => None,
+                };
+                if let Some(text) = notice {
+                    self.write_relay_text(at, &text);
+                }
+                return;
+            }
+            if is_full {
+                return;
+            }
+            let Some(frame) = relay.backlog.pop_front() else {
+                return;
+            };
+            relay.backlog_bytes -= frame.len();
+            if frame.len() < SHARE_FROM_BYTES {
+                let append = |out: &mut Vec<u8>| out.extend_from_slice(&frame);
+                connection.outbox.append_with(&mut self.pool, append);
+            } else {
+                connection.outbox.append_shared(frame);
+            }
+            self.mark_socket_dirty(at);
+        }
+    }
+
+    fn write_relay_text(&mut self, at: ConnectionIx, text: &str) {
+        self.write(at, |out| {
+            ws::encode_frame(Opcode::Text, text.as_bytes(), None, out);
+        });
+    }
+
+    /// Bytes of the backlog of a relay connection.
+    pub(super) fn clear_relay_backlog(&mut self, at: ConnectionIx) {
+        if let Some(relay) = self.relay_peer(at) {
+            relay.backlog = VecDeque::new();
+            let bytes = std::mem::take(&mut relay.backlog_bytes);
+            self.buffered_bytes -= bytes;
+        }
+    }
+}
+
+impl Shard {
+    /// A client has completed the handshake for a relay endpoint: it is admitted, or told why not and closed.
+    pub(crate) fn open_relay(
+        &mut self,
+        at: ConnectionIx,
+        request: &RelayRequest<'_>,
+        handle: Arc<dyn RelayConnection>,
+    ) -> ConnectionAction {
+        if self.delivery.connections[at].phase != ConnectionPhase::AwaitConnect {
+            return ConnectionAction::Close;
+        }
+        let admitted = match self.node.relay.clone() {
+            Some(service) => service.admit(request, handle),
+            None => Err(RelayClose {
+                code: ws::close_codes::POLICY_VIOLATION,
+                reason: "this node has no relay endpoints".into(),
+                message: None,
+            }),
+        };
+        let admission = match admitted {
+            Ok(admission) => admission,
+            Err(close) => {
+                self.metrics().inc(Metric::RelayRejected);
+                let why = CloseReason::without_code("not_authorized");
+                self.close(at, why.with_relay(close));
+                return ConnectionAction::Close;
+            }
+        };
+        match self.start_relay_session(at, admission) {
+            Ok(action) => action,
+            Err((mut client, close)) => {
+                self.metrics().inc(Metric::RelayRejected);
+                client.closed("not_authorized");
+                let why = CloseReason::without_code("not_authorized");
+                self.close(at, why.with_relay(close));
+                ConnectionAction::Close
+            }
+        }
+    }
+
+    fn start_relay_session(
+        &mut self,
+        at: ConnectionIx,
+        admission: RelayAdmission,
+    ) -> Result<ConnectionAction, (Box<dyn RelayClient>, RelayClose)> {
+        let RelayAdmission {
+            endpoint,
+            client,
+            connection_id,
+        } = admission;
+        let overloaded = |reason: &'static str| RelayClose {
+            code: ws::close_codes::TRY_AGAIN_LATER,
+            reason: reason.into(),
+            message: None,
+        };
+        let client_id = format!("{}/{connection_id}", endpoint.topic());
+        let SessionClaim::ThisShard(id) = self.node.directory.claim(&client_id, self.id) else {
+            return Err((client, overloaded("the connection id is in use")));
+        };
+        if self.by_client_id.contains_key(&*id) {
+            return Err((client, overloaded("the connection id is in use")));
+        }
+        if !super::directory::NodeDirectory::reserve_slot(
+            &self.node.directory.sessions,
+            self.limits.max_sessions,
+        ) {
+            self.node.directory.release(&id, self.id);
+            return Err((
+                client,
+                overloaded("the node has reached limits.max_sessions"),
+            ));
+        }
+        let now_ms = self.now_ms();
+        let mut session = Session::new(id.clone(), now_ms);
+        session.connection = Some(at);
+        session.is_relay = true;
+        let session_at = self.delivery.sessions.insert(session);
+        self.by_client_id.insert(id, session_at);
+        self.metrics().inc(Metric::Sessions);
+        self.metrics().inc(Metric::RelayConnections);
+        let limits = endpoint.limits();
+        let text = endpoint.topic().to_owned();
+        let decoder = Decoder::new(DecoderOptions {
+            role: Role::Server,
+            refuse_text: false,
+            max_message_bytes: u64::from(limits.max_message_bytes),
+        });
+        let connection = &mut self.delivery.connections[at];
+        connection.session = session_at;
+        connection.phase = ConnectionPhase::Connected;
+        connection.is_relay = true;
+        connection.last_seen_ms = now_ms;
+        let extra = connection.extra();
+        extra.relay = Some(Box::new(RelayPeer {
+            endpoint,
+            input: Some(Box::new(RelayInput {
+                decoder,
+                message: Vec::new(),
+                client,
+            })),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            dropped: 0,
+            unanswered_pings: 0,
+            is_close_sent: false,
+        }));
+        if let Some(rate) =
+            ClientRateLimiter::new(limits.max_messages_per_s, limits.max_bytes_per_s, now_ms)
+        {
+            extra.rate = Some(rate);
+        }
+        self.schedule_check(at, now_ms + u64::from(limits.ping_interval_s) * 1000);
+        let options = SubscriptionOptions {
+            qos: QoS::AtMostOnce,
+            no_local: true,
+            retain_as_published: false,
+            retain_handling: 2,
+        };
+        let subscriber = Subscriber {
+            session: session_at,
+            identifier: 0,
+            options,
+        };
+        let sequence = self.insert_subscription(&text, None, subscriber).sequence();
+        if self.shard_queues.is_applied_by_all(sequence) {
+            return Ok(ConnectionAction::Continue);
+        }
+        // As after SUBSCRIBE: what the client sends waits until answers from other shards can reach it.
+        let connection = &mut self.delivery.connections[at];
+        connection.is_held = true;
+        self.pending_subacks.push_back(PendingSubAck {
+            sequence,
+            connection: at,
+            serial: connection.serial,
+            packet: Vec::new(),
+            retained: Vec::new(),
+            is_durable: false,
+        });
+        Ok(ConnectionAction::AwaitResume)
+    }
+
+    /// Processes the frames at the front of `data` and returns the number of bytes consumed.
+    pub(super) fn process_relay(
+        &mut self,
+        at: ConnectionIx,
+        data: &[u8],
+    ) -> (usize, ConnectionAction) {
+        let input = self.delivery.relay_peer(at).and_then(|it| it.input.take());
+        let Some(mut input) = input else {
+            return (data.len(), ConnectionAction::Close);
+        };
+        // The decoder removes the mask in place.
+        let mut buffer = std::mem::take(&mut self.relay_buffer);
+        buffer.clear();
+        buffer.extend_from_slice(data);
+        let was_partial = !input.message.is_empty();
+        let (consumed, result) = self.process_frames(at, &mut input, &mut buffer);
+        self.relay_buffer = buffer;
+        let is_partial = !input.message.is_empty();
+        if let Some(relay) = self.delivery.relay_peer(at) {
+            relay.input = Some(input);
+        }
+        match result {
+            Ok(action) => {
+                if is_partial || was_partial {
+                    let is_fragment = is_partial && action == ConnectionAction::Continue;
+                    self.track_partial_deadline(at, is_fragment, !was_partial);
+                }
+                (consumed, action)
+            }
+            Err(closing) => {
+                self.close(at, closing);
+                (data.len(), ConnectionAction::Close)
+            }
+        }
+    }
+
+    fn process_frames(
+        &mut self,
+        at: ConnectionIx,
+        input: &mut RelayInput,
+        buffer: &mut [u8],
+    ) -> (usize, Result<ConnectionAction, CloseReason>) {
+        let mut consumed = 0;
+        loop {
+            let step = match input.decoder.decode(&mut buffer[consumed..]) {
+                Ok(step) => step,
+                Err(error) => {
+                    self.metrics().inc(Metric::ProtocolErrors);
+                    let close = RelayClose {
+                        code: error.code,
+                        reason: error.detail.into(),
+                        message: None,
+                    };
+                    let why = CloseReason::without_code("protocol_error").with_relay(close);
+                    return (consumed, Err(why));
+                }
+            };
+            consumed += step.consumed;
+            let result = match step.event {
+                None => return (consumed, Ok(ConnectionAction::Continue)),
+                Some(DecoderEvent::Data {
+                    chunk,
+                    is_binary,
+                    is_end_of_message,
+                }) => {
+                    let kind = match is_binary {
+                        true => RelayPayloadKind::Binary,
+                        false => RelayPayloadKind::Text,
+                    };
+                    if !is_end_of_message {
+                        input.message.extend_from_slice(chunk);
+                        continue;
+                    }
+                    if input.message.is_empty() {
+                        self.relay_message(at, &mut *input.client, kind, chunk)
+                    } else {
+                        let mut message = std::mem::take(&mut input.message);
+                        message.extend_from_slice(chunk);
+                        self.relay_message(at, &mut *input.client, kind, &message)
+                    }
+                }
+                Some(DecoderEvent::Ping(payload)) => {
+                    self.delivery
+                        .write(at, |out| ws::encode_frame(Opcode::Pong, payload, None, out));
+                    Ok(ConnectionAction::Continue)
+                }
+                Some(DecoderEvent::Pong(_)) => {
+                    if let Some(relay) = self.delivery.relay_peer(at) {
+                        relay.unanswered_pings = 0;
+                    }
+                    Ok(ConnectionAction::Continue)
+                }
+                Some(DecoderEvent::Close { code, .. }) => {
+                    // RFC 6455 section 5.5.1: the answer repeats the code.
+                    let close = RelayClose {
+                        code: code.unwrap_or(ws::close_codes::NORMAL),
+                        reason: "".into(),
+                        message: None,
+                    };
+                    Err(CloseReason::without_code("normal").with_relay(close))
+                }
+            };
+            match result {
+                Ok(ConnectionAction::Continue) => {}
+                other => return (consumed, other),
+            }
+        }
+    }
+
+    fn relay_message(
+        &mut self,
+        at: ConnectionIx,
+        client: &mut dyn RelayClient,
+        kind: RelayPayloadKind,
+        payload: &[u8],
+    ) -> Result<ConnectionAction, CloseReason> {
+        self.metrics().inc(Metric::RelayReceived);
+        let now_ms = self.now_ms();
+        let connection = &mut self.delivery.connections[at];
+        let session = connection.session;
+        let extra = connection.extra();
+        if let Some(rate) = &mut extra.rate {
+            rate.count_message();
+        }
+        let Some(relay) = &mut extra.relay else {
+            return Ok(ConnectionAction::Close);
+        };
+        relay.unanswered_pings = 0;
+        let endpoint = relay.endpoint.clone();
+        self.delivery.sessions[session].messages_received += 1;
+        let mut replies = Vec::new();
+        let verdict = client.received(kind, payload, now_ms, &mut replies);
+        for reply in &replies {
+            self.delivery.write_relay_text(at, reply);
+        }
+        match verdict {
+            RelayVerdict::Consume => Ok(self.action_after_publish(at)),
+            RelayVerdict::Close(close) => {
+                Err(CloseReason::without_code("protocol_error").with_relay(close))
+            }
+            RelayVerdict::Publish => {
+                let properties = match kind {
+                    RelayPayloadKind::Text => &TEXT_PROPERTIES,
+                    RelayPayloadKind::Binary => &BINARY_PROPERTIES,
+                };
+                let view = MessageView {
+                    topic: endpoint.topic(),
+                    properties: Properties::from_validated(properties),
+                    payload,
+                    shared_payload: None,
+                    qos: QoS::AtMostOnce,
+                    retain: false,
+                    received_ms: now_ms,
+                    expires_ms: NEVER_MS,
+                    from_client_id: "",
+                    from_username: "",
+                    is_derived: false,
+                    number: self.delivery.next_message_number(),
+                };
+                self.derived_messages.unfinished_budget = None;
+                self.publish_from(&view, Some(session), &MessageOrigin::default());
+                self.wait_for_derived(at);
+                Ok(self.action_after_publish(at))
+            }
+        }
+    }
+
+    /// The timer of a relay connection: closes one that is gone, pings all others. Returns when the next check is due.
+    pub(super) fn check_relay(&mut self, at: ConnectionIx) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let relay = self.delivery.relay_peer(at)?;
+        let interval_ms = u64::from(relay.endpoint.limits().ping_interval_s) * 1000;
+        if relay.unanswered_pings >= MAX_UNANSWERED_PINGS {
+            self.metrics().inc(Metric::KeepAliveTimeouts);
+            let close = RelayClose {
+                code: ws::close_codes::POLICY_VIOLATION,
+                reason: "no pong".into(),
+                message: None,
+            };
+            let why = CloseReason::without_code("keep_alive_timeout").with_relay(close);
+            self.close(at, why);
+            return None;
+        }
+        relay.unanswered_pings += 1;
+        self.delivery
+            .write(at, |out| ws::encode_frame(Opcode::Ping, b"", None, out));
+        Some(now_ms + interval_ms)
+    }
+
+    /// Writes the last frames of a relay connection that is closing.
+    pub(super) fn write_relay_close(&mut self, at: ConnectionIx, closing: &CloseReason) {
+        if let Some(relay) = self.delivery.relay_peer(at)
+            && std::mem::replace(&mut relay.is_close_sent, true)
+        {
+            return;
+        }
+        let close = match &closing.relay {
+            Some(close) => (**close).clone(),
+            None => RelayClose {
+                code: match closing.reason {
+                    "server_shutting_down" => ws::close_codes::GOING_AWAY,
+                    "panic" => ws::close_codes::INTERNAL_ERROR,
+                    _ => ws::close_codes::POLICY_VIOLATION,
+                },
+                reason: closing.reason.into(),
+                message: None,
+            },
+        };
+        if let Some(text) = &close.message {
+            self.delivery.write_relay_text(at, text);
+        }
+        self.delivery.write(at, |out| {
+            ws::encode_close(Some(close.code), &close.reason, None, out);
+        });
+    }
+
+    /// The end of a relay connection: its session ends with it.
+    pub(super) fn end_relay(
+        &mut self,
+        at: ConnectionIx,
+        session: SessionIx,
+        closing: &CloseReason,
+    ) {
+        self.metrics().sub(Metric::RelayConnections, 1);
+        self.delivery.clear_relay_backlog(at);
+        if let Some(relay) = self.delivery.relay_peer(at)
+            && let Some(input) = &mut relay.input
+        {
+            input.client.closed(closing.reason);
+        }
+        self.delivery.sessions[session].connection = None;
+        self.end_session(session);
+    }
+
+    /// Runs on the shard for a [`RelayConnection`].
+    pub(crate) fn send_relay_text(&mut self, at: ConnectionIx, serial: u32, text: &str) {
+        if !self.is_open_relay(at, serial) {
+            return;
+        }
+        let waiting = self.delivery.connections[at].outbox.len() + text.len();
+        if waiting > self.limits.max_outbox_bytes as usize {
+            if let Some(relay) = self.delivery.relay_peer(at) {
+                relay.dropped += 1;
+                relay.endpoint.record_dropped(1);
+            }
+            return;
+        }
+        self.delivery.write_relay_text(at, text);
+    }
+
+    /// Runs on the shard for a [`RelayConnection`].
+    pub(crate) fn close_relay(&mut self, at: ConnectionIx, serial: u32, close: RelayClose) {
+        if self.is_open_relay(at, serial) {
+            let why = CloseReason::without_code("closed_by_server").with_relay(close);
+            self.close(at, why);
+            self.close_pending_connections();
+        }
+    }
+
+    fn is_open_relay(&self, at: ConnectionIx, serial: u32) -> bool {
+        self.delivery
+            .connections
+            .get(at)
+            .is_some_and(|it| it.serial == serial && it.is_relay)
+    }
+
+    /// Called for each message on a topic of a relay endpoint; false if it may not be published.
+    pub(super) fn admit_relay_message(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<SessionIx>,
+    ) -> bool {
+        if view.retain {
+            return false;
+        }
+        let is_relay = origin.is_some_and(|at| self.delivery.sessions[at].is_relay);
+        if !is_relay && let Some(service) = &self.node.relay {
+            let named = with_publisher(&self.delivery.sessions, origin, view);
+            service.published(&view.topic[RELAY_TOPIC_PREFIX.len()..], &named);
+        }
+        true
+    }
+}

@@ -1,0 +1,394 @@
+//! Relay connections on simulated shards.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use mqtt::QoS;
+use ws::{DecodeStep, Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
+
+use super::sim::{Sim, SimConnection};
+use crate::core::shard::ConnectionAction;
+use ::hooks::{MessageView, PeerAddress};
+use hooks::relay::{
+    RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayEndpoint, RelayLimits,
+    RelayPayloadKind, RelayRequest, RelayService, RelayVerdict, SlowReceiverPolicy, payload_kind,
+};
+
+const MASK: [u8; 4] = [1, 2, 3, 4];
+
+#[derive(Default)]
+struct TestService {
+    endpoint: Mutex<Option<Arc<TestEndpoint>>>,
+    connections: AtomicU64,
+    published: Mutex<Vec<(String, Vec<u8>, String)>>,
+}
+
+struct TestEndpoint {
+    limits: RelayLimits,
+    dropped: AtomicU64,
+    closed: Mutex<Vec<&'static str>>,
+}
+
+struct TestClient(Arc<TestEndpoint>);
+
+fn limits() -> RelayLimits {
+    RelayLimits {
+        max_message_bytes: 100_000,
+        max_backlog_bytes: 200_000,
+        slow_receiver: SlowReceiverPolicy::DropOldest,
+        max_messages_per_s: 0,
+        max_bytes_per_s: 0,
+        ping_interval_s: 15,
+    }
+}
+
+impl RelayService for TestService {
+    fn admit(
+        &self,
+        request: &RelayRequest<'_>,
+        _connection: Arc<dyn RelayConnection>,
+    ) -> Result<RelayAdmission, RelayClose> {
+        if request.target != "/ws/room" {
+            return Err(RelayClose {
+                code: 1008,
+                reason: "Invalid endpoint".into(),
+                message: Some("no such endpoint".into()),
+            });
+        }
+        let endpoint = self.endpoint.lock().unwrap().clone().unwrap();
+        Ok(RelayAdmission {
+            client: Box::new(TestClient(endpoint.clone())),
+            endpoint,
+            connection_id: self.connections.fetch_add(1, Relaxed).to_string(),
+        })
+    }
+
+    fn published(&self, endpoint: &str, message: &MessageView<'_>) {
+        let (payload, from) = (message.payload.to_vec(), message.from_client_id.to_owned());
+        let mut published = self.published.lock().unwrap();
+        published.push((endpoint.to_owned(), payload, from));
+    }
+}
+
+impl RelayEndpoint for TestEndpoint {
+    fn topic(&self) -> &'static str {
+        "$relay/room"
+    }
+
+    fn limits(&self) -> RelayLimits {
+        self.limits
+    }
+
+    fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
+        payload.extend_from_slice(message.payload);
+        payload_kind(message)
+    }
+
+    fn record_dropped(&self, messages: u64) {
+        self.dropped.fetch_add(messages, Relaxed);
+    }
+}
+
+impl RelayClient for TestClient {
+    fn received(
+        &mut self,
+        _kind: RelayPayloadKind,
+        payload: &[u8],
+        _now_ms: u64,
+        replies: &mut Vec<String>,
+    ) -> RelayVerdict {
+        match payload {
+            b"hello?" => {
+                replies.push("hello!".into());
+                RelayVerdict::Consume
+            }
+            b"bad" => RelayVerdict::Close(RelayClose {
+                code: 1008,
+                reason: "bad".into(),
+                message: None,
+            }),
+            _ => RelayVerdict::Publish,
+        }
+    }
+
+    fn caught_up(&mut self, dropped: u64, _now_ms: u64) -> Option<String> {
+        Some(format!("{dropped} messages were dropped"))
+    }
+
+    fn closed(&mut self, reason: &'static str) {
+        self.0.closed.lock().unwrap().push(reason);
+    }
+}
+
+struct NoHandle;
+
+impl RelayConnection for NoHandle {
+    fn send_text(&self, _message: String) {}
+
+    fn close(&self, _close: RelayClose) {}
+}
+
+fn relay_sim(shards: usize, limits: RelayLimits) -> (Sim, Arc<TestService>, Arc<TestEndpoint>) {
+    let endpoint = Arc::new(TestEndpoint {
+        limits,
+        dropped: AtomicU64::new(0),
+        closed: Mutex::default(),
+    });
+    let service = Arc::new(TestService::default());
+    *service.endpoint.lock().unwrap() = Some(endpoint.clone());
+    let sim = Sim::with_relay(shards, 7, service.clone());
+    (sim, service, endpoint)
+}
+
+fn open(sim: &mut Sim, shard: usize, target: &str) -> (SimConnection, ConnectionAction) {
+    let peer = PeerAddress::Unix;
+    let core = &mut sim.shards[shard];
+    let at = core.open_connection(0, peer);
+    let request = RelayRequest {
+        target,
+        origin: None,
+        subprotocols: &[],
+        peer,
+        listener: "ws",
+        now_ms: sim.now_ms,
+    };
+    let action = core.open_relay(at, &request, Arc::new(NoHandle));
+    (SimConnection { shard, at }, action)
+}
+
+fn join(sim: &mut Sim, shard: usize) -> SimConnection {
+    let (connection, _) = open(sim, shard, "/ws/room");
+    sim.settle();
+    connection
+}
+
+fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    ws::encode_frame(opcode, payload, Some(MASK), &mut out);
+    out
+}
+
+/// What the client has received: messages, and control frames with a word in front.
+fn received(sim: &mut Sim, client: SimConnection) -> Vec<String> {
+    let mut bytes = sim.take_bytes(client);
+    let options = DecoderOptions {
+        role: Role::Client,
+        refuse_text: false,
+        max_message_bytes: u64::MAX,
+    };
+    let mut decoder = Decoder::new(options);
+    let (mut at, mut found) = (0, Vec::new());
+    while let DecodeStep {
+        event: Some(event),
+        consumed,
+    } = decoder.decode(&mut bytes[at..]).unwrap()
+    {
+        found.push(match event {
+            DecoderEvent::Data {
+                chunk, is_binary, ..
+            } => match is_binary {
+                true => format!("binary {chunk:?}"),
+                false => String::from_utf8_lossy(chunk).into_owned(),
+            },
+            DecoderEvent::Ping(_) => "ping".to_owned(),
+            DecoderEvent::Pong(_) => "pong".to_owned(),
+            DecoderEvent::Close { code, reason } => format!("close {code:?} {reason}"),
+        });
+        at += consumed;
+    }
+    found
+}
+
+#[test]
+fn messages_go_to_all_other_connections_of_all_shards_in_order() {
+    for shards in [1, 2] {
+        let (mut sim, service, _) = relay_sim(shards, limits());
+        let clients: Vec<_> = (0..4).map(|n| join(&mut sim, n % shards)).collect();
+        for n in 0..3 {
+            sim.send(
+                &mut clients[0].clone(),
+                &frame(Opcode::Text, format!("m{n}").as_bytes()),
+            );
+        }
+        sim.send(&mut clients[1].clone(), &frame(Opcode::Binary, &[0xff, 0]));
+        sim.settle();
+        assert_eq!(received(&mut sim, clients[0]), ["binary [255, 0]"]);
+        assert_eq!(received(&mut sim, clients[1]), ["m0", "m1", "m2"]);
+        let mut others = received(&mut sim, clients[3]);
+        others.retain(|message| message.starts_with('m'));
+        assert_eq!(others, ["m0", "m1", "m2"]);
+        assert!(service.published.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn frames_may_be_split_at_every_byte() {
+    let mut bytes = Vec::new();
+    let mut first = frame(Opcode::Text, "grü".as_bytes());
+    // The first fragment of a message, with a ping before the second one.
+    first[0] &= 0x7f;
+    bytes.extend(first);
+    bytes.extend(frame(Opcode::Ping, b"p"));
+    bytes.extend(frame(Opcode::Continuation, "ße".as_bytes()));
+    bytes.extend(frame(Opcode::Text, b"hello?"));
+    for split in 0..=bytes.len() {
+        let (mut sim, ..) = relay_sim(1, limits());
+        let (a, b) = (join(&mut sim, 0), join(&mut sim, 0));
+        sim.send(&mut a.clone(), &bytes[..split]);
+        sim.send(&mut a.clone(), &bytes[split..]);
+        sim.settle();
+        assert_eq!(received(&mut sim, b), ["grüße"], "{split}");
+        assert_eq!(received(&mut sim, a), ["pong", "hello!"], "{split}");
+    }
+}
+
+#[test]
+fn a_client_that_is_not_admitted_is_told_why() {
+    let (mut sim, ..) = relay_sim(1, limits());
+    let (stranger, action) = open(&mut sim, 0, "/ws/other");
+    assert_eq!(action, ConnectionAction::Close);
+    let output = received(&mut sim, stranger);
+    assert_eq!(
+        output,
+        ["no such endpoint", "close Some(1008) Invalid endpoint"]
+    );
+}
+
+#[test]
+fn violations_close_the_connection_with_their_code() {
+    let too_large = frame(Opcode::Text, &[b'x'; 100_001]);
+    let cases: [(&[u8], &str); 4] = [
+        (&frame(Opcode::Text, &[0xff, 0xfe]), "close Some(1007)"),
+        (&too_large, "close Some(1009)"),
+        (&[0x81, 0x01, b'x'], "close Some(1002)"),
+        (&frame(Opcode::Text, b"bad"), "close Some(1008) bad"),
+    ];
+    for (bytes, expected) in cases {
+        let (mut sim, _, endpoint) = relay_sim(1, limits());
+        let (a, b) = (join(&mut sim, 0), join(&mut sim, 0));
+        sim.send(&mut a.clone(), bytes);
+        sim.settle();
+        let output = received(&mut sim, a);
+        assert!(output[0].starts_with(expected), "{output:?}");
+        assert!(received(&mut sim, b).is_empty());
+        assert_eq!(*endpoint.closed.lock().unwrap(), ["protocol_error"]);
+    }
+}
+
+#[test]
+fn a_close_frame_is_answered_with_its_code() {
+    let (mut sim, _, endpoint) = relay_sim(1, limits());
+    let a = join(&mut sim, 0);
+    let mut close = Vec::new();
+    ws::encode_close(Some(3001), "bye", Some(MASK), &mut close);
+    sim.send(&mut a.clone(), &close);
+    assert_eq!(received(&mut sim, a), ["close Some(3001) "]);
+    assert_eq!(*endpoint.closed.lock().unwrap(), ["normal"]);
+    assert_eq!(sim.shards[0].delivery.sessions.iter().count(), 0);
+}
+
+#[test]
+fn a_client_that_answers_no_ping_is_closed() {
+    let (mut sim, ..) = relay_sim(1, limits());
+    let (quiet, alive) = (join(&mut sim, 0), join(&mut sim, 0));
+    for _ in 0..2 {
+        sim.pass(15_000);
+        assert_eq!(received(&mut sim, quiet), ["ping"]);
+        assert_eq!(received(&mut sim, alive), ["ping"]);
+        sim.send(&mut alive.clone(), &frame(Opcode::Pong, b""));
+    }
+    sim.pass(15_000);
+    assert_eq!(received(&mut sim, quiet), ["close Some(1008) no pong"]);
+    assert_eq!(received(&mut sim, alive), ["ping"]);
+}
+
+#[test]
+fn a_slow_receiver_loses_its_oldest_messages_and_is_told() {
+    let (mut sim, _, endpoint) = relay_sim(1, limits());
+    let (sender, slow) = (join(&mut sim, 0), join(&mut sim, 0));
+    let message = |n: usize| format!("{n:05}{}", "x".repeat(9_995));
+    for n in 0..100 {
+        sim.send(
+            &mut sender.clone(),
+            &frame(Opcode::Text, message(n).as_bytes()),
+        );
+    }
+    let dropped = endpoint.dropped.load(Relaxed) as usize;
+    // 64 KiB are with the socket, 200 kB in the backlog.
+    assert!((70..80).contains(&dropped), "{dropped}");
+    let mut numbers = Vec::new();
+    let mut notices = Vec::new();
+    loop {
+        let messages = received(&mut sim, slow);
+        if messages.is_empty() {
+            break;
+        }
+        for text in messages {
+            match text.len() {
+                10_000 => numbers.push(text[..5].parse::<usize>().unwrap()),
+                _ => notices.push(text),
+            }
+        }
+    }
+    assert_eq!(numbers.len() + dropped, 100);
+    assert!(numbers.is_sorted() && numbers.contains(&0) && numbers.contains(&99));
+    assert_eq!(notices, [format!("{dropped} messages were dropped")]);
+}
+
+#[test]
+fn a_slow_receiver_is_disconnected_if_the_endpoint_wants_it() {
+    let (mut sim, _, endpoint) = relay_sim(
+        1,
+        RelayLimits {
+            slow_receiver: SlowReceiverPolicy::Disconnect,
+            ..limits()
+        },
+    );
+    let (sender, _slow) = (join(&mut sim, 0), join(&mut sim, 0));
+    for _ in 0..100 {
+        sim.send(&mut sender.clone(), &frame(Opcode::Binary, &[0; 10_000]));
+    }
+    sim.settle();
+    assert_eq!(*endpoint.closed.lock().unwrap(), ["slow_receiver"]);
+}
+
+#[test]
+fn a_fast_client_is_not_read_for_a_while() {
+    let (mut sim, ..) = relay_sim(
+        1,
+        RelayLimits {
+            max_messages_per_s: 10,
+            ..limits()
+        },
+    );
+    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
+    let all: Vec<u8> = (0..100).flat_map(|_| frame(Opcode::Text, b"x")).collect();
+    let action = sim.shards[0].receive(sender.at, &all);
+    assert!(matches!(action, ConnectionAction::Pause(_)), "{action:?}");
+    assert!((10..=12).contains(&received(&mut sim, receiver).len()));
+}
+
+#[test]
+fn mqtt_clients_publish_and_subscribe_only_with_a_permission_and_never_retain() {
+    let (mut sim, service, _) = relay_sim(1, limits());
+    let web = join(&mut sim, 0);
+    let mut client = sim.connect(0, "c", true);
+    sim.subscribe(&mut client, "$relay/room", QoS::AtMostOnce);
+    sim.publish(&mut client, "$relay/room", b"denied", QoS::AtMostOnce, 0);
+    sim.settle();
+    assert!(received(&mut sim, web).is_empty());
+    assert!(service.published.lock().unwrap().is_empty());
+    let view = MessageView::from_client("rule", "$relay/room", b"from a rule", 0);
+    sim.shards[0].publish_internal(&view);
+    let retained = MessageView {
+        retain: true,
+        ..view
+    };
+    sim.shards[0].publish_internal(&retained);
+    assert_eq!(received(&mut sim, web), ["from a rule"]);
+    let published = service.published.lock().unwrap().clone();
+    assert_eq!(
+        published,
+        [("room".into(), b"from a rule".to_vec(), "rule".into())]
+    );
+}
