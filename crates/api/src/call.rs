@@ -195,6 +195,26 @@ impl ApiCall {
         parse(value)
     }
 
+    /// Like [`ApiCall::body_json`], but without a [`Value`] in between, which would sort the fields of JSON that the type
+    /// keeps as text.
+    pub(crate) async fn body_json_in_order<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<T, ProblemDetails> {
+        self.expect_media_type("application/json")?;
+        let body = self
+            .body_bytes(self.app.config.get().max_body_bytes)
+            .await?;
+        let mut json = serde_json::Deserializer::from_slice(&body);
+        let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            match error.inner().is_data() {
+                true => type_problem(&error),
+                false => not_json(error.inner()),
+            }
+        })?;
+        json.end().map_err(|error| not_json(&error))?;
+        Ok(parsed)
+    }
+
     /// Parses JSON with any `Content-Type`, because ThingsBoard clients also send it as
     /// `text/plain`. Cross-site forms that do the same are rejected by their origin.
     pub(crate) async fn body_json_of_any_type<T: DeserializeOwned>(
@@ -203,10 +223,7 @@ impl ApiCall {
         let body = self
             .body_bytes(self.app.config.get().max_body_bytes)
             .await?;
-        let value = serde_json::from_slice(&body).map_err(|error| {
-            ProblemDetails::bad_request(format!("The body is not JSON: {error}."))
-        })?;
-        parse(value)
+        parse(serde_json::from_slice(&body).map_err(|error| not_json(&error))?)
     }
 
     /// Like [`ApiCall::body_json`], but an absent body means the default.
@@ -232,24 +249,30 @@ impl ApiCall {
         let body = self
             .body_bytes(self.app.config.get().max_body_bytes)
             .await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| ProblemDetails::bad_request(format!("The body is not JSON: {error}.")))
+        serde_json::from_slice(&body).map_err(|error| not_json(&error))
     }
 }
 
 /// Deserialises JSON into the requested type; the error names the field that does not match.
 pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetails> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let detail = match path.as_str() {
-            "." => format!("The body is not what was expected: {}.", error.inner()),
-            path => format!("{path}: {}.", error.inner()),
-        };
-        match path.as_str() {
-            "." => ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
-            path => ProblemDetails::invalid_field(path, detail),
-        }
-    })
+    serde_path_to_error::deserialize(value).map_err(|error| type_problem(&error))
+}
+
+fn not_json(error: &serde_json::Error) -> ProblemDetails {
+    ProblemDetails::bad_request(format!("The body is not JSON: {error}."))
+}
+
+/// JSON of another type than expected.
+fn type_problem(error: &serde_path_to_error::Error<serde_json::Error>) -> ProblemDetails {
+    let path = error.path().to_string();
+    let detail = match path.as_str() {
+        "." => format!("The body is not what was expected: {}.", error.inner()),
+        path => format!("{path}: {}.", error.inner()),
+    };
+    match path.as_str() {
+        "." => ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
+        path => ProblemDetails::invalid_field(path, detail),
+    }
 }
 
 /// A 200 response with a JSON body.

@@ -28,6 +28,7 @@ use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
 use crate::settings::RuleEngineSettings;
 use crate::shard_device_events::ShardDeviceEvents;
+use crate::trace_record::TraceRecord;
 use crate::window_queue::{WindowCommand, WindowQueue};
 use crate::window_worker::WindowWorker;
 
@@ -540,7 +541,7 @@ impl Engine {
 
     /// Subscribes to a trace of a rule: the events it evaluates and their results, as JSON. `None`: there is
     /// no such rule.
-    pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
+    pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<TraceRecord>>> {
         let table = self.lock_rules();
         table
             .rules

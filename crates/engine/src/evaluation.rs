@@ -16,6 +16,7 @@ use crate::lane_context::LaneContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RunningRule, with_state};
 use crate::trace;
+use crate::trace_record::TraceRecord;
 use crate::window_queue::WindowQueue;
 
 /// Maximum length of a chain of rules (`FROM "$rule/NAME"`).
@@ -133,12 +134,10 @@ impl<'a> EventEvaluation<'a, '_> {
                 });
                 self.emit_failure_event(bound, view, || failure.to_string());
                 if watchers.is_watched() {
-                    watchers.send(self.now_ms, || {
-                        let mut record =
-                            trace::event_record(&bound.name, view.event(), "action_failed");
-                        record["action"] = n.into();
-                        record["error"] = failure.to_string().into();
-                        record
+                    watchers.send(self.now_ms, || TraceRecord {
+                        action: Some(n),
+                        error: Some(failure.to_string()),
+                        ..trace::event_record(bound, view.event(), "action_failed")
                     });
                 }
             }
@@ -278,11 +277,11 @@ impl<'a> EventEvaluation<'a, '_> {
         }
     }
 
-    fn send_trace(&self, bound: &RunningRule, view: &EventView<'_>, what: &str) {
+    fn send_trace(&self, bound: &RunningRule, view: &EventView<'_>, what: &'static str) {
         let watchers = &bound.monitor.watchers;
         if watchers.is_watched() {
             watchers.send(self.now_ms, || {
-                trace::event_record(&bound.name, view.event(), what)
+                trace::event_record(bound, view.event(), what)
             });
         }
     }
@@ -306,11 +305,10 @@ impl<'a> EventEvaluation<'a, '_> {
         self.emit_failure_event(bound, view, || fault.to_string());
         let watchers = &bound.monitor.watchers;
         if watchers.is_watched() {
-            watchers.send(self.now_ms, || {
-                let mut record = trace::event_record(&bound.name, view.event(), "failed");
-                record["error"] = fault.to_string().into();
-                trace::add_payload_error(bound, view, &mut record);
-                record
+            watchers.send(self.now_ms, || TraceRecord {
+                error: Some(fault.to_string()),
+                payload_problem: bound.rule.payload_error(view),
+                ..trace::event_record(bound, view.event(), "failed")
             });
         }
     }

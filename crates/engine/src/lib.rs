@@ -24,16 +24,20 @@ mod ports;
 mod recent_error;
 mod republish;
 mod rule_hooks;
+mod rule_json;
 mod rule_lineage;
 mod rule_metrics;
 mod rule_test;
+mod rule_test_outcome;
 mod running_rule;
 mod saved_state;
 mod schema;
 mod settings;
 mod shard_device_events;
 mod template;
+mod test_event;
 mod trace;
+mod trace_record;
 mod trace_watchers;
 mod window_queue;
 mod window_queue_level;
@@ -54,9 +58,14 @@ pub use ports::{
     Severity, SinkId, SinkPort, SinkPortOutcome,
 };
 pub use recent_error::RuleFailure;
-pub use rule_test::TestEvent;
+pub use rule_json::RuleJson;
+pub use rule_test_outcome::{
+    ComparedOperand, CountedValues, RuleTestOutcome, TestedWindow, WindowTimeSource,
+};
 pub use saved_state::{RULE_STATE_KIND, WINDOW_KIND};
 pub use settings::RuleEngineSettings;
+pub use test_event::{TestEvent, TestEventInput};
+pub use trace_record::TraceRecord;
 
 #[cfg(test)]
 mod tests;

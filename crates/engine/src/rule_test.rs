@@ -9,7 +9,7 @@ use rules::{
     EventKind, EventView, RuleEvent, RuleOutput, RuleSource, RuleState, RunOutcome,
     WindowDefinition,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::action_input::ActionInput;
 use crate::clock::now_ms;
@@ -19,70 +19,14 @@ use crate::engine::Engine;
 use crate::evaluation::{RuleOutputs, SampleOutcome, timed_sample};
 use crate::evaluation_context::EvaluationContext;
 use crate::lane_context::LaneContext;
+use crate::rule_json::RuleJson;
 use crate::rule_lineage::RuleLineage;
+use crate::rule_test_outcome::{
+    ComparedOperand, CountedValues, RuleTestOutcome, TestedWindow, WindowTimeSource,
+};
 use crate::running_rule::{RuleMonitor, RunningRule, with_state};
-use crate::trace::{explain_no_result, output_json};
-
-/// An event to test a rule on.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TestEvent {
-    pub topic: Option<String>,
-    pub payload: Vec<u8>,
-    pub client_id: String,
-    pub username: Option<String>,
-    pub qos: u8,
-    pub retain: bool,
-    /// The fields of `$rule/`, `$bridges/` and device events. For other events they replace fields that the
-    /// event does not set.
-    pub fields: Map<String, Value>,
-}
-
-impl TestEvent {
-    pub fn from_json(value: &Value) -> Result<Self, RuleDefinitionError> {
-        let text = |name: &str| match &value[name] {
-            Value::Null => Ok(None),
-            Value::String(text) => Ok(Some(text.clone())),
-            _ => Err(RuleDefinitionError::new(name, "expected a text")),
-        };
-        let qos = match &value["qos"] {
-            Value::Null => 0,
-            qos => qos
-                .as_u64()
-                .filter(|qos| *qos <= 2)
-                .ok_or_else(|| RuleDefinitionError::new("qos", "expected 0, 1 or 2"))?,
-        };
-        let payload = match (&value["payload"], text("payload_base64")?) {
-            (Value::Null, None) => Vec::new(),
-            (Value::Null, Some(base64)) => {
-                use base64::Engine as _;
-                let decoded = base64::engine::general_purpose::STANDARD.decode(base64);
-                decoded
-                    .map_err(|_| RuleDefinitionError::new("payload_base64", "expected base64"))?
-            }
-            (Value::String(text), None) => text.clone().into_bytes(),
-            (_, Some(_)) => {
-                let detail = "expected either payload or payload_base64";
-                return Err(RuleDefinitionError::new("payload_base64", detail));
-            }
-            // In handwritten JSON the payload is given as it is.
-            (json, None) => json.to_string().into_bytes(),
-        };
-        let fields = match &value["fields"] {
-            Value::Null => Map::new(),
-            Value::Object(fields) => fields.clone(),
-            _ => return Err(RuleDefinitionError::new("fields", "expected an object")),
-        };
-        Ok(Self {
-            topic: text("topic")?,
-            payload,
-            client_id: text("client_id")?.unwrap_or_else(|| "test".to_owned()),
-            username: text("username")?,
-            qos: qos as u8,
-            retain: value["retain"].as_bool().unwrap_or(false),
-            fields,
-        })
-    }
-}
+use crate::test_event::TestEvent;
+use crate::trace::explain_no_result;
 
 impl Engine {
     /// Tests a rule on an event. `definition` is a rule in the form of the API; it need not exist on the
@@ -91,7 +35,7 @@ impl Engine {
         &self,
         definition: &Value,
         trial: &TestEvent,
-    ) -> Result<Value, RuleDefinitionError> {
+    ) -> Result<RuleTestOutcome, RuleDefinitionError> {
         catch_test_panic(|| self.test_rule_uncontained(definition, trial))
     }
 
@@ -99,7 +43,7 @@ impl Engine {
         &self,
         definition: &Value,
         trial: &TestEvent,
-    ) -> Result<Value, RuleDefinitionError> {
+    ) -> Result<RuleTestOutcome, RuleDefinitionError> {
         let definition = RuleDefinition::from_json(definition)?;
         let began = Instant::now();
         let lanes = self.shared.lanes;
@@ -139,28 +83,32 @@ impl Engine {
         };
         let duration_ns = began.elapsed().as_nanos() as u64;
         let actions = describe_actions(&bound, &view, outputs.as_slice(), &mut stage);
-        Ok(json!({
-            "dialect": bound.rule.dialect().name(),
-            "plan": bound.rule.explain(),
-            "matched": !outputs.as_slice().is_empty(),
-            "reason": report.reason,
-            "compared": report.compared,
-            "payload_problem": bound.rule.payload_error(&view),
-            "warnings": bound.warnings,
-            "window": report.window,
-            "counted": report.counted,
-            "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
-            "actions": actions,
-            "compile_duration_us": compile_duration_us,
-            "duration_ns": duration_ns,
-        }))
+        Ok(RuleTestOutcome {
+            dialect: bound.rule.dialect().name().to_owned(),
+            plan: bound.rule.explain(),
+            matched: !outputs.as_slice().is_empty(),
+            reason: report.reason,
+            compared: report.compared,
+            payload_problem: bound.rule.payload_error(&view),
+            warnings: bound.warnings.to_vec(),
+            window: report.window,
+            counted: report.counted,
+            outputs: outputs
+                .as_slice()
+                .iter()
+                .map(RuleJson::from_output)
+                .collect(),
+            actions,
+            compile_duration_us,
+            duration_ns,
+        })
     }
 }
 
 /// Runs a test. A panic is the failure of the test.
 fn catch_test_panic(
-    test: impl FnOnce() -> Result<Value, RuleDefinitionError>,
-) -> Result<Value, RuleDefinitionError> {
+    test: impl FnOnce() -> Result<RuleTestOutcome, RuleDefinitionError>,
+) -> Result<RuleTestOutcome, RuleDefinitionError> {
     catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|_| {
         tracing::error!("rule panicked during a test; this is a bug");
         let detail = "the evaluation panicked; this is a bug of the node";
@@ -173,11 +121,11 @@ struct ActionReport {
     /// The reason why there is no output.
     reason: Option<String>,
     /// The values that WHERE compared, if there is no output.
-    compared: Option<Value>,
+    compared: Option<Vec<ComparedOperand>>,
     /// The clock of the window.
-    window: Option<Value>,
+    window: Option<TestedWindow>,
     /// The values that the window counts for the event.
-    counted: Option<Value>,
+    counted: Option<CountedValues>,
 }
 
 fn event_kind(sources: &[RuleSource]) -> EventKind {
@@ -239,23 +187,23 @@ fn describe_window(
     window: &WindowDefinition,
     view: &EventView<'_>,
     sampled: &SampleOutcome<'_>,
-) -> Value {
+) -> TestedWindow {
     let clock = bound.window.and_then(|settings| settings.event_time);
-    json!({
-        "kind": window.kind.to_string(),
-        "goes_by": match clock {
-            Some(_) => "event_time",
-            None => "arrival",
+    TestedWindow {
+        kind: window.kind.to_string(),
+        goes_by: match clock {
+            Some(_) => WindowTimeSource::EventTime,
+            None => WindowTimeSource::Arrival,
         },
-        "at_ms": match sampled {
+        at_ms: match sampled {
             SampleOutcome::Counted(sample) => Some(sample.timestamp_ms),
             SampleOutcome::Filtered | SampleOutcome::NoEventTime => None,
         },
-        "now_ms": view.now_ms(),
-        "lateness_ms": bound.window.map(|settings| settings.lateness_ms),
-        "max_ahead_ms": clock.map(|clock| clock.max_ahead_ms),
-        "idle_ms": clock.map(|clock| clock.idle_ms),
-    })
+        now_ms: view.now_ms(),
+        lateness_ms: bound.window.map(|settings| settings.lateness_ms),
+        max_ahead_ms: clock.map(|clock| clock.max_ahead_ms),
+        idle_ms: clock.map(|clock| clock.idle_ms),
+    }
 }
 
 /// The values that a window counts, and its output if it closed after this one event.
@@ -288,16 +236,12 @@ fn sample_window<'a>(
         return Ok(RunOutcome::NoResult);
     }
     let list = |values: &[rules::Value<'_>]| {
-        let columns = [(
-            "values",
-            rules::Value::Array(view.arena().alloc_slice_copy(values)),
-        )];
-        output_json(&RuleOutput {
-            columns: view.arena().alloc_slice_copy(&columns),
-        })["values"]
-            .take()
+        RuleJson::from_value(&rules::Value::Array(view.arena().alloc_slice_copy(values)))
     };
-    report.counted = Some(json!({"key": list(sample.key), "arguments": list(sample.arguments)}));
+    report.counted = Some(CountedValues {
+        key: list(sample.key),
+        arguments: list(sample.arguments),
+    });
     let settings = rules::windows::WindowOptions {
         lateness_ms: 0,
         ..rules::windows::WindowOptions::default()
@@ -369,13 +313,36 @@ fn describe_actions<'a>(
 mod tests {
     use super::*;
     use crate::settings::RuleEngineSettings;
+    use crate::test_event::TestEventInput;
+
+    fn test_event(event: Value) -> TestEvent {
+        let input: TestEventInput = serde_json::from_value(event).expect("the event is valid");
+        TestEvent::try_from(input).expect("the event is valid")
+    }
+
+    fn test(engine: &Engine, definition: &Value, event: &TestEvent) -> Value {
+        let outcome = engine.test_rule(definition, event);
+        serde_json::to_value(outcome.expect("the rule is valid")).expect("JSON")
+    }
 
     fn tried(definition: Value, event: Value) -> Value {
         let engine = Engine::new(RuleEngineSettings::default(), 1);
-        let trial = TestEvent::from_json(&event).expect("the event is valid");
-        engine
-            .test_rule(&definition, &trial)
-            .expect("the rule is valid")
+        test(&engine, &definition, &test_event(event))
+    }
+
+    #[test]
+    fn columns_and_payloads_keep_their_order() {
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        // Whitespace of the payload is not part of the output: a line break would end a line of a trace.
+        let event = "{\"topic\": \"t\", \"payload\": {\"z\": 1, \"m\": {\n\"z\": 1,\r\n \"a\": \"\\\" \\\\\"}}}";
+        let event: TestEventInput = serde_json::from_str(event).expect("the event is valid");
+        let event = TestEvent::try_from(event).expect("the event is valid");
+        let rule = json!({"sql": "SELECT payload.z AS z, qos AS a, payload.m AS m FROM \"t\""});
+        let outcome = engine.test_rule(&rule, &event).expect("the rule is valid");
+        assert_eq!(
+            outcome.outputs[0].get(),
+            r#"{"z":1,"a":0,"m":{"z":1,"a":"\" \\"}}"#
+        );
     }
 
     #[test]
@@ -383,8 +350,11 @@ mod tests {
         let error = catch_test_panic(|| panic!("a bug")).expect_err("it panicked");
         let error = error.to_string();
         assert!(error.contains("the evaluation panicked"), "{error}");
-        let tested = catch_test_panic(|| Ok(json!({"matched": true})));
-        assert_eq!(tested.expect("it is valid")["matched"], true);
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        let rule = json!({"sql": "SELECT 1 AS n FROM \"t\""});
+        let event = test_event(json!({"topic": "t"}));
+        let tested = catch_test_panic(|| engine.test_rule(&rule, &event));
+        assert!(tested.expect("it is valid").matched);
     }
 
     #[test]
@@ -458,11 +428,8 @@ mod tests {
         // Two calls share one budget, which the timeout argument cannot raise.
         let sql = "SELECT jq('last(range(400))', payload, 1000) AS a, jq('last(range(400))', payload) AS b FROM \"t\"";
         let event = json!({"topic": "t", "payload": {"a": 1}});
-        let trial = TestEvent::from_json(&event).expect("the event is valid");
-        let test = |engine: Engine| {
-            let answer = engine.test_rule(&json!({"sql": sql}), &trial);
-            answer.expect("the rule is valid")
-        };
+        let trial = test_event(event);
+        let test = |engine: Engine| test(&engine, &json!({"sql": sql}), &trial);
         let answer = test(engine(50_000));
         assert_eq!(
             answer["outputs"],
@@ -486,10 +453,8 @@ mod tests {
         let engine = Engine::new(settings, 1);
         let test = |name: &str| {
             let sql = format!("SELECT getenv('{name}') AS v FROM \"t\"");
-            let trial = TestEvent::from_json(&json!({"topic": "t"})).expect("the event is valid");
-            engine
-                .test_rule(&json!({"sql": sql}), &trial)
-                .expect("the rule is valid")
+            let trial = test_event(json!({"topic": "t"}));
+            test(&engine, &json!({"sql": sql}), &trial)
         };
         assert_eq!(
             test("CARGO_PKG_NAME")["outputs"],

@@ -1,32 +1,32 @@
-//! Trace records of a running rule: its events and their results as JSON.
+//! Builds trace records of a running rule.
 
 use rules::{EventView, RuleEvent, RuleOutput, RuleState};
-use serde_json::{Value, json};
 
+use crate::rule_json::{RuleJson, truncate_text};
+use crate::rule_test_outcome::ComparedOperand;
 use crate::running_rule::{RunningRule, with_state};
-
-/// Maximum length of a payload or an output in a record, in bytes.
-const MAX_TEXT_BYTES: usize = 4096;
+use crate::trace_record::{TraceRecord, TracedEvent};
 
 /// A record of an event that the rule evaluated.
-pub(crate) fn event_record(rule: &str, event: &RuleEvent<'_>, result: &str) -> Value {
-    json!({
-        "rule": rule,
-        "at_ms": event.timestamp_ms,
-        "event": event.kind.event_name(),
-        "client_id": event.client_id,
-        "topic": event.topic,
-        "payload": event.payload.map(|payload| truncate_text(&String::from_utf8_lossy(payload))),
-        "result": result,
-    })
-}
-
-pub(crate) fn output_json(output: &RuleOutput<'_>) -> Value {
-    let mut bytes = Vec::new();
-    output.write_json(&mut bytes);
-    match bytes.len() {
-        0..=MAX_TEXT_BYTES => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
-        _ => truncate_text(&String::from_utf8_lossy(&bytes)).into(),
+pub(crate) fn event_record(
+    bound: &RunningRule,
+    event: &RuleEvent<'_>,
+    result: &'static str,
+) -> TraceRecord {
+    let payload = event
+        .payload
+        .map(|payload| truncate_text(&String::from_utf8_lossy(payload)));
+    TraceRecord {
+        rule: bound.name.clone(),
+        at_ms: event.timestamp_ms,
+        event: Some(TracedEvent {
+            event: event.kind.event_name(),
+            client_id: event.client_id.to_owned(),
+            topic: event.topic.map(str::to_owned),
+            payload,
+        }),
+        result,
+        ..TraceRecord::default()
     }
 }
 
@@ -35,24 +35,26 @@ pub(crate) fn passed_record(
     bound: &RunningRule,
     view: &EventView<'_>,
     outputs: &[RuleOutput<'_>],
-) -> Value {
-    let mut record = event_record(&bound.name, view.event(), "passed");
-    record["outputs"] = outputs.iter().map(output_json).collect();
-    add_payload_error(bound, view, &mut record);
-    record
+) -> TraceRecord {
+    TraceRecord {
+        outputs: Some(outputs.iter().map(RuleJson::from_output).collect()),
+        payload_problem: bound.rule.payload_error(view),
+        ..event_record(bound, view.event(), "passed")
+    }
 }
 
 /// A record of an event without output, with the reason.
-pub(crate) fn no_result_record<'a>(bound: &'a RunningRule, view: &EventView<'a>) -> Value {
-    let mut record = event_record(&bound.name, view.event(), "no_result");
+pub(crate) fn no_result_record<'a>(bound: &'a RunningRule, view: &EventView<'a>) -> TraceRecord {
     let mut spare = RuleState::default();
     let (reason, compared) = with_state(bound, &mut spare, |state| {
         explain_no_result(bound, view, state)
     });
-    record["reason"] = reason.into();
-    record["compared"] = compared;
-    add_payload_error(bound, view, &mut record);
-    record
+    TraceRecord {
+        reason: Some(reason),
+        compared: Some(compared),
+        payload_problem: bound.rule.payload_error(view),
+        ..event_record(bound, view.event(), "no_result")
+    }
 }
 
 /// The reason why an event has no output, and the values that WHERE compared.
@@ -60,12 +62,9 @@ pub(crate) fn explain_no_result<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
     state: &mut RuleState,
-) -> (String, Value) {
+) -> (String, Vec<ComparedOperand>) {
     let compared = bound.rule.compared_operands(view, state);
-    let compared = compared.into_iter();
-    let compared: Value = compared
-        .map(|operand| json!({"expression": operand.expression, "value": operand.value}))
-        .collect();
+    let compared = compared.into_iter().map(ComparedOperand::from).collect();
     let reason = match bound.rule.evaluate_where(view, state) {
         Some(true) => {
             "WHERE holds, but INCASE or HAVING does not, or FOREACH has no items".to_owned()
@@ -77,18 +76,4 @@ pub(crate) fn explain_no_result<'a>(
         None => "WHERE cannot be evaluated".to_owned(),
     };
     (reason, compared)
-}
-
-/// Adds the JSON error of a payload that the rule reads as JSON.
-pub(crate) fn add_payload_error(bound: &RunningRule, view: &EventView<'_>, record: &mut Value) {
-    if let Some(problem) = bound.rule.payload_error(view) {
-        record["payload_problem"] = problem.into();
-    }
-}
-
-fn truncate_text(text: &str) -> String {
-    match text.len() {
-        0..=MAX_TEXT_BYTES => text.to_owned(),
-        _ => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]),
-    }
 }

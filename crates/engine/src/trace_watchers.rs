@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use serde_json::Value;
 use tokio::sync::broadcast;
+
+use crate::trace_record::TraceRecord;
 
 /// Records buffered for a slow watcher.
 const TRACE_BUFFER: usize = 256;
@@ -14,14 +15,14 @@ const RECORDS_PER_S: u64 = 200;
 /// The watchers of one rule.
 #[derive(Default)]
 pub(crate) struct TraceWatchers {
-    sender: OnceLock<broadcast::Sender<Arc<Value>>>,
+    sender: OnceLock<broadcast::Sender<Arc<TraceRecord>>>,
     /// High bits: the second of the last record; low bits: the number of records in it.
     sent_this_second: AtomicU64,
     omitted: AtomicU64,
 }
 
 impl TraceWatchers {
-    pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Value>> {
+    pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<TraceRecord>> {
         self.sender
             .get_or_init(|| broadcast::Sender::new(TRACE_BUFFER))
             .subscribe()
@@ -35,7 +36,7 @@ impl TraceWatchers {
     }
 
     /// Sends the record built by `record`, unless the limit of this second is reached.
-    pub(crate) fn send(&self, now_ms: u64, record: impl FnOnce() -> Value) {
+    pub(crate) fn send(&self, now_ms: u64, record: impl FnOnce() -> TraceRecord) {
         let Some(sender) = self.sender.get() else {
             return;
         };
@@ -54,9 +55,7 @@ impl TraceWatchers {
             .store(second << 16 | (count + 1), Relaxed);
         let mut record = record();
         let omitted = self.omitted.swap(0, Relaxed);
-        if let (Value::Object(fields), true) = (&mut record, omitted > 0) {
-            fields.insert("omitted".into(), omitted.into());
-        }
+        record.omitted = (omitted > 0).then_some(omitted);
         // The last watcher may have left just now.
         let _ = sender.send(Arc::new(record));
     }
@@ -64,8 +63,6 @@ impl TraceWatchers {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -76,12 +73,16 @@ mod tests {
         let mut receiver = watchers.watch();
         assert!(watchers.is_watched());
         for _ in 0..RECORDS_PER_S + 7 {
-            watchers.send(5_000, || json!({}));
+            watchers.send(5_000, TraceRecord::default);
             let _ = receiver.try_recv();
         }
-        watchers.send(6_000, || json!({"last": true}));
+        let last = || TraceRecord {
+            result: "last",
+            ..TraceRecord::default()
+        };
+        watchers.send(6_000, last);
         let last = receiver.try_recv().expect("a record was sent");
-        assert_eq!(*last, json!({"last": true, "omitted": 7}));
+        assert_eq!((last.result, last.omitted), ("last", Some(7)));
         drop(receiver);
         assert!(!watchers.is_watched());
     }

@@ -21,6 +21,7 @@ use crate::lane_context::LaneContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RunningRule, with_state};
 use crate::saved_state::SavedRuleState;
+use crate::trace_record::TraceRecord;
 use crate::window_queue::{QueuedSample, WindowCommand, WindowInbox};
 
 /// Maximum interval between two checks of the clock.
@@ -393,12 +394,11 @@ fn record_lost_sample(
     counters.increment(why);
     let watchers = &bound.monitor.watchers;
     if watchers.is_watched() {
-        watchers.send(now_ms, || {
-            serde_json::json!({
-                "rule": &*bound.name,
-                "at_ms": sample.timestamp_ms,
-                "result": why.name(),
-            })
+        watchers.send(now_ms, || TraceRecord {
+            rule: bound.name.clone(),
+            at_ms: sample.timestamp_ms,
+            result: why.name(),
+            ..TraceRecord::default()
         });
     }
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
-use engine::{RuleCondition, RuleCounter, RuleDefinitionError, RuleStatus, TestEvent};
+use engine::{
+    RuleCondition, RuleCounter, RuleDefinitionError, RuleStatus, RuleTestOutcome, TestEvent,
+    TestEventInput, TraceRecord,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -28,62 +31,6 @@ struct RuleTestInput {
     rule: Map<String, Value>,
     #[serde(default)]
     event: TestEventInput,
-}
-
-/// Event of the kind that FROM names first.
-#[derive(Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct TestEventInput {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    topic: Option<String>,
-    /// Payload: a text, or any JSON.
-    #[serde(default)]
-    payload: Value,
-    /// Payload in base64, instead of `payload`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    client_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    username: Option<String>,
-    #[serde(default)]
-    #[schemars(range(max = 2))]
-    qos: u8,
-    #[serde(default)]
-    retain: bool,
-    /// Additional fields: those of the output of another rule, of a bridge, or of a device.
-    #[serde(default)]
-    fields: Map<String, Value>,
-}
-
-/// Result of a test.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct RuleTestOutcome {
-    /// `fluxmq` or `emqx`.
-    dialect: String,
-    /// Query plan as text.
-    plan: String,
-    /// Whether there is an output.
-    matched: bool,
-    /// Reason why there is no output.
-    reason: Option<String>,
-    /// Operands compared by WHERE with their values, if there is no output.
-    compared: Option<Vec<ComparedOperand>>,
-    /// Error of the payload, if the rule reads its fields and it is not JSON.
-    payload_problem: Option<String>,
-    /// Probable mistakes, such as placeholders that are always null.
-    warnings: Vec<String>,
-    /// For a rule with a window: its time source, and the time of the event.
-    window: Option<Value>,
-    /// For a rule with a window: what the window counts of the event.
-    counted: Option<Value>,
-    /// For a rule with a window: outputs as if the window closed with this one event.
-    outputs: Vec<Value>,
-    /// Actions that would run.
-    actions: Vec<Value>,
-    compile_duration_us: u64,
-    duration_ns: u64,
 }
 
 /// State of a rule since the node started.
@@ -116,15 +63,6 @@ struct RuleLastError {
     text: String,
     /// Index of the action that failed, from 0.
     action: Option<usize>,
-}
-
-/// Operand of WHERE.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct ComparedOperand {
-    expression: String,
-    /// Value as JSON, or the reason why it cannot be evaluated.
-    value: String,
 }
 
 impl From<RuleStatus> for RuleStatusView {
@@ -204,12 +142,8 @@ fn rule_not_found(name: &str) -> ProblemDetails {
 }
 
 async fn test(mut call: ApiCall) -> ApiResult {
-    let RuleTestInput { rule, event } = call.body_json().await?;
-    let event = serde_json::to_value(event).unwrap_or_default();
-    let event = TestEvent::from_json(&event).map_err(|error| {
-        let field = format!("event.{}", error.field);
-        validation_problem("rule", &RuleDefinitionError { field, ..error })
-    })?;
+    let RuleTestInput { rule, event } = call.body_json_in_order().await?;
+    let event = TestEvent::try_from(event).map_err(|error| validation_problem("event", &error))?;
     let engine = call.app.engine.clone();
     let test = move || engine.test_rule(&Value::Object(rule), &event);
     let tested = run_blocking(test, "The rule cannot be tested now.").await?;
@@ -233,7 +167,7 @@ async fn statuses(call: ApiCall) -> ApiResult {
 
 struct RuleTraceFeed {
     listener: StreamConnection,
-    records: Receiver<Arc<Value>>,
+    records: Receiver<Arc<TraceRecord>>,
 }
 
 impl ItemStream for RuleTraceFeed {
@@ -253,7 +187,10 @@ impl RuleTraceFeed {
             received = self.records.recv() => received,
         };
         match received {
-            Ok(record) => Some(StreamItem::Event("trace".into(), record.to_string())),
+            Ok(record) => {
+                let record = serde_json::to_string(&*record).unwrap_or_default();
+                Some(StreamItem::Event("trace".into(), record))
+            }
             Err(RecvError::Lagged(count)) => {
                 let lost = json!({"at_ms": now_ms(), "count": count});
                 Some(StreamItem::Event("lost".into(), lost.to_string()))

@@ -10,6 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -78,6 +79,19 @@ impl ApiClient {
         let body = ("application/json", Bytes::from(body.to_string()));
         let response = self.send(Method::POST, path, Some(body), &[]).await?;
         self.read_json(response).await
+    }
+
+    /// Sends a POST and reads an answer of a known type. JSON that the type keeps as text keeps its order of fields.
+    pub(super) async fn post_typed<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<T, CtlError> {
+        let body = ("application/json", Bytes::from(body.to_string()));
+        let response = self.send(Method::POST, path, Some(body), &[]).await?;
+        let body = self.read_body(response.into_body()).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| self.protocol_error(format!("the response has another form: {error}")))
     }
 
     /// Sends a POST without a body.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use engine::{Engine, TestEvent};
+use engine::{Engine, RuleJson, RuleTestOutcome, TestEvent, TestEventInput, WindowTimeSource};
 use serde_json::{Map, Value, json};
 
 use super::error::CtlError;
@@ -194,13 +194,13 @@ impl RuleArgs {
                             rule.as_object_mut().and_then(|rule| rule.remove(field));
                         }
                         let body = json!({"rule": rule, "event": arguments.event()?});
-                        let outcome = client.post("/api/v1/rules/test", &body).await?;
+                        let outcome = client.post_typed("/api/v1/rules/test", &body).await?;
                         print_outcome(&outcome, &output)
                     }
                     None => {
                         let engine = Engine::new(engine::RuleEngineSettings::default(), 1);
                         engine.set_device_port(Arc::new(NoopDevicePort));
-                        let trial = TestEvent::from_json(&arguments.event()?);
+                        let trial = TestEvent::try_from(arguments.event()?);
                         let trial =
                             trial.map_err(|problem| CtlError::Usage(problem.to_string()))?;
                         let outcome = engine.test_rule(&arguments.rule()?, &trial);
@@ -236,89 +236,81 @@ impl TestArgs {
         Ok(rule)
     }
 
-    fn event(&self) -> anyhow::Result<Value> {
+    fn event(&self) -> anyhow::Result<TestEventInput> {
         let mut fields = Map::new();
         for field in &self.fields {
             let (name, value) = super::objects::parse_assignment(field)?;
             fields.insert(name, value);
         }
-        let mut event = json!({"qos": self.qos, "retain": self.retain, "fields": fields});
-        for (name, value) in [
-            ("topic", &self.topic),
-            ("payload", &self.payload),
-            ("client_id", &self.client_id),
-            ("username", &self.username),
-        ] {
-            if let Some(value) = value {
-                event[name] = json!(value);
-            }
-        }
-        Ok(event)
+        Ok(TestEventInput {
+            topic: self.topic.clone(),
+            payload: self.payload.as_deref().map(RuleJson::from_text),
+            payload_base64: None,
+            client_id: self.client_id.clone(),
+            username: self.username.clone(),
+            qos: self.qos,
+            retain: self.retain,
+            fields,
+        })
     }
 }
 
-fn print_outcome(outcome: &Value, output: &CtlOutput) -> anyhow::Result<()> {
+fn print_outcome(outcome: &RuleTestOutcome, output: &CtlOutput) -> anyhow::Result<()> {
     if output.format == OutputFormat::Json {
-        return output.print_fields(outcome);
+        return print_text(&format!("{}\n", serde_json::to_string_pretty(outcome)?));
     }
-    let text = |name: &str| outcome[name].as_str().unwrap_or_default();
-    let mut told = format!("dialect: {}\n{}", text("dialect"), text("plan"));
-    if !told.ends_with('\n') {
-        told.push('\n');
+    let mut text = format!("dialect: {}\n{}", outcome.dialect, outcome.plan);
+    if !text.ends_with('\n') {
+        text.push('\n');
     }
-    let window = &outcome["window"];
-    if !window.is_null() {
-        told.push_str(&format!(
+    if let Some(window) = &outcome.window {
+        text.push_str(&format!(
             "the window uses {}, open {} ms after its end",
-            match window["goes_by"].as_str() {
-                Some("event_time") => "the time that event_time yields",
-                _ => "the arrival time of the event",
+            match window.goes_by {
+                WindowTimeSource::EventTime => "the time that event_time yields",
+                WindowTimeSource::Arrival => "the arrival time of the event",
             },
-            window["lateness_ms"]
+            window.lateness_ms.unwrap_or(0)
         ));
-        if !window["idle_ms"].is_null() {
-            told.push_str(&format!(
-                ", or after {} ms without events; the event is of {}",
-                window["idle_ms"],
-                match window["at_ms"].as_u64() {
-                    Some(at_ms) => format!("{at_ms}"),
+        if let Some(idle_ms) = window.idle_ms {
+            text.push_str(&format!(
+                ", or after {idle_ms} ms without events; the event is of {}",
+                match window.at_ms {
+                    Some(at_ms) => at_ms.to_string(),
                     None => "no time".to_owned(),
                 }
             ));
         }
-        told.push('\n');
+        text.push('\n');
     }
-    if !outcome["counted"].is_null() {
-        told.push_str(&format!("the window counts: {}\n", outcome["counted"]));
+    if let Some(counted) = &outcome.counted {
+        let counted = serde_json::to_string(counted)?;
+        text.push_str(&format!("the window counts: {counted}\n"));
     }
-    for row in outcome["outputs"].as_array().into_iter().flatten() {
-        told.push_str(&format!("output: {row}\n"));
+    for row in &outcome.outputs {
+        text.push_str(&format!("output: {}\n", row.get()));
     }
-    if let Some(reason) = outcome["reason"].as_str() {
-        told.push_str(&format!("no output: {reason}\n"));
+    if let Some(reason) = &outcome.reason {
+        text.push_str(&format!("no output: {reason}\n"));
     }
-    for operand in outcome["compared"].as_array().into_iter().flatten() {
-        let part = |name: &str| operand[name].as_str().unwrap_or_default();
-        told.push_str(&format!(
+    for operand in outcome.compared.iter().flatten() {
+        text.push_str(&format!(
             "compared: {} is {}\n",
-            part("expression"),
-            part("value")
+            operand.expression, operand.value
         ));
     }
-    if let Some(problem) = outcome["payload_problem"].as_str() {
-        told.push_str(&format!("payload: {problem}\n"));
+    if let Some(problem) = &outcome.payload_problem {
+        text.push_str(&format!("payload: {problem}\n"));
     }
-    for warning in outcome["warnings"].as_array().into_iter().flatten() {
-        let warning = warning.as_str().unwrap_or_default();
-        told.push_str(&format!("warning: {warning}\n"));
+    for warning in &outcome.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
     }
-    for action in outcome["actions"].as_array().into_iter().flatten() {
-        told.push_str(&format!("action: {action}\n"));
+    for action in &outcome.actions {
+        text.push_str(&format!("action: {action}\n"));
     }
-    let (compile_duration_us, duration_ns) =
-        (&outcome["compile_duration_us"], &outcome["duration_ns"]);
-    told.push_str(&format!(
-        "compiled in {compile_duration_us} us, evaluated in {duration_ns} ns\n"
+    text.push_str(&format!(
+        "compiled in {} us, evaluated in {} ns\n",
+        outcome.compile_duration_us, outcome.duration_ns
     ));
-    print_text(&told)
+    print_text(&text)
 }

@@ -16,11 +16,17 @@ use crate::support::{Node, Raw, kind};
 
 /// Asks the API; the status and the JSON.
 fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let mut stream = TcpStream::connect(node.address("http")).unwrap();
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
     };
+    let (status, answer) = api_text(node, method, path, &body);
+    (status, serde_json::from_str(&answer).unwrap_or_default())
+}
+
+/// Like [`api`], with JSON as it is sent.
+fn api_text(node: &Node, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(node.address("http")).unwrap();
     write!(
         stream,
         "{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\nif-match: *\r\ncontent-type: application/json\r\n\
@@ -32,7 +38,7 @@ fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
     stream.read_to_string(&mut answer).unwrap();
     let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
     let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (status, serde_json::from_str(body).unwrap_or_default())
+    (status, body.to_owned())
 }
 
 fn make(node: &Node, name: &str, sql: &str, actions: Value) {

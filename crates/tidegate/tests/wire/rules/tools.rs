@@ -1,12 +1,12 @@
 //! Trying rules, watching them, and their metrics.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{api, republish};
+use super::{api, api_text, republish};
 use crate::support::{Connect, DEADLINE, Node, Raw, eventually};
 
 #[test]
@@ -71,6 +71,63 @@ fn a_rule_is_tried_without_being_made() {
     assert_eq!(rules["data"], json!([]));
 }
 
+/// A test over HTTP, its event's payload included, a test of the command line and a trace.
+#[test]
+fn columns_keep_the_order_of_select() {
+    let node = Node::start(&[]);
+    let sql = "SELECT payload.z AS z, 2 AS a, payload.m AS m FROM \"t\"";
+    let payload = r#"{"z":1,"m":{"z":1,"b":3}}"#;
+    let wanted = r#"{"z":1,"a":2,"m":{"z":1,"b":3}}"#;
+    let rule = json!({"sql": sql});
+    let body = format!(r#"{{"rule": {rule}, "event": {{"topic": "t", "payload": {payload}}}}}"#);
+    let (status, answer) = api_text(&node, "POST", "rules/test", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert!(
+        answer.contains(&format!("\"outputs\":[{wanted}]")),
+        "{answer}"
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["rule", "test", "--topic", "t", "--sql", sql])
+        .args(["--payload", payload])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("output: {wanted}\n")), "{text}");
+
+    republish(&node, "r", sql, "out");
+    let mut lines = open_trace(&node);
+    Raw::client(&node, 4).publish("t", payload);
+    let record = next_with(&mut lines, "data: ");
+    assert!(
+        record.contains(&format!("\"outputs\":[{wanted}]")),
+        "{record}"
+    );
+}
+
+/// The lines of the trace of rule `r`.
+fn open_trace(node: &Node) -> Lines<BufReader<TcpStream>> {
+    let mut stream = TcpStream::connect(node.address("http")).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    write!(
+        stream,
+        "GET /api/v1/rules/r/trace HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    )
+    .unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    next_with(&mut lines, ": connected");
+    lines
+}
+
+/// What follows `part` in the next line that contains it.
+fn next_with(lines: &mut Lines<BufReader<TcpStream>>, part: &str) -> String {
+    loop {
+        let line = lines.next().expect("the stream goes on").unwrap();
+        if let Some((_, rest)) = line.split_once(part) {
+            return rest.to_owned();
+        }
+    }
+}
+
 #[test]
 fn the_command_line_tries_a_rule_without_a_node() {
     let run = |arguments: &[&str]| {
@@ -130,28 +187,14 @@ fn a_rule_is_watched_at_work() {
         "SELECT topic FROM \"t/#\" WHERE payload.on = true",
         "out",
     );
-    let mut stream = TcpStream::connect(node.address("http")).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    write!(
-        stream,
-        "GET /api/v1/rules/r/trace HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    )
-    .unwrap();
-    let mut lines = BufReader::new(stream).lines();
-    let mut line_with = |part: &str| loop {
-        let line = lines.next().expect("the stream goes on").unwrap();
-        if let Some((_, rest)) = line.split_once(part) {
-            return rest.to_owned();
-        }
-    };
-    line_with(": connected");
+    let mut lines = open_trace(&node);
     let mut device = Raw::connect(&node, &Connect::new(4, "device"));
     device.publish("t/1", r#"{"on": false}"#);
     device.publish("t/2", r#"{"on": true}"#);
     // Truncated behind what WHERE looks at: no action runs.
     device.publish("t/3", r#"{"on": true, "#);
     let told: Vec<Value> = (0..3)
-        .map(|_| serde_json::from_str(&line_with("data: ")).unwrap())
+        .map(|_| serde_json::from_str(&next_with(&mut lines, "data: ")).unwrap())
         .collect();
     assert_eq!(
         (&told[0]["result"], &told[0]["topic"]),
