@@ -230,7 +230,7 @@ pub struct ProductDefinition {
     #[schemars(range(min = 1, max = 31536000))]
     pub inactivity_timeout_s: u32,
     /// Name of the rule chain that processes the messages; `null`: the root chain.
-    pub chain: Option<String>,
+    pub rule_chain: Option<String>,
     pub mode: ProductMode,
     pub storage: ProductStorage,
     /// Alarm rules.
@@ -254,7 +254,7 @@ impl Default for ProductDefinition {
             secure_max_clock_skew_s: 300,
             gateway: false,
             inactivity_timeout_s: 600,
-            chain: None,
+            rule_chain: None,
             mode: ProductMode::Actor,
             storage: ProductStorage::default(),
             alarms: Vec::new(),
@@ -443,8 +443,8 @@ impl Product {
 
     /// The rule chain of the product; `None`: the root chain.
     #[must_use]
-    pub fn chain(&self) -> Option<&str> {
-        self.definition.chain.as_deref()
+    pub fn rule_chain(&self) -> Option<&str> {
+        self.definition.rule_chain.as_deref()
     }
 
     #[must_use]

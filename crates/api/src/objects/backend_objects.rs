@@ -26,7 +26,7 @@ pub(super) fn backend_object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Back
         BackendObjectKind::Source,
         BackendObjectKind::Product,
         BackendObjectKind::Notification,
-        BackendObjectKind::Chain,
+        BackendObjectKind::RuleChain,
         BackendObjectKind::DeviceGroup,
         BackendObjectKind::PullSource,
     ]

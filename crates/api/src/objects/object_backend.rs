@@ -29,7 +29,7 @@ pub enum BackendObjectKind {
     /// A notification about alarms.
     Notification,
     /// A rule chain for the data of devices.
-    Chain,
+    RuleChain,
     /// A group of devices.
     DeviceGroup,
     /// A system that is queried for values of devices.
@@ -252,18 +252,18 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_prefix: None,
             description: "Recipients of alarms: a sink (webhook, mail ...) or an MQTT message.",
         },
-        BackendObjectKind::Chain => ObjectKindNames {
-            kind: "chain",
+        BackendObjectKind::RuleChain => ObjectKindNames {
+            kind: "rule_chain",
             path: "rule-chains",
             singular: "a rule chain",
             plural: "rule chains",
-            type_name: "Chain",
+            type_name: "RuleChain",
             id_field: "id",
             tag: "devices",
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "Processing of each row that devices report, node by node. A product names its chain; the one called root is for \
+            description: "Processing of each row that devices report, node by node. A product names its rule chain; the one called root is for \
                     those that name none.",
         },
         BackendObjectKind::DeviceGroup => ObjectKindNames {

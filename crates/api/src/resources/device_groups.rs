@@ -26,7 +26,7 @@ const PAGE_DEVICES: usize = 1000;
 /// Number of devices in a group.
 #[derive(Serialize, JsonSchema)]
 struct GroupCounts {
-    group: String,
+    device_group: String,
     devices: usize,
     online: usize,
     /// Whether counting stopped at a limit and there are more.
@@ -116,7 +116,7 @@ impl DeviceGroups {
             }
         };
         Ok(GroupCounts {
-            group: id.to_owned(),
+            device_group: id.to_owned(),
             devices,
             online,
             is_truncated,

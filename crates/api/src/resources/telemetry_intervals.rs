@@ -55,12 +55,12 @@ const MERGED: Parameter = Parameter {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct IntervalsQueryInput {
-    /// Device ids; alternatively a `group`.
+    /// Device ids; alternatively a `device_group`.
     #[schemars(length(min = 1, max = 10_000))]
     devices: Option<Vec<String>>,
     /// Id of a device group.
     #[schemars(length(min = 1, max = 256))]
-    group: Option<String>,
+    device_group: Option<String>,
     #[schemars(length(min = 1, max = 256))]
     keys: Vec<String>,
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
@@ -241,10 +241,10 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
     let to_ms = end_or_now(query.from_ms, query.to_ms);
     check_times(query.from_ms, to_ms)?;
     let devices = query.devices.as_ref().map_or(1, Vec::len);
-    let group = query.group.as_ref().map_or(1, String::len);
+    let group = query.device_group.as_ref().map_or(1, String::len);
     for (field, count, most) in [
         ("devices", devices, MAX_DEVICES),
-        ("group", group, 256),
+        ("device_group", group, 256),
         ("keys", query.keys.len(), 256),
     ] {
         if !(1..=most).contains(&count) {
@@ -268,11 +268,11 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
     if query.functions.is_empty() {
         query.functions.push(IntervalFunction::Avg);
     }
-    let devices = match (query.devices, query.group) {
+    let devices = match (query.devices, query.device_group) {
         (Some(devices), None) => devices,
         (None, Some(group)) => group_members(&call, group).await?,
         (Some(_), Some(_)) | (None, None) => {
-            let detail = "devices: expected either devices or a group.";
+            let detail = "devices: expected either devices or a device_group.";
             return Err(ProblemDetails::invalid_field("devices", detail));
         }
     };

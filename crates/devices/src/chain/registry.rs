@@ -10,7 +10,7 @@ use super::compiled_chain::Chain;
 use super::definition::{ChainDefinition, ChainDefinitionError};
 
 /// The kind of the configuration objects that define chains.
-pub const KIND: &str = "chain";
+pub const KIND: &str = "rule_chain";
 /// Name of the chain of all products that do not name one.
 pub const ROOT: &str = "root";
 /// Maximum number of chains of a node.

@@ -41,7 +41,7 @@ impl Platform {
     /// Updates all products that use a rule chain after it was created, changed or removed.
     pub fn refresh_chain(&self, name: &str) {
         for slot in self.registry().products() {
-            if slot.get().chain().unwrap_or(ROOT) == name {
+            if slot.get().rule_chain().unwrap_or(ROOT) == name {
                 self.refresh_product(slot.id().as_str());
             }
         }
@@ -50,7 +50,7 @@ impl Platform {
     fn profile(&self, product: &Arc<Product>) -> ProductProfile {
         profile(
             product,
-            self.inner.parts.chains.chain_or_root(product.chain()),
+            self.inner.parts.chains.chain_or_root(product.rule_chain()),
         )
     }
 }

@@ -1,4 +1,4 @@
-//! `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to the JSON
+//! `[[rule_chain]]`, `[[device_group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to the JSON
 //! that the crate `devices` also reads from the store. Their references may name stored objects,
 //! and the store is not open yet, so they are checked at the start of the node.
 
@@ -61,7 +61,7 @@ const TABLES: [ObjectTableSpec; 4] = [
         },
     },
     ObjectTableSpec {
-        section: "chain",
+        section: "rule_chain",
         kind: chain::KIND,
         name_field: "id",
         most: chain::MAX_CHAINS,
@@ -72,7 +72,7 @@ const TABLES: [ObjectTableSpec; 4] = [
         },
     },
     ObjectTableSpec {
-        section: "group",
+        section: "device_group",
         kind: group::KIND,
         name_field: "id",
         most: group::MAX_GROUPS,

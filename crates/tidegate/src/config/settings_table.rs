@@ -52,8 +52,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "devices",
         "The registry of devices. Devices are created over the API. Products are created over the API, or declared in `[[product]]` with `id` and the \
-         other fields of the API, the thing model also as `model_file`; see [Devices](../guides/devices.md). Likewise groups in `[[group]]`, rule chains in \
-         `[[chain]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
+         other fields of the API, the thing model also as `model_file`; see [Devices](../guides/devices.md). Likewise device groups in `[[device_group]]`, rule chains in \
+         `[[rule_chain]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
     ),
     (
         "telemetry",

@@ -822,16 +822,16 @@ fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
 fn objects_of_devices_stand_in_the_file_in_any_order() {
     let config = test_file(
         r#"
-        [[group]]
+        [[device_group]]
         id = "second"
         product = "meter"
         tags = { floor = "2" }
 
         [[product]]
         id = "meter"
-        chain = "warm"
+        rule_chain = "warm"
 
-        [[chain]]
+        [[rule_chain]]
         id = "warm"
         nodes = [
             { id = "warm", type = "filter", condition = "t > 20.5" },
@@ -863,7 +863,7 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
         said,
         [
             "notification night",
-            "chain warm",
+            "rule_chain warm",
             "device_group second",
             "pull_source weather"
         ]
@@ -878,11 +878,11 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
 fn what_is_wrong_with_objects_of_devices_is_told_with_line_and_field() {
     let problems = test_file(
         r#"
-[chain]
+[rule_chain]
 id = "c"
-[[group]]
+[[device_group]]
 tags = {}
-[[group]]
+[[device_group]]
 id = "g"
 device = ["d"]
 [[notification]]
@@ -904,9 +904,9 @@ device = "d"
     )
     .problems();
     let places = [
-        "2:2: chain: write it as [[chain]]",
-        "4:1: group.id: expected a text",
-        "6:1: group.device: g: ",
+        "2:2: rule_chain: write it as [[rule_chain]]",
+        "4:1: device_group.id: expected a text",
+        "6:1: device_group.device: g: ",
         "9:1: notification.to.mqtt.topic: n: ",
         "15:1: notification.name: there is a notification \"m\" already",
         "18:1: pull_source.http.server.token_file: p: reading conf/nowhere failed: ",
@@ -922,11 +922,11 @@ device = "d"
 #[test]
 fn what_is_wrong_with_a_chain_of_the_file_is_told_with_its_field() {
     let problems = test_file(
-        "[[chain]]\nid = \"c\"\nnodes = [{ id = \"f\", type = \"filter\", condition = \"t >\" }]\n",
+        "[[rule_chain]]\nid = \"c\"\nnodes = [{ id = \"f\", type = \"filter\", condition = \"t >\" }]\n",
     )
     .problems();
     assert!(
-        problems.starts_with("conf/tidegate.toml:1:1: chain.nodes[0].condition: c: "),
+        problems.starts_with("conf/tidegate.toml:1:1: rule_chain.nodes[0].condition: c: "),
         "{problems}"
     );
 }

@@ -1,4 +1,4 @@
-//! `tidegate ctl groups`: device groups, their members and counts.
+//! `tidegate ctl device-groups`: device groups, their members and counts.
 
 use clap::Subcommand;
 
@@ -9,7 +9,7 @@ use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::CtlOutput;
 
 #[derive(Subcommand)]
-pub(super) enum GroupsCommand {
+pub(super) enum DeviceGroupsCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
     /// List the devices of a group
@@ -22,7 +22,7 @@ pub(super) enum GroupsCommand {
     Count { id: String },
 }
 
-impl GroupsCommand {
+impl DeviceGroupsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let of =
             |id: &str, what: &str| format!("/api/v1/device-groups/{}/{what}", percent_encode(id));

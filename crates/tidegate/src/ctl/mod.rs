@@ -6,10 +6,11 @@ mod backup_files;
 mod broker_commands;
 mod connectors;
 mod device_commands;
+mod device_groups;
 mod devices;
 mod error;
 mod events;
-mod groups;
+
 mod http;
 mod import_files;
 mod limit_args;
@@ -90,10 +91,10 @@ enum CtlCommand {
     Products(objects::ObjectsCommand),
     /// Rule chains that process device data
     #[command(subcommand)]
-    Chains(objects::ObjectsCommand),
+    RuleChains(objects::ObjectsCommand),
     /// Device groups
     #[command(subcommand)]
-    Groups(groups::GroupsCommand),
+    DeviceGroups(device_groups::DeviceGroupsCommand),
     /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
@@ -182,8 +183,10 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Sinks(command) => command.run(client, output).await,
         CtlCommand::Sources(command) => command.run(client, output).await,
         CtlCommand::Products(command) => command.run(ObjectKindArg::Products, client, output).await,
-        CtlCommand::Chains(command) => command.run(ObjectKindArg::Chains, client, output).await,
-        CtlCommand::Groups(command) => command.run(client, output).await,
+        CtlCommand::RuleChains(command) => {
+            command.run(ObjectKindArg::RuleChains, client, output).await
+        }
+        CtlCommand::DeviceGroups(command) => command.run(client, output).await,
         CtlCommand::PullSources(command) => command.run(client, output).await,
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,

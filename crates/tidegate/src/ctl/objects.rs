@@ -25,7 +25,7 @@ pub(super) enum ObjectKindArg {
     Sources,
     Products,
     Notifications,
-    Chains,
+    RuleChains,
     DeviceGroups,
     PullSources,
     Operators,
@@ -45,7 +45,7 @@ impl ObjectKindArg {
             Self::Sources => "/api/v1/sources",
             Self::Products => "/api/v1/products",
             Self::Notifications => "/api/v1/notifications",
-            Self::Chains => "/api/v1/rule-chains",
+            Self::RuleChains => "/api/v1/rule-chains",
             Self::DeviceGroups => "/api/v1/device-groups",
             Self::PullSources => "/api/v1/pull-sources",
             Self::Operators => "/api/v1/operators",
@@ -142,7 +142,7 @@ impl ObjectKindArg {
                 ("DESCRIPTION", "description"),
                 ("DECLARED AT", "declared_at"),
             ],
-            Self::Chains => &[
+            Self::RuleChains => &[
                 ("CHAIN", "id"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),

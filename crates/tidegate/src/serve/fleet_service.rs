@@ -27,7 +27,7 @@ pub(super) enum FleetKind {
 impl FleetKind {
     pub(super) fn from_object_kind(kind: BackendObjectKind) -> Option<Self> {
         match kind {
-            BackendObjectKind::Chain => Some(Self::Chain),
+            BackendObjectKind::RuleChain => Some(Self::Chain),
             BackendObjectKind::DeviceGroup => Some(Self::Group),
             BackendObjectKind::PullSource => Some(Self::Pull),
             _ => None,

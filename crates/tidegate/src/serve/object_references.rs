@@ -51,7 +51,7 @@ const REFERENCE_FIELDS: [ReferenceField; 12] = [
     ReferenceField::new(RULE, "actions[].fallback[].sink", SINK),
     ReferenceField {
         built_in: Some(chain::ROOT),
-        ..ReferenceField::new(PRODUCT, "chain", chain::KIND)
+        ..ReferenceField::new(PRODUCT, "rule_chain", chain::KIND)
     },
     ReferenceField::new(PRODUCT, "storage.sinks[]", SINK),
     ReferenceField::new(PRODUCT, "storage.log_sinks[]", SINK),
@@ -396,12 +396,12 @@ mod tests {
             found(rule, "actions[].fallback[].sink"),
             "actions[1].fallback[0].sink=b"
         );
-        let product = json!({"chain": null, "storage": {"sinks": ["a", 1, "b"]}});
+        let product = json!({"rule_chain": null, "storage": {"sinks": ["a", 1, "b"]}});
         assert_eq!(
             found(product.clone(), "storage.sinks[]"),
             "storage.sinks[0]=a storage.sinks[2]=b"
         );
-        assert_eq!(found(product.clone(), "chain"), "");
+        assert_eq!(found(product.clone(), "rule_chain"), "");
         assert_eq!(found(product, "storage.sinks.x[]"), "");
     }
 }

@@ -35,7 +35,7 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
         | BackendObjectKind::Source
         | BackendObjectKind::Product
         | BackendObjectKind::Notification
-        | BackendObjectKind::Chain
+        | BackendObjectKind::RuleChain
         | BackendObjectKind::DeviceGroup
         | BackendObjectKind::PullSource => None,
     }

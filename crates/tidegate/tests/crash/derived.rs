@@ -46,7 +46,7 @@ pub(crate) fn register(node: &Node) {
     assert_eq!(status, 201, "{answer}");
     for mode in MODES {
         let id = format!("relay-{mode}");
-        let product = json!({"id": id, "mode": mode, "chain": "relay"});
+        let product = json!({"id": id, "mode": mode, "rule_chain": "relay"});
         let credentials = json!([{"type": "token", "token": format!("token-{id}")}]);
         let device = json!({"id": id, "product": id, "credentials": credentials});
         for (path, body) in [("products", product), ("devices", device)] {

@@ -60,11 +60,11 @@ sql = 'SELECT topic FROM "declared/#"'
 id = "meter"
 provisioning = {{ mode = "allow_new", key = "meter-key", secret = "{SECRET}" }}
 
-[[chain]]
+[[rule_chain]]
 id = "warm"
 nodes = [{{ id = "save", type = "save_telemetry" }}]
 
-[[group]]
+[[device_group]]
 id = "second"
 product = "meter"
 
@@ -146,14 +146,14 @@ fn cases() -> Vec<Case> {
             "rule-chains",
             "id",
             "warm",
-            "[[chain]]",
+            "[[rule_chain]]",
             json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
         ),
         case(
             "device-groups",
             "id",
             "second",
-            "[[group]]",
+            "[[device_group]]",
             json!({"tags": {"a": "b"}}),
         ),
         case(

@@ -44,8 +44,8 @@ fn publish_values(raw: &mut Raw, values: Value) {
 #[test]
 fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     let node = Node::start(&[]);
-    let (field, detail) = refused(&node, "products/p", json!({"chain": "warm"}));
-    assert_eq!(field, "chain", "{detail}");
+    let (field, detail) = refused(&node, "products/p", json!({"rule_chain": "warm"}));
+    assert_eq!(field, "rule_chain", "{detail}");
     let chain = |condition: &str| {
         json!({
             "nodes": [
@@ -67,7 +67,7 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     let (field, _) = refused(&node, "rule-chains/warm", chain("t >"));
     assert_eq!(field, "nodes[0].condition");
 
-    product(&node, "p", json!({"chain": "warm", "mode": "sync"}));
+    product(&node, "p", json!({"rule_chain": "warm", "mode": "sync"}));
     with_token(&node, "d", "p", json!({}));
     let mut raw = connect(&node, "d");
     publish_values(&mut raw, json!({"t": 19}));
@@ -140,7 +140,7 @@ fn a_group_has_members_counts_and_telemetry() {
         (&json!(3), &json!(false))
     );
     let query = json!({
-        "group": "g", "keys": ["t"], "from_ms": hour_ms(), "to_ms": hour_ms() + 3_600_000,
+        "device_group": "g", "keys": ["t"], "from_ms": hour_ms(), "to_ms": hour_ms() + 3_600_000,
         "interval_ms": 3_600_000, "functions": ["count", "max"], "merged": true,
     });
     let (status, answer) = api(&node, "POST", "telemetry/query", &query);
@@ -156,7 +156,7 @@ fn a_group_has_members_counts_and_telemetry() {
     both["devices"] = json!(["d0"]);
     assert_eq!(api(&node, "POST", "telemetry/query", &both).0, 422);
     let mut unknown = query;
-    unknown["group"] = "none".into();
+    unknown["device_group"] = "none".into();
     assert_eq!(api(&node, "POST", "telemetry/query", &unknown).0, 404);
 }
 
@@ -391,7 +391,7 @@ fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
         json!({"nodes": nodes, "relations": [{"from": "twice", "to": "save"}]}),
     );
     // Its devices speak another dialect, which is no matter here.
-    let room = json!({"model": model, "unknown_keys": "reject", "chain": "twice", "protocols": ["jetlinks"]});
+    let room = json!({"model": model, "unknown_keys": "reject", "rule_chain": "twice", "protocols": ["jetlinks"]});
     product(&node, "room", room);
     with_token(&node, "room-a", "room", json!({}));
     with_token(&node, "room-b", "room", json!({}));

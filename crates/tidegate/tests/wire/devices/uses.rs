@@ -69,8 +69,8 @@ fn what_an_object_names_has_to_be_there() {
     let alarms = json!({"alarms": [alarm("t", "none")]});
     assert_eq!(refused(node, "products/p", alarms), "alarms[0].notify[0]");
     assert_eq!(
-        refused(node, "products/p", json!({"chain": "none"})),
-        "chain"
+        refused(node, "products/p", json!({"rule_chain": "none"})),
+        "rule_chain"
     );
     let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "none"}]});
     assert_eq!(refused(node, "rule-chains/c", chain), "nodes[0].sink");
@@ -120,7 +120,7 @@ fn what_others_name_cannot_be_removed() {
     put(
         node,
         "products/p",
-        json!({"chain": "c", "storage": {"log_sinks": ["s"], "device_log": true}, "alarms": [alarm("t", "n")]}),
+        json!({"rule_chain": "c", "storage": {"log_sinks": ["s"], "device_log": true}, "alarms": [alarm("t", "n")]}),
     );
     let why = stays(node, "sinks/s");
     assert!(
@@ -131,7 +131,7 @@ fn what_others_name_cannot_be_removed() {
         "{why}"
     );
     let why = stays(node, "rule-chains/c");
-    assert!(why.contains("the product \"p\" (chain)"), "{why}");
+    assert!(why.contains("the product \"p\" (rule_chain)"), "{why}");
     let rules = json!({"rules": [alarm("memory_mb", "n")]});
     put(node, "node-alarm-rules", rules);
     let why = stays(node, "notifications/n");
@@ -185,17 +185,17 @@ fn what_others_name_cannot_be_removed() {
         "rule-chains/root",
         json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
     );
-    product(node, "q", json!({"chain": "root"}));
+    product(node, "q", json!({"rule_chain": "root"}));
     remove(node, "rule-chains/root");
 }
 
 #[test]
 fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
-    let config = "[[product]]\nid = \"p\"\nchain = \"c\"\nstorage = { sinks = [\"late\"] }\n";
+    let config = "[[product]]\nid = \"p\"\nrule_chain = \"c\"\nstorage = { sinks = [\"late\"] }\n";
     let node = Node::start_with_config(&[], config);
     let log = node.log();
     assert!(
-        log.contains("storage.sinks[0]") || log.contains("in chain"),
+        log.contains("storage.sinks[0]") || log.contains("in rule_chain"),
         "{log}"
     );
     put(
@@ -204,7 +204,7 @@ fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
         json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
     );
     let why = stays(&node, "rule-chains/c");
-    assert!(why.contains("the product \"p\" (chain)"), "{why}");
+    assert!(why.contains("the product \"p\" (rule_chain)"), "{why}");
     // What is declared can be named.
     put(&node, "device-groups/g", json!({"product": "p"}));
 }
@@ -213,14 +213,14 @@ fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
 fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_stay() {
     // The product and the notification name each other, and nothing stands in the order in which it is needed.
     let config = r#"
-        [[group]]
+        [[device_group]]
         id = "all"
         product = "meter"
 
         [[product]]
         id = "meter"
         mode = "sync"
-        chain = "warm"
+        rule_chain = "warm"
         [[product.alarms]]
         id = "hot"
         notify = ["night"]
@@ -232,7 +232,7 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
         products = ["meter"]
         to = { mqtt = { topic = "told/${deviceId}" } }
 
-        [[chain]]
+        [[rule_chain]]
         id = "warm"
         nodes = [
             { id = "warm", type = "filter", condition = "t > 20" },
@@ -302,6 +302,6 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
     product(
         node,
         "other",
-        json!({"chain": "warm", "alarms": [alarm("t", "night")]}),
+        json!({"rule_chain": "warm", "alarms": [alarm("t", "night")]}),
     );
 }
