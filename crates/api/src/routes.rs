@@ -25,53 +25,16 @@ use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::QueryParameters;
-use crate::resources as of;
+use crate::resources::{RESOURCES, device_http};
 use crate::state::ApiState;
 
 /// All routes.
 pub(crate) fn route_table(backend: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     let mut table = Vec::new();
-    for endpoints in [
-        of::health::endpoints,
-        of::openapi_page::endpoints,
-        of::node::endpoints,
-        of::login::endpoints,
-        of::clients::endpoints,
-        of::sessions::endpoints,
-        of::subscriptions::endpoints,
-        of::telemetry::endpoints,
-        of::telemetry_intervals::endpoints,
-        of::device_http::endpoints,
-        of::thingsboard::endpoints,
-        of::thingsboard_alarms::endpoints,
-        of::thingsboard_devices::endpoints,
-        of::thingsboard_login::endpoints,
-        of::queues::endpoints,
-        of::retained::endpoints,
-        of::publish::endpoints,
-        of::rules::endpoints,
-        of::authenticators::endpoints,
-        of::connectors::endpoints,
-        of::devices::endpoints,
-        of::device_events::endpoints,
-        of::device_files::endpoints,
-        of::device_attributes::endpoints,
-        of::alarms::endpoints,
-        of::device_groups::endpoints,
-        of::pull_sources::endpoints,
-        of::command_requests::endpoints,
-        of::commands::endpoints,
-        of::thingsboard_rpc::endpoints,
-        of::thingsboard_websocket::endpoints,
-        of::thingsboard_writes::endpoints,
-        of::listeners::endpoints,
-        of::settings::endpoints,
-        of::events::endpoints,
-        of::backup::endpoints,
-        audit::endpoints,
-    ] {
+    for endpoints in RESOURCES {
         table.extend(endpoints());
     }
+    table.extend(audit::endpoints());
     for kind in objects::object_kinds(backend) {
         table.extend(objects::object_endpoints(&kind));
     }
@@ -193,7 +156,7 @@ impl hyper::body::Body for TrackedBody {
 }
 
 async fn limit_request_time(limit: Duration, request: Request, next: Next) -> Response {
-    let limit = limit + of::device_http::long_poll_timeout(&request).unwrap_or_default();
+    let limit = limit + device_http::long_poll_timeout(&request).unwrap_or_default();
     tokio::time::timeout(limit, next.run(request))
         .await
         .unwrap_or_else(|_| {

@@ -23,6 +23,8 @@ pub struct ConnectorKind {
     pub name: &'static str,
     /// Display name: `MySQL and MariaDB`.
     pub title: &'static str,
+    /// Its page in the documentation, relative to `docs/guides`.
+    pub page: &'static str,
     /// Default batch limits of sinks.
     pub batch: BatchDefaults,
     /// Schema of the connector's settings without `type` and `description`: see [`schema_of`].

@@ -1,82 +1,100 @@
 //! Routes of everything except configuration objects: one file per subject with its rows of the
-//! route table.
+//! route table. A new subject is a file, its module and its line in [`RESOURCES`].
 
 mod alarm_feed;
 mod alarm_query;
-pub(crate) mod alarms;
-pub(crate) mod authenticators;
-pub(crate) mod backup;
-pub(crate) mod clients;
-pub(crate) mod command_requests;
-pub(crate) mod commands;
-pub(crate) mod connectors;
-pub(crate) mod device_attributes;
-pub(crate) mod device_events;
-pub(crate) mod device_files;
-pub(crate) mod device_groups;
+mod alarms;
+mod authenticators;
+mod backup;
+mod broker_problems;
+mod clients;
+mod command_requests;
+mod commands;
+mod connectors;
+mod device_attributes;
+mod device_events;
+mod device_files;
+mod device_groups;
 pub(crate) mod device_http;
-pub(crate) mod devices;
+mod devices;
 mod event_feed;
-pub(crate) mod events;
-pub(crate) mod health;
-pub(crate) mod listeners;
-pub(crate) mod login;
+mod events;
+mod health;
+mod listeners;
+mod login;
 mod message_json;
 pub(crate) mod node;
 pub(crate) mod openapi_page;
-pub(crate) mod publish;
-pub(crate) mod pull_sources;
-pub(crate) mod queues;
-pub(crate) mod retained;
-pub(crate) mod rules;
-pub(crate) mod sessions;
-pub(crate) mod settings;
+mod publish;
+mod pull_sources;
+mod queues;
+mod retained;
+mod rules;
+mod sessions;
+mod settings;
 mod stream_connection;
-pub(crate) mod subscriptions;
-pub(crate) mod telemetry;
+mod subscriptions;
+mod telemetry;
 mod telemetry_export;
 mod telemetry_feed;
-pub(crate) mod telemetry_intervals;
+mod telemetry_intervals;
 mod telemetry_query;
-pub(crate) mod thingsboard;
-pub(crate) mod thingsboard_alarms;
+mod thingsboard;
+mod thingsboard_alarms;
 mod thingsboard_answers;
-pub(crate) mod thingsboard_devices;
+mod thingsboard_devices;
 mod thingsboard_entity_count;
 mod thingsboard_entity_data;
 mod thingsboard_entity_filter;
 mod thingsboard_entity_query;
 mod thingsboard_history;
 mod thingsboard_latest_values;
-pub(crate) mod thingsboard_login;
+mod thingsboard_login;
 mod thingsboard_paging;
-pub(crate) mod thingsboard_rpc;
+mod thingsboard_rpc;
 mod thingsboard_subscriptions;
-pub(crate) mod thingsboard_websocket;
-pub(crate) mod thingsboard_writes;
+mod thingsboard_websocket;
+mod thingsboard_writes;
 mod websocket;
 
-use axum::http::StatusCode;
-use broker::control::ControlError;
+use crate::endpoint::Endpoint;
 
-use crate::problem_details::ProblemDetails;
-
-/// Converts an error of the broker to an error response.
-fn publish_problem(refusal: &ControlError) -> ProblemDetails {
-    match refusal {
-        ControlError::InvalidField { field, expected } => {
-            ProblemDetails::invalid_field(field, format!("{field}: {expected}."))
-        }
-        ControlError::ReservedTopic => {
-            ProblemDetails::new(StatusCode::FORBIDDEN, format!("{refusal}."))
-        }
-        ControlError::LimitReached(_) => ProblemDetails::conflict(format!("{refusal}.")),
-        ControlError::StoreUnavailable | ControlError::Unavailable => {
-            ProblemDetails::unavailable(format!("{refusal}."))
-        }
-    }
-}
-
-fn session_not_found(client_id: &str) -> ProblemDetails {
-    ProblemDetails::not_found(format!("There is no session of a client {client_id:?}."))
-}
+/// The rows of all subjects, in the order of the OpenAPI document.
+pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
+    health::endpoints,
+    openapi_page::endpoints,
+    node::endpoints,
+    login::endpoints,
+    clients::endpoints,
+    sessions::endpoints,
+    subscriptions::endpoints,
+    telemetry::endpoints,
+    telemetry_intervals::endpoints,
+    device_http::endpoints,
+    thingsboard::endpoints,
+    thingsboard_alarms::endpoints,
+    thingsboard_devices::endpoints,
+    thingsboard_login::endpoints,
+    queues::endpoints,
+    retained::endpoints,
+    publish::endpoints,
+    rules::endpoints,
+    authenticators::endpoints,
+    connectors::endpoints,
+    devices::endpoints,
+    device_events::endpoints,
+    device_files::endpoints,
+    device_attributes::endpoints,
+    alarms::endpoints,
+    device_groups::endpoints,
+    pull_sources::endpoints,
+    command_requests::endpoints,
+    commands::endpoints,
+    thingsboard_rpc::endpoints,
+    thingsboard_websocket::endpoints,
+    thingsboard_writes::endpoints,
+    listeners::endpoints,
+    settings::endpoints,
+    events::endpoints,
+    backup::endpoints,
+];

@@ -4,8 +4,8 @@ use broker::control::PublishResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::broker_problems::publish_problem;
 use super::message_json::MessageInput;
-use super::publish_problem;
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, post};

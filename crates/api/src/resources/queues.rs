@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::broker_problems::session_not_found;
 use super::clients::ABOUT_CLIENT_ID;
 use super::message_json::Message;
-use super::session_not_found;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};

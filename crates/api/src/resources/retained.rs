@@ -2,8 +2,8 @@
 
 use broker::control::{RetainedInfo, RetainedQuery};
 
+use super::broker_problems::publish_problem;
 use super::message_json::Message;
-use super::publish_problem;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};

@@ -2,8 +2,8 @@
 
 use broker::info::ClientInfo;
 
+use super::broker_problems::session_not_found;
 use super::clients::{self, ABOUT_CLIENT_ID};
-use super::session_not_found;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};

@@ -5,8 +5,8 @@ use broker::info::{ListQuery, SubscriptionInfo, TopicInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::broker_problems::{publish_problem, session_not_found};
 use super::clients::ABOUT_CLIENT_ID;
-use super::{publish_problem, session_not_found};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};

@@ -26,6 +26,7 @@ use crate::tls::TlsSettings;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "clickhouse",
     title: "ClickHouse",
+    page: "connectors/clickhouse.md",
     // ClickHouse works best with few large inserts.
     batch: BatchDefaults {
         max_rows: 10_000,

@@ -27,6 +27,7 @@ use crate::tls::TlsSettings;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "elasticsearch",
     title: "Elasticsearch and OpenSearch",
+    page: "connectors/elasticsearch.md",
     batch: BatchDefaults {
         max_rows: 1000,
         max_bytes: 5 << 20,

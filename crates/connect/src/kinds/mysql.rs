@@ -28,6 +28,7 @@ use crate::tls::TlsSettings;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "mysql",
     title: "MySQL and MariaDB",
+    page: "connectors.md#mysql-and-mariadb-mysql",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<MySqlSettings>,
     sink_schema: schema_of::<MySqlSinkSettings>,

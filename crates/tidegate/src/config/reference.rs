@@ -12,7 +12,7 @@ use super::settings_table::{
 const INTRODUCTION: &str = "\
 # Configuration
 
-<!-- Written by `cargo xtask docs` from crates/tidegate/src/config/table.rs; do not edit. -->
+<!-- Written by `cargo xtask docs` from crates/tidegate/src/config/settings_table.rs and crates/connect/src/kinds; do not edit. -->
 
 A node reads, each winning over the ones before it:
 
@@ -43,6 +43,16 @@ events: a lower limit disconnects no client, and a queue above it is cut by its 
 `tidegate config check [FILE]` reports all errors of a configuration, including TLS files, without \
 starting a node. `tidegate config explain KEY` prints the value and the origin of a setting. \
 `tidegate config reference --format toml` prints this page as a file to start from.
+";
+
+const CONNECTOR_TYPES: &str = "
+## Connector types
+
+Values of `type` in `[[connector]]`, with the page that describes their sinks and sources; see \
+[Connectors](../guides/connectors.md).
+
+| type | system | sources |
+|---|---|---|
 ";
 
 /// A row of the reference, independent of the type of its section.
@@ -126,6 +136,15 @@ pub(crate) fn markdown() -> String {
             let values = value_range_text(kind);
             let _ = writeln!(text, "| `{key}` | {values} | {default} | {help}{change} |");
         }
+    }
+    text.push_str(CONNECTOR_TYPES);
+    for kind in connect::CONNECTOR_KINDS {
+        let source = kind.source_schema.map_or("", |_| "yes");
+        let (name, page, title) = (kind.name, kind.page, kind.title);
+        let _ = writeln!(
+            text,
+            "| [`{name}`](../guides/{page}) | {title} | {source} |"
+        );
     }
     text
 }

@@ -19,6 +19,7 @@ use connector::{EmailConnector, EmailSettings};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "email",
     title: "E-mail over SMTP",
+    page: "connectors/email.md",
     batch: BatchDefaults {
         max_rows: 20,
         ..BatchDefaults::DEFAULT

@@ -32,6 +32,7 @@ use settings::{FileFormat, FileSettings, FileSinkSettings, RotationSettings};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "file",
     title: "Files",
+    page: "connectors.md#files-file",
     batch: BatchDefaults {
         max_rows: 2000,
         ..BatchDefaults::DEFAULT

@@ -22,6 +22,7 @@ use connector::{HttpConnector, HttpSettings};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "http",
     title: "HTTP",
+    page: "connectors.md#http-http",
     batch: BatchDefaults {
         max_rows: 100,
         ..BatchDefaults::DEFAULT

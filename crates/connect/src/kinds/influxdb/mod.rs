@@ -29,6 +29,7 @@ use line_protocol::FieldType;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "influxdb",
     title: "InfluxDB",
+    page: "connectors/influxdb.md",
     batch: BatchDefaults {
         max_rows: 5000,
         max_bytes: 4 << 20,

@@ -19,6 +19,7 @@ use connector::{KafkaConnector, KafkaSettings};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "kafka",
     title: "Kafka",
+    page: "connectors/kafka.md",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<KafkaSettings>,
     sink_schema: schema_of::<sink::KafkaSinkSettings>,

@@ -21,6 +21,7 @@ use connector::{MqttConnector, MqttSettings};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "mqtt",
     title: "MQTT bridge",
+    page: "connectors/mqtt.md",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<MqttSettings>,
     sink_schema: schema_of::<sink::MqttSinkSettings>,

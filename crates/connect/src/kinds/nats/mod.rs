@@ -24,6 +24,7 @@ use credentials::NatsSettings;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "nats",
     title: "NATS and JetStream",
+    page: "connectors/nats.md",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<NatsSettings>,
     sink_schema: schema_of::<sink::NatsSinkSettings>,

@@ -35,6 +35,7 @@ use pool::{ConnectionPool, PooledConnection, PreparedStatements};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "postgres",
     title: "PostgreSQL and TimescaleDB",
+    page: "connectors.md#postgresql-and-timescaledb-postgres",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<PostgresSettings>,
     sink_schema: schema_of::<PostgresSinkSettings>,

@@ -23,6 +23,7 @@ use errors::failure;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "redis",
     title: "Redis",
+    page: "connectors.md#redis-redis",
     batch: BatchDefaults::DEFAULT,
     connector_schema: schema_of::<RedisSettings>,
     sink_schema: schema_of::<sink::RedisSinkSettings>,

@@ -33,6 +33,7 @@ use signature::{RequestSigner, SigningInput, encoded_path, sha256};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "s3",
     title: "S3-compatible object store",
+    page: "connectors/s3.md",
     // One object per batch: few large ones.
     batch: BatchDefaults {
         max_rows: 50_000,
