@@ -5,7 +5,9 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// The kind of data a device posts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +37,28 @@ pub struct DeviceCaller {
     pub token: String,
 }
 
+/// A command for the device.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct PendingDeviceCommand {
+    pub id: u64,
+    pub method: String,
+    pub params: Value,
+}
+
+/// Attributes of the device in the requested scopes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+pub struct RequestedAttributes {
+    /// Omitted if it was not requested or is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<Map<String, Value>>,
+    /// Omitted if it was not requested or is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Map<String, Value>>,
+}
+
 /// The next command of a device.
 pub enum NextCommand {
-    /// The command: `id`, `method` and `params`.
-    Command(Value),
+    Command(PendingDeviceCommand),
     /// No command is pending; when the future resolves, there may be one.
     None(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
@@ -47,7 +67,8 @@ pub enum NextCommand {
 /// removed ones as `deleted`.
 pub type AttributeUpdate = Pin<Box<dyn Future<Output = Value> + Send>>;
 
-/// The device platform. Methods are called on threads that may block.
+/// The device platform. A trait, because requests enter the outputs of the telemetry pipeline, which the program connects to
+/// sinks, rules and commands. Methods are called on threads that may block.
 pub trait DeviceHttpBackend: Send + Sync + 'static {
     /// Processes data of a device. On return it is as durable as after the acknowledgement of an
     /// MQTT message.
@@ -69,7 +90,7 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
         knock: &DeviceCaller,
         client: Option<&str>,
         shared: Option<&str>,
-    ) -> Result<Value, DeviceHttpError>;
+    ) -> Result<RequestedAttributes, DeviceHttpError>;
 
     /// Waits from now on for a change of the device's shared attributes.
     fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError>;

@@ -5,7 +5,7 @@
 //! route table; the router, the access checks and the OpenAPI document are generated from it.
 
 mod access;
-mod alarm_backend;
+mod alarm_service;
 mod audit;
 mod blocking;
 mod call;
@@ -38,16 +38,14 @@ pub use access::{
     FirstOperator, FirstOperatorError, RandomSourceError, Role, ensure_first_operator,
     new_local_token,
 };
-pub use alarm_backend::{
-    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
-    NodeAlarmRules, NotificationStatus,
-};
+pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};
 pub use device_http_backend::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+    PendingDeviceCommand, RequestedAttributes,
 };
 pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};

@@ -20,7 +20,8 @@ use tokio::sync::broadcast;
 /// The future answer of a query to the node.
 pub type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The node behind the API. Lists are sorted as [`ListQuery`] describes and contain at most `limit`
+/// The node behind the API. A trait, because its only other implementation, [`BrokerHandle`], needs running shards: the tests of
+/// the API use fixed lists of clients instead, whose order, failures and delays they choose. Lists are sorted as [`ListQuery`] describes and contain at most `limit`
 /// rows.
 pub trait NodeBackend: Send + Sync + 'static {
     /// Why the node should receive no traffic now; `None` if it is ready.
@@ -214,7 +215,8 @@ impl NodeBackend for BrokerHandle {
     }
 }
 
-/// The program around the node.
+/// The program around the node. A trait, because settings, log levels and the allocator belong to the program, which depends
+/// on this crate.
 pub trait ProgramBackend: Send + Sync + 'static {
     /// The log filter in the syntax of `set_log_level`.
     fn log_level(&self) -> String;

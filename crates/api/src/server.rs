@@ -146,7 +146,7 @@ fn router(
         connectors: parts.connectors,
         devices: parts.devices,
         telemetry_backend: parts.telemetry_backend,
-        alarm_backend: parts.alarm_backend,
+        alarms: parts.alarms,
         device_http_backend: parts.device_http_backend,
         connections: connections.clone(),
         pulls: parts.pulls,

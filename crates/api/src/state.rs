@@ -12,7 +12,7 @@ use store::Objects;
 use tokio::sync::{Mutex, watch};
 
 use crate::access::AccessState;
-use crate::alarm_backend::AlarmBackend;
+use crate::alarm_service::AlarmService;
 use crate::command_service::CommandService;
 use crate::config::{AnonymousRole, RouteOpenness, SharedHttpConfig};
 use crate::connection_tracker::ConnectionTracker;
@@ -34,7 +34,7 @@ pub struct ApiParts {
     pub connectors: ConnectorService,
     pub devices: DeviceService,
     pub telemetry_backend: Arc<dyn TelemetryBackend>,
-    pub alarm_backend: Arc<dyn AlarmBackend>,
+    pub alarms: AlarmService,
     pub device_http_backend: Arc<dyn DeviceHttpBackend>,
     pub pulls: PullScheduler,
     pub commands: CommandService,
@@ -54,7 +54,7 @@ pub(crate) struct ApiState {
     pub(crate) connectors: ConnectorService,
     pub(crate) devices: DeviceService,
     pub(crate) telemetry_backend: Arc<dyn TelemetryBackend>,
-    pub(crate) alarm_backend: Arc<dyn AlarmBackend>,
+    pub(crate) alarms: AlarmService,
     pub(crate) device_http_backend: Arc<dyn DeviceHttpBackend>,
     /// Tracks concurrent connections and requests.
     pub(crate) connections: Arc<ConnectionTracker>,

@@ -147,7 +147,8 @@ pub struct DeviceRejectionList {
     pub rejections: Vec<RejectionInfo>,
 }
 
-/// Access to the telemetry of devices. Methods are called on threads that may block.
+/// Access to the telemetry of devices. A trait, so that tests of the API need neither time series nor
+/// a pipeline. Methods are called on threads that may block.
 pub trait TelemetryBackend: Send + Sync + 'static {
     /// The latest value of the given keys, or of each key that has one.
     fn latest(

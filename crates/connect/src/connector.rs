@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::batch::SinkBatch;
@@ -38,7 +39,7 @@ pub struct ConnectorKind {
 }
 
 /// Default batch limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BatchDefaults {
     pub max_rows: usize,
     pub max_bytes: usize,

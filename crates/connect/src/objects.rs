@@ -1,10 +1,11 @@
 //! Connectors, sinks and sources as API objects: schemas, redaction of secrets, and storing of changes.
 
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema as _, SchemaGenerator};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::connector::ConnectorKind;
+use crate::connector::{BatchDefaults, ConnectorKind};
 use crate::kinds::{self, CONNECTOR_KINDS};
 use crate::service::SourceSettings;
 use crate::settings::SinkSettings;
@@ -229,25 +230,34 @@ fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
     }
 }
 
+/// A connector type.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ConnectorType {
+    r#type: &'static str,
+    /// Title for humans.
+    title: &'static str,
+    /// JSON schema of the settings of a connector.
+    #[schemars(with = "Map<String, Value>")]
+    connector_schema: Value,
+    /// JSON schema of the settings of a sink.
+    #[schemars(with = "Map<String, Value>")]
+    sink_schema: Value,
+    /// JSON schema of the settings of a source; `null`: the type has no sources.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    source_schema: Option<Value>,
+    /// Default batch sizes of its sinks.
+    batch: BatchDefaults,
+}
+
 /// All kinds with their schemas, for generated forms.
-pub fn describe_kinds() -> Vec<Map<String, Value>> {
-    let described = CONNECTOR_KINDS.iter().map(|kind| {
-        let fields = json!({
-            "type": kind.name,
-            "title": kind.title,
-            "connector_schema": connector_schema(kind),
-            "sink_schema": sink_schema(kind),
-            "source_schema": source_schema(kind),
-            "batch": {
-                "max_rows": kind.batch.max_rows,
-                "max_bytes": kind.batch.max_bytes,
-                "max_wait_ms": kind.batch.max_wait_ms
-            }
-        });
-        match fields {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        }
+pub fn describe_kinds() -> Vec<ConnectorType> {
+    let described = CONNECTOR_KINDS.iter().map(|kind| ConnectorType {
+        r#type: kind.name,
+        title: kind.title,
+        connector_schema: connector_schema(kind),
+        sink_schema: sink_schema(kind),
+        source_schema: source_schema(kind),
+        batch: kind.batch,
     });
     described.collect()
 }

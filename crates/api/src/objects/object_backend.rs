@@ -69,7 +69,8 @@ pub struct DeclaredObject {
     pub declared_at: String,
 }
 
-/// Validates and interprets objects. Methods are called on threads that may block.
+/// Validates and interprets objects. A trait, because the program joins five crates with the objects that its configuration
+/// declares, and depends on this crate. Methods are called on threads that may block.
 pub trait ObjectBackend: Send + Sync + 'static {
     /// Converts the JSON of a request, without the id, to the stored form. `current` is the stored
     /// object; omitted secrets keep their values.
@@ -90,6 +91,16 @@ pub trait ObjectBackend: Send + Sync + 'static {
         stored: &Value,
     ) -> Result<(), ObjectValidationError> {
         let _ = (kind, id, stored);
+        Ok(())
+    }
+
+    /// Whether all objects exist that a value of this stored kind names.
+    fn check_references_exist(
+        &self,
+        kind: &'static str,
+        value: &Value,
+    ) -> Result<(), ObjectValidationError> {
+        let _ = (kind, value);
         Ok(())
     }
 

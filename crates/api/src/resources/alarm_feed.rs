@@ -2,22 +2,22 @@
 //! revoked.
 
 use std::future::Future;
-use std::sync::Arc;
 
-use serde_json::{Value, json};
+use devices::DeviceNo;
+use devices::alarm::AlarmEvent;
+use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
-use crate::alarm_backend::AlarmUpdate;
 use crate::call::ApiCall;
 use crate::clock::now_ms;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// The filter of one subscriber.
 struct AlarmFeedFilter {
-    device: Option<u32>,
+    device: Option<DeviceNo>,
     product: Option<String>,
     kind: Option<String>,
     /// Empty: all severities.
@@ -26,20 +26,20 @@ struct AlarmFeedFilter {
 
 struct AlarmFeed {
     listener: StreamConnection,
-    updates: Receiver<Arc<AlarmUpdate>>,
+    updates: Receiver<AlarmEvent>,
     filter: AlarmFeedFilter,
 }
 
 impl AlarmFeedFilter {
-    fn matches(&self, news: &AlarmUpdate) -> bool {
-        let is = |wanted: &Option<String>, field: &str| {
-            let found = news.alarm.get(field).and_then(Value::as_str);
-            wanted.is_none() || wanted.as_deref() == found
+    fn matches(&self, event: &AlarmEvent) -> bool {
+        let alarm = &*event.alarm;
+        let is = |wanted: &Option<String>, found: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == found)
         };
-        let severity = news.alarm["severity"].as_str().unwrap_or_default();
-        self.device.is_none_or(|no| news.devices.contains(&no))
-            && is(&self.product, "productId")
-            && is(&self.kind, "type")
+        let severity = alarm.severity.as_str();
+        self.device.is_none_or(|no| alarm.devices().contains(&no))
+            && is(&self.product, &alarm.product)
+            && is(&self.kind, &alarm.kind)
             && (self.severities.is_empty() || self.severities.iter().any(|one| one == severity))
     }
 }
@@ -67,9 +67,9 @@ impl AlarmFeed {
                 Some(Err(RecvError::Closed)) => return None,
                 Some(Err(RecvError::Lagged(count))) => return Some(StreamItem::lost_items(count)),
                 Some(Ok(news)) if self.filter.matches(&news) => {
-                    let event =
-                        json!({"event": news.change, "at_ms": now_ms(), "alarm": news.alarm});
-                    return Some(StreamItem::Event(news.change.to_owned(), event.to_string()));
+                    let change = news.change.as_str();
+                    let event = json!({"event": change, "at_ms": now_ms(), "alarm": *news.alarm});
+                    return Some(StreamItem::Event(change.to_owned(), event.to_string()));
                 }
                 Some(Ok(_)) => {}
             }
@@ -82,7 +82,8 @@ pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
         None => None,
         Some(id) => {
             let asked = id.clone();
-            let number = run_blocking(&call.app, move |tools| tools.device_number(&asked)).await?;
+            let number =
+                run_blocking(&call.app, move |alarms| alarms.device_number(&asked)).await?;
             let none = || ProblemDetails::not_found(format!("There is no device {id:?}."));
             Some(number.ok_or_else(none)?)
         }
@@ -90,7 +91,7 @@ pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
     let place = events::begin_stream(&call)?;
     let feed = AlarmFeed {
         listener: StreamConnection::new(&call, place),
-        updates: call.app.alarm_backend.subscribe(),
+        updates: call.app.alarms.subscribe(),
         filter: AlarmFeedFilter {
             device,
             product: call.query.owned_text(PRODUCT),

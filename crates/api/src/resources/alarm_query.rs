@@ -1,8 +1,6 @@
 //! Queries of alarms: their parameters, and how they run.
 
-use std::sync::Arc;
-
-use crate::alarm_backend::{AlarmBackend, AlarmBackendError};
+use crate::alarm_service::{AlarmService, AlarmServiceError};
 use crate::blocking;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
@@ -24,24 +22,24 @@ pub(super) const SEVERITY: Parameter = Parameter {
 /// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
-    question: impl FnOnce(&dyn AlarmBackend) -> Result<T, AlarmBackendError> + Send + 'static,
+    question: impl FnOnce(&AlarmService) -> Result<T, AlarmServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
-    let tools = Arc::clone(&app.alarm_backend);
+    let alarms = app.alarms.clone();
     let asked =
-        blocking::run_blocking(move || question(&*tools), "The alarms cannot be read now.").await?;
+        blocking::run_blocking(move || question(&alarms), "The alarms cannot be read now.").await?;
     asked.map_err(to_problem)
 }
 
-fn to_problem(error: AlarmBackendError) -> ProblemDetails {
+fn to_problem(error: AlarmServiceError) -> ProblemDetails {
     match error {
-        AlarmBackendError::NotFound(detail) => ProblemDetails::not_found(detail),
-        AlarmBackendError::Conflict(detail) => ProblemDetails::conflict(detail),
-        AlarmBackendError::Field { field, detail } if field.is_empty() => {
+        AlarmServiceError::NotFound(detail) => ProblemDetails::not_found(detail),
+        AlarmServiceError::Conflict(detail) => ProblemDetails::conflict(detail),
+        AlarmServiceError::Field { field, detail } if field.is_empty() => {
             ProblemDetails::unprocessable(detail)
         }
-        AlarmBackendError::Field { field, detail } => {
+        AlarmServiceError::Field { field, detail } => {
             ProblemDetails::invalid_field(&field, format!("{field}: {detail}."))
         }
-        AlarmBackendError::Unavailable(detail) => ProblemDetails::unavailable(detail),
+        AlarmServiceError::Unavailable(detail) => ProblemDetails::unavailable(detail),
     }
 }

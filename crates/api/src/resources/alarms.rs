@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::alarm_feed;
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use crate::access::Role;
-use crate::alarm_backend::{AlarmCounts, AlarmQuery, NodeAlarmRules, NotificationStatus};
+use crate::alarm_service::{AlarmCounts, AlarmQuery, NodeAlarmRules, NotificationStatus};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, get, post, put};
@@ -168,55 +168,55 @@ async fn list(call: ApiCall) -> ApiResult {
         before: call.query.after_number("alarms")?,
         limit: call.query.limit(),
     };
-    let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
+    let page = run_blocking(&call.app, move |alarms| alarms.list(&query)).await?;
     call::page_of(page.rows, page.next)
 }
 
 async fn counts(call: ApiCall) -> ApiResult {
-    call::json_response(run_blocking(&call.app, |tools| Ok(tools.counts())).await?)
+    call::json_response(run_blocking(&call.app, |alarms| Ok(alarms.counts())).await?)
 }
 
 async fn read(call: ApiCall) -> ApiResult {
     let id = alarm_id(&call)?;
-    let alarm = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    let alarm = run_blocking(&call.app, move |alarms| alarms.get(id)).await?;
     call::json_response(alarm.ok_or_else(|| alarm_not_found(call.path("id")))?)
 }
 
 async fn acknowledge(call: ApiCall) -> ApiResult {
     let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
-    let alarm = run_blocking(&call.app, move |tools| tools.acknowledge(id, &who)).await?;
+    let alarm = run_blocking(&call.app, move |alarms| alarms.acknowledge(id, &who)).await?;
     audit::record_action(&call, "alarm.acknowledge", Some(call.path("id")), None).await;
     call::json_response(alarm)
 }
 
 async fn clear(call: ApiCall) -> ApiResult {
     let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
-    let alarm = run_blocking(&call.app, move |tools| tools.clear(id, &who)).await?;
+    let alarm = run_blocking(&call.app, move |alarms| alarms.clear(id, &who)).await?;
     audit::record_action(&call, "alarm.clear", Some(call.path("id")), None).await;
     call::json_response(alarm)
 }
 
 async fn remove(call: ApiCall) -> ApiResult {
     let id = alarm_id(&call)?;
-    run_blocking(&call.app, move |tools| tools.remove(id)).await?;
+    run_blocking(&call.app, move |alarms| alarms.remove(id)).await?;
     audit::record_action(&call, "alarm.delete", Some(call.path("id")), None).await;
     call::no_content()
 }
 
 async fn notification_status(call: ApiCall) -> ApiResult {
-    let status = run_blocking(&call.app, |tools| Ok(tools.notification_status())).await?;
+    let status = run_blocking(&call.app, |alarms| Ok(alarms.notification_status())).await?;
     call::unpaged_list(status)
 }
 
 async fn test_notification(call: ApiCall) -> ApiResult {
     let name = call.path("name").to_owned();
-    run_blocking(&call.app, move |tools| tools.test_notification(&name)).await?;
+    run_blocking(&call.app, move |alarms| alarms.test_notification(&name)).await?;
     audit::record_action(&call, "notification.test", Some(call.path("name")), None).await;
     call::no_content()
 }
 
 async fn node_alarm_rules(call: ApiCall) -> ApiResult {
-    call::json_response(run_blocking(&call.app, |tools| tools.node_alarm_rules()).await?)
+    call::json_response(run_blocking(&call.app, |alarms| alarms.node_alarm_rules()).await?)
 }
 
 async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
@@ -225,8 +225,9 @@ async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
     let told = json!(rules);
     // Prevents that objects named by the rules are deleted meanwhile.
     let changing = call.app.changing.lock().await;
-    let answer = run_blocking(&call.app, move |tools| {
-        tools.set_node_alarm_rules(Some(rules))
+    let references = call.app.object_backend.clone();
+    let answer = run_blocking(&call.app, move |alarms| {
+        alarms.set_node_alarm_rules(rules, &*references)
     })
     .await?;
     drop(changing);
@@ -235,7 +236,7 @@ async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
 }
 
 async fn reset_node_alarm_rules(call: ApiCall) -> ApiResult {
-    let answer = run_blocking(&call.app, |tools| tools.set_node_alarm_rules(None)).await?;
+    let answer = run_blocking(&call.app, |alarms| alarms.reset_node_alarm_rules()).await?;
     audit::record_action(&call, "node_alarm_rules.reset", None, None).await;
     call::json_response(answer)
 }

@@ -17,23 +17,6 @@ use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
-/// A connector type.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the connectors answer")]
-struct ConnectorType {
-    r#type: String,
-    /// Title for humans.
-    title: String,
-    /// JSON schema of the settings of a connector.
-    connector_schema: Map<String, Value>,
-    /// JSON schema of the settings of a sink.
-    sink_schema: Map<String, Value>,
-    /// JSON schema of the settings of a source; `null`: the type has no sources.
-    source_schema: Option<Map<String, Value>>,
-    /// Default batch sizes of its sinks.
-    batch: Value,
-}
-
 /// A state, and whether the object is declared.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "{T}")]
@@ -93,7 +76,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("connectors")
             .summary("List connector types")
             .description("Includes the schemas of the settings of connectors, sinks and sources of each type.")
-            .unpaged::<ConnectorType>(),
+            .unpaged::<connect::objects::ConnectorType>(),
         get(
             "/api/v1/connector-status",
             "listConnectorStatus",

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use schemars::JsonSchema;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::EndpointAccess;
@@ -16,6 +14,7 @@ use crate::call::{self, ApiCall};
 use crate::connection_tracker::LongRequestKind;
 use crate::device_http_backend::{
     DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+    PendingDeviceCommand, RequestedAttributes,
 };
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
@@ -58,27 +57,6 @@ pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Dura
     let mut fields = uri.query().unwrap_or_default().split('&');
     let asked = fields.find_map(|field| field.strip_prefix("timeout="));
     Some(bounded_timeout(asked.and_then(|text| text.parse().ok())))
-}
-
-/// A command for the device.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes the answer")]
-struct PendingDeviceCommand {
-    id: u64,
-    method: String,
-    params: Value,
-}
-
-/// Attributes of the device in the requested scopes.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes the answer")]
-struct RequestedAttributes {
-    /// Omitted if it was not requested or is empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    client: Option<Map<String, Value>>,
-    /// Omitted if it was not requested or is empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shared: Option<Map<String, Value>>,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {

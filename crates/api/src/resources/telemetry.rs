@@ -29,7 +29,6 @@ const ORDER: Parameter = Parameter {
 };
 /// Latest values of a device.
 #[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes the answer")]
 struct LatestValues {
     device: String,
     /// Values by key: `{"ts_ms", "value"}`.

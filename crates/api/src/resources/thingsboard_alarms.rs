@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use devices::alarm::Alarm;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use super::alarms::{alarm_id, alarm_not_found};
 use super::thingsboard_devices::EntityId;
 use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::Role;
-use crate::alarm_backend::{AlarmBackend, AlarmBackendError, AlarmQuery};
+use crate::alarm_service::{AlarmQuery, AlarmService, AlarmServiceError};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, get, post};
@@ -133,26 +134,24 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn to_thingsboard(alarm: &Value) -> ThingsboardAlarm {
-    let text = |field: &str| alarm[field].as_str().unwrap_or_default().to_owned();
-    let number = |field: &str| alarm[field].as_u64().unwrap_or_default();
-    let (device, kind, status) = (text("deviceId"), text("type"), text("state"));
+fn to_thingsboard(alarm: &Alarm) -> ThingsboardAlarm {
+    let status = alarm.state.as_str();
     ThingsboardAlarm {
-        id: EntityId::new("ALARM", number("id").to_string()),
-        created_time: number("raised_at_ms"),
-        name: kind.clone(),
-        kind,
-        originator: EntityId::new("DEVICE", device.clone()),
-        originator_name: device,
-        severity: text("severity"),
+        id: EntityId::new("ALARM", alarm.id.0.to_string()),
+        created_time: alarm.raised_at_ms,
+        name: alarm.kind.clone(),
+        kind: alarm.kind.clone(),
+        originator: EntityId::new("DEVICE", alarm.device.clone()),
+        originator_name: alarm.device.clone(),
+        severity: alarm.severity.as_str().to_owned(),
         acknowledged: status.ends_with("_ACK"),
-        cleared: status.starts_with("CLEARED"),
-        status,
-        start_ts: number("raised_at_ms"),
-        end_ts: number("changed_at_ms"),
-        ack_ts: number("acknowledged_at_ms"),
-        clear_ts: number("cleared_at_ms"),
-        details: json!({"text": alarm["details"], "values": alarm["values"]}),
+        cleared: alarm.state.is_cleared(),
+        status: status.to_owned(),
+        start_ts: alarm.raised_at_ms,
+        end_ts: alarm.changed_at_ms,
+        ack_ts: alarm.acknowledged_at_ms.unwrap_or_default(),
+        clear_ts: alarm.cleared_at_ms.unwrap_or_default(),
+        details: json!({"text": alarm.details, "values": alarm.values}),
         propagate: false,
     }
 }
@@ -185,10 +184,10 @@ fn alarm_query(call: &ApiCall) -> AlarmQuery {
 async fn list(call: ApiCall) -> ApiResult {
     let mut query = alarm_query(&call);
     let page = PageNumber::from_call(&call);
-    let rows = run_blocking(&call.app, move |tools| {
+    let rows = run_blocking(&call.app, move |alarms| {
         page.read_page(|before, limit| {
             (query.before, query.limit) = (before, limit);
-            let page = tools.list(&query)?;
+            let page = alarms.list(&query)?;
             Ok((page.rows, page.next))
         })
     });
@@ -201,10 +200,10 @@ const SEVERITIES: [&str; 5] = ["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETER
 async fn highest_severity(call: ApiCall) -> ApiResult {
     let mut query = alarm_query(&call);
     query.limit = 1;
-    let found = run_blocking(&call.app, move |tools| {
+    let found = run_blocking(&call.app, move |alarms| {
         for severity in SEVERITIES {
             query.severities = vec![severity.to_owned()];
-            if has_any_alarm(tools, &mut query)? {
+            if has_any_alarm(alarms, &mut query)? {
                 return Ok(Some(severity));
             }
         }
@@ -214,13 +213,10 @@ async fn highest_severity(call: ApiCall) -> ApiResult {
 }
 
 /// A page may be empty although more follow.
-fn has_any_alarm(
-    tools: &dyn AlarmBackend,
-    query: &mut AlarmQuery,
-) -> Result<bool, AlarmBackendError> {
+fn has_any_alarm(alarms: &AlarmService, query: &mut AlarmQuery) -> Result<bool, AlarmServiceError> {
     query.before = None;
     loop {
-        let page = tools.list(query)?;
+        let page = alarms.list(query)?;
         if !page.rows.is_empty() {
             return Ok(true);
         }
@@ -233,21 +229,21 @@ fn has_any_alarm(
 
 async fn read(call: ApiCall) -> ApiResult {
     let id = alarm_id(&call)?;
-    let alarm = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    let alarm = run_blocking(&call.app, move |alarms| alarms.get(id)).await?;
     call::json_response(to_thingsboard(
         &alarm.ok_or_else(|| alarm_not_found(call.path("id")))?,
     ))
 }
 
 async fn acknowledge(call: ApiCall) -> ApiResult {
-    change_state(call, "alarm.acknowledge", |tools, id, who| {
-        tools.acknowledge(id, who)
+    change_state(call, "alarm.acknowledge", |alarms, id, who| {
+        alarms.acknowledge(id, who)
     })
     .await
 }
 
 async fn clear(call: ApiCall) -> ApiResult {
-    change_state(call, "alarm.clear", |tools, id, who| tools.clear(id, who)).await
+    change_state(call, "alarm.clear", |alarms, id, who| alarms.clear(id, who)).await
 }
 
 /// Changes the state of an alarm. If it already has the state, the alarm is returned, as in
@@ -255,12 +251,12 @@ async fn clear(call: ApiCall) -> ApiResult {
 async fn change_state(
     call: ApiCall,
     action: &'static str,
-    change: fn(&dyn AlarmBackend, u64, &str) -> Result<Value, AlarmBackendError>,
+    change: fn(&AlarmService, u64, &str) -> Result<Alarm, AlarmServiceError>,
 ) -> ApiResult {
     let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
-    let changed = run_blocking(&call.app, move |tools| match change(tools, id, &who) {
-        Err(AlarmBackendError::Conflict(detail)) => {
-            let alarm = tools.get(id)?.ok_or(AlarmBackendError::NotFound(detail))?;
+    let changed = run_blocking(&call.app, move |alarms| match change(alarms, id, &who) {
+        Err(AlarmServiceError::Conflict(detail)) => {
+            let alarm = alarms.get(id)?.ok_or(AlarmServiceError::NotFound(detail))?;
             Ok((alarm, false))
         }
         outcome => Ok((outcome?, true)),
@@ -274,7 +270,7 @@ async fn change_state(
 
 async fn remove(call: ApiCall) -> ApiResult {
     let id = alarm_id(&call)?;
-    run_blocking(&call.app, move |tools| tools.remove(id)).await?;
+    run_blocking(&call.app, move |alarms| alarms.remove(id)).await?;
     audit::record_action(&call, "alarm.delete", Some(call.path("id")), None).await;
     Ok((StatusCode::OK, axum::Json(true)).into_response())
 }

@@ -1,87 +1,14 @@
-//! Backends of a node without alarms and telemetry.
+//! Backends of a node without telemetry.
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use api::{
-    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
     DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
-    NodeAlarmRules, NotificationStatus, RowQuery, TelemetryBackend, TelemetryBackendError,
-    TelemetrySample,
+    RequestedAttributes, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
 };
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
-
-/// Has no alarms.
-pub(crate) struct NoAlarmBackend;
-
-fn no_alarms_error<T>() -> Result<T, AlarmBackendError> {
-    Err(AlarmBackendError::Unavailable(
-        "This node has no alarms.".to_owned(),
-    ))
-}
-
-fn alarm_not_found<T>(id: u64) -> Result<T, AlarmBackendError> {
-    Err(AlarmBackendError::NotFound(format!(
-        "There is no alarm {id}."
-    )))
-}
-
-impl AlarmBackend for NoAlarmBackend {
-    fn list(&self, _: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError> {
-        Ok(AlarmPage::default())
-    }
-
-    fn get(&self, _: u64) -> Result<Option<Value>, AlarmBackendError> {
-        Ok(None)
-    }
-
-    fn acknowledge(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn clear(&self, id: u64, _: &str) -> Result<Value, AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn remove(&self, id: u64) -> Result<(), AlarmBackendError> {
-        alarm_not_found(id)
-    }
-
-    fn counts(&self) -> AlarmCounts {
-        AlarmCounts::default()
-    }
-
-    fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
-        broadcast::channel(1).1
-    }
-
-    fn device_number(&self, _: &str) -> Result<Option<u32>, AlarmBackendError> {
-        Ok(None)
-    }
-
-    fn notification_status(&self) -> Vec<NotificationStatus> {
-        Vec::new()
-    }
-
-    fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
-        let detail = format!("There is no notification {name:?}.");
-        Err(AlarmBackendError::NotFound(detail))
-    }
-
-    fn node_alarm_rules(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
-        no_alarms_error()
-    }
-
-    fn set_node_alarm_rules(
-        &self,
-        _: Option<Vec<Value>>,
-    ) -> Result<NodeAlarmRules, AlarmBackendError> {
-        no_alarms_error()
-    }
-}
 
 /// Accepts no requests of devices.
 pub(crate) struct NoDeviceHttpBackend;
@@ -105,7 +32,7 @@ impl DeviceHttpBackend for NoDeviceHttpBackend {
         _: &DeviceCaller,
         _: Option<&str>,
         _: Option<&str>,
-    ) -> Result<Value, DeviceHttpError> {
+    ) -> Result<RequestedAttributes, DeviceHttpError> {
         Err(DeviceHttpError::UnknownDevice)
     }
 

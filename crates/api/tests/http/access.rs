@@ -407,7 +407,8 @@ async fn roles_may_do_what_the_table_says() {
                 assert_eq!(ask(credentials).await, 401, "{method} {path}");
             }
             for (role, token) in roles.iter().zip(&tokens) {
-                if id == "events" {
+                // Streams that do not end.
+                if ["events", "watchAlarms"].contains(&id) {
                     continue;
                 }
                 let status = ask(token).await;

@@ -15,6 +15,7 @@ use broker::control::{
 };
 use broker::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
 use connect::{ConnectorService, ConnectorServiceOptions};
+use devices::alarm::{AlarmConfig, Alarms, Notifications};
 use devices::command::{
     CommandConfig, Commands, DownlinkCompletion, DownlinkTransport, EncodedDownlink,
 };
@@ -23,11 +24,12 @@ use devices::{DeviceNo, DeviceStates, Registry, RegistryConfig};
 use engine::{Engine, RuleEngineSettings};
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::{Value, json};
+use series::{Series, SeriesConfig};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::absent::{NoAlarmBackend, NoDeviceHttpBackend, NoTelemetryBackend};
+use crate::absent::{NoDeviceHttpBackend, NoTelemetryBackend};
 
 #[derive(Default)]
 pub(crate) struct FakeState {
@@ -572,6 +574,21 @@ impl Server {
             Arc::new(NoClients),
             CommandConfig::default(),
         );
+        let series_path = dir.path().join("telemetry");
+        let (series, _) = Series::open(&series_path, SeriesConfig::default()).unwrap();
+        let alarms = Alarms::open(
+            objects.tables(),
+            registry.clone(),
+            series,
+            AlarmConfig::default(),
+        );
+        let alarms = api::AlarmService::new(
+            alarms.unwrap(),
+            Arc::<Notifications>::default(),
+            registry.clone(),
+            objects.clone(),
+            true,
+        );
         let (commands, devices) = (commands.unwrap(), api::DeviceService::new(registry, states));
         let parts = ApiParts {
             node: Arc::new(Fake(state.clone())),
@@ -590,7 +607,7 @@ impl Server {
             commands: api::CommandService::new(commands, devices.clone()),
             devices,
             telemetry_backend: Arc::new(NoTelemetryBackend),
-            alarm_backend: Arc::new(NoAlarmBackend),
+            alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),

@@ -26,7 +26,10 @@ pub use definition::{
 pub use definition_error::AlarmDefinitionError;
 pub use device_alarms::{AlarmSet, AlarmTransition, AlarmTransitionKind, DeviceAlarms};
 pub use event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
-pub use node_alarms::{NodeAlarms, NodeSample, check_node_alarm_rules, node_alarm_rules};
+pub use node_alarms::{
+    NODE_ALARM_RULES_ID, NODE_ALARM_RULES_KIND, NodeAlarms, NodeSample, check_node_alarm_rules,
+    stored_node_alarm_rules,
+};
 pub use node_subject::{NODE_NO, NODE_PRODUCT};
 pub use notification::{
     MAX_NOTIFICATIONS, MqttNotification, NOTIFICATION_KIND, Notification, NotificationChannel,

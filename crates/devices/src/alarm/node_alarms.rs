@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use series::{KeyId, Point, PointValue};
+use store::{Objects, StoreError};
 
 use super::definition_error::AlarmDefinitionError;
 use super::device_alarms::DeviceAlarms;
@@ -72,8 +73,21 @@ pub struct NodeAlarms {
     samples: u32,
 }
 
+/// Kind and id of the stored object with changed rules.
+pub const NODE_ALARM_RULES_KIND: &str = "node_alarm_rules";
+pub const NODE_ALARM_RULES_ID: &str = "rules";
+
+/// The rules in effect, and whether they differ from the defaults.
+pub fn stored_node_alarm_rules(objects: &Objects) -> Result<(Json, bool), StoreError> {
+    let stored = objects.get(NODE_ALARM_RULES_KIND, NODE_ALARM_RULES_ID)?;
+    Ok(match stored {
+        Some(mut object) => (object.value["rules"].take(), true),
+        None => (node_alarm_rules(), false),
+    })
+}
+
 /// The default rules.
-pub fn node_alarm_rules() -> Json {
+pub(super) fn node_alarm_rules() -> Json {
     let rule = |id: &str, figure: &str, is: &str, back: &str, limits: [u32; 2]| {
         let about = METRICS.iter().find(|(name, _)| *name == figure);
         let test = |is: &str, value: u32| json!({"key": figure, "is": is, "value": value});

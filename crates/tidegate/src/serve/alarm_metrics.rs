@@ -3,7 +3,7 @@
 use devices::alarm::NotificationCounts;
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
-use super::alarms::AlarmService;
+use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
 
 type CounterFn = fn(&NotificationCounts) -> u64;
@@ -29,7 +29,7 @@ fn sample(labels: Vec<(&'static str, String)>, value: f64) -> MetricSample {
     }
 }
 
-pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec<MetricFamily> {
+pub(super) fn metrics(alarming: &AlarmInputs, of_rules: &RuleDevicePort) -> Vec<MetricFamily> {
     let stats = alarming.alarms.stats();
     let one = |name, kind, help, value: u64| {
         family(name, kind, help, vec![sample(Vec::new(), value as f64)])

@@ -1,43 +1,32 @@
-//! The alarm service of the node: connects the origins of alarms, their observers and the API.
+//! The alarms of the node: connects their origins and their observers.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{
-    AlarmBackend, AlarmBackendError, AlarmCounts, AlarmPage, AlarmQuery, AlarmUpdate,
-    NodeAlarmRules, NotificationStatus,
-};
 use devices::alarm::{
-    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, NOTIFICATION_KIND,
-    NodeAlarms, NodeSample, Notifications, Severity, node_alarm_rules,
+    AlarmEvent, Alarms, NODE_ALARM_RULES_KIND, NOTIFICATION_KIND, NodeAlarms, NodeSample,
+    Notifications, stored_node_alarm_rules,
 };
 use devices::ingest::DeviceRef;
 use devices::{AttributeScope, DeviceChange, DeviceNo, PRODUCT_KIND};
 use engine::DeviceEventKind;
 use serde_json::{Map, Value, json};
 use series::{Point, Series};
-use store::{ExpectedVersion, Objects, Store};
-use tokio::sync::broadcast;
+use store::{Objects, Store};
 
 use super::device_events::{DeviceEventPayload, DeviceEventQueue, QueuedDeviceEvent};
 use super::node_devices::{NodeDevices, now_ms};
 use super::notification_transport::NodeNotificationTransport;
-use super::object_references::{NODE_ALARM_RULES_KIND, ObjectReferences};
+use super::object_references::ObjectReferences;
 use crate::config::AlarmSettings;
-
-const NODE_ALARM_RULES_ID: &str = "rules";
-/// Maximum number of updates that a subscriber of the API may lag behind.
-const UPDATE_BUFFER: usize = 1024;
 
 /// Clones share the same state.
 #[derive(Clone)]
-pub(super) struct AlarmService {
+pub(super) struct AlarmInputs {
     pub(super) alarms: Alarms,
     pub(super) events: DeviceEventQueue,
     notifications: Arc<Notifications>,
     devices: NodeDevices,
-    updates: broadcast::Sender<Arc<AlarmUpdate>>,
     node_alarms: Arc<NodeAlarmState>,
     is_stopping: Arc<AtomicBool>,
 }
@@ -45,11 +34,10 @@ pub(super) struct AlarmService {
 struct NodeAlarmState {
     is_enabled: bool,
     objects: Objects,
-    uses: ObjectReferences,
     node_alarms: Mutex<Option<NodeAlarms>>,
 }
 
-impl AlarmService {
+impl AlarmInputs {
     /// Reads the stored alarms, and registers with all origins of alarms except telemetry. May
     /// block.
     pub(super) fn open(
@@ -58,7 +46,7 @@ impl AlarmService {
         devices: &NodeDevices,
         series: &Series,
         events: DeviceEventQueue,
-        (post, uses): (Arc<NodeNotificationTransport>, ObjectReferences),
+        (post, references): (Arc<NodeNotificationTransport>, &ObjectReferences),
     ) -> anyhow::Result<Self> {
         let objects = store.objects();
         let alarms = Alarms::open(
@@ -69,12 +57,11 @@ impl AlarmService {
         )?;
         let notifications = Arc::<Notifications>::default();
         notifications.set_transport(post);
-        notifications.declare(uses.all_declared(NOTIFICATION_KIND));
+        notifications.declare(references.all_declared(NOTIFICATION_KIND));
         notifications.watch_objects(objects)?;
         let node_alarms = NodeAlarmState {
             is_enabled: settings.node_alarms_enabled,
             objects: objects.clone(),
-            uses,
             node_alarms: Mutex::default(),
         };
         let this = Self {
@@ -82,7 +69,6 @@ impl AlarmService {
             events,
             notifications,
             devices: devices.clone(),
-            updates: broadcast::channel(UPDATE_BUFFER).0,
             node_alarms: Arc::new(node_alarms),
             is_stopping: Arc::default(),
         };
@@ -95,13 +81,8 @@ impl AlarmService {
 
     /// Registers the observers of alarm changes.
     fn register_observers(&self) {
-        let news = self.updates.clone();
         let events = self.events.clone();
         self.alarms.add_observer(Box::new(move |event| {
-            if news.receiver_count() > 0 {
-                // Without subscribers the send fails, which is harmless.
-                let _ = news.send(Arc::new(to_alarm_update(event)));
-            }
             if events.has_rules() {
                 events.push(to_device_event(event));
             }
@@ -218,7 +199,7 @@ impl AlarmService {
 
     /// Activates the stored rules of the node alarms, or the default rules.
     fn start_node_alarms(&self) -> anyhow::Result<()> {
-        let (rules, _) = self.stored_rules()?;
+        let (rules, _) = stored_node_alarm_rules(&self.node_alarms.objects)?;
         let rules = match self.node_alarms.is_enabled {
             true => rules,
             // Alarms that are still active are cleared.
@@ -228,18 +209,6 @@ impl AlarmService {
             .map_err(|problem| anyhow::anyhow!("{problem}"))?;
         *self.node_alarms.lock_node_alarms() = Some(judge);
         Ok(())
-    }
-
-    /// The active rules, and whether they were changed.
-    fn stored_rules(&self) -> Result<(Value, bool), store::StoreError> {
-        let stored = self
-            .node_alarms
-            .objects
-            .get(NODE_ALARM_RULES_KIND, NODE_ALARM_RULES_ID)?;
-        Ok(match stored {
-            Some(mut object) => (object.value["rules"].take(), true),
-            None => (node_alarm_rules(), false),
-        })
     }
 
     pub(super) fn are_node_alarms_enabled(&self) -> bool {
@@ -253,17 +222,19 @@ impl AlarmService {
         }
     }
 
-    pub(super) fn notifications(&self) -> &Notifications {
-        &self.notifications
+    /// The alarms as the API uses them.
+    pub(super) fn api_service(&self) -> api::AlarmService {
+        api::AlarmService::new(
+            self.alarms.clone(),
+            Arc::clone(&self.notifications),
+            self.devices.registry.clone(),
+            self.node_alarms.objects.clone(),
+            self.node_alarms.is_enabled,
+        )
     }
 
-    fn rules_view(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
-        let (rules, is_changed) = self.stored_rules().map_err(unavailable_error)?;
-        Ok(NodeAlarmRules {
-            rules,
-            enabled: self.node_alarms.is_enabled,
-            is_changed,
-        })
+    pub(super) fn notifications(&self) -> &Notifications {
+        &self.notifications
     }
 }
 
@@ -272,14 +243,6 @@ impl NodeAlarmState {
         self.node_alarms
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn to_alarm_update(event: &AlarmEvent) -> AlarmUpdate {
-    AlarmUpdate {
-        change: event.change.as_str(),
-        alarm: json!(*event.alarm),
-        devices: event.alarm.devices().iter().map(|no| no.0).collect(),
     }
 }
 
@@ -295,188 +258,5 @@ fn to_device_event(event: &AlarmEvent) -> QueuedDeviceEvent {
         key: Some(alarm.kind.as_str().into()),
         payload: DeviceEventPayload::Value(value.to_string()),
         tag: event.tag,
-    }
-}
-
-fn unavailable_error(error: impl std::fmt::Display) -> AlarmBackendError {
-    AlarmBackendError::Unavailable(format!("{error}."))
-}
-
-fn to_backend_error(error: AlarmError) -> AlarmBackendError {
-    match error {
-        AlarmError::NotFound(id) => {
-            AlarmBackendError::NotFound(format!("There is no alarm {}.", id.0))
-        }
-        AlarmError::AlreadyInState(what) => {
-            AlarmBackendError::Conflict(format!("The alarm is already {what}."))
-        }
-        AlarmError::Store(error) => unavailable_error(error),
-    }
-}
-
-impl AlarmBackend for AlarmService {
-    fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError> {
-        let device = match &query.device {
-            None => None,
-            Some(id) => match self.device_number(id)? {
-                Some(no) => Some(DeviceNo(no)),
-                None => return Ok(AlarmPage::default()),
-            },
-        };
-        let states = query.states.iter();
-        let severities = query.severities.iter();
-        let filter = AlarmFilter {
-            device,
-            product: query.product.clone(),
-            kind: query.kind.clone(),
-            states: states.filter_map(|name| AlarmState::parse(name)).collect(),
-            severities: severities
-                .filter_map(|name| Severity::parse(name))
-                .collect(),
-            from_ms: query.from_ms,
-            to_ms: query.to_ms,
-        };
-        let page = self
-            .alarms
-            .list(&filter, query.before.map(AlarmId), query.limit);
-        let page = page.map_err(unavailable_error)?;
-        Ok(AlarmPage {
-            rows: page.alarms.iter().map(|alarm| json!(alarm)).collect(),
-            next: page.next.map(|id| id.0),
-        })
-    }
-
-    fn get(&self, id: u64) -> Result<Option<Value>, AlarmBackendError> {
-        let alarm = self.alarms.get(AlarmId(id)).map_err(unavailable_error)?;
-        Ok(alarm.map(|alarm| json!(alarm)))
-    }
-
-    fn acknowledge(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError> {
-        let alarm: Alarm = self
-            .alarms
-            .acknowledge(AlarmId(id), who)
-            .map_err(to_backend_error)?;
-        Ok(json!(alarm))
-    }
-
-    fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError> {
-        let alarm: Alarm = self
-            .alarms
-            .clear(AlarmId(id), who)
-            .map_err(to_backend_error)?;
-        Ok(json!(alarm))
-    }
-
-    fn remove(&self, id: u64) -> Result<(), AlarmBackendError> {
-        self.alarms.remove(AlarmId(id)).map_err(to_backend_error)
-    }
-
-    fn counts(&self) -> AlarmCounts {
-        let counts = self.alarms.counts();
-        let sum = |is_wanted: &dyn Fn(AlarmState, Severity) -> bool| -> u64 {
-            let wanted = counts
-                .iter()
-                .filter(|(state, severity, _)| is_wanted(*state, *severity));
-            wanted.map(|(_, _, count)| count).sum()
-        };
-        let by_state = AlarmState::ALL.map(|wanted| {
-            let count = sum(&|state, _| state == wanted);
-            (wanted.as_str(), count)
-        });
-        let by_severity = Severity::ALL.map(|wanted| {
-            let count = sum(&|state, severity| !state.is_cleared() && severity == wanted);
-            (wanted.as_str(), count)
-        });
-        let is_unseen = |state| matches!(state, AlarmState::ActiveUnack | AlarmState::ClearedUnack);
-        AlarmCounts {
-            alarms: sum(&|_, _| true),
-            active: sum(&|state, _| !state.is_cleared()),
-            unacknowledged: sum(&|state, _| is_unseen(state)),
-            by_state: BTreeMap::from(by_state),
-            active_by_severity: BTreeMap::from(by_severity),
-        }
-    }
-
-    fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
-        self.updates.subscribe()
-    }
-
-    fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmBackendError> {
-        if id == "$node" {
-            return Ok(Some(devices::alarm::NODE_NO.0));
-        }
-        let device = self
-            .devices
-            .registry
-            .device(id)
-            .map_err(unavailable_error)?;
-        Ok(device.map(|device| device.no.0))
-    }
-
-    fn notification_status(&self) -> Vec<NotificationStatus> {
-        let counts = self.notifications.counts().into_iter();
-        counts
-            .map(|(name, counts)| NotificationStatus { name, counts })
-            .collect()
-    }
-
-    fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
-        match self.notifications.send_test(name, now_ms()) {
-            None => {
-                let detail = format!("There is no notification {name:?}.");
-                Err(AlarmBackendError::NotFound(detail))
-            }
-            Some(Err(why)) => Err(AlarmBackendError::Conflict(format!(
-                "The notification cannot be sent: {why}."
-            ))),
-            Some(Ok(())) => Ok(()),
-        }
-    }
-
-    fn node_alarm_rules(&self) -> Result<NodeAlarmRules, AlarmBackendError> {
-        self.rules_view()
-    }
-
-    fn set_node_alarm_rules(
-        &self,
-        rules: Option<Vec<Value>>,
-    ) -> Result<NodeAlarmRules, AlarmBackendError> {
-        let objects = &self.node_alarms.objects;
-        match rules {
-            Some(rules) => {
-                let rules = Value::Array(rules);
-                devices::alarm::check_node_alarm_rules(&rules).map_err(|problem| {
-                    AlarmBackendError::Field {
-                        field: problem.field.replacen("alarms", "rules", 1),
-                        detail: problem.detail,
-                    }
-                })?;
-                let object = json!({"rules": rules});
-                let checked = self
-                    .node_alarms
-                    .uses
-                    .check_references_exist(NODE_ALARM_RULES_KIND, &object);
-                checked.map_err(|invalid| AlarmBackendError::Field {
-                    field: invalid.field,
-                    detail: invalid.detail.trim_end_matches('.').to_owned(),
-                })?;
-                let put = objects.put(
-                    NODE_ALARM_RULES_KIND,
-                    NODE_ALARM_RULES_ID,
-                    object,
-                    ExpectedVersion::Any,
-                );
-                put.map_err(unavailable_error)?;
-            }
-            None => {
-                let deleted = objects.delete(
-                    NODE_ALARM_RULES_KIND,
-                    NODE_ALARM_RULES_ID,
-                    ExpectedVersion::Any,
-                );
-                deleted.map_err(unavailable_error)?;
-            }
-        }
-        self.rules_view()
     }
 }

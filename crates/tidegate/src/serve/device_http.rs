@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use api::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+    PendingDeviceCommand, RequestedAttributes,
 };
 use devices::command::{CommandAnswer, Commands, EncodedDownlink, Recipient};
 use devices::platform::{DeviceIngress, IngressError, Platform, answer_rpc};
@@ -156,13 +157,13 @@ impl DeviceHttpBackend for DeviceHttpService {
         knock: &DeviceCaller,
         client: Option<&str>,
         shared: Option<&str>,
-    ) -> Result<Value, DeviceHttpError> {
+    ) -> Result<RequestedAttributes, DeviceHttpError> {
         let device = self.authenticate(knock)?;
         let wants_all = client.is_none() && shared.is_none();
-        let mut answer = Map::new();
-        for (name, scope, keys) in [
-            ("client", AttributeScope::Client, client),
-            ("shared", AttributeScope::Shared, shared),
+        let mut answer = RequestedAttributes::default();
+        for (part, scope, keys) in [
+            (&mut answer.client, AttributeScope::Client, client),
+            (&mut answer.shared, AttributeScope::Shared, shared),
         ] {
             if keys.is_none() && !wants_all {
                 continue;
@@ -176,11 +177,9 @@ impl DeviceHttpBackend for DeviceHttpService {
                 .filter(|attribute| is_wanted(&attribute.key))
                 .map(|attribute| (attribute.key, attribute.value))
                 .collect();
-            if !values.is_empty() {
-                answer.insert(name.to_owned(), Value::Object(values));
-            }
+            *part = Some(values).filter(|values| !values.is_empty());
         }
-        Ok(Value::Object(answer))
+        Ok(answer)
     }
 
     fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError> {
@@ -198,20 +197,20 @@ impl DeviceHttpBackend for DeviceHttpService {
         let given = given.map_err(|error| DeviceHttpError::Unavailable(error.to_string()))?;
         Ok(match given {
             Some(command) => {
-                let value = json!({
-                    "id": command.id,
-                    "method": command.method,
-                    "params": command.params,
-                });
+                let pending = PendingDeviceCommand {
+                    id: command.id.0,
+                    method: command.method,
+                    params: command.params,
+                };
                 // Logged under the topic that MQTT would have used.
                 let letter = EncodedDownlink {
-                    topic: format!("v1/devices/me/rpc/request/{}", command.id.0),
-                    payload: value.to_string(),
+                    topic: format!("v1/devices/me/rpc/request/{}", pending.id),
+                    payload: json!(pending).to_string(),
                     needs_subscription: false,
                     log_recipient: Recipient::if_logged(&device),
                 };
                 self.outputs.pending_log_entry(&letter).write();
-                NextCommand::Command(value)
+                NextCommand::Command(pending)
             }
             None => NextCommand::None(Box::pin(async move { asker.wait().await })),
         })

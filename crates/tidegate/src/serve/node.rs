@@ -205,7 +205,7 @@ impl Node {
             commands: CommandService::new(services.commands.commands.clone(), devices.clone()),
             devices,
             telemetry_backend: Arc::new(services.ingest.telemetry(&services.devices)),
-            alarm_backend: Arc::new(services.alarms.clone()),
+            alarms: services.alarms.api_service(),
             device_http_backend: Arc::new(device_http),
             pulls: self.pulls.clone(),
             local_token: Some(token),

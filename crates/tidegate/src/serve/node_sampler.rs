@@ -8,11 +8,11 @@ use devices::alarm::NodeSample;
 use devices::ingest::{Pipeline, PipelineSnapshot};
 use engine::{Engine, RuleCounter, RuleTotals};
 
-use super::alarms::AlarmService;
+use super::alarms::AlarmInputs;
 
 /// The origins of the metrics.
 pub(super) struct NodeSampler {
-    pub(super) alarms: AlarmService,
+    pub(super) alarms: AlarmInputs,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) engine: Engine,
     pub(super) sinks: ConnectorService,

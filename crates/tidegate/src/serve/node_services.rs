@@ -13,7 +13,7 @@ use engine::Engine;
 use store::Store;
 use tokio::runtime::Handle;
 
-use super::alarms::AlarmService;
+use super::alarms::AlarmInputs;
 use super::data_dir::DataDir;
 use super::device_events::DeviceEventQueue;
 use super::device_port::{RuleDevicePort, RuleDevicePortParts};
@@ -45,7 +45,7 @@ pub(super) struct NodeServices {
     pub(super) references: ObjectReferences,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
     pub(super) registration_audit: Arc<RegistrationAudit>,
-    pub(super) alarms: AlarmService,
+    pub(super) alarms: AlarmInputs,
     pub(super) ingest: NodeIngest,
 }
 
@@ -325,7 +325,7 @@ async fn open_telemetry(
     config: &Config,
     data_dir: &DataDir,
     targets: TelemetryTargets,
-) -> anyhow::Result<(AlarmService, NodeIngest)> {
+) -> anyhow::Result<(AlarmInputs, NodeIngest)> {
     let (telemetry, alarm_settings) = (config.telemetry.clone(), config.alarms.clone());
     let data_path = data_dir.path().to_owned();
     let TelemetryTargets {
@@ -351,8 +351,8 @@ async fn open_telemetry(
         references.warn_of_collisions()?;
         let series = NodeIngest::open_series(&data_path, &telemetry, &retention)?;
         let events = DeviceEventQueue::new(engine, series.clone());
-        let observers = (notification_transport, references);
-        let alarms = AlarmService::open(
+        let observers = (notification_transport, &references);
+        let alarms = AlarmInputs::open(
             &alarm_settings,
             &store,
             &devices,

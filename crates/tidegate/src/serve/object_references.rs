@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::ObjectValidationError;
 use connect::objects::{CONNECTOR, SINK, SOURCE};
-use devices::alarm::NOTIFICATION_KIND as NOTIFICATION;
+use devices::alarm::{NODE_ALARM_RULES_KIND, NOTIFICATION_KIND as NOTIFICATION};
 use devices::{PRODUCT_KIND as PRODUCT, Registry, chain, group, pull};
 use engine::RULE_KIND as RULE;
 use serde_json::Value;
@@ -14,8 +14,6 @@ use store::Objects;
 
 use crate::config::Declaration;
 
-/// Kind of the stored object with changed rules of node alarms.
-pub(super) const NODE_ALARM_RULES_KIND: &str = "node_alarm_rules";
 const PAGE_OBJECTS: usize = 1000;
 /// Maximum number of referencing objects named in a message; of others only the number is given.
 const MAX_NAMED_USERS: usize = 5;

@@ -103,6 +103,14 @@ impl ObjectBackend for ObjectService {
         Ok(accepted)
     }
 
+    fn check_references_exist(
+        &self,
+        kind: &'static str,
+        value: &Value,
+    ) -> Result<(), ObjectValidationError> {
+        self.uses.check_references_exist(kind, value)
+    }
+
     fn declared(&self, kind: BackendObjectKind) -> Vec<DeclaredObject> {
         let declared = self.uses.of_kind(kind.storage_kind());
         declared

@@ -13,7 +13,7 @@ use devices::protocol::{ControlMessage, DeviceProtocol};
 use hooks::DurableCallback;
 use series::Point;
 
-use super::alarms::AlarmService;
+use super::alarms::AlarmInputs;
 use super::chain_publisher::ChainPublisher;
 use super::device_sinks::DeviceSinks;
 use super::node_devices::now_ms;
@@ -22,11 +22,11 @@ pub(super) struct NodePipelineOutputs {
     sinks: DeviceSinks,
     commands: Commands,
     chains: Arc<ChainPublisher>,
-    alarms: AlarmService,
+    alarms: AlarmInputs,
 }
 
 impl NodePipelineOutputs {
-    pub(super) fn new(alarming: AlarmService, sinks: DeviceSinks, commands: Commands) -> Self {
+    pub(super) fn new(alarming: AlarmInputs, sinks: DeviceSinks, commands: Commands) -> Self {
         Self {
             commands,
             sinks,

@@ -14,7 +14,7 @@ use hooks::MetricFamily;
 use serde_json::{Value, json};
 use store::Store;
 
-use super::alarms::AlarmService;
+use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
@@ -34,7 +34,7 @@ pub(super) struct ProgramParts {
     pub(super) engine: Engine,
     pub(super) connectors: NodeConnectors,
     pub(super) ingest: NodeIngest,
-    pub(super) alarms: AlarmService,
+    pub(super) alarms: AlarmInputs,
     pub(super) rule_device_port: RuleDevicePort,
     pub(super) pulls: PullScheduler,
     pub(super) commands: NodeCommands,

@@ -148,7 +148,7 @@ impl TelemetryBackend for TelemetryService {
         query: &RowQuery,
         _: &mut (dyn io::Write + Send),
     ) -> Result<(), TelemetryBackendError> {
-        self.number(&query.device)?;
+        self.device_no(&query.device)?;
         Err(TelemetryBackendError::Parameter {
             name: "format",
             detail: "expected jsonl or csv; this program was built without the feature `parquet`"
