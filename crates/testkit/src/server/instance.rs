@@ -76,7 +76,8 @@ fn library_path(program: &Path) -> Option<OsString> {
 /// down for a moment.
 pub(super) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() * 37 % 10_000) as u16;
+    // Test programs run side by side, and a server binds its port only after this; so each program has its own range.
+    let first = 20_000 + (std::process::id() * 1009 % 10_000) as u16;
     for _ in 0..10_000 {
         let port = 20_000 + (first - 20_000 + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
