@@ -32,6 +32,7 @@ pub(crate) struct TestProgram {
     /// The path of its main source file in the repository.
     title: String,
     executable: PathBuf,
+    package_name: String,
     /// Where cargo runs it.
     package_dir: PathBuf,
 }
@@ -104,6 +105,12 @@ impl TestProgram {
             return None;
         }
         let source = Path::new(json_text(message, "src_path")?);
+        // `path+file:///r/crates/ws#tidegate-ws@0.1.0`, or `path+file:///r/xtask#0.1.0` if the folder has the same name.
+        let (folder, id) = json_text(message, "package_id")?.rsplit_once('#')?;
+        let package_name = match id.split_once('@') {
+            Some((name, _)) => name,
+            None => folder.rsplit('/').next()?,
+        };
         Some(Self {
             title: source
                 .strip_prefix(root)
@@ -111,6 +118,7 @@ impl TestProgram {
                 .display()
                 .to_string(),
             executable: json_text(message, "executable")?.into(),
+            package_name: package_name.to_owned(),
             package_dir: Path::new(json_text(message, "manifest_path")?)
                 .parent()?
                 .into(),
@@ -148,6 +156,7 @@ impl TestProgram {
         command.current_dir(&self.package_dir);
         command.env("CARGO", cargo().get_program());
         command.env("CARGO_MANIFEST_DIR", &self.package_dir);
+        command.env("CARGO_PKG_NAME", &self.package_name);
         for (name, value) in environment {
             command.env(name, value);
         }
@@ -176,6 +185,7 @@ mod tests {
         let program = TestProgram {
             title: "crates/ws/tests/decoder.rs".into(),
             executable: "/t/decoder-1".into(),
+            package_name: "tidegate-ws".into(),
             package_dir: "/r/crates/ws".into(),
         };
         assert_eq!(found(&message(r#""/t/decoder-1""#, true)), Some(program));
