@@ -9,6 +9,7 @@ use devices::alarm::{
     check_node_alarm_rules, stored_node_alarm_rules,
 };
 use devices::{DeviceNo, Registry};
+use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -51,6 +52,7 @@ pub(crate) struct AlarmQuery {
     /// Only alarms with a smaller number.
     pub(crate) before: Option<u64>,
     pub(crate) limit: usize,
+    pub(crate) namespaces: NamespaceSelection,
 }
 
 /// A page of alarms, newest first, and the cursor of the next page.
@@ -142,6 +144,7 @@ impl AlarmService {
         let filter = AlarmFilter {
             device,
             product: query.product.clone(),
+            namespaces: query.namespaces.clone(),
             kind: query.kind.clone(),
             states: states.filter_map(|name| AlarmState::parse(name)).collect(),
             severities: severities

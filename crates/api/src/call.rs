@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use namespaces::NamespaceSelection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -20,7 +21,7 @@ use crate::connection_tracker::{
     ConnectionPermit, LongRequestKind, LongRequestPermit, RequestPermit,
 };
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{PageCursor, QueryParameters};
+use crate::query_parameters::{NAMESPACE, PageCursor, QueryParameters};
 use crate::state::ApiState;
 
 pub(crate) struct ApiCall {
@@ -104,6 +105,15 @@ impl ApiCall {
         let mut path = self.path.iter();
         path.find(|(known, _)| known == name)
             .map_or("", |(_, value)| value)
+    }
+
+    /// The namespaces whose objects the response may contain: those of the caller, narrowed by the
+    /// parameter `namespace`.
+    pub(crate) fn namespaces(&self) -> NamespaceSelection {
+        match self.query.text_value(NAMESPACE.name) {
+            Some(namespace) => NamespaceSelection::All.within(namespace),
+            None => NamespaceSelection::All,
+        }
     }
 
     /// The bearer token of the Authorization header.

@@ -8,6 +8,7 @@ use devices::command::{
     Command, CommandError, CommandFilter, CommandId, CommandPage, CommandState, Commands,
     NewCommand,
 };
+use namespaces::NamespaceSelection;
 
 use crate::device_service::{DeviceService, DeviceServiceError};
 
@@ -33,6 +34,7 @@ pub(crate) struct CommandQuery {
     /// Only commands older than this one.
     pub(crate) before: Option<u64>,
     pub(crate) limit: usize,
+    pub(crate) namespaces: NamespaceSelection,
 }
 
 /// The commands of devices. Methods may block. Clones share the same state.
@@ -85,6 +87,7 @@ impl CommandService {
             states: states
                 .filter_map(|state| CommandState::parse(state))
                 .collect(),
+            namespaces: query.namespaces.clone(),
         };
         let before = query.before.map(CommandId);
         let page = self.commands.list(&filter, before, query.limit);

@@ -8,6 +8,7 @@ use devices::{
     DeviceNo, DeviceState, DeviceStates, ImportFormat, ImportMode, ImportSummary, IssuedCredential,
     NewDevice, Registry, RegistryError, ShownCredential, WritePrecondition,
 };
+use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -51,7 +52,8 @@ impl From<RegistryError> for DeviceServiceError {
             RegistryError::Exists { .. }
             | RegistryError::NameTaken { .. }
             | RegistryError::HasChildren { .. }
-            | RegistryError::Full { .. } => Self::Conflict(format!("{error}.")),
+            | RegistryError::Full { .. }
+            | RegistryError::QuotaReached(_) => Self::Conflict(format!("{error}.")),
             RegistryError::Conflict { .. } => Self::Changed,
             other => Self::Unavailable(format!("{other}.")),
         }
@@ -78,6 +80,7 @@ pub(crate) struct DeviceQuery {
     /// The number at which the page begins.
     pub(crate) from: u32,
     pub(crate) limit: usize,
+    pub(crate) namespaces: NamespaceSelection,
 }
 
 /// A device with its version. Versions grow with each change and never repeat for devices of the
@@ -262,6 +265,7 @@ impl DeviceService {
             tag: tag.map(|(key, value)| (key.as_str(), value.as_str())),
             parent,
             text: query.text.as_deref(),
+            namespaces: query.namespaces.clone(),
         };
         let states: Option<Vec<&str>> = query.state.as_ref().map(|s| s.split(',').collect());
         let is_wanted = &mut |device: &Device| match &states {

@@ -98,6 +98,11 @@ pub(crate) const MATCHES_FILTER: Parameter = parameter(
     ParameterType::Text,
     "Topic filter that the topics match: `plant/#`.",
 );
+pub(crate) const NAMESPACE: Parameter = parameter(
+    "namespace",
+    ParameterType::Text,
+    "Only rows of this namespace; default: of all that the caller may see.",
+);
 pub(crate) const ID_CONTAINS: Parameter = parameter(
     "id_contains",
     ParameterType::Text,

@@ -141,6 +141,7 @@ fn router(
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
+        namespaces: parts.namespaces,
         object_backend: parts.object_backend,
         engine: parts.engine,
         connectors: parts.connectors,

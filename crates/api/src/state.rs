@@ -8,6 +8,7 @@ use broker::ListenerTls;
 use connect::ConnectorService;
 use devices::pull::PullScheduler;
 use engine::Engine;
+use namespaces::Namespaces;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
 
@@ -27,6 +28,7 @@ pub struct ApiParts {
     pub node: Arc<dyn NodeBackend>,
     pub program: Arc<dyn ProgramBackend>,
     pub objects: Objects,
+    pub namespaces: Namespaces,
     pub object_backend: Arc<dyn ObjectBackend>,
     /// If set, HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
@@ -46,6 +48,7 @@ pub(crate) struct ApiState {
     pub(crate) node: Arc<dyn NodeBackend>,
     pub(crate) program: Arc<dyn ProgramBackend>,
     pub(crate) objects: Objects,
+    pub(crate) namespaces: Namespaces,
     pub(crate) config: SharedHttpConfig,
     /// The role of requests without credentials.
     pub(crate) anonymous_role: AnonymousRole,

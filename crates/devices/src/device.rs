@@ -91,10 +91,16 @@ impl Device {
         self.is_gateway || self.product.get().definition.gateway
     }
 
-    /// Whether the device may connect: the device and its product are enabled.
+    /// Whether the device may connect: the device, its product and its namespace are enabled.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
-        self.is_enabled && self.product.get().definition.enabled
+        self.is_enabled && self.product.admits_devices()
+    }
+
+    /// Whether the device belongs to this namespace, which is that of its product.
+    #[must_use]
+    pub fn is_in_namespace(&self, namespace: &str) -> bool {
+        self.product.get().namespace() == namespace
     }
 
     /// A copy that can be modified.

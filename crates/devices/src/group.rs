@@ -22,7 +22,7 @@ const MAX_TEXT_CHARS: usize = 256;
 
 /// Members of a group: the devices listed in `devices`, and all devices that match `product`, `group` and `tags`
 /// (those that are set).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupDefinition {
     /// Display name; default: the id.
@@ -30,6 +30,9 @@ pub struct GroupDefinition {
     pub name: String,
     #[schemars(length(max = 1000))]
     pub description: String,
+    /// Namespace of the group; members are devices of this namespace. Cannot change.
+    #[schemars(length(min = 1, max = 64))]
+    pub namespace: String,
     /// Ids of devices that always belong to the group.
     #[schemars(with = "Vec<String>", length(max = 10_000))]
     pub devices: BTreeSet<String>,
@@ -42,6 +45,20 @@ pub struct GroupDefinition {
     /// Tags that members must all have.
     #[schemars(extend("maxProperties" = 16))]
     pub tags: BTreeMap<String, String>,
+}
+
+impl Default for GroupDefinition {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            description: String::new(),
+            namespace: namespaces::default_id(),
+            devices: BTreeSet::new(),
+            product: None,
+            group: None,
+            tags: BTreeMap::new(),
+        }
+    }
 }
 
 /// A field of a group with an invalid value.
@@ -126,6 +143,7 @@ impl GroupDefinition {
             let has_all = &mut |device: &Device| {
                 let mut tags = self.tags.iter();
                 tags.all(|(key, value)| device.tag(key) == Some(value))
+                    && device.is_in_namespace(&self.namespace)
             };
             page = registry.list(&filter, from, limit, has_all)?;
         }
@@ -135,7 +153,9 @@ impl GroupDefinition {
             named.extend(registry.device(id)?);
         }
         let is_here = |device: &Arc<Device>| {
-            device.no >= from && page.next.is_none_or(|next| device.no < next)
+            device.no >= from
+                && page.next.is_none_or(|next| device.no < next)
+                && device.is_in_namespace(&self.namespace)
         };
         named.retain(is_here);
         page.devices.append(&mut named);
@@ -226,6 +246,8 @@ mod tests {
                 json!({"devices": ["d01", "d06", "d19"], "product": "a", "tags": {"floor": "0"}});
             assert_eq!(ids(group, page), "d00 d01 d06 d12 d18 d19");
         }
+        let foreign = json!({"namespace": "acme", "devices": ["d01"], "tags": {"floor": "0"}});
+        assert_eq!(ids(foreign, 100), "", "devices of another namespace");
         let group = GroupDefinition::read(&json!({"product": "b"})).unwrap();
         let (some, are_more) = group.all_members(&registry, 4).unwrap();
         assert!(some.len() == 4 && are_more);

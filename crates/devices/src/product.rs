@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::alarm;
 use crate::id::ProductId;
@@ -205,6 +206,9 @@ pub struct ProductDefinition {
     pub name: String,
     #[schemars(length(max = 1000))]
     pub description: String,
+    /// Namespace of the product and its devices; cannot change.
+    #[schemars(length(min = 1, max = 64))]
+    pub namespace: String,
     /// Whether devices of the product may connect.
     pub enabled: bool,
     /// Thing model: JetLinks metadata as an object, or as a text that contains the object.
@@ -244,6 +248,7 @@ impl Default for ProductDefinition {
         Self {
             name: String::new(),
             description: String::new(),
+            namespace: namespaces::default_id(),
             enabled: true,
             model: Value::Null,
             unknown_keys: UnknownKeys::Keep,
@@ -424,6 +429,12 @@ impl Product {
         }
     }
 
+    /// The namespace of the product and its devices.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.definition.namespace
+    }
+
     #[must_use]
     pub fn allows_protocol(&self, dialect: ProductProtocol) -> bool {
         let protocols = &self.definition.protocols;
@@ -494,6 +505,7 @@ fn check_steps(steps: &[DownsamplingStep]) -> Result<(), (String, String)> {
 pub struct ProductSlot {
     id: ProductId,
     current: ArcSwap<Product>,
+    is_namespace_active: AtomicBool,
 }
 
 impl ProductSlot {
@@ -501,6 +513,7 @@ impl ProductSlot {
         Self {
             id: product.id.clone(),
             current: ArcSwap::from_pointee(product),
+            is_namespace_active: AtomicBool::new(true),
         }
     }
 
@@ -517,6 +530,16 @@ impl ProductSlot {
 
     pub(crate) fn set(&self, product: Product) {
         self.current.store(Arc::new(product));
+    }
+
+    /// Whether devices of the product may connect: the product is enabled, and its namespace is not disabled.
+    #[must_use]
+    pub fn admits_devices(&self) -> bool {
+        self.is_namespace_active.load(Relaxed) && self.get().definition.enabled
+    }
+
+    pub(crate) fn set_namespace_active(&self, is_active: bool) {
+        self.is_namespace_active.store(is_active, Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use store::Objects;
 
 use super::credential_holder::{self, check_description, default_enabled};
-use super::kind_names::ObjectKindNames;
+use super::kind_names::{ObjectKindNames, ObjectOwner};
 use super::object_kind::{ObjectKind, PrepareFuture, PreparedObject};
 use crate::access::{API_KEY_KIND, Role, SecretHash, StoredApiKey, random_secret};
 use crate::call::parse;
@@ -50,6 +50,7 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     type_name: "ApiKey",
     id_field: "id",
     tag: "access",
+    owner: ObjectOwner::Node,
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: Some("key-"),

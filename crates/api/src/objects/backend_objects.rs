@@ -29,6 +29,7 @@ pub(super) fn backend_object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Back
         BackendObjectKind::RuleChain,
         BackendObjectKind::DeviceGroup,
         BackendObjectKind::PullSource,
+        BackendObjectKind::Namespace,
     ]
     .into_iter()
     .map(|kind| of(kind, backend))

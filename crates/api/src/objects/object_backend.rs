@@ -1,8 +1,9 @@
 //! The interface between the API and the components that interpret configuration objects.
 
+use namespaces::Quota;
 use serde_json::Value;
 
-use super::kind_names::ObjectKindNames;
+use super::kind_names::{ObjectKindNames, ObjectOwner, QuotaCount};
 use crate::access::Role;
 
 /// A kind of objects that is interpreted outside the API.
@@ -34,6 +35,8 @@ pub enum BackendObjectKind {
     DeviceGroup,
     /// A system that is queried for values of devices.
     PullSource,
+    /// A part of the node that belongs to somebody.
+    Namespace,
 }
 
 impl BackendObjectKind {
@@ -129,6 +132,16 @@ pub trait ObjectBackend: Send + Sync + 'static {
     fn schemas(&self, kind: BackendObjectKind) -> (Value, Value);
 }
 
+const PRODUCT_COUNTS: [QuotaCount; 2] = [
+    QuotaCount::objects(Quota::Products),
+    QuotaCount {
+        quota: Quota::AlarmRules,
+        count: |product| product["alarms"].as_array().map_or(0, Vec::len) as u64,
+    },
+];
+const GROUP_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Groups)];
+const NOTIFICATION_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Notifications)];
+
 pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
     match kind {
         BackendObjectKind::User => ObjectKindNames {
@@ -139,6 +152,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "User",
             id_field: "username",
             tag: "rules",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -152,6 +166,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Authenticator",
             id_field: "id",
             tag: "rules",
+            owner: ObjectOwner::Node,
             // Authenticators name the systems that store credentials.
             read: Role::Admin,
             write: Role::Admin,
@@ -166,6 +181,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "AclRule",
             id_field: "id",
             tag: "rules",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("rule-"),
@@ -179,6 +195,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Ban",
             id_field: "id",
             tag: "rules",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("ban-"),
@@ -192,6 +209,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Rule",
             id_field: "name",
             tag: "rules",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -205,6 +223,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Connector",
             id_field: "name",
             tag: "connectors",
+            owner: ObjectOwner::Node,
             // Connectors contain credentials of external systems.
             read: Role::Admin,
             write: Role::Admin,
@@ -219,6 +238,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Sink",
             id_field: "name",
             tag: "connectors",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -232,6 +252,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Source",
             id_field: "name",
             tag: "connectors",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -245,6 +266,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Product",
             id_field: "id",
             tag: "devices",
+            owner: ObjectOwner::Namespace(&PRODUCT_COUNTS),
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -258,6 +280,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Notification",
             id_field: "name",
             tag: "alarms",
+            owner: ObjectOwner::Namespace(&NOTIFICATION_COUNTS),
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -271,6 +294,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "RuleChain",
             id_field: "id",
             tag: "devices",
+            owner: ObjectOwner::Node,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -285,6 +309,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "DeviceGroup",
             id_field: "id",
             tag: "devices",
+            owner: ObjectOwner::Namespace(&GROUP_COUNTS),
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -298,11 +323,27 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "PullSource",
             id_field: "name",
             tag: "devices",
+            owner: ObjectOwner::Node,
             // Pull sources contain credentials and can make the node query any address.
             read: Role::Admin,
             write: Role::Admin,
             id_prefix: None,
             description: "Systems that are queried on a schedule for values of devices: Prometheus, HTTP servers, IPMI.",
+        },
+        BackendObjectKind::Namespace => ObjectKindNames {
+            kind: namespaces::KIND,
+            path: "namespaces",
+            singular: "a namespace",
+            plural: "namespaces",
+            type_name: "Namespace",
+            id_field: "id",
+            tag: "access",
+            owner: ObjectOwner::IsNamespace,
+            read: Role::Viewer,
+            write: Role::Admin,
+            id_prefix: None,
+            description: "Parts of the node that belong to different people, with quotas. Everything that names no \
+                          namespace belongs to `default`.",
         },
     }
 }

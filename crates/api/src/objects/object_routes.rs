@@ -10,6 +10,8 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value};
 use store::{ExpectedVersion, Object, ObjectError, Objects};
 
+use super::kind_names::ObjectOwner;
+use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
 use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
@@ -20,7 +22,7 @@ use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, delete, get, post, put};
 use crate::object_store::{MAX_ID_BYTES, get_object, run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{ID_CONTAINS, PageCursor};
+use crate::query_parameters::{ID_CONTAINS, NAMESPACE, PageCursor};
 use crate::state::ApiState;
 
 /// Maximum number of objects read for one page of a filtered list. A page may end early; its `next`
@@ -91,13 +93,19 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
     vec![
         described(list, names.read, format!("List {}", names.plural))
             .description(names.description)
-            .parameters(&[ID_CONTAINS])
+            .parameters(match names.owner {
+                ObjectOwner::Namespace(_) => &[ID_CONTAINS, NAMESPACE],
+                ObjectOwner::Node | ObjectOwner::IsNamespace => &[ID_CONTAINS],
+            })
             .paged_with(view.clone()),
         described(create, names.write, format!("Make {}", names.singular))
             .request_body_with(object_schema::create_input_schema(kind.clone()))
             .response_with(201, "Made.", created)
             .with_location()
-            .problem_response(409, "The id is in use by a stored or declared object."),
+            .problem_response(
+                409,
+                "The id is in use by a stored or declared object, or a quota of the namespace is reached.",
+            ),
         described(read, names.read, format!("Read {}", names.singular))
             .path_parameter(names.id_field, id_about)
             .response_with(200, "The stored object.", view.clone())
@@ -111,7 +119,10 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
             .request_body_with(object_schema::put_input_schema(kind.clone()))
             .response_with(200, "Replaced.", view.clone())
             .response_with(201, "Made.", view)
-            .problem_response(409, "The configuration declares this object, or it is the last admin.")
+            .problem_response(
+                409,
+                "The configuration declares this object, it is the last admin, or a quota of the namespace is reached.",
+            )
             .with_etag(),
         described(remove, names.write, format!("Delete {}", names.singular))
             .path_parameter(names.id_field, id_about)
@@ -215,6 +226,13 @@ impl Row {
             Self::Declared(object) => &object.id,
         }
     }
+
+    fn value(&self) -> &Value {
+        match self {
+            Self::Stored(object) => &object.value,
+            Self::Declared(object) => &object.value,
+        }
+    }
 }
 
 /// Up to `limit` objects after `after`, stored and declared ones ordered by id. A declared object
@@ -241,6 +259,7 @@ fn rows_after(
 
 async fn list(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     let part = call.query.owned_text(ID_CONTAINS);
+    let selection = call.namespaces();
     let limit = call.query.limit();
     let mut after = call.query.after().map(|cursor| cursor.first);
     let listed = kind.clone();
@@ -256,7 +275,9 @@ async fn list(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
                 }
                 looked_at += 1;
                 after = Some(row.id().to_owned());
-                if part.as_deref().is_none_or(|part| row.id().contains(part)) {
+                if part.as_deref().is_none_or(|part| row.id().contains(part))
+                    && membership::is_selected(&*listed, &selection, row.id(), row.value())
+                {
                     rows.push(row);
                 }
             }
@@ -325,6 +346,7 @@ async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     };
     check_id(names.id_field, &id)?;
     check_not_declared(&*kind, &id)?;
+    membership::complete_namespace(&*kind, &call, &id, &mut input, None)?;
     let _changing = call.app.changing.lock().await;
     if get_object(&call.app, names.kind, &id).await?.is_some() {
         let detail = format!("There is {} {id:?} already.", names.singular);
@@ -364,6 +386,9 @@ pub(crate) async fn create_if_absent(
     if get_object(&call.app, names.kind, id).await?.is_some() {
         return Ok(());
     }
+    let mut input = fields_of(input)?;
+    membership::complete_namespace(&*kind, call, id, &mut input, None)?;
+    let input = Value::Object(input);
     let accepted = kind.prepare(&call.app, id, input, None).await?;
     save(&kind, call, id, accepted.stored, None).await?;
     Ok(())
@@ -398,6 +423,7 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     let current = get_object(&call.app, names.kind, &id).await?;
     preconditions.check(current.as_ref().map(|object| object.version))?;
     let stored_now = current.as_ref().map(|object| &object.value);
+    membership::complete_namespace(&*kind, &call, &id, &mut input, stored_now)?;
     let accepted = kind
         .prepare(&call.app, &id, Value::Object(input), stored_now)
         .await?;
@@ -417,11 +443,17 @@ async fn run_check_change(
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
     id: &str,
+    before: Option<Value>,
     next: Option<Value>,
 ) -> Result<Option<Value>, ProblemDetails> {
     let (kind, id) = (kind.clone(), id.to_owned());
+    let namespaces = call.app.namespaces.clone();
     run_on_store(&call.app, move |objects| {
         kind.check_change(objects, &id, next.as_ref())?;
+        if let Some(next) = &next {
+            let change = (before.as_ref(), next);
+            membership::check_quotas(&*kind, objects, &namespaces, &id, change)?;
+        }
         Ok(next)
     })
     .await?
@@ -436,7 +468,8 @@ async fn save(
     value: Value,
     current: Option<Object>,
 ) -> Result<(Object, Value), ProblemDetails> {
-    let value = run_check_change(kind, call, id, Some(value))
+    let before = current.as_ref().map(|object| object.value.clone());
+    let value = run_check_change(kind, call, id, before, Some(value))
         .await?
         .unwrap_or_default();
     let expected = current.as_ref().map_or(ExpectedVersion::Absent, |object| {
@@ -468,7 +501,7 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     let current = get_object(&call.app, names.kind, &id).await?;
     let current = current.ok_or_else(|| object_not_found(&*kind, &id))?;
     preconditions.check(Some(current.version))?;
-    run_check_change(&kind, &call, &id, None).await?;
+    run_check_change(&kind, &call, &id, None, None).await?;
     let (store_kind, store_id) = (names.kind, id.clone());
     let expected = ExpectedVersion::Version(current.version);
     run_on_store(&call.app, move |objects| {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use store::Objects;
 
 use super::credential_holder::{self, check_description, default_enabled};
-use super::kind_names::ObjectKindNames;
+use super::kind_names::{ObjectKindNames, ObjectOwner};
 use super::object_kind::{ObjectKind, PrepareFuture};
 use crate::access::{OPERATOR_KIND, Role, StoredOperator, check_password};
 use crate::call::parse;
@@ -50,6 +50,7 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     type_name: "Operator",
     id_field: "username",
     tag: "access",
+    owner: ObjectOwner::Node,
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: None,

@@ -5,6 +5,7 @@ use std::future::Future;
 
 use devices::DeviceNo;
 use devices::alarm::AlarmEvent;
+use namespaces::NamespaceSelection;
 use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
@@ -22,6 +23,7 @@ struct AlarmFeedFilter {
     kind: Option<String>,
     /// Empty: all severities.
     severities: Vec<String>,
+    namespaces: NamespaceSelection,
 }
 
 struct AlarmFeed {
@@ -40,6 +42,7 @@ impl AlarmFeedFilter {
         self.device.is_none_or(|no| alarm.devices().contains(&no))
             && is(&self.product, &alarm.product)
             && is(&self.kind, &alarm.kind)
+            && self.namespaces.contains(&alarm.namespace)
             && (self.severities.is_empty() || self.severities.iter().any(|one| one == severity))
     }
 }
@@ -97,6 +100,7 @@ pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
             product: call.query.owned_text(PRODUCT),
             kind: call.query.owned_text(TYPE),
             severities: call.query.comma_separated(SEVERITY),
+            namespaces: call.namespaces(),
         },
     };
     events::stream_response(&mut call, feed)

@@ -14,7 +14,7 @@ use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, get, post, put};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{Parameter, ParameterType, time_parameter};
+use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, time_parameter};
 
 const STATE: Parameter = Parameter {
     name: "state",
@@ -56,7 +56,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "Newest first. A page may be short or empty and still have a next one: the node reads a bounded number of \
                  alarms for each.",
             )
-            .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO])
+            .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE])
             .paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
             .role(Role::Viewer)
@@ -72,7 +72,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is `lost` if this client \
                  was too slow for `count` others. The stream ends when the credentials are revoked.",
             )
-            .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
+            .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY, NAMESPACE])
             .raw_response(200, "The stream.", &["text/event-stream"])
             .empty_response(101, "A WebSocket.")
             .problem_response(404, "The device does not exist.")
@@ -167,6 +167,7 @@ async fn list(call: ApiCall) -> ApiResult {
         to_ms: call.query.number_value(TO),
         before: call.query.after_number("alarms")?,
         limit: call.query.limit(),
+        namespaces: call.namespaces(),
     };
     let page = run_blocking(&call.app, move |alarms| alarms.list(&query)).await?;
     call::page_of(page.rows, page.next)

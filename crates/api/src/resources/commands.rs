@@ -12,7 +12,7 @@ use crate::command_service::{CommandQuery, CommandService};
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{Parameter, ParameterType};
+use crate::query_parameters::{NAMESPACE, Parameter, ParameterType};
 use crate::state::ApiState;
 
 const STATE: Parameter = Parameter {
@@ -53,7 +53,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("commands")
             .summary("List commands of all devices")
             .description(LIST_DESCRIPTION)
-            .parameters(&[STATE])
+            .parameters(&[STATE, NAMESPACE])
             .paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
             .role(Role::Viewer)
@@ -112,6 +112,7 @@ async fn command_page(call: ApiCall, device: Option<String>) -> ApiResult {
         states: call.query.comma_separated(STATE),
         before: call.query.after_number("commands")?,
         limit: call.query.limit(),
+        namespaces: call.namespaces(),
     };
     let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
     call::page_of(page.commands, page.next.map(|id| id.0))

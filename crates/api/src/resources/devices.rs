@@ -20,7 +20,7 @@ use crate::device_service::{
 use crate::endpoint::{Endpoint, SchemaFn, delete, get, post, put};
 use crate::objects::Preconditions;
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{Parameter, ParameterType, text_parameter};
+use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, text_parameter};
 use crate::state::ApiState;
 
 const PRODUCT: Parameter = text_parameter("product", "Product id.");
@@ -59,7 +59,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "In the order of creation. A page may be short or empty and still have a next one: the node reads \
                  a bounded number of devices for each.",
             )
-            .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE])
+            .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE, NAMESPACE])
             .paged::<DeviceView>(),
         post("/api/v1/devices", "createDevice", create)
             .role(Role::Operator)
@@ -183,6 +183,7 @@ async fn list(call: ApiCall) -> ApiResult {
         state: call.query.owned_text(STATE),
         from: call.query.after_number("devices")?.unwrap_or(0),
         limit: call.query.limit(),
+        namespaces: call.namespaces(),
     };
     let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
     call::page_of(page.rows, page.next)

@@ -23,6 +23,7 @@ mod health;
 mod listeners;
 mod login;
 mod message_json;
+mod namespaces;
 pub(crate) mod node;
 pub(crate) mod openapi_page;
 mod publish;
@@ -65,6 +66,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     openapi_page::endpoints,
     node::endpoints,
     login::endpoints,
+    namespaces::endpoints,
     clients::endpoints,
     sessions::endpoints,
     subscriptions::endpoints,

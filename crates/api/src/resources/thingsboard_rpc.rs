@@ -313,6 +313,7 @@ async fn list(call: ApiCall) -> ApiResult {
                 states: states.clone(),
                 before,
                 limit,
+                ..CommandQuery::default()
             };
             let page = tools.list(&query)?;
             Ok((page.commands, page.next.map(|id| id.0)))

@@ -23,6 +23,7 @@ use devices::pull::{PullOptions, PullScheduler};
 use devices::{DeviceNo, DeviceStates, Registry, RegistryConfig};
 use engine::{Engine, RuleEngineSettings};
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use namespaces::Namespaces;
 use serde_json::{Value, json};
 use series::{Series, SeriesConfig};
 use tokio::runtime::Handle;
@@ -594,6 +595,7 @@ impl Server {
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
             objects: objects.clone(),
+            namespaces: Namespaces::open(&objects, &[]).unwrap(),
             object_backend: Arc::new(FakeRules),
             tls: None,
             engine: Engine::new(RuleEngineSettings::default(), 1),

@@ -15,6 +15,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
+use namespaces::NamespaceSelection;
 use series::DeviceNo;
 use store::{Durability, StoreError, Table, TableBatch, Tables};
 
@@ -64,6 +65,7 @@ pub struct AlarmFilter {
     pub severities: Vec<Severity>,
     pub from_ms: Option<u64>,
     pub to_ms: Option<u64>,
+    pub namespaces: NamespaceSelection,
 }
 
 /// One page of alarms.
@@ -397,6 +399,7 @@ impl AlarmFilter {
             && (self.severities.is_empty() || self.severities.contains(&alarm.severity))
             && is_in(&self.product, &alarm.product)
             && is_in(&self.kind, &alarm.kind)
+            && self.namespaces.contains(&alarm.namespace)
             && self
                 .from_ms
                 .is_none_or(|from_ms| alarm.raised_at_ms >= from_ms)

@@ -35,6 +35,10 @@ pub struct Notification {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub description: String,
+    /// Namespace of the notification; only alarms of this namespace are sent. Cannot change.
+    #[serde(default = "namespaces::default_id")]
+    #[schemars(length(min = 1, max = 64))]
+    pub namespace: String,
     #[serde(default = "default_true")]
     pub enabled: bool,
     /// Whether all matching alarms are sent, or only those whose rule lists this notification.
@@ -294,6 +298,7 @@ impl Notifications {
             state: AlarmState::ActiveUnack,
             device: "$node".to_owned(),
             product: NODE_PRODUCT.to_owned(),
+            namespace: ready.definition.namespace.clone(),
             details: format!("This is a test of the notification {name:?}."),
             values: Map::new(),
             rule: String::new(),
@@ -407,6 +412,7 @@ impl CompiledNotification {
         let has = |list: &[String], text: &String| list.is_empty() || list.contains(text);
         wanted.enabled
             && (wanted.all || is_named)
+            && wanted.namespace == alarm.namespace
             && wanted.on.contains(&change)
             && (wanted.severities.is_empty() || wanted.severities.contains(&alarm.severity))
             && has(&wanted.products, &alarm.product)

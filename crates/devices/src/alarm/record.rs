@@ -74,6 +74,9 @@ pub struct Alarm {
     pub device: String,
     #[serde(rename = "productId")]
     pub product: String,
+    /// Namespace of the device.
+    #[serde(default = "namespaces::default_id")]
+    pub namespace: String,
     /// Readable text.
     pub details: String,
     /// Values of the keys in the conditions when the severity last changed.

@@ -102,6 +102,13 @@ impl AlarmSubject {
         }
     }
 
+    pub(super) fn namespace(&self) -> String {
+        match self {
+            Self::Device(device) => device.product.get().namespace().to_owned(),
+            Self::Node => namespaces::default_id(),
+        }
+    }
+
     pub(super) fn parent(&self) -> Option<DeviceNo> {
         match self {
             Self::Device(device) => device.parent,

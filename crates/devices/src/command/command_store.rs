@@ -11,6 +11,7 @@
 
 use std::ops::Bound;
 
+use namespaces::NamespaceSelection;
 use series::DeviceNo;
 use store::{Durability, StoreError, Table, TableBatch, Tables};
 
@@ -34,6 +35,7 @@ pub struct CommandFilter {
     pub device: Option<DeviceNo>,
     /// Any of these states; empty: all.
     pub states: Vec<CommandState>,
+    pub namespaces: NamespaceSelection,
 }
 
 /// One page of commands.
@@ -131,12 +133,25 @@ impl CommandStore {
         let from = before.map(|id| [&prefix[..], &descending_key(id)].concat());
         let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let (mut ids, mut looked_at, mut next) = (Vec::new(), 0, None);
+        let reads_all = filter.namespaces != NamespaceSelection::All;
+        let mut failed = None;
         self.index.scan(&prefix, from, &mut |key, value| {
             looked_at += 1;
             let id = CommandId(!decode_u64(&key[prefix.len()..]));
             let is_wanted = decode_state(value)
                 .is_some_and(|state| filter.states.is_empty() || filter.states.contains(&state));
-            if is_wanted {
+            if is_wanted && reads_all {
+                match self.get(id) {
+                    Ok(Some(command)) if filter.namespaces.contains(&command.namespace) => {
+                        ids.push(id);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        failed = Some(error);
+                        return false;
+                    }
+                }
+            } else if is_wanted {
                 ids.push(id);
             }
             if ids.len() == limit || looked_at == MAX_SCANNED {
@@ -144,6 +159,9 @@ impl CommandStore {
             }
             next.is_none()
         })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let mut commands = Vec::with_capacity(ids.len());
         for id in ids {
             // The command may have been removed in the meantime.

@@ -12,6 +12,7 @@ fn command(one_way: bool, retries: u32) -> Command {
         id: CommandId(7),
         device: "d".into(),
         product: "p".into(),
+        namespace: "default".into(),
         kind: CommandKind::Call,
         method: "m".into(),
         params: Value::Null,

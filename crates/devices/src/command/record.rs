@@ -92,6 +92,9 @@ pub struct Command {
     pub device: String,
     /// Id of the product.
     pub product: String,
+    /// Namespace of the device.
+    #[serde(default = "namespaces::default_id")]
+    pub namespace: String,
     pub kind: CommandKind,
     /// Name of the method or function; for properties `readProperties` or `writeProperties`.
     pub method: String,

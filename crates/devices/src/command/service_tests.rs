@@ -454,6 +454,7 @@ fn lists_are_newest_first_and_continue_page_by_page() {
         let filter = CommandFilter {
             device,
             states: states.to_vec(),
+            ..CommandFilter::default()
         };
         let page = setup.commands.list(&filter, before, limit).unwrap();
         let ids: Vec<_> = page.commands.iter().map(|command| command.id.0).collect();

@@ -242,8 +242,11 @@ impl Platform {
     /// exist and the limit permits; `None`: they get the product of their gateway.
     fn product_for_kind(&self, kind: &str, gateway: &Device) -> Option<String> {
         let id = id_for_name(kind);
-        if self.registry().product(&id).is_some() {
-            return Some(id.into_owned());
+        let own = gateway.product.get();
+        let namespace = own.namespace();
+        if let Some(known) = self.registry().product(&id) {
+            // A product of another namespace is not for these devices.
+            return (known.get().namespace() == namespace).then(|| id.into_owned());
         }
         let parts = &self.inner.parts;
         // ThingsBoard's name for no particular type.
@@ -254,10 +257,13 @@ impl Platform {
         let created = products
             .iter()
             .filter(|slot| slot.get().definition.description == CREATED_FOR_GATEWAY);
-        if created.count() >= parts.max_gateway_products {
+        if created.count() >= parts.max_gateway_products
+            || !self.registry().may_add_product(namespace)
+        {
             return None;
         }
-        let product = json!({"name": kind, "description": CREATED_FOR_GATEWAY});
+        let product =
+            json!({"name": kind, "description": CREATED_FOR_GATEWAY, "namespace": namespace});
         if !parts.product_factory.create(&id, &product) {
             return None;
         }

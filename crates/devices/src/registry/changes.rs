@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use foldhash::fast::RandomState;
+use namespaces::Quota;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use series::DeviceNo;
@@ -339,6 +340,8 @@ struct DeviceTransaction<'a> {
     removed_names: Vec<(Vec<u8>, DeviceNo)>,
     devices: HashMap<u32, Arc<Device>, RandomState>,
     counts: HashMap<Box<str>, i64, RandomState>,
+    /// Numbers of devices before these changes, by namespace.
+    stored_in_namespace: HashMap<Box<str>, u64, RandomState>,
     /// Devices that existed before.
     replaced: Vec<DeviceNo>,
 }
@@ -353,6 +356,7 @@ impl<'a> DeviceTransaction<'a> {
             removed_names: Vec::new(),
             devices: HashMap::default(),
             counts: HashMap::default(),
+            stored_in_namespace: HashMap::default(),
             replaced: Vec::new(),
         })
     }
@@ -396,12 +400,21 @@ impl<'a> DeviceTransaction<'a> {
             (None, Some(_)) => None,
             (None, None) => Some(self.inner.default_credentials(&new, issues)?),
         };
+        let product = self.inner.product(&new.product);
+        let product = product.ok_or_else(|| RegistryError::NotFound {
+            what: "product",
+            id: new.product.clone(),
+        })?;
         let parent = match &new.parent {
             None => None,
             Some(id) if *id == new.id => {
                 return Err(invalid("parent", "a device cannot be its own parent"));
             }
             Some(id) => match self.by_name(&DeviceName::Id(id))? {
+                // A device of another namespace is answered like an absent one.
+                Some(parent) if !parent.is_in_namespace(product.get().namespace()) => {
+                    return Err(invalid("parent", format!("there is no device {id:?}")));
+                }
                 Some(parent) if parent.is_gateway() => Some(parent.no),
                 Some(_) => return Err(invalid("parent", format!("{id:?} is not a gateway"))),
                 None => return Err(invalid("parent", format!("there is no device {id:?}"))),
@@ -413,11 +426,14 @@ impl<'a> DeviceTransaction<'a> {
                 what: format!("{max_devices} devices"),
             });
         }
-        let product = self.inner.product(&new.product);
-        let product = product.ok_or_else(|| RegistryError::NotFound {
-            what: "product",
-            id: new.product.clone(),
-        })?;
+        match &old {
+            Some(old) if !old.is_in_namespace(product.get().namespace()) => {
+                let message = "expected a product of the same namespace; the namespace of a device cannot change";
+                return Err(invalid("product", message));
+            }
+            Some(_) => {}
+            None => self.check_device_quota(product.get().namespace())?,
+        }
         let mut issued = Vec::new();
         let (stored, fresh): (Box<[Credential]>, _) = match credentials {
             None => (
@@ -471,6 +487,35 @@ impl<'a> DeviceTransaction<'a> {
             issued,
             was_created: old.is_none(),
         })
+    }
+
+    /// Checks that the namespace may have one more device.
+    fn check_device_quota(&mut self, namespace: &str) -> Result<(), RegistryError> {
+        let limits = self
+            .inner
+            .namespaces
+            .get()
+            .and_then(|all| all.get(namespace));
+        let Some(limits) = limits.filter(|limits| limits.quotas.devices.is_some()) else {
+            return Ok(());
+        };
+        let stored = match self.stored_in_namespace.get(namespace) {
+            Some(stored) => *stored,
+            None => {
+                let stored = self.inner.count_in_namespace(namespace)?;
+                self.stored_in_namespace.insert(namespace.into(), stored);
+                stored
+            }
+        };
+        let is_inside = |id: &str| {
+            let product = self.inner.product(id);
+            product.is_some_and(|product| product.get().namespace() == namespace)
+        };
+        let added = self.counts.iter().filter(|(product, _)| is_inside(product));
+        let added: i64 = added.map(|(_, change)| change).sum();
+        let used = stored.saturating_add_signed(added);
+        let checked = limits.quotas.check(Quota::Devices, namespace, used, 1);
+        checked.map_err(RegistryError::QuotaReached)
     }
 
     fn added(&self) -> u32 {

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use namespaces::NamespaceSelection;
 use series::DeviceNo;
 
 use super::keys::{DeviceIndexKey, no_at_end};
@@ -22,6 +23,7 @@ pub struct DeviceFilter<'a> {
     pub parent: Option<DeviceNo>,
     /// Part of the id or the name.
     pub text: Option<&'a str>,
+    pub namespaces: NamespaceSelection,
 }
 
 /// One page of devices.
@@ -55,6 +57,7 @@ impl<'a> DeviceFilter<'a> {
                 .is_none_or(|(key, value)| device.tag(key) == Some(value))
             && (self.parent.is_none() || self.parent == device.parent)
             && self.text.is_none_or(text)
+            && self.namespaces.contains(device.product.get().namespace())
     }
 }
 

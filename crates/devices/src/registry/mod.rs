@@ -13,13 +13,15 @@ mod import;
 mod keys;
 mod list;
 mod name_index;
+mod namespaces;
 mod observers;
 mod provision;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use ::namespaces::Namespaces;
 use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
@@ -87,6 +89,9 @@ pub enum RegistryError {
     Conflict { current: u32 },
     #[error("the maximum of {what} is reached; remove devices or raise devices.max_devices")]
     Full { what: String },
+    /// A quota of the namespace is reached; the text states it.
+    #[error("{0}")]
+    QuotaReached(String),
     #[error(transparent)]
     Store(#[from] store::StoreError),
 }
@@ -129,6 +134,8 @@ pub(crate) struct RegistryInner {
     count: AtomicU32,
     attribute_observers: RwLock<Vec<AttributeObserver>>,
     device_observers: RwLock<Vec<DeviceObserver>>,
+    /// Not set in tests and tools: all namespaces are active and without limits.
+    namespaces: OnceLock<Namespaces>,
 }
 
 impl Registry {
@@ -154,6 +161,7 @@ impl Registry {
             count: AtomicU32::new(0),
             attribute_observers: RwLock::default(),
             device_observers: RwLock::default(),
+            namespaces: OnceLock::new(),
             config,
         };
         let registry = Self {
@@ -264,9 +272,7 @@ impl Registry {
     /// All products in the order of their ids.
     #[must_use]
     pub fn products(&self) -> Vec<Arc<ProductSlot>> {
-        let products = self.inner.products.read();
-        let products = products.unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = products.values().cloned().collect();
+        let mut all = self.inner.all_products();
         all.sort_unstable_by(|left, right| left.id().cmp(right.id()));
         all
     }
@@ -428,6 +434,12 @@ impl RegistryInner {
         products.get(id).cloned()
     }
 
+    fn all_products(&self) -> Vec<Arc<ProductSlot>> {
+        let products = self.products.read();
+        let products = products.unwrap_or_else(PoisonError::into_inner);
+        products.values().cloned().collect()
+    }
+
     fn is_declared(&self, id: &str) -> bool {
         let declared = self.declared.read();
         declared
@@ -458,12 +470,18 @@ impl RegistryInner {
             None => {
                 products.remove(id);
             }
-            Some(product) => match products.get(id) {
-                Some(slot) => slot.set(product),
-                None => {
-                    products.insert(id.into(), Arc::new(ProductSlot::new(product)));
-                }
-            },
+            Some(product) => {
+                let is_active = self.is_namespace_active(product.namespace());
+                let slot = match products.get(id) {
+                    Some(slot) => {
+                        slot.set(product);
+                        Arc::clone(slot)
+                    }
+                    None => Arc::new(ProductSlot::new(product)),
+                };
+                slot.set_namespace_active(is_active);
+                products.insert(id.into(), slot);
+            }
         }
         self.has_products.store(!products.is_empty(), Relaxed);
         let may_provision = |slot: &Arc<ProductSlot>| slot.get().definition.provisioning.is_some();

@@ -87,7 +87,7 @@ impl Registry {
                     secret.as_bytes(),
                     &digester.digest(provisioning.secret.as_bytes()),
                 );
-            (is_right && product.definition.enabled).then(|| Arc::clone(&product))
+            (is_right && slot.admits_devices()).then(|| Arc::clone(&product))
         })
     }
 

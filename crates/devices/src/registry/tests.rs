@@ -818,3 +818,77 @@ fn an_observer_of_a_removal_may_change_devices() {
     assert!(receiver.recv().unwrap(), "the removal held a lock");
     assert!(fixture.registry.device("b").unwrap().is_some());
 }
+
+#[test]
+fn devices_stay_in_the_namespace_of_their_product_and_within_its_quota() {
+    let fixture = fixture();
+    let objects = fixture.store.objects();
+    let put_namespace = |value: Value| {
+        let put = objects.put(
+            ::namespaces::KIND,
+            "acme",
+            value,
+            store::ExpectedVersion::Any,
+        );
+        put.unwrap();
+    };
+    put_namespace(json!({"quotas": {"devices": 2}}));
+    let namespaces = ::namespaces::Namespaces::open(objects, &[]).unwrap();
+    fixture.registry.set_namespaces(namespaces);
+    for product in ["pump", "valve"] {
+        fixture.product(product, json!({"namespace": "acme", "gateway": true}));
+    }
+    let device = |id: &str, product: &str| json!({"id": id, "product": product});
+    let refused = |device: Value| fixture.put(device).unwrap_err().to_string();
+    fixture.put(device("m1", "meter")).unwrap();
+    fixture.put(device("p1", "pump")).unwrap();
+    let imported = fixture.registry.import(
+        "{\"id\": \"v1\", \"product\": \"valve\"}\n{\"id\": \"v2\", \"product\": \"valve\"}\n",
+        ImportFormat::Jsonl,
+        ImportMode::Create,
+        1,
+    );
+    let imported = imported.unwrap();
+    assert_eq!((imported.created, imported.rejected), (1, 1));
+    let reason = &imported.rejections[0].reason;
+    assert!(
+        reason.contains("quota devices") && reason.contains("2 are in use"),
+        "{reason}"
+    );
+    assert_eq!(fixture.registry.count_in_namespace("acme").unwrap(), 2);
+    assert!(refused(device("p2", "pump")).contains("quota devices"));
+    // A change needs no further room, also to another product of the namespace.
+    fixture.put(device("p1", "valve")).unwrap();
+    fixture.put(device("m2", "meter")).unwrap();
+
+    assert!(refused(device("m1", "pump")).contains("namespace of a device cannot change"));
+    let foreign = json!({"id": "m3", "product": "meter", "parent": "v1"});
+    let absent = json!({"id": "m3", "product": "meter", "parent": "v9"});
+    let (foreign, absent) = (refused(foreign), refused(absent));
+    assert_eq!(
+        foreign.replace("v1", "v9"),
+        absent,
+        "answered like an absent one"
+    );
+
+    let only = ::namespaces::NamespaceSelection::All.within("acme");
+    let filter = DeviceFilter {
+        namespaces: only,
+        ..DeviceFilter::default()
+    };
+    let page = fixture
+        .registry
+        .list(&filter, DeviceNo(0), 10, &mut |_| true)
+        .unwrap();
+    assert_eq!(ids(&page), ["p1", "v1"]);
+
+    let is_admitted = |id: &str| fixture.registry.device(id).unwrap().unwrap().is_admitted();
+    assert!(is_admitted("v1"));
+    put_namespace(json!({"state": "disabled", "reason": "unpaid"}));
+    assert!(!is_admitted("v1") && is_admitted("m1"));
+    // A product that appears later, as in a restored backup, is disabled too.
+    fixture.product("late", json!({"namespace": "acme"}));
+    assert!(!fixture.registry.product("late").unwrap().admits_devices());
+    put_namespace(json!({}));
+    assert!(is_admitted("v1") && fixture.registry.product("late").unwrap().admits_devices());
+}

@@ -1,5 +1,5 @@
-//! `[[rule_chain]]`, `[[device_group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to the JSON
-//! that the crate `devices` also reads from the store. Their references may name stored objects,
+//! `[[namespace]]`, `[[rule_chain]]`, `[[device_group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to
+//! the JSON that is also read from the store. Their references may name stored objects,
 //! and the store is not open yet, so they are checked at the start of the node.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use std::path::Path;
 use devices::alarm::{MAX_NOTIFICATIONS, NOTIFICATION_KIND, check_notification};
 use devices::pull::{self, PullScheduler};
 use devices::{chain, group};
+use namespaces::NamespaceDefinition;
 use serde_json::{Value, json};
 
 use super::config_draft::ConfigDraft;
@@ -37,6 +38,9 @@ impl fmt::Debug for DeclaredObjects {
     }
 }
 
+/// Converts the table of an id to the stored form; the error is a field and a message.
+type ReadObject = fn(&str, Value) -> Result<Value, (String, String)>;
+
 /// A kind of tables.
 struct ObjectTableSpec {
     /// Name of the section in the file.
@@ -44,18 +48,27 @@ struct ObjectTableSpec {
     kind: &'static str,
     name_field: &'static str,
     most: usize,
-    /// Converts to the stored form; the error is a field and a message.
-    read: fn(Value) -> Result<Value, (String, String)>,
+    read: ReadObject,
 }
 
 /// Ordered so that references point to earlier kinds.
-const TABLES: [ObjectTableSpec; 4] = [
+const TABLES: [ObjectTableSpec; 5] = [
+    ObjectTableSpec {
+        section: "namespace",
+        kind: namespaces::KIND,
+        name_field: "id",
+        most: namespaces::MAX_NAMESPACES,
+        read: |id, value| {
+            let read = NamespaceDefinition::read(id, &value);
+            Ok(json!(read.map_err(|error| (error.field, error.detail))?))
+        },
+    },
     ObjectTableSpec {
         section: "notification",
         kind: NOTIFICATION_KIND,
         name_field: "name",
         most: MAX_NOTIFICATIONS,
-        read: |value| {
+        read: |_, value| {
             let read = check_notification(&value).map_err(|error| (error.field, error.detail))?;
             Ok(json!(read))
         },
@@ -65,7 +78,7 @@ const TABLES: [ObjectTableSpec; 4] = [
         kind: chain::KIND,
         name_field: "id",
         most: chain::MAX_CHAINS,
-        read: |value| {
+        read: |_, value| {
             let read = chain::ChainDefinition::read(&value);
             let (read, _) = read.map_err(|error| (error.field, error.detail))?;
             Ok(json!(read))
@@ -76,7 +89,7 @@ const TABLES: [ObjectTableSpec; 4] = [
         kind: group::KIND,
         name_field: "id",
         most: group::MAX_GROUPS,
-        read: |value| {
+        read: |_, value| {
             let read = group::GroupDefinition::read(&value);
             Ok(json!(read.map_err(|error| (error.field, error.detail))?))
         },
@@ -86,7 +99,7 @@ const TABLES: [ObjectTableSpec; 4] = [
         kind: pull::KIND,
         name_field: "name",
         most: pull::MAX_SOURCES,
-        read: |value| {
+        read: |_, value| {
             PullScheduler::restore_secrets(value, None).map_err(|error| (error.field, error.detail))
         },
     },
@@ -172,7 +185,7 @@ fn read_table(
         let message = format!("there is a {section} {name:?} already; each {name_field} is unique");
         return draft.add_error(origin, key, message);
     }
-    match (table.read)(value) {
+    match (table.read)(name, value) {
         Ok(value) => {
             let known = (table.kind, name.to_owned());
             draft.declared_at.insert(known, origin);

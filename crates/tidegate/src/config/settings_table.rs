@@ -53,7 +53,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "devices",
         "The registry of devices. Devices are created over the API. Products are created over the API, or declared in `[[product]]` with `id` and the \
          other fields of the API, the thing model also as `model_file`; see [Devices](../guides/devices.md). Likewise device groups in `[[device_group]]`, rule chains in \
-         `[[rule_chain]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
+         `[[rule_chain]]`, [namespaces](../guides/namespaces.md) in `[[namespace]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
     ),
     (
         "telemetry",

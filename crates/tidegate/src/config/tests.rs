@@ -827,6 +827,10 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
         product = "meter"
         tags = { floor = "2" }
 
+        [[namespace]]
+        id = "acme"
+        quotas = { devices = 10 }
+
         [[product]]
         id = "meter"
         rule_chain = "warm"
@@ -862,13 +866,14 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
     assert_eq!(
         said,
         [
+            "namespace acme",
             "notification night",
             "rule_chain warm",
             "device_group second",
             "pull_source weather"
         ]
     );
-    let source = &config.declared_others[3].2;
+    let source = &config.declared_others[4].2;
     assert_eq!(source["http"]["server"]["token"], "pencil");
     assert_eq!(source["http"]["values"]["some_file"], "a.b");
     assert!(!format!("{config:?}").contains("pencil"));
@@ -885,6 +890,8 @@ tags = {}
 [[device_group]]
 id = "g"
 device = ["d"]
+[[namespace]]
+id = "Acme"
 [[notification]]
 name = "n"
 to = { mqtt = { topic = "a/#" } }
@@ -907,9 +914,10 @@ device = "d"
         "2:2: rule_chain: write it as [[rule_chain]]",
         "4:1: device_group.id: expected a text",
         "6:1: device_group.device: g: ",
-        "9:1: notification.to.mqtt.topic: n: ",
-        "15:1: notification.name: there is a notification \"m\" already",
-        "18:1: pull_source.http.server.token_file: p: reading conf/nowhere failed: ",
+        "9:1: namespace.id: Acme: ",
+        "11:1: notification.to.mqtt.topic: n: ",
+        "17:1: notification.name: there is a notification \"m\" already",
+        "20:1: pull_source.http.server.token_file: p: reading conf/nowhere failed: ",
     ];
     let lines: Vec<_> = problems.lines().collect();
     assert_eq!(lines.len(), places.len(), "{problems}");

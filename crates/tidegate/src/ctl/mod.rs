@@ -14,6 +14,7 @@ mod events;
 mod http;
 mod import_files;
 mod limit_args;
+mod namespaces;
 mod objects;
 mod output;
 mod pull_sources;
@@ -119,6 +120,9 @@ enum CtlCommand {
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::ObjectsCommand),
+    /// Parts of the node that belong to different people
+    #[command(subcommand)]
+    Namespaces(namespaces::NamespacesCommand),
     /// Programs that use the HTTP API
     #[command(subcommand)]
     ApiKeys(objects::ObjectsCommand),
@@ -197,6 +201,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Operators(command) => {
             command.run(ObjectKindArg::Operators, client, output).await
         }
+        CtlCommand::Namespaces(command) => command.run(client, output).await,
         CtlCommand::ApiKeys(command) => command.run(ObjectKindArg::ApiKeys, client, output).await,
         CtlCommand::Listeners(command) => command.run(client, output).await,
         CtlCommand::Settings(command) => command.run(client, output).await,

@@ -30,6 +30,7 @@ pub(super) enum ObjectKindArg {
     PullSources,
     Operators,
     ApiKeys,
+    Namespaces,
 }
 
 impl ObjectKindArg {
@@ -50,6 +51,7 @@ impl ObjectKindArg {
             Self::PullSources => "/api/v1/pull-sources",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
+            Self::Namespaces => "/api/v1/namespaces",
         }
     }
 
@@ -127,6 +129,7 @@ impl ObjectKindArg {
             ],
             Self::Products => &[
                 ("PRODUCT", "id"),
+                ("NAMESPACE", "namespace"),
                 ("NAME", "name"),
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
@@ -135,6 +138,7 @@ impl ObjectKindArg {
             ],
             Self::Notifications => &[
                 ("NOTIFICATION", "name"),
+                ("NAMESPACE", "namespace"),
                 ("ENABLED", "enabled"),
                 ("ALL", "all"),
                 ("SEVERITIES", "severities"),
@@ -150,6 +154,7 @@ impl ObjectKindArg {
             ],
             Self::DeviceGroups => &[
                 ("GROUP", "id"),
+                ("NAMESPACE", "namespace"),
                 ("NAME", "name"),
                 ("PRODUCT", "product"),
                 ("TAGS", "tags"),
@@ -179,7 +184,23 @@ impl ObjectKindArg {
                 ("EXPIRES", "expires_at_ms"),
                 ("DESCRIPTION", "description"),
             ],
+            Self::Namespaces => &[
+                ("NAMESPACE", "id"),
+                ("NAME", "name"),
+                ("STATE", "state"),
+                ("REASON", "reason"),
+                ("DESCRIPTION", "description"),
+                ("DECLARED AT", "declared_at"),
+            ],
         }
+    }
+
+    /// Whether its list can be limited to one namespace.
+    fn has_namespace(self) -> bool {
+        matches!(
+            self,
+            Self::Products | Self::Notifications | Self::DeviceGroups
+        )
     }
 }
 
@@ -190,6 +211,9 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
+        /// Only objects of this namespace; for products, groups and notifications
+        #[arg(long, value_name = "ID")]
+        namespace: Option<String>,
         #[command(flatten)]
         limit: LimitArgs,
     },
@@ -335,8 +359,17 @@ impl ObjectsCommand {
     ) -> anyhow::Result<()> {
         let one = |id: &str| format!("{}/{}", kind.path(), percent_encode(id));
         match self {
-            Self::List { contains, limit } => {
-                let path = with_query(kind.path(), &[("id_contains", contains)]);
+            Self::List {
+                contains,
+                namespace,
+                limit,
+            } => {
+                if namespace.is_some() && !kind.has_namespace() {
+                    let detail = "--namespace: these objects belong to no namespace".to_owned();
+                    return Err(CtlError::Usage(detail).into());
+                }
+                let filters = [("id_contains", contains), ("namespace", namespace)];
+                let path = with_query(kind.path(), &filters);
                 output.print_rows(client.rows(&path, limit.limit).await?, kind.columns())
             }
             Self::Show { id } => output.print_fields(&client.get(&one(&id)).await?),

@@ -1,10 +1,11 @@
-//! Rule chains, device groups and pull sources: validation of these objects.
+//! Rule chains, device groups, pull sources and namespaces: validation of these objects.
 
 use api::{BackendObjectKind, ObjectValidationError};
 use devices::chain;
 use devices::group;
 use devices::pull::{self, PullScheduler};
 use devices::retention::Retention;
+use namespaces::NamespaceDefinition;
 use serde_json::Value;
 use store::Objects;
 
@@ -22,6 +23,7 @@ pub(super) enum FleetKind {
     Chain,
     Group,
     Pull,
+    Namespace,
 }
 
 impl FleetKind {
@@ -30,6 +32,7 @@ impl FleetKind {
             BackendObjectKind::RuleChain => Some(Self::Chain),
             BackendObjectKind::DeviceGroup => Some(Self::Group),
             BackendObjectKind::PullSource => Some(Self::Pull),
+            BackendObjectKind::Namespace => Some(Self::Namespace),
             _ => None,
         }
     }
@@ -40,6 +43,7 @@ impl FleetKind {
             Self::Chain => (chain::KIND, chain::MAX_CHAINS),
             Self::Group => (group::KIND, group::MAX_GROUPS),
             Self::Pull => (pull::KIND, pull::MAX_SOURCES),
+            Self::Namespace => (namespaces::KIND, namespaces::MAX_NAMESPACES),
         }
     }
 
@@ -47,6 +51,7 @@ impl FleetKind {
         let schema = match self {
             Self::Chain => inline_schema::<chain::ChainDefinition>(),
             Self::Group => inline_schema::<group::GroupDefinition>(),
+            Self::Namespace => inline_schema::<NamespaceDefinition>(),
             Self::Pull => {
                 return pull::PullSourceDefinition::schemas(inline_schema::<
                     pull::PullSourceDefinition,
@@ -59,7 +64,7 @@ impl FleetKind {
     pub(super) fn object_view(self, stored: &Value) -> Value {
         match self {
             Self::Pull => pull::redact(stored),
-            Self::Chain | Self::Group => stored.clone(),
+            Self::Chain | Self::Group | Self::Namespace => stored.clone(),
         }
     }
 }
@@ -76,6 +81,7 @@ impl FleetService {
     pub(super) fn prepare(
         &self,
         kind: FleetKind,
+        id: &str,
         input: Value,
         current: Option<&Value>,
     ) -> Result<Value, ObjectValidationError> {
@@ -95,6 +101,12 @@ impl FleetService {
                 let group = read
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)))?;
                 serde_json::to_value(group)
+            }
+            FleetKind::Namespace => {
+                let read = NamespaceDefinition::read(id, &input);
+                let namespace = read
+                    .map_err(|error| validation_error(error.field, format!("{}.", error.detail)))?;
+                serde_json::to_value(namespace)
             }
             FleetKind::Pull => {
                 let accepted = PullScheduler::restore_secrets(input, current);

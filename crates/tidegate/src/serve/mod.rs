@@ -15,6 +15,7 @@ mod fallback_actions;
 mod fleet_service;
 mod http_task;
 mod ingest_metrics;
+mod namespace_enforcement;
 mod node;
 mod node_commands;
 mod node_connectors;

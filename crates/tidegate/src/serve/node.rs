@@ -22,7 +22,7 @@ use super::node_sampler::NodeSampler;
 use super::node_services::{NodeServices, run_blocking};
 use super::object_service::ObjectService;
 use super::program_service::{ProgramParts, ProgramService};
-use super::{allocator, ban_enforcement, start_error};
+use super::{allocator, ban_enforcement, namespace_enforcement, start_error};
 use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
@@ -191,6 +191,7 @@ impl Node {
             node: Arc::new(self.broker.handle()),
             program: Arc::new(program),
             objects: services.store.objects().clone(),
+            namespaces: services.namespaces.clone(),
             object_backend: Arc::new(ObjectService {
                 auth: services.auth.clone(),
                 engine: services.engine.clone(),
@@ -238,6 +239,8 @@ fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
         .service()
         .set_source_handler(Arc::new(sources));
     ban_enforcement::disconnect_banned(&services.auth, handle);
+    let registry = &services.devices.registry;
+    namespace_enforcement::disconnect_disabled(&services.namespaces, registry, handle);
     services.ingest.start(&services.devices, handle);
     services.notification_transport.start(handle.clone());
 }

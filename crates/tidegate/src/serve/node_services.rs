@@ -10,6 +10,7 @@ use connect::{ConnectorService, ConnectorServiceOptions};
 use devices::chain::{self, Chains};
 use devices::retention::Retention;
 use engine::Engine;
+use namespaces::Namespaces;
 use store::Store;
 use tokio::runtime::Handle;
 
@@ -36,6 +37,7 @@ const SINKS_DIRECTORY: &str = "sinks";
 /// The opened services of a node.
 pub(super) struct NodeServices {
     pub(super) store: Store,
+    pub(super) namespaces: Namespaces,
     pub(super) auth: AuthService,
     pub(super) engine: Engine,
     pub(super) rule_device_port: RuleDevicePort,
@@ -57,7 +59,9 @@ impl NodeServices {
         let (engine, rule_device_port) = create_engine(config)?;
         // Created before the registry, so that chains are updated before the registry is notified.
         let chains = open_chains(config, &store)?;
+        let namespaces = open_namespaces(config, &store).await?;
         let devices = open_devices(config, &store).await?;
+        devices.registry.set_namespaces(namespaces.clone());
         auth.set_devices(Arc::new(devices.clone()));
         let commands = open_commands(config, &store, &devices).await?;
         // Ends with the runtime.
@@ -87,6 +91,7 @@ impl NodeServices {
         create_sinks_directory(data_dir)?;
         let services = Self {
             store,
+            namespaces,
             auth,
             engine,
             rule_device_port,
@@ -235,6 +240,24 @@ fn open_chains(config: &Config, store: &Store) -> anyhow::Result<Chains> {
         }
     }
     Ok(chains)
+}
+
+/// Opens the namespaces, and creates the default one.
+async fn open_namespaces(config: &Config, store: &Store) -> anyhow::Result<Namespaces> {
+    let objects = store.objects().clone();
+    let declared = config.declared_others.iter();
+    let declared = declared.filter(|(kind, _, _)| *kind == namespaces::KIND);
+    let declared: Vec<_> = declared
+        .map(|(_, id, value)| (id.clone(), value.clone()))
+        .collect();
+    run_blocking("opening the namespaces", move || {
+        if declared.iter().all(|(id, _)| id != namespaces::DEFAULT) {
+            namespaces::ensure_default_namespace(&objects)?;
+        }
+        anyhow::Ok(Namespaces::open(&objects, &declared)?)
+    })
+    .await?
+    .context("cannot open the namespaces of the store")
 }
 
 /// Opens the products and devices.

@@ -9,6 +9,7 @@ use connect::objects::{CONNECTOR, SINK, SOURCE};
 use devices::alarm::{NODE_ALARM_RULES_KIND, NOTIFICATION_KIND as NOTIFICATION};
 use devices::{PRODUCT_KIND as PRODUCT, Registry, chain, group, pull};
 use engine::RULE_KIND as RULE;
+use namespaces::{KIND as NAMESPACE, namespace_of};
 use serde_json::Value;
 use store::Objects;
 
@@ -40,9 +41,17 @@ impl ReferenceField {
             prevents_removal: true,
         }
     }
+
+    /// The field with the namespace of an object.
+    const fn namespace(of: &'static str) -> Self {
+        Self {
+            built_in: Some(namespaces::DEFAULT),
+            ..Self::new(of, namespaces::FIELD, NAMESPACE)
+        }
+    }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 12] = [
+const REFERENCE_FIELDS: [ReferenceField; 15] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -62,7 +71,13 @@ const REFERENCE_FIELDS: [ReferenceField; 12] = [
         ..ReferenceField::new(NOTIFICATION, "products[]", PRODUCT)
     },
     ReferenceField::new(group::KIND, "product", PRODUCT),
+    ReferenceField::namespace(PRODUCT),
+    ReferenceField::namespace(group::KIND),
+    ReferenceField::namespace(NOTIFICATION),
 ];
+
+/// Kinds whose objects refer only to objects of their own namespace.
+const NAMESPACED_KINDS: [&str; 3] = [PRODUCT, NOTIFICATION, group::KIND];
 
 /// Rules of node alarms name notifications, but are not objects with an id.
 const NODE_ALARM_REFERENCE: ReferenceField =
@@ -163,15 +178,24 @@ impl ObjectReferences {
             .collect()
     }
 
-    fn object_exists(&self, kind: &'static str, name: &str) -> Result<bool, store::StoreError> {
+    /// Whether an object exists, and belongs to the given namespace.
+    fn object_exists(
+        &self,
+        kind: &'static str,
+        name: &str,
+        namespace: Option<&str>,
+    ) -> Result<bool, store::StoreError> {
+        let fits = |value: &Value| namespace.is_none_or(|wanted| namespace_of(value) == wanted);
         if self.is_declared(kind, name) {
-            return Ok(true);
+            let mut declared = self.of_kind(kind);
+            return Ok(declared.any(|object| object.id == name && fits(&object.value)));
         }
         // No object has such a name, and the store would report it differently.
         if name.is_empty() || name.contains('\0') {
             return Ok(false);
         }
-        Ok(self.objects.get(kind, name)?.is_some())
+        let object = self.objects.get(kind, name)?;
+        Ok(object.is_some_and(|object| fits(&object.value)))
     }
 
     /// The first reference of an object that is missing: field, kind and name.
@@ -180,13 +204,17 @@ impl ObjectReferences {
         kind: &str,
         value: &Value,
     ) -> Result<Option<(String, &'static str, String)>, store::StoreError> {
+        let is_namespaced = |kind: &str| NAMESPACED_KINDS.contains(&kind);
         for naming in reference_fields().filter(|naming| naming.kind == kind) {
+            let namespace = (is_namespaced(kind) && is_namespaced(naming.target_kind))
+                .then(|| namespace_of(value));
             let mut named = Vec::new();
             collect_names(value, naming.path, "", &mut |place, name| {
                 named.push((place, name));
             });
             for (place, name) in named {
-                if naming.built_in != Some(name) && !self.object_exists(naming.target_kind, name)? {
+                let target = naming.target_kind;
+                if naming.built_in != Some(name) && !self.object_exists(target, name, namespace)? {
                     return Ok(Some((place, naming.target_kind, name.to_owned())));
                 }
             }
@@ -211,8 +239,15 @@ impl ObjectReferences {
             Some((field, kind, name)) => Err(ObjectValidationError {
                 field,
                 detail: format!(
-                    "there is no {} {name:?}; create it first, or name another.",
-                    kind_name(kind)
+                    "there is no {} {name:?}{}; create it first, or name another.",
+                    kind_name(kind),
+                    match namespace_of(value) {
+                        namespace
+                            if namespace != namespaces::DEFAULT
+                                && NAMESPACED_KINDS.contains(&kind) =>
+                            format!(" in the namespace {namespace:?}"),
+                        _ => String::new(),
+                    },
                 ),
             }),
         }

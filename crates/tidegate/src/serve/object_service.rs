@@ -37,7 +37,8 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
         | BackendObjectKind::Notification
         | BackendObjectKind::RuleChain
         | BackendObjectKind::DeviceGroup
-        | BackendObjectKind::PullSource => None,
+        | BackendObjectKind::PullSource
+        | BackendObjectKind::Namespace => None,
     }
 }
 
@@ -54,7 +55,7 @@ impl ObjectService {
             return self.connectors.prepare(object, id, input, current);
         }
         if let Some(kind) = FleetKind::from_object_kind(kind) {
-            return self.fleet.prepare(kind, input, current);
+            return self.fleet.prepare(kind, id, input, current);
         }
         if kind == BackendObjectKind::Product {
             let product = self.devices.prepare_product(id, input, current)?;
@@ -182,6 +183,9 @@ impl ObjectBackend for ObjectService {
     }
 
     fn check_removal(&self, kind: BackendObjectKind, id: &str) -> Result<(), String> {
+        if kind == BackendObjectKind::Namespace && id == namespaces::DEFAULT {
+            return Err("The default namespace cannot be deleted.".to_owned());
+        }
         self.uses.check_unreferenced(kind.storage_kind(), id)
     }
 }

@@ -117,6 +117,7 @@ impl AlarmsInner {
             state: AlarmState::ActiveUnack,
             device: subject.id().to_owned(),
             product: subject.product().to_owned(),
+            namespace: subject.namespace(),
             details: wanted.details.clone(),
             values: wanted.values.clone(),
             rule: wanted.rule.to_owned(),

@@ -93,6 +93,7 @@ impl CommandsInner {
             id: CommandId(next),
             device: device.id.to_string(),
             product: device.product.id().to_string(),
+            namespace: device.product.get().namespace().to_owned(),
             kind: checked.kind,
             method: checked.method,
             params: checked.params,

@@ -56,6 +56,10 @@ token = "{SECRET}-of-16-bytes"
 name = "hot"
 sql = 'SELECT topic FROM "declared/#"'
 
+[[namespace]]
+id = "acme"
+name = "ACME Ltd"
+
 [[product]]
 id = "meter"
 provisioning = {{ mode = "allow_new", key = "meter-key", secret = "{SECRET}" }}
@@ -112,6 +116,13 @@ fn cases() -> Vec<Case> {
             "file-rule-1",
             "[[auth.rule]]",
             json!({"permission": "allow", "topics": ["open/#"]}),
+        ),
+        case(
+            "namespaces",
+            "id",
+            "acme",
+            "[[namespace]]",
+            json!({"quotas": {"devices": 5}}),
         ),
         case(
             "connectors",

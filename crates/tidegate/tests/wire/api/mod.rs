@@ -4,6 +4,7 @@ mod access;
 mod connectors;
 mod declared;
 mod effects;
+mod namespaces;
 mod push;
 mod schemathesis;
 mod secrets;

@@ -1,0 +1,37 @@
+//! Namespaces beyond their objects: their use of quotas.
+
+use crate::access::Role;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{Endpoint, get};
+use crate::object_store::{run_on_store, store_problem};
+use crate::objects::{self, QuotaUsage};
+use crate::problem_details::{ApiResult, ProblemDetails};
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        get("/api/v1/namespaces/{id}/usage", "getNamespaceUsage", usage)
+            .role(Role::Viewer)
+            .tag("access")
+            .path_parameter("id", "The namespace's id.")
+            .summary("Read how much of its quotas a namespace uses")
+            .description("Numbers of objects now, counted and not estimated.")
+            .unpaged::<QuotaUsage>(),
+    ]
+}
+
+async fn usage(call: ApiCall) -> ApiResult {
+    let id = call.path("id");
+    let limits = call.app.namespaces.get(id);
+    let limits = limits
+        .ok_or_else(|| ProblemDetails::not_found(format!("There is no namespace {id:?}.")))?;
+    let kinds = objects::object_kinds(&call.app.object_backend);
+    let devices = call.app.devices.clone();
+    let rows = run_on_store(&call.app, move |objects| {
+        let count = devices.registry().count_in_namespace(&limits.id);
+        let count = count.map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
+        let usage = objects::quota_usage(&kinds, objects, &limits, count);
+        usage.map_err(|error| store_problem(&error))
+    })
+    .await??;
+    call::unpaged_list(rows)
+}

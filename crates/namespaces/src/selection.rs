@@ -1,0 +1,44 @@
+//! A selection of namespaces, by which lists are filtered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The namespaces whose objects are selected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum NamespaceSelection {
+    #[default]
+    All,
+    Only(Arc<BTreeSet<String>>),
+}
+
+impl NamespaceSelection {
+    #[must_use]
+    pub fn contains(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(namespace),
+        }
+    }
+
+    /// The part of the selection within one namespace.
+    #[must_use]
+    pub fn within(&self, namespace: &str) -> Self {
+        let only = self.contains(namespace).then(|| namespace.to_owned());
+        Self::Only(Arc::new(only.into_iter().collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_never_widens_a_selection() {
+        let names = ["a", "b"].map(str::to_owned);
+        let some = NamespaceSelection::Only(Arc::new(names.into()));
+        assert!(NamespaceSelection::All.contains("c") && !some.contains("c"));
+        assert!(some.within("a").contains("a") && !some.within("a").contains("b"));
+        assert!(!some.within("c").contains("c"));
+        assert!(NamespaceSelection::All.within("c").contains("c"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Namespaces of a real node: what belongs to them, their quotas, and what a disabled one means.
+
+use serde_json::{Value, json};
+
+use super::{local_token, own_node, send};
+use crate::support::{Connect, Node, Raw};
+
+fn ask(node: &Node, method: &str, path: &str, body: Value) -> (u16, Value) {
+    let answer = send(
+        node,
+        &local_token(node),
+        method,
+        &format!("/api/v1/{path}"),
+        &body,
+    );
+    (answer.status, answer.body)
+}
+
+fn made(node: &Node, path: &str, body: Value) -> Value {
+    let (status, answer) = ask(node, "POST", path, body);
+    assert_eq!(status, 201, "{path}: {answer}");
+    answer
+}
+
+fn refused(node: &Node, method: &str, path: &str, body: Value, status: u16) -> String {
+    let (found, answer) = ask(node, method, path, body);
+    assert_eq!(found, status, "{method} {path}: {answer}");
+    answer["detail"].as_str().unwrap_or_default().to_owned()
+}
+
+fn ids(node: &Node, path: &str) -> Vec<String> {
+    let (status, page) = ask(node, "GET", path, Value::Null);
+    assert_eq!(status, 200, "{path}: {page}");
+    let rows = page["data"].as_array().expect("rows").iter();
+    let id = |row: &Value| {
+        row["id"]
+            .as_str()
+            .or(row["name"].as_str())
+            .map(str::to_owned)
+    };
+    rows.filter_map(id).collect()
+}
+
+#[test]
+fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    assert_eq!(ids(&node, "namespaces"), ["default"]);
+    let quotas = json!({"products": 1, "devices": 2, "groups": 1, "alarm_rules": 1});
+    made(&node, "namespaces", json!({"id": "acme", "quotas": quotas}));
+
+    made(&node, "products", json!({"id": "meter"}));
+    let pump = made(
+        &node,
+        "products",
+        json!({"id": "pump", "namespace": "acme"}),
+    );
+    assert_eq!(pump["namespace"], "acme");
+    let (_, meter) = ask(&node, "GET", "products/meter", Value::Null);
+    assert_eq!(meter["namespace"], "default");
+    made(
+        &node,
+        "notifications",
+        json!({"name": "night", "to": {"mqtt": {"topic": "n"}}}),
+    );
+    made(
+        &node,
+        "device-groups",
+        json!({"id": "all", "namespace": "acme", "product": "pump"}),
+    );
+    for (id, product) in [("m1", "meter"), ("p1", "pump"), ("p2", "pump")] {
+        let credentials = json!([{"type": "token", "token": format!("token-{id}")}]);
+        made(
+            &node,
+            "devices",
+            json!({"id": id, "product": product, "credentials": credentials}),
+        );
+    }
+
+    assert_eq!(ids(&node, "products?namespace=acme"), ["pump"]);
+    assert_eq!(ids(&node, "devices?namespace=acme"), ["p1", "p2"]);
+    assert_eq!(ids(&node, "devices?namespace=default"), ["m1"]);
+    assert_eq!(ids(&node, "device-groups?namespace=default"), [""; 0]);
+    assert_eq!(ids(&node, "device-groups/all/devices"), ["p1", "p2"]);
+
+    let full = |path: &str, body: Value, quota: &str| {
+        let detail = refused(&node, "POST", path, body, 409);
+        assert!(
+            detail.contains(&format!("The quota {quota} of the namespace \"acme\"")),
+            "{detail}"
+        );
+    };
+    full(
+        "products",
+        json!({"id": "valve", "namespace": "acme"}),
+        "products",
+    );
+    full(
+        "device-groups",
+        json!({"id": "more", "namespace": "acme"}),
+        "groups",
+    );
+    full("devices", json!({"id": "p3", "product": "pump"}), "devices");
+    let rule = |id: &str| {
+        let condition = json!({"key": "t", "is": ">", "value": 60});
+        json!({"id": id, "raise": [{"severity": "MAJOR", "when": condition}]})
+    };
+    let with_rules = |rules: Value| ("products/pump", json!({"alarms": rules}));
+    let (path, body) = with_rules(json!([rule("hot")]));
+    assert_eq!(ask(&node, "PUT", path, body).0, 200);
+    let (path, body) = with_rules(json!([rule("hot"), rule("hotter")]));
+    let detail = refused(&node, "PUT", path, body, 409);
+    assert!(detail.contains("The quota alarm_rules"), "{detail}");
+    let (_, usage) = ask(&node, "GET", "namespaces/acme/usage", Value::Null);
+    let used = |quota: &str| {
+        let rows = usage["data"].as_array().expect("rows");
+        let row = rows
+            .iter()
+            .find(|row| row["quota"] == quota)
+            .expect("a row");
+        (row["used"].as_u64(), row["limit"].as_u64())
+    };
+    assert_eq!(used("devices"), (Some(2), Some(2)));
+    assert_eq!(used("groups"), (Some(1), Some(1)));
+    assert_eq!(used("notifications"), (Some(0), Some(20)));
+
+    // References stay within a namespace, and the namespace of an object is fixed.
+    let other = json!({"product": "meter", "namespace": "acme"});
+    let detail = refused(&node, "PUT", "device-groups/all", other, 422);
+    assert!(
+        detail.contains("there is no product \"meter\" in the namespace \"acme\""),
+        "{detail}"
+    );
+    let detail = refused(
+        &node,
+        "PUT",
+        "products/pump",
+        json!({"namespace": "default"}),
+        422,
+    );
+    assert!(detail.contains("cannot change"), "{detail}");
+    let detail = refused(
+        &node,
+        "POST",
+        "products",
+        json!({"id": "x", "namespace": "none"}),
+        422,
+    );
+    assert!(
+        detail.contains("there is no namespace \"none\""),
+        "{detail}"
+    );
+    let (status, _) = ask(&node, "PUT", "products/pump", json!({"name": "Pump"}));
+    assert_eq!(status, 200, "an omitted namespace stays");
+    assert_eq!(ids(&node, "products?namespace=acme"), ["pump"]);
+
+    let detail = refused(&node, "DELETE", "namespaces/acme", Value::Null, 409);
+    assert!(
+        detail.contains("the product \"pump\" (namespace)"),
+        "{detail}"
+    );
+    refused(&node, "DELETE", "namespaces/default", Value::Null, 409);
+}
+
+#[test]
+fn devices_of_a_disabled_namespace_are_sent_away_until_it_is_active_again() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    made(&node, "namespaces", json!({"id": "acme"}));
+    made(
+        &node,
+        "products",
+        json!({"id": "pump", "namespace": "acme"}),
+    );
+    let credentials = json!([{"type": "token", "token": "token-p1"}]);
+    made(
+        &node,
+        "devices",
+        json!({"id": "p1", "product": "pump", "credentials": credentials}),
+    );
+    let connect = || {
+        let mut raw = Raw::open(&node, 5);
+        let connack = raw.hand_shake(&Connect::new(5, "p1").username("token-p1"));
+        (raw, connack.reason)
+    };
+    let (mut raw, reason) = connect();
+    assert_eq!(reason, 0);
+    let set = |body: Value| {
+        let (status, answer) = ask(&node, "PUT", "namespaces/acme", body);
+        assert_eq!(status, 200, "{answer}");
+    };
+    set(json!({"state": "disabled", "reason": "unpaid"}));
+    raw.packets_until_closed();
+    assert_ne!(connect().1, 0);
+    set(json!({}));
+    assert_eq!(connect().1, 0);
+}
