@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
-use super::relay::RelayPeer;
+use super::relay_peer::RelayPeer;
 use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
 use super::tables::{NO_SESSION, SessionIx};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use hooks::MessageView;
 
 use super::message::Message;
-use super::relay::RelayFrame;
+use super::relay_peer::RelayFrame;
 use super::tables::SessionIx;
 
 /// One message on its way to any number of sessions, with the data they share.

@@ -33,6 +33,7 @@ pub(crate) mod recovery;
 mod redelivery;
 mod redistribution;
 pub(crate) mod relay;
+pub(crate) mod relay_peer;
 pub(crate) mod retained_store;
 pub(crate) mod routing;
 pub(crate) mod session;

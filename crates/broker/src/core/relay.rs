@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
-use ws::{Decoder, DecoderEvent, DecoderOptions, FrameHeader, MAX_HEADER_BYTES, Opcode, Role};
+use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
 
 use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase};
 use super::delivery::{Delivery, hook_client, with_publisher};
@@ -19,14 +19,15 @@ use super::dispatch::Dispatch;
 use super::outbox::SHARE_FROM_BYTES;
 use super::pending_suback::PendingSubAck;
 use super::pump::PUMP_HIGH_BYTES;
+use super::relay_peer::{RelayFrame, RelayInput, RelayPeer};
 use super::session::Session;
 use super::shard::{ConnectionAction, Shard};
 use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, SessionIx};
 use crate::metrics::Metric;
 use hooks::relay::{
-    RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayEndpoint,
-    RelayPayloadKind, RelayRequest, RelayVerdict, SlowReceiverPolicy,
+    RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayPayloadKind,
+    RelayRequest, RelayVerdict, SlowReceiverPolicy,
 };
 
 /// Pings without an answer after which a connection is closed.
@@ -35,79 +36,6 @@ const MAX_UNANSWERED_PINGS: u8 = 2;
 const TEXT_PROPERTIES: [u8; 2] = [0x01, 1];
 /// Payload format indicator 0: binary.
 const BINARY_PROPERTIES: [u8; 2] = [0x01, 0];
-
-/// The state of a relay connection.
-pub(crate) struct RelayPeer {
-    endpoint: Arc<dyn RelayEndpoint>,
-    /// `None` while its input is processed.
-    input: Option<Box<RelayInput>>,
-    /// Frames that wait because the socket is slow, oldest first.
-    backlog: VecDeque<Bytes>,
-    backlog_bytes: usize,
-    /// Messages dropped since the receiver fell behind.
-    dropped: u64,
-    unanswered_pings: u8,
-    is_close_sent: bool,
-}
-
-/// What processing the input of a connection needs.
-struct RelayInput {
-    decoder: Decoder,
-    /// The beginning of a message.
-    message: Vec<u8>,
-    client: Box<dyn RelayClient>,
-}
-
-impl RelayPeer {
-    /// Bytes of an incomplete message.
-    pub(super) fn partial_bytes(&self) -> usize {
-        self.input.as_ref().map_or(0, |input| input.message.len())
-    }
-}
-
-/// The frame that all receivers of a message on this shard get.
-#[derive(Default)]
-pub(crate) struct RelayFrame {
-    /// Header and payload, at the end of the buffer.
-    buffer: Vec<u8>,
-    start: usize,
-    shared: Option<Bytes>,
-}
-
-impl RelayFrame {
-    fn encode(endpoint: &dyn RelayEndpoint, view: &MessageView<'_>) -> Self {
-        let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES + view.payload.len() + 64);
-        buffer.resize(MAX_HEADER_BYTES, 0);
-        let opcode = match endpoint.encode(view, &mut buffer) {
-            RelayPayloadKind::Text => Opcode::Text,
-            RelayPayloadKind::Binary => Opcode::Binary,
-        };
-        let header = FrameHeader::new(opcode, buffer.len() - MAX_HEADER_BYTES, None);
-        let start = MAX_HEADER_BYTES - header.as_bytes().len();
-        buffer[start..MAX_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        Self {
-            buffer,
-            start,
-            shared: None,
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        match &self.shared {
-            Some(shared) => shared,
-            None => &self.buffer[self.start..],
-        }
-    }
-
-    /// The frame to keep. The first call moves it, later calls only count a reference.
-    fn shared(&mut self) -> Bytes {
-        let shared = self.shared.get_or_insert_with(|| {
-            let bytes = Bytes::from(std::mem::take(&mut self.buffer));
-            bytes.slice(self.start..)
-        });
-        shared.clone()
-    }
-}
 
 impl Delivery {
     fn relay_peer(&mut self, at: ConnectionIx) -> Option<&mut RelayPeer> {
