@@ -1,0 +1,211 @@
+//! One endpoint at run time: its definition, its connections, its last messages and its counters.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use hooks::relay::{
+    RELAY_TOPIC_PREFIX, RelayClose, RelayConnection, RelayEndpoint, RelayLimits, RelayPayloadKind,
+    SlowReceiverPolicy, payload_kind,
+};
+use hooks::{MessageView, PeerAddress};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::access_key::AccessKeyHash;
+use crate::definition::{EndpointDefinition, SlowReceivers};
+use crate::envelope;
+use crate::message_history::{HistoryEntry, MessageHistory};
+use crate::statistics::{EndpointStatistics, StatisticsCounters, StatisticsRecord};
+
+/// A definition prepared for the shards.
+pub(crate) struct ActiveDefinition {
+    pub(crate) definition: EndpointDefinition,
+    pub(crate) access_key: Option<AccessKeyHash>,
+    limits: RelayLimits,
+}
+
+impl From<EndpointDefinition> for ActiveDefinition {
+    fn from(definition: EndpointDefinition) -> Self {
+        Self {
+            access_key: definition.access_key(),
+            limits: RelayLimits {
+                max_message_bytes: definition.max_message_bytes,
+                max_backlog_bytes: definition.max_backlog_bytes,
+                slow_receiver: match definition.slow_receivers {
+                    SlowReceivers::DropOldest => SlowReceiverPolicy::DropOldest,
+                    SlowReceivers::Disconnect => SlowReceiverPolicy::Disconnect,
+                },
+                max_messages_per_s: definition.max_messages_per_s,
+                max_bytes_per_s: definition.max_bytes_per_s,
+                ping_interval_s: definition.ping_interval_s,
+            },
+            definition,
+        }
+    }
+}
+
+pub(crate) struct Endpoint {
+    pub(crate) id: String,
+    topic: String,
+    active: ArcSwap<ActiveDefinition>,
+    connections: Mutex<HashMap<String, EndpointConnection, RandomState>>,
+    history: Mutex<MessageHistory>,
+    pub(crate) counters: StatisticsCounters,
+}
+
+pub(crate) struct EndpointConnection {
+    pub(crate) handle: Arc<dyn RelayConnection>,
+    pub(crate) peer: PeerAddress,
+    pub(crate) connected_ms: u64,
+}
+
+/// A connection of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ConnectionSummary {
+    pub connection_id: String,
+    /// `ip:port`, or `unix`.
+    pub peer_address: String,
+    /// Milliseconds since the Unix epoch.
+    pub connected_at_ms: u64,
+}
+
+/// The state of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct EndpointStatus {
+    pub id: String,
+    /// Whether clients can connect.
+    pub is_enabled: bool,
+    #[serde(flatten)]
+    pub statistics: EndpointStatistics,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Endpoint {
+    pub(crate) fn new(id: &str, definition: EndpointDefinition, record: StatisticsRecord) -> Self {
+        Self {
+            id: id.to_owned(),
+            topic: format!("{RELAY_TOPIC_PREFIX}{id}"),
+            active: ArcSwap::from_pointee(definition.into()),
+            connections: Mutex::default(),
+            history: Mutex::default(),
+            counters: StatisticsCounters::restored(record),
+        }
+    }
+
+    pub(crate) fn active(&self) -> arc_swap::Guard<Arc<ActiveDefinition>> {
+        self.active.load()
+    }
+
+    pub(crate) fn set_definition(&self, definition: EndpointDefinition) {
+        self.active.store(Arc::new(definition.into()));
+    }
+
+    pub(crate) fn add_connection(&self, id: &str, connection: EndpointConnection) {
+        lock(&self.connections).insert(id.to_owned(), connection);
+    }
+
+    pub(crate) fn remove_connection(&self, id: &str) {
+        lock(&self.connections).remove(id);
+        self.counters.disconnect();
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close_all(&self, close: &RelayClose) {
+        let handles: Vec<_> = lock(&self.connections)
+            .values()
+            .map(|connection| connection.handle.clone())
+            .collect();
+        for handle in handles {
+            handle.close(close.clone());
+        }
+    }
+
+    /// Closes one connection; false if there is none with this id.
+    pub(crate) fn close_connection(&self, id: &str, close: RelayClose) -> bool {
+        let connections = lock(&self.connections);
+        let Some(connection) = connections.get(id) else {
+            return false;
+        };
+        connection.handle.close(close);
+        true
+    }
+
+    /// The connections in the order of their ids, after `after`.
+    pub(crate) fn connections(&self, after: Option<&str>, limit: usize) -> Vec<ConnectionSummary> {
+        let connections = lock(&self.connections);
+        let mut ids: Vec<&String> = connections
+            .keys()
+            .filter(|id| after.is_none_or(|after| id.as_str() > after))
+            .collect();
+        ids.sort_unstable();
+        ids.truncate(limit);
+        let summary = |id: &String| ConnectionSummary {
+            connection_id: id.clone(),
+            peer_address: connections[id].peer.to_string(),
+            connected_at_ms: connections[id].connected_ms,
+        };
+        ids.into_iter().map(summary).collect()
+    }
+
+    /// Counts a message and keeps it in the history.
+    pub(crate) fn record_message(
+        &self,
+        kind: RelayPayloadKind,
+        payload: &[u8],
+        sender: &str,
+        at_ms: u64,
+    ) {
+        self.counters.message(payload.len(), at_ms);
+        let active = self.active();
+        let definition = &active.definition;
+        if definition.history_messages > 0 {
+            let limits = (
+                usize::from(definition.history_messages),
+                definition.history_bytes as usize,
+            );
+            lock(&self.history).push(kind, payload, sender, at_ms, limits);
+        }
+    }
+
+    pub(crate) fn record_published(&self, message: &MessageView<'_>) {
+        let (kind, sender) = (payload_kind(message), message.from_client_id);
+        self.record_message(kind, message.payload, sender, message.received_ms);
+    }
+
+    pub(crate) fn history(&self, limit: usize) -> Vec<HistoryEntry> {
+        lock(&self.history).newest(limit)
+    }
+
+    pub(crate) fn status(&self) -> EndpointStatus {
+        EndpointStatus {
+            id: self.id.clone(),
+            is_enabled: self.active().definition.disabled_reason.is_none(),
+            statistics: self.counters.statistics(),
+        }
+    }
+}
+
+impl RelayEndpoint for Endpoint {
+    fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    fn limits(&self) -> RelayLimits {
+        self.active().limits
+    }
+
+    fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
+        let active = self.active();
+        let header = active.definition.header.as_deref().unwrap_or("");
+        envelope::encode(active.definition.mode, header, message, payload)
+    }
+
+    fn record_dropped(&self, messages: u64) {
+        self.counters.dropped(messages);
+    }
+}

@@ -1,0 +1,26 @@
+//! Relay endpoints: rooms of WebSocket connections in which every message of one connection goes to all others.
+//!
+//! An endpoint is a configuration object ([`EndpointDefinition`]) with an id. Its clients connect to `/ws/{id}`. The broker
+//! carries the connections and the messages ([`hooks::relay`]); this crate decides who may connect, in which form
+//! receivers get messages ([`Mode`]), keeps the last messages and counts. Everything works on the shards' threads
+//! without blocking; statistics are written by [`RelayService::changed_statistics`]'s caller.
+
+mod access_key;
+mod client;
+mod definition;
+mod endpoint;
+mod envelope;
+mod message_history;
+mod service;
+mod statistics;
+mod system_message;
+
+pub use access_key::AccessKeyHash;
+pub use definition::{
+    DEFAULT_MAX_BACKLOG_BYTES, EndpointDefinition, EndpointError, KIND, MAX_ENDPOINTS, Mode,
+    SlowReceivers,
+};
+pub use endpoint::{ConnectionSummary, EndpointStatus};
+pub use message_history::{HistoryEntry, HistoryPayload};
+pub use service::RelayService;
+pub use statistics::{EndpointStatistics, STATISTICS_KIND, StatisticsRecord};

@@ -1,0 +1,430 @@
+//! All endpoints of a node.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use hooks::MessageView;
+use hooks::relay::{
+    RelayAdmission, RelayClose, RelayConnection, RelayRequest, RelayService as RelayServicePort,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::client::EndpointClient;
+use crate::definition::EndpointDefinition;
+use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
+use crate::message_history::HistoryEntry;
+use crate::statistics::StatisticsRecord;
+use crate::system_message::{policy_close, system_message};
+
+/// Sub-protocols that begin with this carry an access key.
+const KEY_SUBPROTOCOL_PREFIX: &str = "key.";
+/// Query parameter with the access key.
+const KEY_PARAMETER: &str = "key";
+/// Characters of ids made here.
+const ID_CHARACTERS: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// Length of endpoint ids made here: 60 bits that cannot be guessed.
+const ENDPOINT_ID_LEN: usize = 10;
+const CONNECTION_ID_LEN: usize = 16;
+
+type EndpointMap = HashMap<String, Arc<Endpoint>, RandomState>;
+
+/// The endpoints of a node. Clones share them.
+#[derive(Clone, Default)]
+pub struct RelayService {
+    inner: Arc<ServiceInner>,
+}
+
+#[derive(Default)]
+struct ServiceInner {
+    endpoints: ArcSwap<EndpointMap>,
+    /// Serialises changes of `endpoints`.
+    change: Mutex<()>,
+}
+
+/// A random id that is valid in topics, addresses and sub-protocols; `None` if the system provides no random bytes.
+fn random_id(len: usize) -> Option<String> {
+    let mut random = [0_u8; 32];
+    SystemRandom::new().fill(&mut random).ok()?;
+    let characters = random[..len].iter();
+    Some(
+        characters
+            .map(|byte| char::from(ID_CHARACTERS[usize::from(byte & 63)]))
+            .collect(),
+    )
+}
+
+impl RelayService {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An id for a new endpoint.
+    pub fn new_endpoint_id() -> Option<String> {
+        random_id(ENDPOINT_ID_LEN)
+    }
+
+    /// Adds an endpoint, or changes it. `record` is used only for a new one.
+    pub fn set(&self, id: &str, definition: EndpointDefinition, record: StatisticsRecord) {
+        let now_ms = now_ms();
+        let disabled = definition.disabled_reason.clone();
+        let present = self.endpoint(id);
+        match &present {
+            Some(endpoint) => endpoint.set_definition(definition),
+            None => {
+                let endpoint = Arc::new(Endpoint::new(id, definition, record));
+                self.change(|map| drop(map.insert(id.to_owned(), endpoint)));
+            }
+        }
+        if let (Some(endpoint), Some(reason)) = (present, disabled) {
+            endpoint.close_all(&disabled_close(&reason, now_ms));
+        }
+    }
+
+    /// Removes an endpoint and closes its connections.
+    pub fn remove(&self, id: &str) {
+        let mut removed = None;
+        self.change(|map| removed = map.remove(id));
+        if let Some(endpoint) = removed {
+            let message = "This endpoint was deleted.";
+            endpoint.close_all(&policy_close(
+                "ENDPOINT_DELETED",
+                message,
+                "Endpoint was deleted",
+                now_ms(),
+            ));
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut EndpointMap)) {
+        let _changing = (self.inner.change.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut map = EndpointMap::clone(&self.inner.endpoints.load());
+        change(&mut map);
+        self.inner.endpoints.store(Arc::new(map));
+    }
+
+    fn endpoint(&self, id: &str) -> Option<Arc<Endpoint>> {
+        self.inner.endpoints.load().get(id).cloned()
+    }
+
+    /// `None`: there is no endpoint with this id.
+    pub fn status(&self, id: &str) -> Option<EndpointStatus> {
+        Some(self.endpoint(id)?.status())
+    }
+
+    /// All endpoints, in the order of their ids.
+    pub fn all_statuses(&self) -> Vec<EndpointStatus> {
+        let endpoints = self.inner.endpoints.load();
+        let mut all: Vec<_> = endpoints
+            .values()
+            .map(|endpoint| endpoint.status())
+            .collect();
+        all.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// The last messages, newest first.
+    pub fn history(&self, id: &str, limit: usize) -> Option<Vec<HistoryEntry>> {
+        Some(self.endpoint(id)?.history(limit))
+    }
+
+    /// The connections in the order of their ids, after `after`.
+    pub fn connections(
+        &self,
+        id: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Option<Vec<ConnectionSummary>> {
+        Some(self.endpoint(id)?.connections(after, limit))
+    }
+
+    /// Disconnects one client; false if there is no such connection.
+    pub fn disconnect(&self, id: &str, connection_id: &str) -> bool {
+        let close = policy_close(
+            "DISCONNECTED",
+            "An operator has closed this connection.",
+            "Disconnected by an operator",
+            now_ms(),
+        );
+        self.endpoint(id)
+            .is_some_and(|endpoint| endpoint.close_connection(connection_id, close))
+    }
+
+    /// The statistics that changed since the last call, at most `limit`, with the ids of their endpoints.
+    pub fn changed_statistics(&self, limit: usize) -> Vec<(String, StatisticsRecord)> {
+        let endpoints = self.inner.endpoints.load();
+        let changed = endpoints
+            .values()
+            .filter_map(|endpoint| Some((endpoint.id.clone(), endpoint.counters.take_changed()?)));
+        changed.take(limit).collect()
+    }
+
+    /// The statistics of this endpoint could not be stored; they are returned again.
+    pub fn retry_statistics(&self, id: &str) {
+        if let Some(endpoint) = self.endpoint(id) {
+            endpoint.counters.mark_changed();
+        }
+    }
+
+    /// Samples the rates of messages; called every few seconds.
+    pub fn sample_rates(&self) {
+        let now_ms = now_ms();
+        for endpoint in self.inner.endpoints.load().values() {
+            endpoint.counters.sample(now_ms);
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn disabled_close(reason: &str, now_ms: u64) -> RelayClose {
+    let message = match reason {
+        "" => "This endpoint is disabled.".to_owned(),
+        reason => format!("This endpoint is disabled: {reason}"),
+    };
+    policy_close(
+        "ENDPOINT_DISABLED",
+        &message,
+        "Endpoint is disabled",
+        now_ms,
+    )
+}
+
+/// The endpoint's id and the access key in a request target such as `/ws/ID?key=KEY`. The prefix of the path was checked
+/// by the listener.
+fn parse_target(target: &str) -> (&str, Option<&str>) {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let id = path.rsplit('/').next().unwrap_or_default();
+    let mut parameters = query.split('&').filter_map(|pair| pair.split_once('='));
+    let key = parameters.find(|(name, _)| *name == KEY_PARAMETER);
+    (id, key.map(|(_, key)| key))
+}
+
+impl RelayServicePort for RelayService {
+    fn admit(
+        &self,
+        request: &RelayRequest<'_>,
+        connection: Arc<dyn RelayConnection>,
+    ) -> Result<RelayAdmission, RelayClose> {
+        let now_ms = request.now_ms;
+        let (id, key) = parse_target(request.target);
+        if EndpointDefinition::check_id(id).is_err() {
+            let message = "Invalid URL format";
+            return Err(policy_close("INVALID_URL", message, message, now_ms));
+        }
+        let Some(endpoint) = self.endpoint(id) else {
+            let message = "Invalid endpoint";
+            return Err(policy_close("INVALID_ENDPOINT", message, message, now_ms));
+        };
+        let result = admit_to(&endpoint, request, key);
+        let connection_id = result.inspect_err(|_| endpoint.counters.reject())?;
+        let connection = EndpointConnection {
+            handle: connection,
+            peer: request.peer,
+            connected_ms: now_ms,
+        };
+        endpoint.add_connection(&connection_id, connection);
+        Ok(RelayAdmission {
+            client: Box::new(EndpointClient::new(endpoint.clone(), connection_id.clone())),
+            endpoint,
+            connection_id,
+        })
+    }
+
+    fn published(&self, endpoint: &str, message: &MessageView<'_>) {
+        if let Some(endpoint) = self.inner.endpoints.load().get(endpoint) {
+            endpoint.record_published(message);
+        }
+    }
+}
+
+/// Checks whether a client may connect to an endpoint and counts it; returns an id for the connection.
+fn admit_to(
+    endpoint: &Endpoint,
+    request: &RelayRequest<'_>,
+    key: Option<&str>,
+) -> Result<String, RelayClose> {
+    let now_ms = request.now_ms;
+    let active = endpoint.active();
+    let definition = &active.definition;
+    if let Some(reason) = &definition.disabled_reason {
+        return Err(disabled_close(reason, now_ms));
+    }
+    if let Some(origin) = request.origin
+        && !definition.allowed_origins.is_empty()
+        && !(definition.allowed_origins.iter()).any(|it| it.eq_ignore_ascii_case(origin))
+    {
+        let message = "Web pages of this origin may not use this endpoint.";
+        return Err(policy_close(
+            "ORIGIN_NOT_ALLOWED",
+            message,
+            "Origin not allowed",
+            now_ms,
+        ));
+    }
+    if let Some(expected) = &active.access_key {
+        let offers = request.subprotocols.iter();
+        let offered = offers.filter_map(|offer| offer.strip_prefix(KEY_SUBPROTOCOL_PREFIX));
+        if !key
+            .into_iter()
+            .chain(offered)
+            .any(|key| expected.matches(key))
+        {
+            let message = "This endpoint needs an access key: query parameter \"key\", or sub-protocol \"key.\" and the key.";
+            return Err(policy_close(
+                "INVALID_ACCESS_KEY",
+                message,
+                "Invalid access key",
+                now_ms,
+            ));
+        }
+    }
+    if !endpoint
+        .counters
+        .try_connect(definition.max_connections, now_ms)
+    {
+        let message = format!(
+            "This endpoint has {} connections, which are the most.",
+            definition.max_connections
+        );
+        return Err(policy_close(
+            "TOO_MANY_CONNECTIONS",
+            &message,
+            "Too many connections",
+            now_ms,
+        ));
+    }
+    random_id(CONNECTION_ID_LEN).ok_or_else(|| {
+        endpoint.counters.disconnect();
+        let message = "The system provides no random bytes.";
+        RelayClose {
+            code: ws::close_codes::INTERNAL_ERROR,
+            reason: "Internal server error".into(),
+            message: Some(system_message("error", "INTERNAL_ERROR", message, now_ms)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hooks::PeerAddress;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<RelayClose>>);
+
+    impl RelayConnection for Recorder {
+        fn send_text(&self, _message: String) {}
+
+        fn close(&self, close: RelayClose) {
+            self.0.lock().unwrap().push(close);
+        }
+    }
+
+    fn define(service: &RelayService, definition: Value) {
+        let definition = EndpointDefinition::read(definition, None).unwrap();
+        service.set("room", definition, StatisticsRecord::default());
+    }
+
+    fn admit(
+        service: &RelayService,
+        target: &str,
+        origin: Option<&str>,
+        subprotocols: &[&str],
+    ) -> Result<(RelayAdmission, Arc<Recorder>), RelayClose> {
+        let offered: Vec<String> = subprotocols.iter().map(|&text| text.into()).collect();
+        let handle = Arc::new(Recorder::default());
+        let request = RelayRequest {
+            target,
+            origin,
+            subprotocols: &offered,
+            peer: PeerAddress::Unix,
+            listener: "ws",
+            now_ms: 1,
+        };
+        let admission = service.admit(&request, handle.clone())?;
+        Ok((admission, handle))
+    }
+
+    fn refusal(service: &RelayService, target: &str) -> (String, u16, String) {
+        let close = admit(service, target, None, &[]).err().unwrap();
+        let message: Value = serde_json::from_str(&close.message.unwrap()).unwrap();
+        assert_eq!(message["type"], "system");
+        assert_eq!(message["level"], "error");
+        let code = message["code"].as_str().unwrap().to_owned();
+        (code, close.code, close.reason.into_owned())
+    }
+
+    #[test]
+    fn refusals_have_the_documented_codes() {
+        let service = RelayService::new();
+        define(&service, json!({"max_connections": 1}));
+        assert_eq!(
+            refusal(&service, "/ws/a%20b"),
+            ("INVALID_URL".into(), 1008, "Invalid URL format".into())
+        );
+        assert_eq!(
+            refusal(&service, "/ws/other"),
+            ("INVALID_ENDPOINT".into(), 1008, "Invalid endpoint".into())
+        );
+        let (mut admission, _) = admit(&service, "/ws/room?x=1", None, &[]).unwrap();
+        assert_eq!(refusal(&service, "/ws/room").0, "TOO_MANY_CONNECTIONS");
+        admission.client.closed("normal");
+        assert!(admit(&service, "/ws/room", None, &[]).is_ok());
+        let status = service.status("room").unwrap().statistics;
+        assert_eq!(
+            (status.total_connections, status.rejected_connections),
+            (2, 1)
+        );
+    }
+
+    #[test]
+    fn an_access_key_is_accepted_in_the_query_or_as_sub_protocol() {
+        let service = RelayService::new();
+        let key = "k123456789abcdef";
+        define(&service, json!({"access_key": key}));
+        assert_eq!(refusal(&service, "/ws/room").0, "INVALID_ACCESS_KEY");
+        assert_eq!(
+            refusal(&service, "/ws/room?key=wrong").0,
+            "INVALID_ACCESS_KEY"
+        );
+        assert!(admit(&service, &format!("/ws/room?key={key}"), None, &[]).is_ok());
+        let offer = format!("key.{key}");
+        assert!(admit(&service, "/ws/room", None, &["tidegate-relay", &offer]).is_ok());
+    }
+
+    #[test]
+    fn only_listed_origins_may_connect() {
+        let service = RelayService::new();
+        define(&service, json!({"allowed_origins": ["https://a.example"]}));
+        let origin = |origin| admit(&service, "/ws/room", origin, &[]).is_ok();
+        assert!(origin(Some("https://A.example")));
+        assert!(!origin(Some("https://b.example")));
+        // No browser.
+        assert!(origin(None));
+    }
+
+    #[test]
+    fn disabling_and_deleting_close_open_connections_with_the_reason() {
+        let service = RelayService::new();
+        define(&service, json!({}));
+        let (_, first) = admit(&service, "/ws/room", None, &[]).unwrap();
+        define(&service, json!({"disabled_reason": "spam"}));
+        let close = first.0.lock().unwrap().remove(0);
+        assert_eq!((close.code, &*close.reason), (1008, "Endpoint is disabled"));
+        assert!(close.message.unwrap().contains("spam"));
+        assert_eq!(refusal(&service, "/ws/room").0, "ENDPOINT_DISABLED");
+        define(&service, json!({}));
+        let (_, second) = admit(&service, "/ws/room", None, &[]).unwrap();
+        service.remove("room");
+        assert_eq!(&*second.0.lock().unwrap()[0].reason, "Endpoint was deleted");
+        assert_eq!(refusal(&service, "/ws/room").0, "INVALID_ENDPOINT");
+    }
+}
