@@ -57,7 +57,7 @@ pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;
 pub use state::ApiParts;
 pub use telemetry_backend::{
-    CalendarUnit, DeviceRejectionList, IntervalFunction, IntervalLength, IntervalQuery,
-    IntervalRow, LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
+    CalendarUnit, DeviceRejectionList, IntervalLength, IntervalQuery, IntervalRow,
+    LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
     TelemetryBackendError, TelemetrySample,
 };

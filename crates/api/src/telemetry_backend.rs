@@ -7,6 +7,7 @@ use std::pin::Pin;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use series::Aggregate;
 
 /// Why a telemetry query failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct IntervalQuery {
     pub origin_ms: Option<i64>,
     /// IANA name of the time zone; `None` means UTC.
     pub time_zone: Option<String>,
-    pub functions: Vec<IntervalFunction>,
+    pub functions: Vec<Aggregate>,
     /// Whether all devices are merged as if they were one.
     pub merged: bool,
 }
@@ -83,19 +84,6 @@ pub enum CalendarUnit {
     Month,
     Quarter,
     Year,
-}
-
-/// Aggregate function of an interval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum IntervalFunction {
-    Avg,
-    Min,
-    Max,
-    Sum,
-    Count,
-    First,
-    Last,
 }
 
 /// One interval of one key of one device.

@@ -1,5 +1,13 @@
 //! Summary of the values of an interval. Values keep their types: integers are exact, first and last value
 //! may be of any kind.
+//!
+//! The one definition of the aggregates of stored telemetry; the HTTP API takes names from
+//! [`Aggregate::NAMES`]. Another aggregate is a variant with its name and its line in [`IntervalSummary::get`]
+//! here, and a row in `docs/guides/telemetry.md`. Aggregates of rule windows are defined in `rules`: they
+//! follow the order of arrival and the comparison of the rule language.
+//!
+//! Ties: among values of the same time, the first value is the one that is added first and the last value is
+//! the one that is added last. Between equal minima or maxima, the integer is kept, in any order of addition.
 
 use std::cmp::Ordering;
 
@@ -19,6 +27,47 @@ pub enum Aggregate {
     Count,
     First,
     Last,
+}
+
+impl Aggregate {
+    pub const ALL: [Self; 7] = [
+        Self::Avg,
+        Self::Min,
+        Self::Max,
+        Self::Sum,
+        Self::Count,
+        Self::First,
+        Self::Last,
+    ];
+
+    /// The names of [`Self::ALL`], in the same order.
+    pub const NAMES: [&'static str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = Self::ALL[at].name();
+            at += 1;
+        }
+        names
+    };
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Avg => "avg",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Sum => "sum",
+            Self::Count => "count",
+            Self::First => "first",
+            Self::Last => "last",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|aggregate| aggregate.name() == name)
+    }
 }
 
 /// A number with its type.
@@ -56,9 +105,36 @@ impl NumericValue {
     fn compare(self, other: NumericValue) -> Ordering {
         match (self, other) {
             (NumericValue::Int(one), NumericValue::Int(other)) => one.cmp(&other),
-            (one, other) => one.float().total_cmp(&other.float()),
+            (NumericValue::Float(one), NumericValue::Float(other)) => one.total_cmp(&other),
+            (NumericValue::Int(int), NumericValue::Float(float)) => compare_mixed(int, float),
+            (NumericValue::Float(float), NumericValue::Int(int)) => {
+                compare_mixed(int, float).reverse()
+            }
         }
     }
+
+    /// Whether this is the better minimum (`Less`) or maximum (`Greater`). An integer replaces an equal float.
+    fn replaces(self, known: NumericValue, better: Ordering) -> bool {
+        match self.compare(known) {
+            Ordering::Equal => matches!((self, known), (Self::Int(_), Self::Float(_))),
+            order => order == better,
+        }
+    }
+}
+
+/// Compares without rounding the integer to a double, which would make different integers equal to one float
+/// and the result dependent on the order of the values.
+fn compare_mixed(int: i64, float: f64) -> Ordering {
+    const BEYOND_I64: f64 = (1_u64 << 63) as f64;
+    if float >= BEYOND_I64 {
+        return Ordering::Less;
+    }
+    if float < -BEYOND_I64 {
+        return Ordering::Greater;
+    }
+    let whole = float.trunc() as i64;
+    int.cmp(&whole)
+        .then_with(|| (whole as f64).total_cmp(&float))
 }
 
 /// A sum that is exact for integers.
@@ -172,10 +248,16 @@ impl IntervalSummary {
     }
 
     fn add_extremes(&mut self, min: NumericValue, max: NumericValue) {
-        if self.min.is_none_or(|known| min.compare(known).is_lt()) {
+        if self
+            .min
+            .is_none_or(|known| min.replaces(known, Ordering::Less))
+        {
             self.min = Some(min);
         }
-        if self.max.is_none_or(|known| max.compare(known).is_gt()) {
+        if self
+            .max
+            .is_none_or(|known| max.replaces(known, Ordering::Greater))
+        {
             self.max = Some(max);
         }
     }
@@ -267,7 +349,8 @@ impl IntervalSummary {
         );
     }
 
-    /// Merges another summary; among equal times, its last value wins.
+    /// Merges another summary as if its values were added now: among equal times, the first value remains and
+    /// the last value is the other's.
     pub fn merge(&mut self, other: &IntervalSummary) {
         self.count += other.count;
         self.numbers += other.numbers;
@@ -410,6 +493,76 @@ mod tests {
             summary.get(Aggregate::Sum),
             Some(PointValue::Int(9_007_199_254_740_994))
         );
+    }
+
+    #[test]
+    fn of_equal_times_the_first_value_is_the_first_added_and_the_last_value_the_last_added() {
+        let added = |values: &[(i64, i64)]| {
+            let mut summary = IntervalSummary::default();
+            for &(ts_ms, number) in values {
+                summary.add(ts_ms, PointValue::Int(number));
+            }
+            summary
+        };
+        let summary = added(&[(7, 1), (7, 2), (7, 3)]);
+        assert_eq!(summary.first(), Some((7, PointValue::Int(1))));
+        assert_eq!(summary.last(), Some((7, PointValue::Int(3))));
+        let mut merged = added(&[(7, 1), (7, 2)]);
+        merged.merge(&added(&[(7, 3)]));
+        assert_eq!(merged, summary);
+        merged.merge(&added(&[(6, 4), (8, 5)]));
+        assert_eq!(merged.first(), Some((6, PointValue::Int(4))));
+        assert_eq!(merged.last(), Some((8, PointValue::Int(5))));
+    }
+
+    #[test]
+    fn equal_extremes_do_not_depend_on_the_order_of_the_values() {
+        use NumericValue::{Float, Int};
+        const LARGE: i64 = 1 << 53;
+        for (numbers, min, max) in [
+            (vec![Float(1.0), Int(1)], Int(1), Int(1)),
+            (vec![Float(0.0), Float(-0.0)], Float(-0.0), Float(0.0)),
+            (vec![Float(-0.0), Int(0)], Float(-0.0), Int(0)),
+            (
+                vec![Int(LARGE + 1), Float(LARGE as f64), Int(LARGE)],
+                Int(LARGE),
+                Int(LARGE + 1),
+            ),
+            (vec![Float(-1.5), Int(-1), Int(-2)], Int(-2), Int(-1)),
+            (
+                vec![Int(i64::MAX), Float(i64::MAX as f64), Int(i64::MIN)],
+                Int(i64::MIN),
+                Float(i64::MAX as f64),
+            ),
+            (
+                vec![Float(f64::INFINITY), Int(0), Float(f64::NEG_INFINITY)],
+                Float(f64::NEG_INFINITY),
+                Float(f64::INFINITY),
+            ),
+        ] {
+            for turn in 0..numbers.len() {
+                let mut order = numbers.clone();
+                order.rotate_left(turn);
+                for order in [order.clone(), order.into_iter().rev().collect()] {
+                    let mut summary = IntervalSummary::default();
+                    for number in &order {
+                        summary.add(1, number.value());
+                    }
+                    // Debug also tells 0.0 and -0.0 apart.
+                    let found = format!("{:?} {:?}", summary.min.unwrap(), summary.max.unwrap());
+                    assert_eq!(found, format!("{min:?} {max:?}"), "{order:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_find_their_aggregates() {
+        for (name, aggregate) in Aggregate::NAMES.into_iter().zip(Aggregate::ALL) {
+            assert_eq!(Aggregate::from_name(name), Some(aggregate));
+        }
+        assert_eq!(Aggregate::from_name("AVG"), None);
+        assert_eq!(Aggregate::from_name("median"), None);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! Telemetry by intervals: of a device, of several devices, of a group.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use series::Aggregate;
 
 use super::device_groups;
 use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
@@ -14,14 +18,11 @@ use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     MAX_TIME_MS, Parameter, ParameterType, text_parameter, time_parameter,
 };
-use crate::telemetry_backend::{
-    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, IntervalRow,
-};
+use crate::telemetry_backend::{CalendarUnit, IntervalLength, IntervalQuery, IntervalRow};
 
 /// Maximum number of devices per query.
 const MAX_DEVICES: usize = 10_000;
 const UNITS: &[&str] = &["day", "week", "month", "quarter", "year"];
-const FUNCTIONS: &[&str] = &["avg", "min", "max", "sum", "count", "first", "last"];
 
 const INTERVAL_MS: Parameter = Parameter {
     name: "interval_ms",
@@ -41,8 +42,8 @@ const TIME_ZONE: Parameter = text_parameter(
 );
 const WANTED: Parameter = Parameter {
     name: "functions",
-    shape: ParameterType::Words(FUNCTIONS),
-    description: "Aggregate functions: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; default `avg`.",
+    shape: ParameterType::Words(&Aggregate::NAMES),
+    description: "Aggregate functions, separated by commas; default `avg`.",
 };
 
 const MERGED: Parameter = Parameter {
@@ -82,11 +83,14 @@ struct IntervalsQueryInput {
     origin_ms: Option<i64>,
     /// Aggregate functions; default `avg`.
     #[serde(default)]
-    functions: Vec<IntervalFunction>,
+    functions: Vec<AggregateName>,
     /// Whether all devices are merged as if they were one.
     #[serde(default)]
     merged: bool,
 }
+
+/// An aggregate by its name.
+struct AggregateName(Aggregate);
 
 /// List of intervals.
 #[derive(Serialize, JsonSchema)]
@@ -204,11 +208,8 @@ async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -
         ));
     };
     let functions = match call.query.text_value(WANTED.name) {
-        None => vec![IntervalFunction::Avg],
-        Some(words) => words
-            .split(',')
-            .filter_map(IntervalFunction::from_name)
-            .collect(),
+        None => vec![Aggregate::Avg],
+        Some(words) => words.split(',').filter_map(Aggregate::from_name).collect(),
     };
     let interval_ms = call.query.number_value(INTERVAL_MS).map(|ms| ms as i64);
     let unit = call.query.text_value(INTERVAL.name).map(|word| {
@@ -237,7 +238,7 @@ async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -
 }
 
 async fn query_group(mut call: ApiCall) -> ApiResult {
-    let mut query: IntervalsQueryInput = call.body_json().await?;
+    let query: IntervalsQueryInput = call.body_json().await?;
     let to_ms = end_or_now(query.from_ms, query.to_ms);
     check_times(query.from_ms, to_ms)?;
     let devices = query.devices.as_ref().map_or(1, Vec::len);
@@ -265,9 +266,10 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
             return Err(ProblemDetails::invalid_field(field, detail));
         }
     }
-    if query.functions.is_empty() {
-        query.functions.push(IntervalFunction::Avg);
-    }
+    let functions = match query.functions.as_slice() {
+        [] => vec![Aggregate::Avg],
+        names => names.iter().map(|name| name.0).collect(),
+    };
     let devices = match (query.devices, query.device_group) {
         (Some(devices), None) => devices,
         (None, Some(group)) => group_members(&call, group).await?,
@@ -285,7 +287,7 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
         length: length.map_err(|detail| ProblemDetails::invalid_field(INTERVAL.name, detail))?,
         origin_ms: query.origin_ms,
         time_zone: query.time_zone,
-        functions: query.functions,
+        functions,
         merged: query.merged,
     };
     interval_response(&call, query).await
@@ -319,12 +321,24 @@ impl CalendarUnit {
     }
 }
 
-impl IntervalFunction {
-    pub(super) fn from_name(name: &str) -> Option<Self> {
-        serde_json::from_value(Value::from(name)).ok()
+impl<'de> Deserialize<'de> for AggregateName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || D::Error::unknown_variant(&name, &Aggregate::NAMES);
+        Aggregate::from_name(&name).map(Self).ok_or_else(unknown)
+    }
+}
+
+impl JsonSchema for AggregateName {
+    fn inline_schema() -> bool {
+        true
     }
 
-    fn name(self) -> &'static str {
-        FUNCTIONS[self as usize]
+    fn schema_name() -> Cow<'static, str> {
+        "AggregateName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "enum": Aggregate::NAMES})
     }
 }

@@ -5,6 +5,7 @@ use ::devices::AttributeScope;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use series::Aggregate;
 
 use super::devices;
 use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
@@ -14,9 +15,10 @@ use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
-use crate::telemetry_backend::{
-    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, RowQuery,
-};
+use crate::telemetry_backend::{CalendarUnit, IntervalLength, IntervalQuery, RowQuery};
+
+/// ThingsBoard's names of aggregate functions; it has no first and last.
+const AGGREGATIONS: &[&str] = &["NONE", "AVG", "MIN", "MAX", "SUM", "COUNT"];
 
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
@@ -43,7 +45,7 @@ const TIME_ZONE: Parameter = Parameter {
 };
 const AGG: Parameter = Parameter {
     name: "agg",
-    shape: ParameterType::Words(&["NONE", "AVG", "MIN", "MAX", "SUM", "COUNT"]),
+    shape: ParameterType::Words(AGGREGATIONS),
     description: "Aggregate function. `NONE` (default): stored values.",
 };
 const LIMIT: Parameter = Parameter {
@@ -173,17 +175,31 @@ async fn values(call: ApiCall) -> ApiResult {
         return call::json_response(told.by_key);
     }
     let times = time_range_from(&call, START, END)?;
-    match call.query.text_value(AGG.name) {
-        None | Some("NONE") => append_rows(&call, times, &mut told).await?,
-        Some(name) => match IntervalFunction::from_name(&name.to_ascii_lowercase()) {
-            Some(function) => append_intervals(&call, times, function, &mut told).await?,
-            None => {
-                let detail = "agg: expected one of NONE, AVG, MIN, MAX, SUM, COUNT.";
-                return Err(ProblemDetails::invalid_parameter(AGG.name, detail));
-            }
-        },
+    let aggregate = parse_aggregation(call.query.text_value(AGG.name))
+        .map_err(|detail| ProblemDetails::invalid_parameter(AGG.name, detail))?;
+    match aggregate {
+        None => append_rows(&call, times, &mut told).await?,
+        Some(aggregate) => append_intervals(&call, times, aggregate, &mut told).await?,
     }
     call::json_response(told.by_key)
+}
+
+/// The aggregate with ThingsBoard's name; `None` stands for stored values.
+pub(super) fn parse_aggregation(name: Option<&str>) -> Result<Option<Aggregate>, String> {
+    let name = match name {
+        None | Some("" | "NONE") => return Ok(None),
+        Some(name) => name,
+    };
+    let known = AGGREGATIONS
+        .contains(&name)
+        .then(|| name.to_ascii_lowercase());
+    match known.and_then(|name| Aggregate::from_name(&name)) {
+        Some(aggregate) => Ok(Some(aggregate)),
+        None => Err(format!(
+            "agg: {name:?} is unknown; expected one of {}.",
+            AGGREGATIONS.join(", ")
+        )),
+    }
 }
 
 async fn append_latest(call: &ApiCall, told: &mut ValuesByKey) -> Result<(), ProblemDetails> {
@@ -251,7 +267,7 @@ async fn append_rows(
 async fn append_intervals(
     call: &ApiCall,
     times: (i64, i64),
-    function: IntervalFunction,
+    aggregate: Aggregate,
     told: &mut ValuesByKey,
 ) -> Result<(), ProblemDetails> {
     let Some(keys) = keys(call) else {
@@ -280,7 +296,7 @@ async fn append_intervals(
         length: unit.map_or(IntervalLength::Ms(interval_ms), IntervalLength::Calendar),
         origin_ms: Some(from_ms),
         time_zone: call.query.owned_text(TIME_ZONE),
-        functions: vec![function],
+        functions: vec![aggregate],
         merged: false,
     };
     // Ascending regardless of `orderBy`, as in ThingsBoard.

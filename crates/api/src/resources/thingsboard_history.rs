@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
+use series::Aggregate;
 
+use super::thingsboard::parse_aggregation;
 use crate::query_parameters::MAX_TIME_MS;
 use crate::telemetry_backend::{
-    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, RowQuery, TelemetryBackend,
-    TelemetryBackendError,
+    CalendarUnit, IntervalLength, IntervalQuery, RowQuery, TelemetryBackend, TelemetryBackendError,
 };
 
 /// Default number of values per key in one response.
@@ -53,7 +54,7 @@ pub(super) enum History {
 
 #[derive(Debug, Clone)]
 pub(super) struct Aggregation {
-    function: IntervalFunction,
+    aggregate: Aggregate,
     length: IntervalLength,
     time_zone: Option<String>,
 }
@@ -131,14 +132,9 @@ impl PeriodFields {
     }
 
     fn aggregation(&self, period_ms: i64) -> Result<Option<Aggregation>, String> {
-        let name = match self.agg.as_deref() {
-            None | Some("" | "NONE") => return Ok(None),
-            Some(name) => name,
+        let Some(aggregate) = parse_aggregation(self.agg.as_deref())? else {
+            return Ok(None);
         };
-        let function =
-            IntervalFunction::from_name(&name.to_ascii_lowercase()).ok_or_else(|| {
-                format!("agg: {name:?} is unknown; expected NONE, AVG, MIN, MAX, SUM or COUNT.")
-            })?;
         let unit = match self.interval_type.as_deref() {
             None | Some("" | "MILLISECONDS") => None,
             Some("WEEK") => Some(CalendarUnit::WeekFromSunday),
@@ -154,7 +150,7 @@ impl PeriodFields {
         let given_ms = self.interval.filter(|ms| *ms > 0);
         let fixed_ms = given_ms.unwrap_or_else(|| period_ms.max(1));
         Ok(Some(Aggregation {
-            function,
+            aggregate,
             length: unit.map_or(IntervalLength::Ms(fixed_ms), IntervalLength::Calendar),
             time_zone: unit.and_then(|_| self.time_zone_id.clone()),
         }))
@@ -211,7 +207,7 @@ impl History {
                     length: aggregation.length,
                     origin_ms: Some(*from_ms),
                     time_zone: aggregation.time_zone.clone(),
-                    functions: vec![aggregation.function],
+                    functions: vec![aggregation.aggregate],
                     merged: false,
                 };
                 // Intervals of fixed length are dated at their middle, as on the HTTP paths.
@@ -297,6 +293,10 @@ mod tests {
             (
                 json!({"endTs": 1, "agg": "MEAN"}),
                 "agg: \"MEAN\" is unknown",
+            ),
+            (
+                json!({"endTs": 1, "agg": "FIRST"}),
+                "agg: \"FIRST\" is unknown; expected one of NONE, AVG, MIN, MAX, SUM, COUNT.",
             ),
             (
                 json!({"endTs": 1, "agg": "AVG", "intervalType": "DAY"}),

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use series::Aggregate;
 
 use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
@@ -53,8 +54,7 @@ pub(super) enum TelemetryCommand {
         /// IANA time zone of calendar intervals, such as Europe/Berlin [default: UTC]
         #[arg(long, value_name = "ZONE")]
         time_zone: Option<String>,
-        /// Functions avg, min, max, sum, count, first and last, separated by commas
-        #[arg(long, default_value = "avg,min,max,count")]
+        #[arg(long, default_value = "avg,min,max,count", help = functions_help())]
         functions: String,
     },
     /// Print rows of devices as they arrive
@@ -99,6 +99,11 @@ pub(super) enum ExportFormatArg {
     Jsonl,
     Csv,
     Parquet,
+}
+
+fn functions_help() -> String {
+    let names = Aggregate::NAMES.join(", ");
+    format!("Functions, separated by commas: {names}")
 }
 
 #[derive(Args)]

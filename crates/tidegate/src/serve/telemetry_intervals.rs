@@ -3,10 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use api::{
-    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, IntervalRow,
-    TelemetryBackendError,
-};
+use api::{CalendarUnit, IntervalLength, IntervalQuery, IntervalRow, TelemetryBackendError};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
@@ -139,21 +136,8 @@ fn interval_list(query: &IntervalQuery) -> Result<Intervals, TelemetryBackendErr
     Ok(intervals)
 }
 
-fn to_aggregate(function: IntervalFunction) -> Aggregate {
-    match function {
-        IntervalFunction::Avg => Aggregate::Avg,
-        IntervalFunction::Min => Aggregate::Min,
-        IntervalFunction::Max => Aggregate::Max,
-        IntervalFunction::Sum => Aggregate::Sum,
-        IntervalFunction::Count => Aggregate::Count,
-        IntervalFunction::First => Aggregate::First,
-        IntervalFunction::Last => Aggregate::Last,
-    }
-}
-
-fn function_values(summary: &IntervalSummary, functions: &[IntervalFunction]) -> Vec<Value> {
-    let value = |function: &IntervalFunction| summary.get(to_aggregate(*function));
-    let values = functions.iter().map(value);
+fn function_values(summary: &IntervalSummary, functions: &[Aggregate]) -> Vec<Value> {
+    let values = functions.iter().map(|function| summary.get(*function));
     values
         .map(|value| value.map_or(Value::Null, value_to_json))
         .collect()
