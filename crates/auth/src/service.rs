@@ -31,8 +31,6 @@ use crate::tally::AuthenticatorStatus;
 use crate::users::{UserRecord, UserRegistry};
 
 const CLOCK_TICK: Duration = Duration::from_millis(250);
-/// Objects read from the store per page.
-const PAGE_OBJECTS: usize = 1000;
 
 /// Authentication and authorisation of a node.
 #[derive(Clone)]
@@ -237,17 +235,9 @@ impl AuthService {
             auth.apply_object(kind, &change.id, object.map(|object| object.value).as_ref());
         }));
         for kind in objects::KINDS {
-            let mut after: Option<String> = None;
-            loop {
-                let page = objects.list(kind, after.as_deref(), PAGE_OBJECTS)?;
-                for object in &page {
-                    self.store_object(kind, &object.id, Some(&object.value));
-                }
-                match page.last() {
-                    Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-                    _ => break,
-                }
-            }
+            objects.for_each(kind, |object| {
+                self.store_object(kind, &object.id, Some(&object.value));
+            })?;
             self.activate(kind);
         }
         Ok(())

@@ -32,8 +32,6 @@ use crate::trace_record::TraceRecord;
 use crate::window_queue::{WindowCommand, WindowQueue};
 use crate::window_worker::WindowWorker;
 
-/// Objects read from the store at once.
-const PAGE_OBJECTS: usize = 1000;
 /// Windows that are not stored within this time after a stop are lost.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -231,21 +229,12 @@ impl Engine {
         let _ = self.objects.set(objects.clone());
         self.start_window_worker(Some(objects.clone()));
         self.restore_declared_states();
-        let mut after: Option<String> = None;
-        loop {
-            let page = objects.list(RULE_KIND, after.as_deref(), PAGE_OBJECTS)?;
+        objects.for_each(RULE_KIND, |object| {
             let mut table = self.lock_rules();
-            for object in &page {
-                self.update_entry(&mut table, &object.id, Some(&object.value), false);
-            }
-            match page.last() {
-                Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-                _ => {
-                    self.publish_snapshot(&table);
-                    return Ok(());
-                }
-            }
-        }
+            self.update_entry(&mut table, &object.id, Some(&object.value), false);
+        })?;
+        self.publish_snapshot(&self.lock_rules());
+        Ok(())
     }
 
     fn reload(&self, objects: &Objects, name: &str) {

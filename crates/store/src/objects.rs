@@ -19,6 +19,8 @@ const HEAD: usize = 24;
 const MAX_KIND: usize = 64;
 const MAX_ID: usize = 512;
 const MAX_VALUE_BYTES: usize = 4 << 20;
+/// Objects read at once by [`Objects::for_each`].
+const PAGE_OBJECTS: usize = 1000;
 
 /// A configuration object.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -147,6 +149,23 @@ impl Objects {
             found.push(decode(&key, &value)?);
         }
         Ok(found)
+    }
+
+    /// Passes all objects of a kind to `each`, in the order of their ids. They are read in pages, without a snapshot:
+    /// of concurrent changes, some may be included.
+    pub fn for_each(&self, kind: &str, mut each: impl FnMut(Object)) -> Result<(), StoreError> {
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.list(kind, after.as_deref(), PAGE_OBJECTS)?;
+            after = match page.last() {
+                Some(last) if page.len() == PAGE_OBJECTS => Some(last.id.clone()),
+                _ => None,
+            };
+            page.into_iter().for_each(&mut each);
+            if after.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Creates or replaces an object. It is on disk when this returns.

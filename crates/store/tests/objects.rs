@@ -272,3 +272,31 @@ fn a_store_is_open_once() {
     let second = Store::open(dir.path(), StoreConfig::default());
     assert!(matches!(second, Err(StoreOpenError::Locked { .. })));
 }
+
+#[test]
+fn all_objects_of_a_kind_are_read_whatever_the_size_of_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let objects = store.objects();
+    let put = |kind, id: &str| {
+        let made = objects.put(kind, id, json!({}), ExpectedVersion::Absent);
+        made.unwrap();
+    };
+    put("a", "x");
+    put("c", "x");
+    let read = || {
+        let mut read = Vec::new();
+        objects
+            .for_each("b", |object| read.push(object.id))
+            .unwrap();
+        read
+    };
+    assert_eq!(read(), Vec::<String>::new());
+    let ids: Vec<_> = (0..1001).map(|number| format!("{number:04}")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        put("b", id);
+        if number + 1 >= 1000 {
+            assert_eq!(read(), ids[..=number]);
+        }
+    }
+}

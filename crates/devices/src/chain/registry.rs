@@ -49,7 +49,6 @@ impl Chains {
     /// # Errors
     /// Fails if the store cannot be read.
     pub fn open(objects: &Objects) -> Result<Self, store::StoreError> {
-        const PAGE: usize = 1000;
         let chains = Self::default();
         let (weak, stored) = (Arc::downgrade(&chains.inner), objects.downgrade());
         objects.observe_changes(Box::new(move |change| {
@@ -66,17 +65,10 @@ impl Chains {
                 }
             }
         }));
-        let mut after: Option<String> = None;
-        loop {
-            let page = objects.list(KIND, after.as_deref(), PAGE)?;
-            for object in &page {
-                chains.inner.apply_change(&object.id, Some(&object.value));
-            }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
-                _ => return Ok(chains),
-            }
-        }
+        objects.for_each(KIND, |object| {
+            chains.inner.apply_change(&object.id, Some(&object.value));
+        })?;
+        Ok(chains)
     }
 
     /// Adds a chain declared in the configuration file; a stored chain with the same name is ignored.

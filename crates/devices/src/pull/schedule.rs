@@ -142,7 +142,6 @@ impl PullScheduler {
     /// # Errors
     /// Fails if the store cannot be read.
     pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
-        const PAGE: usize = 1000;
         let (this, stored) = (Arc::downgrade(&self.inner), objects.downgrade());
         objects.observe_changes(Box::new(move |change| {
             if change.kind != KIND {
@@ -163,17 +162,11 @@ impl PullScheduler {
                 }
             }
         }));
-        let mut after: Option<String> = None;
-        loop {
-            let page = objects.list(KIND, after.as_deref(), PAGE)?;
-            for object in page.iter().filter(|object| !self.is_declared(&object.id)) {
+        objects.for_each(KIND, |object| {
+            if !self.is_declared(&object.id) {
                 self.set(&object.id, &object.value);
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
-                _ => return Ok(()),
-            }
-        }
+        })
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<String, PullEntry>> {

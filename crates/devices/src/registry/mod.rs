@@ -206,19 +206,11 @@ impl Registry {
     }
 
     fn load_products(&self, objects: &Objects) -> Result<(), RegistryError> {
-        const PAGE: usize = 1000;
-        let mut after: Option<String> = None;
-        loop {
-            let page = objects.list(product::KIND, after.as_deref(), PAGE)?;
-            for object in &page {
-                let (inner, product) = (&self.inner, (&object.value, object.version));
-                inner.apply_product(&object.id, Some(product));
-            }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
-                _ => return Ok(()),
-            }
-        }
+        objects.for_each(product::KIND, |object| {
+            let product = (&object.value, object.version);
+            self.inner.apply_product(&object.id, Some(product));
+        })?;
+        Ok(())
     }
 
     /// Adds a product declared in the configuration file. A stored product with the same id is ignored.

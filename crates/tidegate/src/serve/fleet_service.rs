@@ -124,21 +124,15 @@ impl FleetService {
         name: &str,
         most: usize,
     ) -> Result<(), ObjectValidationError> {
-        let (mut count, mut after): (usize, Option<String>) = (0, None);
-        loop {
-            let page = self.objects.list(name, after.as_deref(), 1000);
-            let page = page.map_err(|error| validation_error("", format!("{error}.")))?;
-            count += page.len();
-            match page.last() {
-                Some(last) if page.len() == 1000 => after = Some(last.id.clone()),
-                _ if count < most => return Ok(()),
-                _ => {
-                    return Err(validation_error(
-                        "",
-                        format!("The limit of {most} objects is reached."),
-                    ));
-                }
-            }
+        let mut count = 0_usize;
+        let read = self.objects.for_each(name, |_| count += 1);
+        read.map_err(|error| validation_error("", format!("{error}.")))?;
+        match count < most {
+            true => Ok(()),
+            false => Err(validation_error(
+                "",
+                format!("The limit of {most} objects is reached."),
+            )),
         }
     }
 

@@ -15,8 +15,6 @@ use engine::{BridgeMessage, Engine};
 use serde_json::Value;
 use store::{ObjectChange, Objects};
 
-const PAGE_OBJECTS: usize = 1000;
-
 /// The kind of `connect` that corresponds to a kind of the API.
 pub(super) fn object_kind(kind: BackendObjectKind) -> Option<&'static str> {
     match kind {
@@ -71,17 +69,9 @@ impl NodeConnectors {
             }
         }));
         for kind in [CONNECTOR, SINK, SOURCE] {
-            let mut after: Option<String> = None;
-            loop {
-                let page = objects.list(kind, after.as_deref(), PAGE_OBJECTS)?;
-                for object in &page {
-                    self.put_object(kind, &object.id, Some(&object.value));
-                }
-                match page.last() {
-                    Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-                    _ => break,
-                }
-            }
+            objects.for_each(kind, |object| {
+                self.put_object(kind, &object.id, Some(&object.value));
+            })?;
         }
         Ok(())
     }

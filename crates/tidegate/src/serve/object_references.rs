@@ -15,7 +15,6 @@ use store::Objects;
 
 use crate::config::Declaration;
 
-const PAGE_OBJECTS: usize = 1000;
 /// Maximum number of referencing objects named in a message; of others only the number is given.
 const MAX_NAMED_USERS: usize = 5;
 
@@ -322,19 +321,11 @@ impl ObjectReferences {
         for object in self.of_kind(kind) {
             each(&object.id, &object.value);
         }
-        let mut after: Option<String> = None;
-        loop {
-            let page = self.objects.list(kind, after.as_deref(), PAGE_OBJECTS)?;
-            for object in &page {
-                if !self.is_declared(kind, &object.id) {
-                    each(&object.id, &object.value);
-                }
+        self.objects.for_each(kind, |object| {
+            if !self.is_declared(kind, &object.id) {
+                each(&object.id, &object.value);
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-                _ => return Ok(()),
-            }
-        }
+        })
     }
 
     /// Warns about missing references of declared objects. The missing objects may be created
