@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use store::{ExpectedVersion, Objects};
 use tokio::sync::broadcast;
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::objects::{ObjectBackend, ObjectValidationError};
 
 /// Maximum number of changes that a subscriber may lag behind.

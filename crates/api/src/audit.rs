@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
+use wall_clock::now_ms;
 
 use crate::access::{AuthenticationMethod, CallerIdentity, Role};
 use crate::call::{self, ApiCall, ListPage};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get};
 use crate::object_store::{run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};

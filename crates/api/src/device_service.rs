@@ -13,8 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast;
-
-use crate::clock::now_ms;
+use wall_clock::now_ms;
 
 /// Maximum number of changes waiting for one subscriber; after a loss it reads the attributes
 /// again.

@@ -10,7 +10,6 @@ mod audit;
 mod blocking;
 mod call;
 mod client_address;
-mod clock;
 mod command_service;
 mod config;
 mod connection_tracker;

@@ -29,7 +29,7 @@ impl AuthHooks {
         who: &RuleSubject<'_>,
         has_password: bool,
     ) -> Option<ReasonCode> {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         if self.shared.bans.is_banned(who, now_ms) {
             self.shared.counters.banned.fetch_add(1, Relaxed);
             return Some(ReasonCode::BANNED);
@@ -65,7 +65,7 @@ impl Hooks for AuthHooks {
 
     fn enhanced_auth_succeeded(&mut self, credentials: &Credentials<'_>) -> Authentication {
         let request = LoginRequest::from_credentials(credentials);
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         // The user name of the exchange may differ from that of CONNECT.
         if self
             .shared
@@ -90,7 +90,7 @@ impl Hooks for AuthHooks {
         self.shared.counters.denied.fetch_add(1, Relaxed);
         self.shared
             .login_limiter
-            .record_failure(&who, crate::now_ms());
+            .record_failure(&who, wall_clock::now_ms());
     }
 
     fn offers_scram(&self) -> bool {
@@ -106,7 +106,7 @@ impl Hooks for AuthHooks {
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let guards = &self.shared.login_limiter;
         if let Some(until_ms) = guards.record_disconnect(client.client_id, reason, now_ms) {
             tracing::warn!(

@@ -154,7 +154,7 @@ impl AuthState {
         result: Result<AuthenticatedIdentity, LoginError>,
         external_rules: Option<Arc<ExternalRules>>,
     ) -> Authentication {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let identity = match result {
             Ok(identity) => identity,
             Err(refusal) => {

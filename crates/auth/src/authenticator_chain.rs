@@ -75,7 +75,7 @@ const FAILURE_LOG_INTERVAL_MS: u64 = 30_000;
 
 impl AuthenticatorEntry {
     fn log_failure(&self, client_id: &str, why: &str) {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let last_logged_ms = self.logged_ms.load(Relaxed);
         let is_due = now_ms.saturating_sub(last_logged_ms) >= FAILURE_LOG_INTERVAL_MS;
         let takes_turn = || {

@@ -94,7 +94,7 @@ struct BanIndex {
 
 impl BanList {
     pub(crate) fn set_stored<'a>(&self, bans: impl Iterator<Item = &'a Ban>) {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let mut index = BanIndex::default();
         for ban in bans.filter(|ban| ban.is_active(now_ms)) {
             match &ban.target {
@@ -112,7 +112,7 @@ impl BanList {
 
     /// Bans a client id until the given time.
     pub(crate) fn add_temporary(&self, client_id: &str, until_ms: u64) {
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let mut temporary = self
             .temporary
             .lock()
@@ -193,7 +193,7 @@ mod tests {
         ]
         .map(|ban| Ban::from_json(&ban).unwrap());
         bans.set_stored(kept.iter());
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         assert!(bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms));
         assert!(bans.is_banned(&who("c2", Some("ann"), "10.0.0.1"), now_ms));
         assert!(bans.is_banned(&who("c2", None, "10.1.9.9"), now_ms));
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_ban_ends_by_itself() {
         let bans = BanList::default();
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         bans.add_temporary("c1", now_ms + 1000);
         assert!(bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms));
         assert!(!bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms + 1000));

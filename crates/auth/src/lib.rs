@@ -33,7 +33,6 @@ pub mod password;
 mod password_file;
 mod rule_sources;
 pub mod rules;
-mod secret;
 mod service;
 mod settings;
 mod tally;
@@ -49,9 +48,3 @@ pub use device_directory::{
 pub use service::{AuthService, AuthSettingsError};
 pub use settings::{AuthLimits, AuthObjectError, AuthSettings, DenialPolicy, NoMatchPolicy};
 pub use tally::{AuthenticatorError, AuthenticatorStatus};
-
-/// The current time in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.unwrap_or_default().as_millis() as u64
-}

@@ -71,7 +71,7 @@ impl ExternalRules {
     ) -> Result<Arc<Self>, AuthBackendError> {
         request.password = None;
         let rules = sources.fetch_all(&request).await?;
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let due_ms = now_ms + sources.refresh_ms.load(Relaxed);
         Ok(Arc::new(Self {
             sources: sources.clone(),
@@ -112,7 +112,7 @@ impl ExternalRules {
                         own.rules.store(Arc::new(rules.iter().cloned().collect()));
                         own.has_changed.store(true, Relaxed);
                     }
-                    own.fetched_ms.store(crate::now_ms(), Relaxed);
+                    own.fetched_ms.store(wall_clock::now_ms(), Relaxed);
                     refresh_ms
                 }
                 Err(failure) => {
@@ -120,7 +120,7 @@ impl ExternalRules {
                     refresh_ms.min(RETRY_MS)
                 }
             };
-            own.next_fetch_ms.store(crate::now_ms() + wait_ms, Relaxed);
+            own.next_fetch_ms.store(wall_clock::now_ms() + wait_ms, Relaxed);
             own.is_fetching.store(false, Relaxed);
         });
     }

@@ -364,6 +364,6 @@ async fn run_clock(node_rules: std::sync::Weak<NodeRules>) {
         let Some(node_rules) = node_rules.upgrade() else {
             return;
         };
-        node_rules.clock_ms.store(crate::now_ms(), Relaxed);
+        node_rules.clock_ms.store(wall_clock::now_ms(), Relaxed);
     }
 }

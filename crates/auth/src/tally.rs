@@ -50,7 +50,7 @@ impl AnswerTally {
             Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => &self.ignored,
             Err(AuthBackendError(why)) => {
                 let error = AuthenticatorError {
-                    at_ms: crate::now_ms(),
+                    at_ms: wall_clock::now_ms(),
                     text: why.chars().take(MAX_ERROR_CHARS).collect(),
                 };
                 let last = self.last_error.lock();

@@ -1,7 +1,6 @@
 //! An alarm rule that looks at each message of `tidegate bench pipeline --alarm`, as a product's does in a node.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use devices::alarm::{AlarmConfig, Alarms};
@@ -10,6 +9,7 @@ use devices::{DeviceNo, ImportFormat, ImportMode, PRODUCT_KIND, Registry};
 use serde_json::json;
 use series::{Point, Series};
 use store::{ExpectedVersion, Store};
+use wall_clock::now_ms;
 
 /// What looks, and the store it stands on.
 pub(crate) struct AlarmEvaluator {
@@ -65,8 +65,6 @@ impl PipelineOutputs for AlarmEvaluator {
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = now.unwrap_or_default().as_millis() as u64;
-        self.alarms.observe_row(speaker.no, now_ms, ts_ms, points);
+        self.alarms.observe_row(speaker.no, now_ms(), ts_ms, points);
     }
 }

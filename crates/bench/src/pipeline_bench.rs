@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use devices::chain::Chain;
@@ -18,6 +18,7 @@ use devices::{DeviceId, ProductId};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use series::{DeviceNo, RangeQuery, Series};
+use wall_clock::now_ms;
 
 use crate::alarm_evaluator::AlarmEvaluator;
 use crate::host::ProcessMeter;
@@ -297,7 +298,7 @@ fn measure_scenario(
         .unwrap_or_else(|| (arguments.messages / u64::from(scenario.devices)).max(1));
     let sent = per_device * u64::from(scenario.devices);
     let payloads = build_payloads();
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
+    let now_ms = now_ms() as i64;
     // Each message of a device has a time of its own; none is in the future.
     let since_ms = now_ms - per_device as i64;
     let mut meter = ProcessMeter::new(std::process::id())?;

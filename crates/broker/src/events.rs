@@ -2,7 +2,6 @@
 //! number. Without subscribers, the shards produce no events.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hooks::{
     AcceptedConnect, Client, DropReason, Hooks, HooksFactory, Interest, MessageOrigin, MessageView,
@@ -11,6 +10,7 @@ use hooks::{
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::StoreHealth;
 use tokio::sync::broadcast;
+use wall_clock::now_ms;
 
 use crate::control::{BrokerEvent, BrokerEventKind};
 
@@ -51,13 +51,6 @@ impl EventStream {
             let _ = self.sender.send(Arc::new(BrokerEvent { at_ms, kind }));
         }
     }
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    now.as_millis() as u64
 }
 
 impl HooksFactory for EventStream {

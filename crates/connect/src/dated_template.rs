@@ -1,11 +1,11 @@
 //! Templates with `%Y.%m.%d` for the time of a row (UTC) in addition to `${...}` for its fields.
 
 use rules::Civil;
+use wall_clock::now_ms;
 
 use crate::connector::ConnectorError;
 use crate::row::{SinkRow, SinkValue};
 use crate::settings::SettingsError;
-use crate::sink_machine::now_ms;
 use crate::template::Template;
 
 /// A parsed template.

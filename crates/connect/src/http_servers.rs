@@ -10,9 +10,9 @@ use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 pub(crate) use outbound::http::url_encode;
 use outbound::http::{HttpClientLimits, OutboundHttpClient};
+use secret::Secret;
 
 use crate::connector::ConnectorError;
-use crate::secret::Secret;
 use crate::settings::SettingsError;
 use crate::tls::TlsSettings;
 

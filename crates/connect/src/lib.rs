@@ -17,8 +17,7 @@ mod kinds;
 pub mod objects;
 pub mod push;
 pub mod row;
-pub mod secret;
-mod service;
+pub mod service;
 pub mod settings;
 mod sink_machine;
 mod source_port;
@@ -33,7 +32,6 @@ pub use connector::{
 };
 pub use kinds::{CONNECTOR_KINDS, find_kind};
 pub use row::{SinkRow, SinkRowWriter, SinkValue};
-pub use secret::Secret;
 pub use service::{
     ConnectorService, ConnectorServiceOptions, ConnectorStatus, SinkId, SinkState, SinkStatus,
     SourceMessageHandler, SourceSettings, SourceState, SourceStatus,

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _, phc::PasswordHash};
+use data_encoding::HEXLOWER;
 use md5::{Digest as _, Md5};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -523,10 +524,7 @@ impl<'a> SecureLogin<'a> {
         md5.update(key.as_bytes());
         let expected: [u8; 16] = md5.finalize().into();
         let mut hex = [0; 32];
-        for (pair, byte) in hex.chunks_exact_mut(2).zip(expected) {
-            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
-            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
-        }
+        HEXLOWER.encode_mut(&expected, &mut hex);
         let found = self.password;
         // Constant time, whichever byte differs.
         found.len() == 32

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use data_encoding::HEXLOWER;
+
 const MAX_ID_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,9 +51,7 @@ pub fn id_for_name(name: &str) -> Cow<'_, str> {
     }
     id.push('-');
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-    for byte in &digest.as_ref()[..DIGEST_BYTES] {
-        id.push_str(&format!("{byte:02x}"));
-    }
+    HEXLOWER.encode_append(&digest.as_ref()[..DIGEST_BYTES], &mut id);
     Cow::Owned(id)
 }
 

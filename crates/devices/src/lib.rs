@@ -56,8 +56,3 @@ pub use registry::{
 };
 pub use series::DeviceNo;
 pub use topic_permissions::{PROVISION_REQUEST, PROVISION_RESPONSE};
-
-fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}

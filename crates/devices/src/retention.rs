@@ -246,7 +246,6 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{SystemTime, UNIX_EPOCH};
 
     use serde_json::{Value, json};
     use series::{Point, Series, SeriesConfig};
@@ -301,10 +300,7 @@ mod tests {
         };
         let (series, _) = Series::open(&directory.path().join("series"), config).unwrap();
         let key = series.get_or_create_key("t").unwrap();
-        let now_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_millis() as i64;
+        let now_ms = wall_clock::now_ms() as i64;
         for device in &numbers {
             for days in [1, 5, 100] {
                 for minute in 0..10 {

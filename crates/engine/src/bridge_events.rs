@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rules::{Arena, EventKind, RuleEvent, Value};
 use serde_json::Map;
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::engine_shared::{PUBLISH_TIMEOUT, RuleSnapshot};
 use crate::evaluation::EventEvaluation;

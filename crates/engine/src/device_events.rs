@@ -7,8 +7,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use rules::{Arena, EventKind, RuleEvent, Value};
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::engine_shared::EngineShared;
 use crate::evaluation::{EventEvaluation, index_query};

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hooks::{BackpressureCheck, OutgoingMessages};
 use rules::{Environment, EvaluationResources, EvaluationScratch};
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::lane_context::LaneContext;
 
 /// Evaluation memory that a lane keeps between messages.

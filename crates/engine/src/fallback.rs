@@ -3,10 +3,10 @@
 
 use rules::{EventKind, RuleEvent, RuleOutput, Value};
 use serde_json::Map;
+use wall_clock::now_ms;
 
 use crate::action_input::ActionInput;
 use crate::bridge_events::to_rule_value;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::evaluation::catch_panic;
 use crate::evaluation_context::EvaluationContext;

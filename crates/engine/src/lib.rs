@@ -8,7 +8,6 @@ mod action;
 mod action_error;
 mod action_input;
 mod bridge_events;
-mod clock;
 mod counters;
 mod definition;
 mod definition_error;

@@ -12,8 +12,8 @@ use hooks::{
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::IndexQuery;
 use rules::{ConnectionDetails, EvaluationScratch, EventKind, RuleEvent, WillDetails};
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::counters::RuleCounter;
 use crate::engine_shared::{EngineShared, RuleSnapshot};
 use crate::evaluation::{EventEvaluation, index_query};

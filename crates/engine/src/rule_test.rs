@@ -10,9 +10,9 @@ use rules::{
     WindowDefinition,
 };
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use crate::action_input::ActionInput;
-use crate::clock::now_ms;
 use crate::definition::RuleDefinition;
 use crate::definition_error::RuleDefinitionError;
 use crate::engine::Engine;

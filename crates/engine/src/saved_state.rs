@@ -8,8 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use store::{ExpectedVersion, ObjectError, Objects};
-
-use crate::clock::now_ms;
+use wall_clock::now_ms;
 
 /// Kind of the objects that contain windows.
 pub const WINDOW_KIND: &str = "rule_window";

@@ -11,8 +11,8 @@ use hooks::OutgoingMessages;
 use rules::windows::{AddOutcome, OpenWindows, read_sample};
 use rules::{ClosedWindow, EvaluationScratch, EventKind, RuleEvent, RunOutcome, WindowSample};
 use store::Objects;
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::counters::{LaneCounters, RuleCounter};
 use crate::engine_shared::{EngineShared, PUBLISH_TIMEOUT};
 use crate::evaluation::{EventEvaluation, RuleOutputs, catch_panic};

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, OptsBuilder};
 use store::{
@@ -596,13 +597,8 @@ fn key_table(entries: &[(u64, u64)]) -> String {
 }
 
 fn put_hex(text: &mut String, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    text.reserve(3 + 2 * bytes.len());
     text.push_str("x'");
-    for byte in bytes {
-        text.push(DIGITS[usize::from(byte >> 4)].into());
-        text.push(DIGITS[usize::from(byte & 15)].into());
-    }
+    HEXLOWER.encode_append(bytes, text);
     text.push('\'');
 }
 

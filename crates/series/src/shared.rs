@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crate::config::{PolicyAssignment, RetentionPolicy, SeriesConfig};
 use crate::deletions::Deletions;
@@ -22,9 +22,9 @@ use crate::wal::Wal;
 /// How long a caller is blocked while the flusher is behind.
 const MAX_HOLD: Duration = Duration::from_secs(5);
 
+/// The wall clock in the type of row times.
 pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as i64)
+    i64::try_from(wall_clock::now_ms()).unwrap_or(i64::MAX)
 }
 
 /// Reasons for rejecting rows or reporting bad health.

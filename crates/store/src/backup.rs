@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 
 use serde_json::json;
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::error::{ObjectError, StoreError};
 use crate::objects::{
     Object, ObjectChange, Objects, change_from_object, check_names, decode, encode, object_key,

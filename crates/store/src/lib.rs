@@ -41,7 +41,6 @@ extern crate self as store;
 mod backend;
 mod backup;
 mod batch;
-mod clock;
 mod config;
 mod directory;
 mod error;

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde_json::Value;
+use wall_clock::now_ms;
 
-use crate::clock::now_ms;
 use crate::error::{ObjectError, StoreError};
 use crate::keyed_state::{KeyedDatabase, KeyedState, u64_at};
 use crate::tables::Tables;

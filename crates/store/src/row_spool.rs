@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
 
-use crate::clock::now_ms;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use wall_clock::now_ms;
+
 use crate::error::StoreError;
 use crate::keyed_state::KeyedDatabase;
 use crate::tables::is_table_name;
@@ -27,29 +29,15 @@ pub(crate) fn write_line(table: &str, key: &[u8], value: &[u8], line: &mut Strin
     line.clear();
     // Writing to a String cannot fail.
     let _ = write!(line, "{LINE_START}\"{table}\",\"key\":\"");
-    put_hex(key, line);
+    HEXLOWER.encode_append(key, line);
     line.push_str("\",\"value\":\"");
-    put_hex(value, line);
+    HEXLOWER.encode_append(value, line);
     line.push_str("\"}\n");
 }
 
-fn put_hex(bytes: &[u8], out: &mut String) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        out.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-}
-
 fn hex(text: &str) -> Result<Vec<u8>, String> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2);
-    let bytes = pairs.map(|pair| match pair {
-        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
-        _ => None,
-    });
-    let bytes: Option<_> = bytes.collect();
-    bytes.ok_or_else(|| "expected pairs of hexadecimal digits".to_owned())
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+    bytes.map_err(|_| "expected pairs of hexadecimal digits".to_owned())
 }
 
 /// Parsed rows in an unnamed temporary file.

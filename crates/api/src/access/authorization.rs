@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use wall_clock::now_ms;
 
 use super::basic;
 use super::caller_identity::{AuthenticationMethod, CallerIdentity};
@@ -11,7 +12,6 @@ use super::role::Role;
 use super::secret::SecretHash;
 use super::stored_credentials::{API_KEY_KIND, OPERATOR_KIND, StoredApiKey, StoredOperator};
 use super::tokens::{LoginRecord, TokenOwner};
-use crate::clock::now_ms;
 use crate::object_store::load_object;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;

@@ -8,12 +8,12 @@ use devices::alarm::AlarmEvent;
 use namespaces::NamespaceSelection;
 use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use wall_clock::now_ms;
 
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::call::ApiCall;
-use crate::clock::now_ms;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// The filter of one subscriber.

@@ -10,10 +10,10 @@ use hooks::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;
+use wall_clock::now_ms;
 
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem, delayed_interval};
 use crate::call::ApiCall;
-use crate::clock::now_ms;
 use crate::connection_tracker::LongRequestPermit;
 use crate::state::ApiState;
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::ExpectedVersion;
+use wall_clock::now_ms;
 
 use crate::access::{
     self, AuthenticationMethod, EndpointAccess, OPERATOR_KIND, Role, SecretHash, StoredOperator,
@@ -12,7 +13,6 @@ use crate::access::{
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get, post, put};
 use crate::object_store::{load_object, run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};

@@ -12,13 +12,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use wall_clock::now_ms;
 
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::access::Role;
 use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use wall_clock::now_ms;
 
 use crate::access::{self, EndpointAccess};
 use crate::call::ApiCall;
-use crate::clock::now_ms;
 use crate::connection_tracker::LongRequestPermit;
 use crate::state::ApiState;
 

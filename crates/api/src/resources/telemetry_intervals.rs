@@ -7,12 +7,12 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use series::Aggregate;
+use wall_clock::now_ms;
 
 use super::device_groups;
 use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{

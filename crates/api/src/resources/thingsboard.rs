@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use series::Aggregate;
+use wall_clock::now_ms;
 
 use super::devices;
 use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};

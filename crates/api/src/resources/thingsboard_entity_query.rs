@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use wall_clock::now_ms;
 
 use super::thingsboard_entity_filter::{
     BATCH, Entity, EntityFilter, MAX_SELECTED, check_selected, parse_part, read_filter,
 };
 use super::thingsboard_history::MAX_KEYS;
 use super::thingsboard_latest_values::{EntityKey, KeyType, read_latest};
-use crate::clock::now_ms;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 

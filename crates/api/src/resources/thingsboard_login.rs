@@ -7,6 +7,7 @@ use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use wall_clock::now_ms;
 
 use super::login::{VerifiedLogin, verify_credentials};
 use super::thingsboard_devices::EntityId;
@@ -16,7 +17,6 @@ use crate::access::{
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::endpoint::{Endpoint, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 

@@ -6,6 +6,7 @@ use devices::command::{Command, CommandAction, NewCommand};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::command_requests::{SentCommand, send_and_wait};
 use super::commands::{command_id, run_blocking};
@@ -14,7 +15,6 @@ use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::clock::now_ms;
 use crate::command_service::CommandQuery;
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, delete, get, post};

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use data_encoding::HEXLOWER_PERMISSIVE;
 use ring::{digest, pbkdf2};
 use serde::Deserialize;
 
@@ -167,9 +168,7 @@ fn decode_digest(text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|b| b.is_ascii_hexdigit());
     let key = if is_hex {
-        let pairs = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        pairs.map(byte).collect::<Option<Vec<u8>>>()
+        HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
     } else if text.ends_with('=') {
         STANDARD.decode(text).ok()
     } else {
@@ -201,9 +200,7 @@ mod tests {
     fn a_digest_with_a_salt_before_or_behind() {
         // sha256("saltpencil") and sha256("pencilsalt")
         let digest = |text: &[u8]| {
-            let digest = digest::digest(&digest::SHA256, text);
-            let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-            hex.collect::<String>()
+            HEXLOWER_PERMISSIVE.encode(digest::digest(&digest::SHA256, text).as_ref())
         };
         let before = stored(&digest(b"saltpencil"), "salt");
         let behind = stored(&digest(b"pencilsalt"), "salt");

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::password_scheme::PasswordScheme;
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::json;
-use crate::secret::Secret;
 
 /// Columns by name in lower case; `None` is NULL.
 pub(super) type DatabaseRow = HashMap<String, Option<String>>;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -19,7 +20,6 @@ use crate::authenticator::{
 use crate::json;
 use crate::rule_sources::RuleSource;
 use crate::rules::AclRule;
-use crate::secret::Secret;
 use crate::template::{Template, url_encode};
 
 const MAX_ATTRIBUTES: usize = 64;

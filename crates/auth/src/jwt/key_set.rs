@@ -112,7 +112,7 @@ impl KeySet {
 
     fn is_fresh(&self) -> bool {
         let read_ms = self.read_ms.load(Relaxed);
-        read_ms != 0 && crate::now_ms().saturating_sub(read_ms) < MAX_AGE_MS
+        read_ms != 0 && wall_clock::now_ms().saturating_sub(read_ms) < MAX_AGE_MS
     }
 
     /// Fetches the set, unless the last attempt is more recent than `not_within_ms`.
@@ -121,7 +121,7 @@ impl KeySet {
             return Ok(());
         };
         let _one = self.fetching.lock().await;
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let is_recent = now_ms.saturating_sub(self.tried_ms.load(Relaxed)) < not_within_ms;
         if is_recent {
             return match self.is_fresh() {
@@ -142,7 +142,7 @@ impl KeySet {
         let keys = verification_key::keys_from_jwks(&answer.body).map_err(AuthBackendError)?;
         tracing::debug!(keys = keys.len(), "key set fetched");
         self.keys.store(Arc::new(keys));
-        self.read_ms.store(crate::now_ms(), Relaxed);
+        self.read_ms.store(wall_clock::now_ms(), Relaxed);
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl KeySet {
         let (KeySource::Pem(path) | KeySource::File(path)) = &self.origin else {
             return;
         };
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         if now_ms.saturating_sub(self.tried_ms.load(Relaxed)) < FILE_CHECK_INTERVAL_MS {
             return;
         }

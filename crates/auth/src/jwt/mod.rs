@@ -17,11 +17,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use tokio::runtime::Handle;
 
+use secret::Secret;
+
 use crate::authenticator::{
     AnswerFuture, AuthBackendError, Authenticator, AuthenticatorAnswer, LoginRequest,
 };
 use crate::http::HttpClient;
-use crate::secret::Secret;
 use claim_mapping::ClaimMapping;
 use key_set::{KeySet, KeySource};
 use token::ParsedToken;
@@ -160,7 +161,7 @@ impl JwtAuthenticator {
         }
         Ok(self
             .claims
-            .evaluate(&token.claims, request, crate::now_ms()))
+            .evaluate(&token.claims, request, wall_clock::now_ms()))
     }
 }
 

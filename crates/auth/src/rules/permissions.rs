@@ -31,7 +31,7 @@ impl NodeRules {
             rule_set: ArcSwap::from_pointee(rule_set),
             change_lock: Mutex::new(()),
             denied: AtomicU64::new(0),
-            clock_ms: AtomicU64::new(crate::now_ms()),
+            clock_ms: AtomicU64::new(wall_clock::now_ms()),
         }
     }
 

@@ -10,10 +10,11 @@ mod report_template;
 pub(crate) use args::TelemetryArgs;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use crate::host::{ProcessMeter, allow_open_files};
 use crate::node_api::NodeApi;
@@ -44,9 +45,8 @@ pub(crate) fn run(arguments: &TelemetryArgs) -> anyhow::Result<ExitCode> {
     register_devices(&node, arguments)?;
     let mut meter = arguments.broker_pid.map(ProcessMeter::new).transpose()?;
     let before = node.metric("tidegate_ingest_rows_total")?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     // Far enough back for a time of its own for each report.
-    let first_ms = now.as_millis() as u64 - 7 * 86_400_000;
+    let first_ms = now_ms() - 7 * 86_400_000;
     delete_rows(&node, arguments, first_ms)?;
     let fleet = DeviceFleet::connect(arguments, first_ms)?;
     let used_before = meter.as_mut().map(ProcessMeter::read).transpose()?;

@@ -3,6 +3,7 @@
 //! A client is authenticated on the shard that accepted it. If its session is on another shard, the connection moves
 //! there (the session stays where its state is), and `establish_session` runs there.
 
+use data_encoding::HEXLOWER;
 use hooks::{
     AcceptedConnect, Authentication, Authorization, ClientAction, Interest, MessageView, NEVER_MS,
     PeerAddress, RefusedConnect,
@@ -357,8 +358,7 @@ impl Shard {
                     "the system provides no random bytes",
                 )
             })?;
-        let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("tg-{hex}"))
+        Ok(format!("tg-{}", HEXLOWER.encode(&random)))
     }
 
     /// Attaches a connection to a session.

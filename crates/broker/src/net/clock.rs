@@ -1,6 +1,6 @@
 //! The clock of a node.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// A clock that does not jump: the wall clock at start, advanced by a monotonic clock.
 #[derive(Clone, Copy)]
@@ -11,12 +11,9 @@ pub(crate) struct NodeClock {
 
 impl NodeClock {
     pub(crate) fn new() -> Self {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         Self {
             started: Instant::now(),
-            started_ms: now.as_millis() as u64,
+            started_ms: wall_clock::now_ms(),
         }
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -18,7 +19,6 @@ use crate::connector::{
 };
 use crate::http_servers::{HttpServers, ServerResponse, url_encode};
 use crate::row::SinkRowWriter;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;

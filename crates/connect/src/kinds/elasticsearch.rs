@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -19,7 +20,6 @@ use crate::connector::{
 use crate::dated_template::{DatedTemplate, row_time_ms};
 use crate::http_servers::{HttpServers, ServerResponse, url_encode};
 use crate::row::SinkRow;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;

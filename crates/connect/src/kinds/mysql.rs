@@ -11,6 +11,7 @@ use mysql_async::{
 };
 use outbound::mysql::MySqlPool;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::Map;
 
@@ -20,7 +21,6 @@ use crate::connector::{
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
 use crate::row;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
 use crate::template::{SqlDialect, SqlStatement};
 use crate::tls::TlsSettings;

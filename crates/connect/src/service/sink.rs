@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use wall_clock::now_ms;
 
 use super::status::{SinkState, SinkStatus};
 use crate::batch::SinkBatch;
@@ -20,7 +21,6 @@ use crate::sink_machine::dead_letters::{DeadLetter, DeadLetterObserver, DeadLett
 use crate::sink_machine::delivery::BatchDelivery;
 use crate::sink_machine::memory_queue::{MemoryQueue, PushOutcome};
 use crate::sink_machine::metrics::SinkCounters;
-use crate::sink_machine::now_ms;
 use crate::sink_machine::queue_feed::DiskQueueView;
 use crate::sink_machine::runner::{SinkRunPlan, run_sink};
 use crate::sink_machine::sink_files::SinkFiles;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use wall_clock::now_ms;
 
 use crate::connector::{
     BoxFuture, Connector, ConnectorError, ConnectorKind, SourceMessage, SourcePort, SourceReader,
@@ -17,7 +18,6 @@ use crate::connector::{
 use crate::push::{PushError, RequestHead, SourcePush};
 use crate::settings::{RetrySettings, SettingsError, parse_settings};
 use crate::sink_machine::circuit_breaker::backoff;
-use crate::sink_machine::now_ms;
 
 /// Fields of a source that are the same for all kinds of connectors.
 const COMMON_FIELDS: [&str; 3] = ["connector", "description", "enabled"];

@@ -8,6 +8,7 @@ pub use sink::{
 };
 
 use outbound::redaction::redact_quoted_texts;
+use secret::SecretError;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -35,6 +36,15 @@ impl SettingsError {
             inner => format!("{outer}.{inner}"),
         };
         Self { field, ..self }
+    }
+}
+
+impl From<SecretError> for SettingsError {
+    fn from(error: SecretError) -> Self {
+        Self {
+            field: error.field,
+            detail: error.detail,
+        }
     }
 }
 

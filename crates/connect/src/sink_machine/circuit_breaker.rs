@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use wall_clock::now_ms;
 
-use super::now_ms;
 use crate::connector::ConnectorError;
 use crate::settings::RetrySettings;
 

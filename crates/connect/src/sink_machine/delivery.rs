@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use wall_clock::now_ms;
 
 use super::circuit_breaker::{CircuitBreaker, backoff};
 use super::dead_letters::{DeadLetter, DeadLetterObserver, DeadLetters};
 use super::metrics::SinkCounters;
-use super::now_ms;
 use super::stop_signal::StopSignal;
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};

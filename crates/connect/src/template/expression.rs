@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rules::{
     Arena, CompileOptions, EvaluationResources, EvaluationScratch, EventKind, KvLimits, RuleEvent,
     RuleOutput, RuleState, ValueTemplate,
 };
+use wall_clock::now_ms;
 
 use crate::row::{ItemWriter, SinkRow, SinkRowWriter, SinkValue};
 
@@ -77,8 +77,7 @@ impl TemplateExpression {
                 Some(names) => columns_named(names, row, scratch.arena()),
                 None => columns_of(row, scratch.arena()),
             };
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+            let now_ms = now_ms();
             let event = RuleEvent::new(EventKind::Publish, now_ms);
             let view = scratch.view(&event, now_ms);
             let mut state = RuleState::new(KvLimits::default());

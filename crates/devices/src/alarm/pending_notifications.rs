@@ -119,7 +119,7 @@ impl PendingNotifications {
                     tag: 0,
                     change_no: no,
                 };
-                to.notify(&event, crate::now_ms());
+                to.notify(&event, wall_clock::now_ms());
             }
             self.mark_notified(no);
         }
@@ -159,7 +159,7 @@ impl PendingNotifications {
     /// Passes an event to the notifier.
     pub(super) fn notify(&self, event: &AlarmEvent) {
         if let (1.., Some(to)) = (event.change_no, self.notifier.get()) {
-            to.notify(event, crate::now_ms());
+            to.notify(event, wall_clock::now_ms());
             self.mark_notified(event.change_no);
         }
     }

@@ -164,7 +164,7 @@ impl Alarms {
             kind: kind.to_owned(),
             severity: Severity::Indeterminate,
             is_cleared: true,
-            at_ms: crate::now_ms(),
+            at_ms: wall_clock::now_ms(),
             details: String::new(),
             rule: String::new(),
             tag: 0,
@@ -247,7 +247,7 @@ impl Alarms {
             if alarm.is_acknowledged() {
                 return Err(AlarmError::AlreadyInState("acknowledged"));
             }
-            alarm.acknowledged_at_ms = Some(crate::now_ms());
+            alarm.acknowledged_at_ms = Some(wall_clock::now_ms());
             alarm.acknowledged_by = Some(who.to_owned());
             Ok(())
         })
@@ -259,7 +259,7 @@ impl Alarms {
             if alarm.is_cleared() {
                 return Err(AlarmError::AlreadyInState("cleared"));
             }
-            alarm.cleared_at_ms = Some(crate::now_ms());
+            alarm.cleared_at_ms = Some(wall_clock::now_ms());
             alarm.cleared_by = Some(who.to_owned());
             Ok(())
         })?;

@@ -98,7 +98,7 @@ impl Fixture {
             key: self.series.get_or_create_key(key).unwrap(),
             value,
         }];
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         self.alarms
             .observe(device, now_ms, now_ms.cast_signed(), &points);
     }
@@ -232,7 +232,7 @@ fn rows_are_assigned_by_device_number_across_changes() {
             key: node.series.get_or_create_key("t").unwrap(),
             value: PointValue::Int(value),
         }];
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let row = now_ms.cast_signed();
         node.alarms.observe_row(device.no, now_ms, row, &points);
     };
@@ -516,7 +516,7 @@ fn notifications_follow_their_filter_and_rate_limit() {
     put("unnamed", json!({"all": false, "to": {"sink": "hook"}}));
     for value in [31, 60, 40, 60, 20] {
         node.says(&device, "t", PointValue::Int(value));
-        notifications.notify(&node.next(), crate::now_ms());
+        notifications.notify(&node.next(), wall_clock::now_ms());
     }
     let notified = std::mem::take(&mut *transport.0.lock().unwrap());
     let notified: Vec<_> = notified

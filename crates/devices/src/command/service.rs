@@ -65,8 +65,13 @@ impl Commands {
         transport: Arc<dyn DownlinkTransport>,
         config: CommandConfig,
     ) -> Result<Self, store::StoreError> {
-        let commands =
-            Self::with_clock(tables, registry, transport, config, Box::new(crate::now_ms))?;
+        let commands = Self::with_clock(
+            tables,
+            registry,
+            transport,
+            config,
+            Box::new(wall_clock::now_ms),
+        )?;
         let running = Arc::downgrade(&commands.inner);
         let thread = std::thread::Builder::new()
             .name("commands".into())

@@ -48,7 +48,7 @@ fn send_update(
     device: &Device,
     tell: &DownlinkMessage<'_>,
 ) {
-    match plan_downlink(registry, &**transport, device, tell, crate::now_ms()) {
+    match plan_downlink(registry, &**transport, device, tell, wall_clock::now_ms()) {
         Ok(Some(address)) => try_next_encoding(transport, address),
         Ok(None) => {}
         Err(error) => {

@@ -168,7 +168,7 @@ impl Platform {
             &to,
             downlink,
             // The request may have waited in a mailbox.
-            crate::now_ms() as i64,
+            wall_clock::now_ms() as i64,
             &mut topic,
             &mut payload,
         )

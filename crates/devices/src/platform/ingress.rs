@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use bumpalo::Bump;
+use wall_clock::now_ms;
 
 use super::platform_state::Platform;
 use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
-use crate::now_ms;
 use crate::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
 
 /// An entry point, used by one thread at a time.

@@ -24,6 +24,9 @@ use std::sync::{Arc, OnceLock};
 use hooks::{Client, DurableCallback, PeerAddress};
 use series::{DeviceNo, Point};
 
+use wall_clock::now_ms;
+
+use crate::DeviceChange;
 use crate::authenticator::DeviceAdmission;
 use crate::device::Device;
 use crate::device_hooks::DeviceClients;
@@ -34,7 +37,6 @@ use crate::ingest::{
 };
 use crate::live::LiveTelemetry;
 use crate::protocol::{ControlMessage, DeviceProtocol};
-use crate::{DeviceChange, now_ms};
 
 pub use ingress::{DeviceIngress, IngressError};
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hooks::DurableCallback;
 use serde_json::{Map, Value};
+use wall_clock::now_ms;
 
 use super::platform_state::Platform;
 use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline, SettleScope};
-use crate::now_ms;
 use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
 use crate::registry::RegistryError;
 

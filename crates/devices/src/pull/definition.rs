@@ -1,11 +1,11 @@
 //! The JSON definition of a pull source.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
+use secret::{Secret, SecretError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -56,23 +56,6 @@ impl Default for PullSourceDefinition {
     }
 }
 
-/// A text that is never returned.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct HiddenText(String);
-
-impl HiddenText {
-    pub(super) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for HiddenText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 /// An HTTP server and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -81,21 +64,33 @@ pub struct PullHttpServer {
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
     /// Headers sent with each request. Not returned by the API.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        serialize_with = "secret::stored::by_name"
+    )]
     #[schemars(extend("maxProperties" = 64))]
-    pub headers: BTreeMap<String, HiddenText>,
+    pub headers: BTreeMap<String, Secret>,
     /// User name for basic authentication.
     #[serde(default)]
     pub username: Option<String>,
     /// Password. Not returned by the API.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<HiddenText>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "secret::stored::optional"
+    )]
+    pub password: Option<Secret>,
     /// Path of a file that contains the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// Token, sent as `Authorization: Bearer TOKEN`. Not returned by the API.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<HiddenText>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "secret::stored::optional"
+    )]
+    pub token: Option<Secret>,
     /// Path of a file that contains the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
@@ -191,8 +186,12 @@ pub struct IpmiSettings {
     #[schemars(length(max = 64))]
     pub username: Option<String>,
     /// Password. Not returned by the API.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<HiddenText>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "secret::stored::optional"
+    )]
+    pub password: Option<Secret>,
     /// Path of a file that contains the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
@@ -240,6 +239,13 @@ impl PullSourceError {
             field: field.into(),
             detail: detail.into(),
         }
+    }
+}
+
+impl PullSourceError {
+    /// The error of a secret of the object at `place`.
+    pub(super) fn of_secret(place: &str, error: SecretError) -> Self {
+        Self::new(format!("{place}.{}", error.field), error.detail)
     }
 }
 

@@ -1,5 +1,6 @@
 //! An HTTP server that is polled: its client, credentials and headers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,11 @@ use outbound::http::header::{
 };
 use outbound::http::{HttpClientLimits, HttpMethod, OutboundHttpClient, Uri};
 use outbound::tls::{self, ClientIdentity, TlsConfigPart};
+use secret::Secret;
 use serde_json::Value;
 
 use super::definition::{PullHttpServer, PullSourceError, PullTlsSettings};
 use super::readings::PullError;
-use super::secret_setting::secret;
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 const IDLE_FOR: Duration = Duration::from_secs(120);
@@ -51,24 +52,18 @@ impl HttpEndpoint {
                 secret_header(value.reveal()).map_err(|why| wrong(&field, why))?,
             );
         }
-        let password = secret(
-            place,
-            "password",
-            server.password.as_ref(),
-            server.password_file.as_ref(),
-        )?;
-        let token = secret(
-            place,
-            "token",
-            server.token.as_ref(),
-            server.token_file.as_ref(),
-        )?;
+        let secret = |field, given: &Option<Secret>, file: &Option<PathBuf>| {
+            let read = Secret::from_setting(field, given.as_ref(), file.as_ref());
+            read.map_err(|error| PullSourceError::of_secret(place, error))
+        };
+        let password = secret("password", &server.password, &server.password_file)?;
+        let token = secret("token", &server.token, &server.token_file)?;
         let authorization = match (&server.username, password, token) {
             (None, None, None) => None,
-            (None, None, Some(token)) => Some(("token", format!("Bearer {token}"))),
+            (None, None, Some(token)) => Some(("token", format!("Bearer {}", token.reveal()))),
             (username, password, None) => {
                 let (username, password) = (username.as_deref(), password.unwrap_or_default());
-                let both = format!("{}:{password}", username.unwrap_or_default());
+                let both = format!("{}:{}", username.unwrap_or_default(), password.reveal());
                 Some(("password", format!("Basic {}", STANDARD.encode(both))))
             }
             (_, _, Some(_)) => {

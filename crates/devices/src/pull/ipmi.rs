@@ -6,6 +6,7 @@ use std::io;
 use std::process::Stdio;
 use std::sync::Arc;
 
+use secret::Secret;
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -13,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::definition::{self, IpmiHost, IpmiInterface, PullSourceError};
 use super::readings::{PullError, Readings};
-use super::secret_setting::secret;
 
 /// Maximum number of hosts of one source that are polled at the same time.
 const MAX_AT_ONCE: usize = 8;
@@ -34,7 +34,7 @@ struct IpmitoolCommand {
     program: OsString,
     interface: &'static str,
     username: Option<String>,
-    password: Option<String>,
+    password: Option<Secret>,
 }
 
 impl IpmiReader {
@@ -67,6 +67,7 @@ impl IpmiReader {
             return Err(PullSourceError::new("ipmi.username", detail));
         }
         let (given, file) = (settings.password.as_ref(), settings.password_file.as_ref());
+        let password = Secret::from_setting("password", given, file);
         Ok(Self {
             hosts: settings.hosts.clone(),
             command_line: IpmitoolCommand {
@@ -76,7 +77,7 @@ impl IpmiReader {
                     IpmiInterface::Lan => "lan",
                 },
                 username: settings.username.clone(),
-                password: secret("ipmi", "password", given, file)?,
+                password: password.map_err(|error| PullSourceError::of_secret("ipmi", error))?,
             },
             sensors: settings.sensors.clone(),
         })
@@ -160,7 +161,7 @@ impl IpmitoolCommand {
         }
         if let Some(password) = &self.password {
             // Passed in the environment, which other users of the machine cannot read.
-            command.arg("-E").env("IPMI_PASSWORD", password);
+            command.arg("-E").env("IPMI_PASSWORD", password.reveal());
         }
         command.arg("sensor");
         command.stdin(Stdio::null()).kill_on_drop(true);

@@ -19,7 +19,6 @@ mod label_template;
 mod prometheus;
 mod readings;
 mod schedule;
-mod secret_setting;
 mod secrets;
 mod source;
 

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use wall_clock::now_ms;
 
 use super::KIND;
 use super::definition::PullSourceError;
@@ -18,7 +19,6 @@ use super::health::{PullRun, PullSourceHealth, PullSourceState, PullSourceStatus
 use super::intake::ReadingIntake;
 use super::readings::{PullError, Readings};
 use super::source::PullSource;
-use crate::now_ms;
 
 /// Maximum pause of a failing source, unless its interval is longer.
 const MAX_PAUSE: Duration = Duration::from_secs(600);

@@ -304,7 +304,7 @@ async fn a_real_prometheus_is_queried_with_promql() {
     let of = |device: &str| rows.iter().find(|row| row.device == device).unwrap();
     assert_eq!(of("kitchen").values["temperature_t1"], 21.5);
     assert_eq!(of("room-2").values["temperature_t1"], 18);
-    let now_ms = crate::now_ms() as i64;
+    let now_ms = wall_clock::now_ms() as i64;
     assert!((now_ms - of("kitchen").ts_ms.unwrap()).abs() < 120_000);
     let status = until("NaN is skipped", || {
         pulls

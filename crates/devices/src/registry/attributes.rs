@@ -85,7 +85,7 @@ impl Registry {
                 return Err(invalid(message));
             }
         }
-        let now_ms = crate::now_ms();
+        let now_ms = wall_clock::now_ms();
         let inner = &self.inner;
         // Changes are serialised, so that the limit holds.
         let writing = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);

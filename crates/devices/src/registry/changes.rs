@@ -468,7 +468,7 @@ impl<'a> DeviceTransaction<'a> {
             is_gateway: new.gateway,
             created_ms: old
                 .as_ref()
-                .map_or_else(crate::now_ms, |old| old.created_ms),
+                .map_or_else(wall_clock::now_ms, |old| old.created_ms),
             revision: old.as_ref().map_or(1, |old| old.revision + 1),
             credentials: stored,
             claim: old.as_ref().and_then(|old| old.claim.clone()),

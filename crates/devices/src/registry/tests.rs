@@ -375,7 +375,7 @@ fn each_credential_type_admits_its_device() {
 fn md5(text: &str) -> String {
     use md5::Digest as _;
     let digest: [u8; 16] = md5::Md5::digest(text).into();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(&digest)
 }
 
 fn jwt(claims: &Value, key: &[u8]) -> String {

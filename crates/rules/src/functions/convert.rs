@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
+use data_encoding::{Encoding, HEXLOWER, HEXUPPER};
 
 use super::args::{Args, to_container};
 use super::function::{Function, line};
@@ -29,9 +30,9 @@ pub(super) const TABLE: &[Function] = &[
     line("bool", (1, 1), "x: any", "boolean", "True, 1 and 'true' are true; false, 0 and 'false' are false; any other value is an error.", "bool(0)", "false", to_bool),
     line("toBool", (1, 1), "x: any", "boolean", "Numbers other than 0 and the words true, yes, on, y, t and 1 are true; all other values are false.", "toBool('true')", "true", |_, args| Ok(Value::Bool(is_true(args.get(0))))),
     line("float2str", (2, 2), "x: number, digits: int", "string", "Converts a number to text with at most this number of decimal places.", "float2str(0.1, 20)", r#""0.10000000000000000555""#, float2str),
-    line("hexStr", (1, 1), "x: any", "string", "The bytes as lower case hexadecimal digits.", "hexStr('hello')", r#""68656c6c6f""#, |context, args| hex(context, args, "", b"0123456789abcdef")),
+    line("hexStr", (1, 1), "x: any", "string", "The bytes as lower case hexadecimal digits.", "hexStr('hello')", r#""68656c6c6f""#, |context, args| hex(context, args, "", &HEXLOWER)),
     line("bin2hexstr", (1, 2), "x: bytes[, prefix: string]", "string", "The bytes as upper case hexadecimal digits.", "bin2hexstr('JK', '0x')", r#""0x4A4B""#, bin2hexstr),
-    line("sqlserver_bin2hexstr", (1, 1), "x: bytes", "string", "The bytes as a binary constant of SQL Server.", "sqlserver_bin2hexstr('JK')", r#""0x4A4B""#, |context, args| hex(context, args, "0x", b"0123456789ABCDEF")),
+    line("sqlserver_bin2hexstr", (1, 1), "x: bytes", "string", "The bytes as a binary constant of SQL Server.", "sqlserver_bin2hexstr('JK')", r#""0x4A4B""#, |context, args| hex(context, args, "0x", &HEXUPPER)),
     line("hexstr2bin", (1, 2), "digits: string[, prefix: string]", "bytes", "Converts hexadecimal digits to bytes.", "hexstr2bin('0x4a4B', '0x')", r#""JK""#, hexstr2bin),
     line("hexToInt", (1, 1), "digits: string", "int", "Converts hexadecimal digits to an integer.", "hexToInt('FF')", "255", |context, args| from_base(context, args, 16, "0x")),
     line("intToHex", (1, 1), "x: int", "string", "Converts to hexadecimal digits; negative numbers as 64 bits.", "intToHex(255)", r#""FF""#, |context, args| to_base(context, args, |out, number| write!(out, "{number:X}"))),
@@ -159,11 +160,11 @@ fn hex<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     prefix: &str,
-    digits: &[u8; 16],
+    encoding: &Encoding,
 ) -> Result<'a> {
     let bytes = args.bytes(0, context.arena)?;
     context.check_output_size(args.function, bytes.len() * 2 + prefix.len())?;
-    Ok(Value::Str(hex_text(context, prefix, bytes, digits)))
+    Ok(Value::Str(hex_text(context, prefix, bytes, encoding)))
 }
 
 /// Bytes in hexadecimal digits.
@@ -171,14 +172,12 @@ pub(super) fn hex_text<'a>(
     context: &FunctionContext<'a, '_>,
     prefix: &str,
     bytes: &[u8],
-    digits: &[u8; 16],
+    encoding: &Encoding,
 ) -> &'a str {
     let mut out = Vec::with_capacity_in(bytes.len() * 2 + prefix.len(), context.arena);
     out.extend_from_slice_copy(prefix.as_bytes());
-    for byte in bytes {
-        out.push(digits[usize::from(byte >> 4)]);
-        out.push(digits[usize::from(byte & 15)]);
-    }
+    out.resize(prefix.len() + bytes.len() * 2, 0);
+    encoding.encode_mut(bytes, &mut out[prefix.len()..]);
     str::from_utf8(out.into_bump_slice()).expect("a text and digits")
 }
 
@@ -188,7 +187,7 @@ fn bin2hexstr<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     } else {
         ""
     };
-    hex(context, args, prefix, b"0123456789ABCDEF")
+    hex(context, args, prefix, &HEXUPPER)
 }
 
 fn hexstr2bin<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

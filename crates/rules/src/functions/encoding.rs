@@ -6,6 +6,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
+use data_encoding::HEXLOWER;
 use sha2::Digest;
 
 use super::args::Args;
@@ -39,12 +40,7 @@ fn digest<'a, D: Digest>(
     at: usize,
 ) -> Result<'a> {
     let hash = D::digest(args.bytes(at, context.arena)?);
-    Ok(Value::Str(hex_text(
-        context,
-        "",
-        &hash,
-        b"0123456789abcdef",
-    )))
+    Ok(Value::Str(hex_text(context, "", &hash, &HEXLOWER)))
 }
 
 fn hash<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

@@ -1,6 +1,7 @@
 //! Unique ids, provided that the seed of the random numbers is unique.
 
 use bumpalo::collections::String as ArenaString;
+use data_encoding::{HEXLOWER, HEXUPPER};
 
 use super::args::Args;
 use super::convert::hex_text;
@@ -11,15 +12,13 @@ use crate::value::Value;
 
 type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
-const LOWER: &[u8; 16] = b"0123456789abcdef";
-const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 /// Letters that need no escaping in a URL.
 const NANOID: &[u8; 64] = b"useandom-26T198340PX75pxJACKVERYMINDBUSHWOLF_GQZbfghjklqvwyzrict";
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("uuid", (0, 0), "", "string", "A random UUID as 32 lower case hexadecimal digits.", "length(uuid())", "32", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, LOWER))) }).impure().alias(&["uuid_v4_no_hyphen"]),
-    line("uuidUpper", (0, 0), "", "string", "A random UUID as 32 upper case hexadecimal digits.", "regex_match(uuidUpper(), '^[0-9A-F]{32}$')", "true", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, UPPER))) }).impure(),
+    line("uuid", (0, 0), "", "string", "A random UUID as 32 lower case hexadecimal digits.", "length(uuid())", "32", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, &HEXLOWER))) }).impure().alias(&["uuid_v4_no_hyphen"]),
+    line("uuidUpper", (0, 0), "", "string", "A random UUID as 32 upper case hexadecimal digits.", "regex_match(uuidUpper(), '^[0-9A-F]{32}$')", "true", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, &HEXUPPER))) }).impure(),
     line("uuidWithHyphen", (0, 0), "", "string", "A random UUID with hyphens.", "length(uuidWithHyphen())", "36", |context, _| { let id = random_uuid_bytes(context); Ok(hyphenated(context, id)) }).impure().alias(&["uuid_v4"]),
     line("uuid_v7", (0, 0), "", "string", "A UUID that begins with the time, so that UUIDs sort by time.", "left(uuid_v7(), 15)", r#""01899f9c-9927-7""#, uuid_v7).impure(),
     line("snowflakeId", (0, 0), "", "int", "An increasing number: 41 bits of milliseconds since 2010-11-04, 10 bits of node, 12 bits of counter.", "bitsr(snowflakeId(), 22)", "401765012838", |context, _| Ok(Value::Int(context.tools.ids.snowflake(context.now_ms)))).impure(),
@@ -40,13 +39,16 @@ fn set_version_bits(bits: u128, version: u128) -> [u8; 16] {
 }
 
 fn hyphenated<'a>(context: &FunctionContext<'a, '_>, id: [u8; 16]) -> Value<'a> {
+    let digits = hex_text(context, "", &id, &HEXLOWER);
     let mut out = ArenaString::with_capacity_in(36, context.arena);
-    for (at, byte) in id.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
+    for (at, part) in [0..8, 8..12, 12..16, 16..20, 20..32]
+        .into_iter()
+        .enumerate()
+    {
+        if at > 0 {
             out.push('-');
         }
-        out.push(char::from(LOWER[usize::from(byte >> 4)]));
-        out.push(char::from(LOWER[usize::from(byte & 15)]));
+        out.push_str(&digits[part]);
     }
     Value::Str(out.into_bump_str())
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use wall_clock::now_ms;
+
 use super::file_system::LogFile;
 use super::file_system::{FileSystem as _, OsFileSystem};
 use super::frame::{
@@ -15,7 +17,6 @@ use super::frame::{
 use super::recovery::{SegmentFile, has_any_frames, open_segment_files, read_segment};
 use super::segments::random_u64;
 use crate::batch::FRAME_HEAD;
-use crate::clock::now_ms;
 use crate::error::{StoreError, io_error};
 use crate::repair_report::StoreRepairReport;
 

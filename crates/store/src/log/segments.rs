@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wall_clock::now_ms;
+
 use super::file_system::{FileSystem, LogFile};
 use super::frame::{SEGMENT_HEAD, SegmentHead};
-use crate::clock::now_ms;
 
 /// A segment on disk.
 pub(crate) struct Segment {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use data_encoding::HEXLOWER;
 use serde::Serialize;
 
 use super::session::ReceivedMessage;
@@ -206,7 +207,7 @@ fn write_optional(value: Option<impl std::fmt::Display>, out: &mut impl Write) -
 }
 
 fn write_hex(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
-    bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    write!(out, "{}", HEXLOWER.encode_display(bytes))
 }
 
 /// A message in the form of `--json`. Missing properties are omitted.

@@ -917,7 +917,7 @@ device = "d"
         "9:1: namespace.id: Acme: ",
         "11:1: notification.to.mqtt.topic: n: ",
         "17:1: notification.name: there is a notification \"m\" already",
-        "20:1: pull_source.http.server.token_file: p: reading conf/nowhere failed: ",
+        "20:1: pull_source.http.server.token_file: p: conf/nowhere cannot be read: ",
     ];
     let lines: Vec<_> = problems.lines().collect();
     assert_eq!(lines.len(), places.len(), "{problems}");

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use series::Aggregate;
+use wall_clock::now_ms;
 
 use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
@@ -166,9 +166,7 @@ impl TimeRangeArgs {
     }
 
     fn parameters(&self) -> [(&'static str, Option<String>); 2] {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = now_ms.map_or(0, |now| now.as_millis() as u64);
-        let last = self.last.map(|ms| now_ms.saturating_sub(ms));
+        let last = self.last.map(|ms| now_ms().saturating_sub(ms));
         let from_ms = last.or(self.from_ms);
         [
             ("from_ms", from_ms.map(|ms| ms.to_string())),

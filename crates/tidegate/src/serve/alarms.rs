@@ -13,9 +13,10 @@ use engine::DeviceEventKind;
 use serde_json::{Map, Value, json};
 use series::{Point, Series};
 use store::{Objects, Store};
+use wall_clock::now_ms;
 
 use super::device_events::{DeviceEventPayload, DeviceEventQueue, QueuedDeviceEvent};
-use super::node_devices::{NodeDevices, now_ms};
+use super::node_devices::NodeDevices;
 use super::notification_transport::NodeNotificationTransport;
 use super::object_references::ObjectReferences;
 use crate::config::AlarmSettings;

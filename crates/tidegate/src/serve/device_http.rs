@@ -14,9 +14,9 @@ use devices::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use wall_clock::now_ms;
 
 use super::attribute_polls::AttributePolls;
-use super::node_devices::now_ms;
 use super::pipeline_outputs::NodePipelineOutputs;
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";

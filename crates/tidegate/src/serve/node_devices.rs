@@ -2,7 +2,7 @@
 //! connection states are handled in `node_ingest`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use auth::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
@@ -15,6 +15,7 @@ use devices::{
 use hooks::ClientAction;
 use serde_json::Value;
 use store::Store;
+use wall_clock::now_ms;
 
 /// Interval for writing last-seen times and detecting silent devices.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,11 +26,6 @@ pub(super) struct NodeDevices {
     pub(super) registry: Registry,
     pub(super) directory: Arc<DeviceAuthenticator>,
     pub(super) states: DeviceStates,
-}
-
-pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_millis() as u64
 }
 
 impl NodeDevices {

@@ -12,11 +12,11 @@ use devices::ingest::{DeviceRef, PipelineOutputs, ProductProfile, SettleScope};
 use devices::protocol::{ControlMessage, DeviceProtocol};
 use hooks::DurableCallback;
 use series::Point;
+use wall_clock::now_ms;
 
 use super::alarms::AlarmInputs;
 use super::chain_publisher::ChainPublisher;
 use super::device_sinks::DeviceSinks;
-use super::node_devices::now_ms;
 
 pub(super) struct NodePipelineOutputs {
     sinks: DeviceSinks,

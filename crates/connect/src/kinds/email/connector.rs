@@ -10,12 +10,12 @@ use lettre::transport::smtp::extension::ClientId;
 use outbound::stream::{self, OutboundStream};
 use rustls::ClientConfig;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::smtp_stream::{self, SmtpStream};
 use crate::connector::ConnectorError;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port};
 use crate::tls::TlsSettings;
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rules::Civil;
+use wall_clock::now_ms;
 
 pub(super) struct FileNames {
     directory: PathBuf,
@@ -39,8 +39,7 @@ impl FileNames {
 
     /// `NAME.EXT` becomes `NAME-20260131T235959.123Z.EXT`, such that no file with this name, or with one of `more` appended, exists.
     pub(super) fn unused_rotated_path(&self, more: &[&str]) -> PathBuf {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let mut ms = now.map_or(0, |now| now.as_millis() as u64);
+        let mut ms = now_ms();
         loop {
             let path = self.directory.join(format!(
                 "{}-{}{}",

@@ -12,11 +12,11 @@ use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use outbound::http::{HttpClientLimits, HttpsClient, https_client};
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use super::base_url::BaseUrl;
 use crate::connector::ConnectorError;
-use crate::secret::Secret;
 use crate::settings::SettingsError;
 use crate::tls::TlsSettings;
 

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use super::base_url::{BaseUrl, check_header, check_path};
@@ -15,7 +17,6 @@ use super::connector::{HttpConnector, parse_header};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::SinkRow;
-use crate::secret::Secret;
 use crate::settings::SettingsError;
 use crate::template::Template;
 
@@ -200,7 +201,7 @@ impl HttpSinkWriter {
             }
             if let Some(signer) = &self.signature {
                 let tag = ring::hmac::sign(&signer.key, &body.bytes);
-                let digits: String = tag.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+                let digits = HEXLOWER.encode(tag.as_ref());
                 if let Ok(value) = HeaderValue::try_from(format!("{}{digits}", signer.prefix)) {
                     headers.insert(&signer.header, value);
                 }

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use ring::hmac;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::Map;
 use serde_json::value::RawValue;
@@ -15,7 +17,6 @@ use super::connector::parse_header;
 use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
 use crate::push::{PushError, PushRequest, RequestHead};
 use crate::row::{SinkRow, SinkRowWriter};
-use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
@@ -260,22 +261,9 @@ impl SignatureCheck {
     fn matches(&self, head: &RequestHead, body: &[u8]) -> bool {
         let digits = head.get(&self.header).map(str::trim);
         let digits = digits.and_then(|value| value.strip_prefix(&self.prefix));
-        let tag = digits.and_then(from_hexadecimal);
+        let tag = digits.and_then(|digits| HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok());
         tag.is_some_and(|tag| hmac::verify(&self.key, body, &tag).is_ok())
     }
-}
-
-fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
-    let digits = digits.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    let value = |digit: u8| char::from(digit).to_digit(16);
-    let bytes = digits.chunks_exact(2).map(|pair| {
-        let byte = value(pair[0])? * 16 + value(pair[1])?;
-        u8::try_from(byte).ok()
-    });
-    bytes.collect()
 }
 
 impl SourceReader for HttpSource {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::AUTHORIZATION;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
@@ -20,7 +21,6 @@ use crate::connector::{
 };
 use crate::http_servers::{HttpServers, ServerResponse, url_encode};
 use crate::row::{SinkRow, SinkValue};
-use crate::secret::Secret;
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use kafka::{KafkaCluster, KafkaConnectionOptions, KafkaError, SaslCredentials, SaslMechanism};
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use crate::connector::ConnectorError;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port};
 use crate::tls::TlsSettings;
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kafka::{
     Compression, ErrorCode, KafkaMessage, MessageId, OutgoingMessage, Producer, ProducerOptions,
@@ -11,6 +10,7 @@ use kafka::{
 use ring::rand::{SecureRandom as _, SystemRandom};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use wall_clock::now_ms;
 
 use super::connector::KafkaConnector;
 use super::topic_name::{MAX_TOPIC_BYTES, is_topic_name};
@@ -172,8 +172,7 @@ impl KafkaSinkWriter {
         batch: &SinkBatch,
         new: &[usize],
     ) -> (Vec<OutgoingMessage>, Vec<(usize, ConnectorError)>) {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = now_ms.map_or(0, |now| now.as_millis() as i64);
+        let now_ms = now_ms() as i64;
         let mut topics = BatchTopics::default();
         let (mut messages, mut failures) = (Vec::with_capacity(new.len()), Vec::new());
         for place in new.iter().copied() {
@@ -313,7 +312,7 @@ impl MessageMapping {
             replace_slashes_with_dots,
             key: template("key", &settings.key)?,
             value: template("value", &settings.value)?,
-            headers: headers.collect::<Result<_, _>>()?,
+            headers: headers.collect::<Result<_, SettingsError>>()?,
             timestamp: template("timestamp", &settings.timestamp)?,
             partitioner: settings.partitioner,
             partition: template("partition", &settings.partition)?,

@@ -12,13 +12,13 @@ use mqtt::{
 };
 use outbound::stream::{self, OutboundStream};
 use rustls::ClientConfig;
+use secret::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::message::source_message;
 use crate::connector::{ConnectorError, SourceMessage};
-use crate::secret::Secret;
 
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_S: u16 = 30;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use mqtt::Version;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use super::connection::{MqttConnection, MqttServer, SessionOptions};
 use crate::connector::ConnectorError;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, host_and_port};
 use crate::tls::TlsSettings;
 

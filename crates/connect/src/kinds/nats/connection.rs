@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use data_encoding::HEXLOWER;
 use outbound::stream::{self, OutboundStream};
 use serde::Deserialize;
 use serde_json::json;
@@ -379,8 +380,7 @@ fn new_inbox() -> Result<String, ConnectorError> {
     let mut random = [0; 12];
     let filled = ring::rand::SystemRandom::new().fill(&mut random);
     filled.map_err(|_| ConnectorError::transient("the system has no random numbers"))?;
-    let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("_INBOX.{name}"))
+    Ok(format!("_INBOX.{}", HEXLOWER.encode(&random)))
 }
 
 impl NatsCredentials {

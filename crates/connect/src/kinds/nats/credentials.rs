@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use super::nkey::{self, NKey};
-use crate::secret::Secret;
 use crate::settings::SettingsError;
 use crate::tls::TlsSettings;
 

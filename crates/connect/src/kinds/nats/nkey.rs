@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE32_NOPAD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 /// The first five bits of every seed's prefix: `S`.
@@ -18,7 +19,8 @@ impl NKey {
     /// Parses a seed, such as `SUA...`. The error does not reveal it.
     pub(super) fn from_seed(seed: &str) -> Result<Self, String> {
         let wrong = "expected a seed, which is 58 letters and digits that begin with SU";
-        let bytes = from_base32(seed.trim()).ok_or(wrong)?;
+        let bytes = BASE32_NOPAD.decode(seed.trim().as_bytes());
+        let bytes = bytes.map_err(|_| wrong)?;
         // Two bytes of prefix, the seed, the checksum.
         let [first, second, seed @ .., low, high] = &bytes[..] else {
             return Err(wrong.into());
@@ -34,7 +36,7 @@ impl NKey {
         let sum = crc16(&public);
         public.extend_from_slice(&sum.to_le_bytes());
         Ok(Self {
-            public: to_base32(&public),
+            public: BASE32_NOPAD.encode(&public),
             pair,
         })
     }
@@ -59,40 +61,6 @@ pub(super) fn read_credentials(text: &str) -> Option<(String, String)> {
         .filter(|lines| is_fence(lines[0], "BEGIN") && is_fence(lines[2], "END"))
         .map(|lines| lines[1].to_owned());
     Some((inside.next()?, inside.next()?))
-}
-
-const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-
-fn from_base32(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut held, mut bits) = (0_u32, 0);
-    for letter in text.bytes() {
-        let value = ALPHABET.iter().position(|known| *known == letter)?;
-        held = (held << 5 | value as u32) & 0xfff;
-        bits += 5;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-        }
-    }
-    Some(bytes)
-}
-
-fn to_base32(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    let (mut held, mut bits) = (0_u32, 0);
-    for byte in bytes {
-        held = (held << 8 | u32::from(*byte)) & 0xf_ffff;
-        bits += 8;
-        while bits >= 5 {
-            bits -= 5;
-            text.push(char::from(ALPHABET[(held >> bits & 31) as usize]));
-        }
-    }
-    if bits > 0 {
-        text.push(char::from(ALPHABET[(held << (5 - bits) & 31) as usize]));
-    }
-    text
 }
 
 /// CRC-16/XMODEM.

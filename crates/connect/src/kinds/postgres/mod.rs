@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_postgres::types::{Kind as TypeKind, ToSql, Type};
@@ -23,7 +24,6 @@ use crate::connector::{
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
 use crate::row;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
 use crate::template::{SqlDialect, SqlStatement};
 use crate::tls::TlsSettings;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use redis::RedisConnectionInfo;
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 
 use super::connections::{self, SharedConnections};
 use super::slot_routes::SlotRoutes;
-use crate::secret::Secret;
 use crate::settings::{SettingsError, host_and_port};
 use crate::tls::TlsSettings;
 

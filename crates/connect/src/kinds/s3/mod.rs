@@ -12,8 +12,10 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use schemars::JsonSchema;
+use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use wall_clock::now_ms;
 
 use crate::batch::SinkBatch;
 use crate::connector::{
@@ -22,9 +24,7 @@ use crate::connector::{
 };
 use crate::dated_template::{DatedTemplate, TimestampParts, row_time_ms};
 use crate::http_servers::{HttpServers, ServerResponse};
-use crate::secret::Secret;
 use crate::settings::{SettingsError, parse_settings};
-use crate::sink_machine::now_ms;
 use crate::template::Template;
 use crate::tls::TlsSettings;
 use body::{ObjectBody, ObjectFormat};

@@ -1,9 +1,10 @@
 //! AWS Signature Version 4, as far as putting and reading objects requires it.
 
+use data_encoding::HEXLOWER;
 use ring::{digest, hmac};
+use secret::Secret;
 
 use crate::http_servers::url_encode;
-use crate::secret::Secret;
 
 /// Credentials, region and service of signatures.
 pub(super) struct RequestSigner {
@@ -26,12 +27,8 @@ pub(super) struct SigningInput<'a> {
     pub(super) at: &'a str,
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
+    HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 /// The path of an object: each segment encoded, slashes kept.
@@ -78,7 +75,7 @@ impl RequestSigner {
         let key = hmac_tag(key.as_ref(), &self.region);
         let key = hmac_tag(key.as_ref(), "s3");
         let key = hmac_tag(key.as_ref(), "aws4_request");
-        let signature = hex(hmac_tag(key.as_ref(), &text).as_ref());
+        let signature = HEXLOWER.encode(hmac_tag(key.as_ref(), &text).as_ref());
         format!(
             "AWS4-HMAC-SHA256 Credential={}/{scope},SignedHeaders={names},Signature={signature}",
             self.access_key_id

@@ -119,14 +119,14 @@ impl AlarmsInner {
 
     fn tick(&self) {
         self.watched_devices
-            .tick(self, crate::now_ms(), &mut |turned| {
+            .tick(self, wall_clock::now_ms(), &mut |turned| {
                 self.enqueue(AlarmJob::Transitions(turned));
             });
     }
 
     fn purge(&self) {
         let retention_ms = u64::from(self.config.cleared_retention_days) * DAY_MS;
-        let before_ms = crate::now_ms().saturating_sub(retention_ms);
+        let before_ms = wall_clock::now_ms().saturating_sub(retention_ms);
         if let Err(error) = self.store.purge(before_ms, self.config.max_alarms) {
             tracing::warn!(%error, "removing old alarms failed; retrying");
         }
