@@ -1,6 +1,10 @@
 //! Templates with `%Y.%m.%d` for the time of a row (UTC) in addition to `${...}` for its fields.
 
-use rules::Civil;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
 use wall_clock::now_ms;
 
 use crate::connector::ConnectorError;
@@ -66,12 +70,19 @@ impl DatedTemplate {
         row: SinkRow<'_>,
         at_ms: u64,
     ) -> Result<String, ConnectorError> {
-        let time = TimestampParts::from_unix_ms(at_ms);
+        let at = i64::try_from(at_ms)
+            .ok()
+            .and_then(|at_ms| Timestamp::from_millisecond(at_ms).ok());
+        let at = at.map(|at| Offset::UTC.to_datetime(at)).ok_or_else(|| {
+            ConnectorError::permanent(format!(
+                "{what}: the row's timestamp is {at_ms}; expected milliseconds since 1970, before the year 10000"
+            ))
+        })?;
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
                 DatedPart::Template(template) => out.push_str(&template.render_name(what, row)?),
-                DatedPart::Date(letter) => out.push_str(&time.part(*letter)),
+                DatedPart::Date(letter) => write_date_part(at, *letter, &mut out),
             }
         }
         Ok(out)
@@ -86,47 +97,22 @@ pub(crate) fn row_time_ms(row: SinkRow<'_>) -> u64 {
     }
 }
 
-/// A point in time, split into calendar fields.
-pub(crate) struct TimestampParts {
-    at: Civil,
-    iso_year: i64,
-}
-
-impl TimestampParts {
-    pub(crate) fn from_unix_ms(at_ms: u64) -> Self {
-        let seconds = (at_ms / 1000) as i64;
-        // A week belongs to the year of its Thursday; 1970-01-01 was one.
-        let days = seconds / 86_400;
-        let thursday = days + 3 - (days + 3) % 7;
-        Self {
-            at: Civil::from_local_s(seconds),
-            iso_year: Civil::from_local_s(thursday * 86_400).year,
-        }
-    }
-
-    fn part(&self, letter: char) -> String {
-        match letter {
-            'Y' => format!("{:04}", self.at.year),
-            'y' => format!("{:02}", self.at.year % 100),
-            'm' => format!("{:02}", self.at.month),
-            'd' => format!("{:02}", self.at.day),
-            'H' => format!("{:02}", self.at.hour),
-            'M' => format!("{:02}", self.at.minute),
-            'S' => format!("{:02}", self.at.second),
-            'j' => format!("{:03}", self.at.day_of_year()),
-            'G' => format!("{:04}", self.iso_year),
-            _ => format!("{:02}", self.at.week_of_year()),
-        }
-    }
-
-    /// `20130524T000000Z`.
-    pub(crate) fn to_compact_text(&self) -> String {
-        let parts = "YmdTHMSZ".chars().map(|letter| match letter {
-            'T' | 'Z' => letter.to_string(),
-            _ => self.part(letter),
-        });
-        parts.collect()
-    }
+/// The calendar field of a letter behind `%`, in UTC.
+fn write_date_part(at: DateTime, letter: char, out: &mut String) {
+    let (number, width) = match letter {
+        'Y' => (at.year(), 4),
+        'y' => (at.year() % 100, 2),
+        'm' => (at.month().into(), 2),
+        'd' => (at.day().into(), 2),
+        'H' => (at.hour().into(), 2),
+        'M' => (at.minute().into(), 2),
+        'S' => (at.second().into(), 2),
+        'j' => (at.date().day_of_year(), 3),
+        'G' => (at.date().iso_week_date().year(), 4),
+        _ => (at.date().iso_week_date().week().into(), 2),
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{number:0width$}");
 }
 
 #[cfg(test)]
@@ -152,6 +138,14 @@ mod tests {
         assert_eq!(rendered("%Y-%m-%d", 0), "1970-01-01");
         // Field values are not interpreted as date fields.
         assert_eq!(rendered("${'a%Y'}", 0), "x%d");
+    }
+
+    #[test]
+    fn a_time_in_other_units_is_an_error_of_the_row() {
+        let dated = DatedTemplate::parse("index", "l-%Y").unwrap();
+        let error = dated.render("index", SinkRow::from_bytes(&[]), 1_700_000_000_000_000);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("expected milliseconds"), "{error}");
     }
 
     #[test]

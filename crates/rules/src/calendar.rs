@@ -1,21 +1,32 @@
-//! Gregorian calendar arithmetic: converts between seconds and year, month, day.
+//! Dates and times of day on a local clock, from seconds of any size.
+//!
+//! `jiff` converts years -9999 to 9999 only. The Gregorian calendar repeats every 400 years, weekdays included, so all
+//! conversions are done in the 400 years from 1970.
 
 use std::fmt;
 
+use jiff::Timestamp;
+use jiff::civil::{Date, Time};
+use jiff::tz::Offset;
+
 pub(crate) const DAY_S: i64 = 86_400;
+
+const EPOCH: Date = Date::constant(1970, 1, 1);
+const CYCLE_YEARS: i64 = 400;
+const CYCLE_S: i64 = 146_097 * DAY_S;
 
 /// Years that functions accept and print with four digits.
 pub(crate) const YEARS: std::ops::RangeInclusive<i64> = 0..=9999;
 
 /// A calendar date and a time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Civil {
-    pub year: i64,
-    pub month: i64,
-    pub day: i64,
-    pub hour: i64,
-    pub minute: i64,
-    pub second: i64,
+pub(crate) struct Civil {
+    pub(crate) year: i64,
+    pub(crate) month: i64,
+    pub(crate) day: i64,
+    pub(crate) hour: i64,
+    pub(crate) minute: i64,
+    pub(crate) second: i64,
 }
 
 /// Formats as `2015-03-05T23:51:47`.
@@ -38,102 +49,85 @@ impl fmt::Display for Civil {
 
 impl Civil {
     /// Converts from seconds since 1970 on a local clock.
-    pub fn from_local_s(local_s: i64) -> Civil {
-        let (year, month, day) = date_of(local_s.div_euclid(DAY_S));
-        let second = local_s.rem_euclid(DAY_S);
+    pub(crate) fn from_local_s(local_s: i64) -> Civil {
+        let within = Timestamp::from_second(local_s.rem_euclid(CYCLE_S));
+        let within = within.expect("the 400 years from 1970 are in jiff's range");
+        let at = Offset::UTC.to_datetime(within);
         Civil {
-            year,
-            month,
-            day,
-            hour: second / 3600,
-            minute: second / 60 % 60,
-            second: second % 60,
+            year: i64::from(at.year()) + local_s.div_euclid(CYCLE_S) * CYCLE_YEARS,
+            month: at.month().into(),
+            day: at.day().into(),
+            hour: at.hour().into(),
+            minute: at.minute().into(),
+            second: at.second().into(),
         }
     }
 
     /// Seconds since 1970 on a local clock; `None` if the date or time does not exist.
     pub(crate) fn to_local_s(self) -> Option<i64> {
-        let valid = YEARS.contains(&self.year)
-            && (1..=12).contains(&self.month)
-            && (1..=days_in_month(self.year, self.month)).contains(&self.day)
-            && (0..=23).contains(&self.hour)
-            && (0..=59).contains(&self.minute)
-            && (0..=59).contains(&self.second);
-        valid.then(|| {
-            day_number(self.year, self.month, self.day) * DAY_S
-                + self.hour * 3600
-                + self.minute * 60
-                + self.second
-        })
+        let date = self.date().filter(|_| YEARS.contains(&self.year))?;
+        let field = |number: i64| i8::try_from(number).ok();
+        let time = Time::new(
+            field(self.hour)?,
+            field(self.minute)?,
+            field(self.second)?,
+            0,
+        );
+        let within = Offset::UTC.to_timestamp(date.to_datetime(time.ok()?));
+        Some(within.ok()?.as_second() + cycle_of(self.year) * CYCLE_S)
+    }
+
+    /// The same day in the 400 years from 1970; `None` if it does not exist.
+    fn date(self) -> Option<Date> {
+        date_within_cycle(self.year, self.month, self.day)
     }
 
     /// Monday is 1, Sunday is 7.
     pub(crate) fn weekday(self) -> i64 {
-        // 1970-01-01 was a Thursday.
-        (day_number(self.year, self.month, self.day) + 3).rem_euclid(7) + 1
+        self.date()
+            .map_or(0, |date| date.weekday().to_monday_one_offset().into())
     }
 
     /// 1 to 366.
-    pub fn day_of_year(self) -> i64 {
-        day_number(self.year, self.month, self.day) - day_number(self.year, 1, 1) + 1
+    pub(crate) fn day_of_year(self) -> i64 {
+        self.date().map_or(0, |date| date.day_of_year().into())
     }
 
     /// ISO 8601: week 1 contains the year's first Thursday.
-    pub fn week_of_year(self) -> i64 {
-        let thursday = day_number(self.year, self.month, self.day) + 4 - self.weekday();
-        let (year, _, _) = date_of(thursday);
-        (thursday - day_number(year, 1, 1)) / 7 + 1
+    pub(crate) fn week_of_year(self) -> i64 {
+        self.date()
+            .map_or(0, |date| date.iso_week_date().week().into())
     }
 }
 
+fn cycle_of(year: i64) -> i64 {
+    (year - i64::from(EPOCH.year())).div_euclid(CYCLE_YEARS)
+}
+
+fn date_within_cycle(year: i64, month: i64, day: i64) -> Option<Date> {
+    let year = year.checked_sub(cycle_of(year) * CYCLE_YEARS)?;
+    let (month, day) = (i8::try_from(month).ok()?, i8::try_from(day).ok()?);
+    Date::new(i16::try_from(year).ok()?, month, day).ok()
+}
+
 pub(crate) fn days_in_month(year: i64, month: i64) -> i64 {
-    match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+    date_within_cycle(year, month, 1).map_or(0, |date| date.days_in_month().into())
 }
 
 /// The month that contains a day, given as days since 1970-01-01. Months are counted from January of year 0,
 /// so that a year begins at multiples of 12.
 pub(crate) fn month_of(day_number: i64) -> i64 {
-    let (year, month, _) = date_of(day_number);
-    year * 12 + month - 1
+    let first = Civil::from_local_s(day_number.saturating_mul(DAY_S));
+    first.year * 12 + first.month - 1
 }
 
 /// The first day of such a month, in days since 1970-01-01.
 pub(crate) fn month_start(month: i64) -> i64 {
-    day_number(month.div_euclid(12), month.rem_euclid(12) + 1, 1)
-}
-
-/// Days since 1970-01-01. The calculation uses years that begin in March, so that the leap day is the last
-/// day of a year, and eras of 400 years.
-fn day_number(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
-}
-
-fn date_of(day_number: i64) -> (i64, i64, i64) {
-    let days = day_number + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
+    let year = month.div_euclid(12);
+    let first = date_within_cycle(year, month.rem_euclid(12) + 1, 1);
+    let first = first.expect("each month has a first day");
+    let within = first.duration_since(EPOCH).as_secs() / DAY_S;
+    within + cycle_of(year) * (CYCLE_S / DAY_S)
 }
 
 #[cfg(test)]
@@ -141,12 +135,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_of_eight_centuries_round_trip() {
-        let mut expected = (1600, 1, 1);
-        for day in day_number(1600, 1, 1)..day_number(2400, 1, 1) {
-            assert_eq!(date_of(day), expected);
+    fn dates_of_many_centuries_round_trip() {
+        let first = month_start(12 * -400);
+        let mut expected = (-400, 1, 1);
+        for day in first..month_start(12 * 3000) {
+            let civil = Civil::from_local_s(day * DAY_S + 86_399);
+            assert_eq!((civil.year, civil.month, civil.day), expected);
+            assert_eq!((civil.hour, civil.minute, civil.second), (23, 59, 59));
+            let local_s = YEARS.contains(&civil.year).then_some(day * DAY_S + 86_399);
+            assert_eq!(civil.to_local_s(), local_s);
             let (year, month, date) = expected;
-            assert_eq!(day_number(year, month, date), day);
+            assert_eq!(month_of(day), year * 12 + month - 1);
             expected = if date < days_in_month(year, month) {
                 (year, month, date + 1)
             } else if month < 12 {
@@ -154,6 +153,21 @@ mod tests {
             } else {
                 (year + 1, 1, 1)
             };
+        }
+    }
+
+    #[test]
+    fn seconds_of_any_size_have_a_date() {
+        let last = Civil::from_local_s(253_402_300_799);
+        assert_eq!(last.to_string(), "9999-12-31T23:59:59");
+        assert_eq!(last.to_local_s(), Some(253_402_300_799));
+        assert_eq!(Civil::from_local_s(253_402_300_800).year, 10_000);
+        for local_s in [i64::MIN, i64::MAX] {
+            let civil = Civil::from_local_s(local_s);
+            assert!(!YEARS.contains(&civil.year) && civil.to_local_s().is_none());
+            assert!((1..=7).contains(&civil.weekday()), "{civil:?}");
+            let month = month_of(local_s / DAY_S);
+            assert!(month_start(month) <= local_s / DAY_S);
         }
     }
 

@@ -40,7 +40,6 @@ pub mod window;
 pub mod windows;
 pub mod zone;
 
-pub use calendar::Civil;
 pub use compile::compile;
 pub use compile_options::{CompileOptions, StatementLimits};
 pub use evaluation_error::EvaluationError;

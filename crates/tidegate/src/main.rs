@@ -5,7 +5,6 @@ mod cli;
 mod client;
 mod config;
 mod ctl;
-mod date_text;
 mod exit_status;
 mod logging;
 mod password_command;

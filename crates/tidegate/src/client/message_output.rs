@@ -1,16 +1,16 @@
 //! Output formats of `tidegate sub`: payload, topic and payload, JSON object, template.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use data_encoding::HEXLOWER;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::session::ReceivedMessage;
 use crate::config::nearest;
-use crate::date_text::format_utc;
 
 /// The output format of messages.
 pub(super) enum MessageFormat {
@@ -277,16 +277,14 @@ fn text_or_base64(bytes: &[u8]) -> (Option<&str>, Option<String>) {
 
 /// `2026-11-21T07:26:00.123Z`.
 fn rfc3339(time: SystemTime) -> String {
-    let since: Duration = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!(
-        "{}.{:03}Z",
-        format_utc(since.as_secs()),
-        since.subsec_millis()
-    )
+    let at = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{at:.3}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use mqtt::{PropertiesBuf, Property, QoS};
 

@@ -3,9 +3,8 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use serde_json::Value;
-
-use crate::date_text::format_utc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputFormat {
@@ -147,7 +146,11 @@ fn is_timestamp(field: &str) -> bool {
 
 /// Formats milliseconds since 1970 as `2026-11-21T10:02:04Z`.
 pub(super) fn format_date(ms: u64) -> String {
-    format!("{}Z", format_utc(ms / 1000))
+    let at = i64::try_from(ms).ok();
+    match at.and_then(|ms| Timestamp::from_millisecond(ms).ok()) {
+        Some(at) => format!("{at:.0}"),
+        None => format!("{ms} ms"),
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +180,8 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
+        assert_eq!(format_date(u64::MAX), "18446744073709551615 ms");
+        assert_eq!(format_date(1_767_225_599_999), "2025-12-31T23:59:59Z");
         assert_eq!(format_date(0), "1970-01-01T00:00:00Z");
         assert_eq!(format_date(951_782_400_000), "2000-02-29T00:00:00Z");
         assert_eq!(format_date(1_767_225_599_000), "2025-12-31T23:59:59Z");

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rules::Civil;
+use jiff::Timestamp;
 use wall_clock::now_ms;
 
 pub(super) struct FileNames {
@@ -92,12 +92,8 @@ pub(super) fn with_suffix(path: &Path, more: &str) -> PathBuf {
 
 /// Milliseconds since 1970 as `20260131T235959.123Z`, which sorts by time.
 fn timestamp_suffix(ms: u64) -> String {
-    let (seconds, ms) = (ms / 1000, ms % 1000);
-    let at = Civil::from_local_s(seconds as i64);
-    format!(
-        "{:04}{:02}{:02}T{:02}{:02}{:02}.{ms:03}Z",
-        at.year, at.month, at.day, at.hour, at.minute, at.second
-    )
+    let at = Timestamp::from_millisecond(ms as i64).unwrap_or(Timestamp::MAX);
+    at.strftime("%Y%m%dT%H%M%S%.3fZ").to_string()
 }
 
 fn is_timestamp_suffix(text: &str) -> bool {

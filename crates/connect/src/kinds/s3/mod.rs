@@ -11,18 +11,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use wall_clock::now_ms;
 
 use crate::batch::SinkBatch;
 use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::dated_template::{DatedTemplate, TimestampParts, row_time_ms};
+use crate::dated_template::{DatedTemplate, row_time_ms};
 use crate::http_servers::{HttpServers, ServerResponse};
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
@@ -180,7 +180,7 @@ impl S3Connector {
         content_type: Option<&HeaderValue>,
         body: Bytes,
     ) -> Result<ServerResponse, ConnectorError> {
-        let at = TimestampParts::from_unix_ms(now_ms()).to_compact_text();
+        let at = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let body_hash = sha256(&body);
         let path = encoded_path(&format!("{}{key}", self.path));
         let mut signed = vec![
