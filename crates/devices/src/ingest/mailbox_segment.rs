@@ -5,6 +5,10 @@
 //! eight bytes. The salt changes whenever the segment is cleared, so that earlier records are invalid. `used`
 //! is written last: a record that was incomplete when the process was killed does not count. Used bytes, salt
 //! and sequence number are also in [marks](super::marks) outside the file.
+//!
+//! This is not a segmented log like a disk queue of `connect`: there are two segments of fixed size that take turns, a
+//! segment is cleared as a whole, and workers read the messages where publishers wrote them, without a copy or a
+//! system call. Shared code for both would have neither property.
 
 use std::fs::OpenOptions;
 use std::hash::{BuildHasher as _, RandomState};
