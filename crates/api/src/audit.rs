@@ -8,9 +8,9 @@ use serde_json::Value;
 use store::Objects;
 use wall_clock::now_ms;
 
-use crate::access::{AuthenticationMethod, CallerIdentity, Role};
+use crate::access::{AuthenticationMethod, Authority, CallerIdentity, Role};
 use crate::call::{self, ApiCall, ListPage};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::object_store::{run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{PageCursor, Parameter, ParameterType};
@@ -32,6 +32,7 @@ pub(crate) struct AuditRecord {
     actor: String,
     /// Authentication method; `null` if the caller was not authenticated.
     authentication: Option<AuthenticationMethod>,
+    /// Node-wide role; `null`: none, such as that of a caller with roles in namespaces.
     role: Option<Role>,
     /// Source address of the request.
     address: String,
@@ -99,15 +100,15 @@ pub(crate) async fn record_action(
 }
 
 /// Records a login attempt under a name.
-pub(crate) async fn record_login(call: &ApiCall, username: &str, role: Option<Role>) {
-    let action = match role {
+pub(crate) async fn record_login(call: &ApiCall, username: &str, authority: Option<&Authority>) {
+    let action = match authority {
         Some(_) => "login",
         None => "login.failed",
     };
     let entry = AuditRecord {
         actor: username.chars().take(64).collect(),
         authentication: None,
-        role,
+        role: authority.and_then(Authority::node_role),
         ..entry(call, action.to_owned(), None)
     };
     append(&call.app, entry).await;
@@ -117,13 +118,13 @@ fn entry(call: &ApiCall, action: String, subject: Option<&str>) -> AuditRecord {
     let CallerIdentity {
         name,
         authentication,
-        role,
+        authority,
     } = call.identity.clone();
     AuditRecord {
         at_ms: now_ms(),
         actor: name,
         authentication: Some(authentication),
-        role: Some(role),
+        role: authority.node_role(),
         address: call.client_ip.to_canonical().to_string(),
         action,
         subject: subject.map(str::to_owned),
@@ -221,7 +222,7 @@ const SUBJECT: Parameter = Parameter {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/audit-log", "listAudit", list)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("access")
             .summary("List audit log entries, newest first")
             .description("Every change made over this API and every login attempt. The oldest entries are deleted at the limit.")

@@ -27,6 +27,7 @@ use crate::state::ApiState;
 pub(crate) struct ApiCall {
     pub(crate) app: Arc<ApiState>,
     pub(crate) identity: CallerIdentity,
+    namespaces: SelectedNamespaces,
     pub(crate) client_ip: IpAddr,
     /// The access the route requires.
     pub(crate) access: EndpointAccess,
@@ -43,10 +44,36 @@ pub(crate) struct ApiCall {
 /// The caller of a request and how it authenticated.
 pub(crate) struct ApiCaller {
     pub(crate) identity: CallerIdentity,
+    pub(crate) namespaces: SelectedNamespaces,
     pub(crate) client_ip: IpAddr,
     pub(crate) access: EndpointAccess,
     /// Subscribed before the caller was authenticated.
     pub(crate) revocations: watch::Receiver<u64>,
+}
+
+/// The namespaces that a request may read and change. Remembers whether the handler has asked.
+#[derive(Clone)]
+pub(crate) struct SelectedNamespaces {
+    selection: NamespaceSelection,
+    was_read: Arc<AtomicBool>,
+}
+
+impl SelectedNamespaces {
+    pub(crate) fn new(selection: NamespaceSelection) -> Self {
+        Self {
+            selection,
+            was_read: Arc::default(),
+        }
+    }
+
+    fn read(&self) -> NamespaceSelection {
+        self.was_read.store(true, Ordering::Relaxed);
+        self.selection.clone()
+    }
+
+    pub(crate) fn was_read(&self) -> bool {
+        self.was_read.load(Ordering::Relaxed)
+    }
 }
 
 /// A request's permit in its class, held by the call and by the body of the response.
@@ -89,6 +116,7 @@ impl ApiCall {
         Self {
             app,
             identity: caller.identity,
+            namespaces: caller.namespaces,
             client_ip: caller.client_ip,
             access: caller.access,
             revocations: caller.revocations,
@@ -107,13 +135,19 @@ impl ApiCall {
             .map_or("", |(_, value)| value)
     }
 
-    /// The namespaces whose objects the response may contain: those of the caller, narrowed by the
-    /// parameter `namespace`.
+    /// The namespaces whose objects the request may read and change: those of the caller, narrowed
+    /// by the addressed object and by the parameter `namespace`.
     pub(crate) fn namespaces(&self) -> NamespaceSelection {
+        let selection = self.namespaces.read();
         match self.query.text_value(NAMESPACE.name) {
-            Some(namespace) => NamespaceSelection::All.within(namespace),
-            None => NamespaceSelection::All,
+            Some(namespace) => selection.within(namespace),
+            None => selection,
         }
+    }
+
+    /// What a stream may show for as long as it is open.
+    pub(crate) fn granted_namespaces(&self) -> &NamespaceSelection {
+        &self.namespaces.selection
     }
 
     /// The bearer token of the Authorization header.

@@ -189,6 +189,47 @@ impl DeviceService {
         self.states.is_online(device.no)
     }
 
+    /// Checks that a device, if it exists, belongs to one of these namespaces.
+    pub(crate) fn check_selected(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+    ) -> Result<(), DeviceServiceError> {
+        if *namespaces == NamespaceSelection::All {
+            return Ok(());
+        }
+        match self.registry.device(id)? {
+            Some(device) if !is_selected(&device, namespaces) => Err(device_not_found(id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a product, if it exists, belongs to one of these namespaces.
+    fn check_product_selected(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+    ) -> Result<(), DeviceServiceError> {
+        match self.registry.product(id) {
+            Some(product) if !namespaces.contains(product.get().namespace()) => {
+                Err(RegistryError::NotFound {
+                    what: "product",
+                    id: id.to_owned(),
+                }
+                .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The ids of products in these namespaces.
+    pub(crate) fn product_ids(&self, namespaces: &NamespaceSelection) -> Vec<String> {
+        let products = self.registry.products();
+        let products = products.iter();
+        let selected = products.filter(|slot| namespaces.contains(slot.get().namespace()));
+        selected.map(|slot| slot.id().to_string()).collect()
+    }
+
     fn device_view(
         &self,
         device: &Device,
@@ -282,6 +323,19 @@ impl DeviceService {
         Ok(shown.transpose()?)
     }
 
+    /// The device if it belongs to one of these namespaces.
+    pub(crate) fn get_selected(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+    ) -> Result<Option<VersionedDevice>, DeviceServiceError> {
+        match self.check_selected(id, namespaces) {
+            Err(DeviceServiceError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) => self.get(id),
+        }
+    }
+
     /// Whether a product with this id is stored or declared.
     pub(crate) fn has_product(&self, id: &str) -> bool {
         self.registry.product(id).is_some()
@@ -294,13 +348,16 @@ impl DeviceService {
 
     /// Creates or replaces a device. `expected` is the required version: 0 requires that the device
     /// is absent, `None` accepts any. Returns `true` if it was created. Generated credentials are
-    /// in `issued`, which is shown only once.
+    /// in `issued`, which is shown only once. Devices and products outside of `namespaces` are
+    /// answered like absent ones.
     pub(crate) fn put(
         &self,
         id: &str,
         mut device: Map<String, Value>,
         expected: Option<u64>,
+        namespaces: &NamespaceSelection,
     ) -> Result<(VersionedDevice, bool), DeviceServiceError> {
+        self.check_selected(id, namespaces)?;
         if let Some(version) = expected.filter(|version| *version > 0) {
             let is_same = self.require_device(id)?.no.0 == (version >> 32) as u32;
             if !is_same {
@@ -317,6 +374,7 @@ impl DeviceService {
                 ),
             }
         })?;
+        self.check_product_selected(&device.product, namespaces)?;
         let written = self.registry.put(device, write_precondition(expected))?;
         let shown = self.versioned_device(&written.device, written.issued)?;
         Ok((shown, written.was_created))
@@ -376,8 +434,11 @@ impl DeviceService {
         format: ImportFormat,
         mode: ImportMode,
         first_line: u64,
+        namespaces: &NamespaceSelection,
     ) -> Result<ImportSummary, DeviceServiceError> {
-        Ok(self.registry.import(text, format, mode, first_line)?)
+        Ok(self
+            .registry
+            .import_selected(text, format, mode, first_line, namespaces)?)
     }
 
     pub(crate) fn export(
@@ -385,8 +446,12 @@ impl DeviceService {
         format: ImportFormat,
         from: u32,
         limit: usize,
+        namespaces: NamespaceSelection,
     ) -> Result<DeviceExportPage, DeviceServiceError> {
-        let all = DeviceFilter::default();
+        let all = DeviceFilter {
+            namespaces,
+            ..DeviceFilter::default()
+        };
         let page = self
             .registry
             .list(&all, DeviceNo(from), limit, &mut |_| true)?;
@@ -416,6 +481,10 @@ impl DeviceService {
             cache_misses,
         })
     }
+}
+
+fn is_selected(device: &Device, namespaces: &NamespaceSelection) -> bool {
+    namespaces.contains(device.product.get().namespace())
 }
 
 fn device_version(device: &Device) -> u64 {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::access::{EndpointAccess, Role};
 use crate::call::ApiCall;
 use crate::connection_tracker::RequestClass;
+pub(crate) use crate::endpoint_scope::EndpointScope;
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{AFTER, LIMIT, Parameter};
 
@@ -31,6 +32,7 @@ pub(crate) struct Endpoint {
     pub(crate) summary: String,
     pub(crate) description: String,
     pub(crate) access: EndpointAccess,
+    pub(crate) scope: EndpointScope,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) path_parameters: Vec<(&'static str, &'static str)>,
     pub(crate) body: Option<ContentSpec>,
@@ -95,8 +97,9 @@ impl Endpoint {
             tag: "node",
             summary: String::new(),
             description: String::new(),
-            // Safe default: an endpoint without an explicit access requires an admin.
+            // Safe default: an endpoint without an explicit access requires a node-wide admin.
             access: EndpointAccess::Role(Role::Admin),
+            scope: EndpointScope::Node,
             parameters: Vec::new(),
             path_parameters: Vec::new(),
             body: None,
@@ -120,12 +123,29 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn role(self, role: Role) -> Self {
-        self.access(EndpointAccess::Role(role))
+    /// The role that the caller needs, and where.
+    pub(crate) fn role(mut self, role: Role, scope: EndpointScope) -> Self {
+        self.access = EndpointAccess::Role(role);
+        self.scope = scope;
+        self
     }
 
+    /// Replaces the scope.
+    pub(crate) fn scope(mut self, scope: EndpointScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// A route that needs no role, or one depending on a setting.
     pub(crate) fn access(mut self, access: EndpointAccess) -> Self {
         self.access = access;
+        self.scope = match access {
+            EndpointAccess::Metrics | EndpointAccess::Role(_) => EndpointScope::Node,
+            EndpointAccess::Open
+            | EndpointAccess::Docs
+            | EndpointAccess::Source
+            | EndpointAccess::Device => EndpointScope::Caller,
+        };
         self
     }
 

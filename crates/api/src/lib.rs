@@ -16,6 +16,7 @@ mod connection_tracker;
 mod device_http_backend;
 mod device_service;
 mod endpoint;
+mod endpoint_scope;
 mod landing_page;
 mod node_backend;
 mod object_store;
@@ -34,8 +35,8 @@ mod state;
 mod telemetry_backend;
 
 pub use access::{
-    FirstOperator, FirstOperatorError, RandomSourceError, Role, ensure_first_operator,
-    new_local_token,
+    API_KEY_KIND, FirstOperator, FirstOperatorError, OPERATOR_KIND, RandomSourceError, Role,
+    ensure_first_operator, new_local_token,
 };
 pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};

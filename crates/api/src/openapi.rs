@@ -167,6 +167,7 @@ fn operation_object(
     };
     if let EndpointAccess::Role(role) = endpoint.access {
         operation["x-required-role"] = json!(role.name());
+        operation["x-scope"] = json!(endpoint.scope.name());
     }
     operation
 }
@@ -263,7 +264,7 @@ fn problem_responses(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
         problems.push((401, "The credentials are missing, wrong or expired."));
         problems.push((
             403,
-            "The role is insufficient, or the request comes from a web page of another origin.",
+            "The role is insufficient or not node-wide, or the request comes from a web page of another origin.",
         ));
     }
     if !endpoint.path_parameters.is_empty() {

@@ -15,12 +15,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use hyper::body::{Frame, SizeHint};
+use namespaces::NamespaceSelection;
 
 use crate::access;
 use crate::audit;
-use crate::call::{ApiCall, ApiCaller, SharedRequestPermit};
+use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
 use crate::connection_tracker::ConnectionPermit;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, EndpointScope};
 use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
 use crate::problem_details::ProblemDetails;
@@ -97,7 +98,7 @@ async fn dispatch(
     let from = parts.extensions.get::<PeerIp>();
     let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
     let revocations = app.access.revocations();
-    let who = access::authorize(&app, endpoint.access, &parts.headers, from).await?;
+    let who = access::authenticate(&app, endpoint.access, &parts.headers, from).await?;
     let path = path?;
     let path = path
         .iter()
@@ -107,9 +108,16 @@ async fn dispatch(
         let detail = format!("{name} in the path must not contain NUL.");
         return Err(ProblemDetails::invalid_parameter(name, detail));
     }
+    let required = (endpoint.access, &endpoint.scope);
+    let namespaces = access::authorize(&app, &who, required, &path).await?;
     let query = QueryParameters::read(&parts.uri, &endpoint.parameters)?;
+    // A handler of a selected scope must ask which namespaces it may show.
+    let is_restricted =
+        matches!(endpoint.scope, EndpointScope::Selected) && namespaces != NamespaceSelection::All;
+    let selection = SelectedNamespaces::new(namespaces);
     let caller = ApiCaller {
         identity: who,
+        namespaces: selection.clone(),
         client_ip: from,
         access: endpoint.access,
         revocations,
@@ -121,6 +129,14 @@ async fn dispatch(
     };
     let call = ApiCall::new(app, caller, share.clone(), query, path, (parts, body));
     let response = (endpoint.handler)(call).await?;
+    if is_restricted && !selection.was_read() {
+        tracing::error!(
+            operation = endpoint.id,
+            "a handler ignored the namespaces of its caller; this is a bug"
+        );
+        let detail = "This request is only possible with a node-wide role.";
+        return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
+    }
     Ok(response.map(|body| {
         Body::new(TrackedBody {
             body,

@@ -166,7 +166,8 @@ fn router(
     });
     let revoking = Arc::downgrade(&app);
     app.objects.observe_changes(Box::new(move |change| {
-        let is_of_access = [OPERATOR_KIND, API_KEY_KIND].contains(&change.kind.as_str());
+        let kinds = [OPERATOR_KIND, API_KEY_KIND, namespaces::KIND];
+        let is_of_access = kinds.contains(&change.kind.as_str());
         if let Some(app) = revoking.upgrade().filter(|_| is_of_access) {
             app.access.notify_revocation();
         }

@@ -18,7 +18,7 @@ const MAX_TEXT_CHARS: usize = 1000;
 pub enum NamespaceState {
     #[default]
     Active,
-    /// Its devices cannot connect.
+    /// Its operators and API keys are rejected, and its devices cannot connect.
     Disabled,
 }
 

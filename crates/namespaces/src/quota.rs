@@ -64,6 +64,7 @@ quotas! {
     /// Alarm rules of all its products.
     AlarmRules alarm_rules Some(50), "alarm rules";
     Notifications notifications Some(20), "notifications";
+    ApiKeys api_keys Some(20), "API keys";
 }
 
 impl Quotas {

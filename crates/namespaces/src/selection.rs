@@ -12,6 +12,22 @@ pub enum NamespaceSelection {
 }
 
 impl NamespaceSelection {
+    /// No namespace.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Only(Arc::default())
+    }
+
+    /// Whether it contains everything that another selection contains.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::All, _) => true,
+            (Self::Only(_), Self::All) => false,
+            (Self::Only(names), Self::Only(others)) => others.is_subset(names),
+        }
+    }
+
     #[must_use]
     pub fn contains(&self, namespace: &str) -> bool {
         match self {
@@ -40,5 +56,8 @@ mod tests {
         assert!(some.within("a").contains("a") && !some.within("a").contains("b"));
         assert!(!some.within("c").contains("c"));
         assert!(NamespaceSelection::All.within("c").contains("c"));
+        assert!(NamespaceSelection::All.covers(&some) && !some.covers(&NamespaceSelection::All));
+        assert!(some.covers(&some.within("a")) && !some.within("a").covers(&some));
+        assert!(some.covers(&NamespaceSelection::none()));
     }
 }

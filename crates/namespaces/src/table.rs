@@ -12,8 +12,6 @@ use crate::definition::{NamespaceDefinition, NamespaceState};
 use crate::quota::Quotas;
 use crate::{DEFAULT, KIND};
 
-const PAGE_OBJECTS: usize = 1000;
-
 /// State and limits of one namespace. Immutable: a change of the namespace replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceLimits {
@@ -137,19 +135,11 @@ impl NamespacesInner {
     fn load(&self, objects: &Objects) -> Result<(), StoreError> {
         let mut table = Table::default();
         table.insert(DEFAULT.into(), Arc::new(implicit_default()));
-        let mut after: Option<String> = None;
-        loop {
-            let page = objects.list(KIND, after.as_deref(), PAGE_OBJECTS)?;
-            for object in &page {
-                if let Some(limits) = read(&object.id, &object.value) {
-                    table.insert(limits.id.clone(), Arc::new(limits));
-                }
+        objects.for_each(KIND, |object| {
+            if let Some(limits) = read(&object.id, &object.value) {
+                table.insert(limits.id.clone(), Arc::new(limits));
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-                _ => break,
-            }
-        }
+        })?;
         table.extend(
             self.declared
                 .iter()

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::authority::Authority;
 use super::role::Role;
 
 /// How a caller was authenticated.
@@ -26,7 +27,7 @@ pub(crate) struct CallerIdentity {
     /// The operator's name or the key's id.
     pub(crate) name: String,
     pub(crate) authentication: AuthenticationMethod,
-    pub(crate) role: Role,
+    pub(crate) authority: Authority,
 }
 
 impl CallerIdentity {
@@ -35,12 +36,13 @@ impl CallerIdentity {
         Self {
             name: "anonymous".to_owned(),
             authentication: AuthenticationMethod::None,
-            role: Role::Viewer,
+            authority: Authority::Node(Role::Viewer),
         }
     }
 
-    /// The caller's role; `None`: it may use nothing that needs a role.
-    pub(crate) fn role_or_none(&self) -> Option<Role> {
-        (self.authentication != AuthenticationMethod::None).then_some(self.role)
+    /// The caller's node-wide role; `None`: it has none, or no credentials.
+    pub(crate) fn node_role(&self) -> Option<Role> {
+        let is_known = self.authentication != AuthenticationMethod::None;
+        self.authority.node_role().filter(|_| is_known)
     }
 }

@@ -1,6 +1,7 @@
 //! What a route requires of its caller.
 
 use super::role::Role;
+use crate::state::ApiState;
 
 /// Who may call an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,4 +18,17 @@ pub(crate) enum EndpointAccess {
     Device,
     /// Operators and API keys with this role or a higher one.
     Role(Role),
+}
+
+impl EndpointAccess {
+    /// The role that a caller needs; `None`: none.
+    pub(crate) fn required_role(self, app: &ApiState) -> Option<Role> {
+        match self {
+            Self::Open | Self::Source | Self::Device => None,
+            Self::Metrics if app.is_open(app.config.get().metrics_access) => None,
+            Self::Docs if app.is_open(app.config.get().docs_access) => None,
+            Self::Metrics | Self::Docs => Some(Role::Viewer),
+            Self::Role(role) => Some(role),
+        }
+    }
 }

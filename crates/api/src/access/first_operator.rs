@@ -38,7 +38,8 @@ pub fn ensure_first_operator(
     }
     let password = secret::random_password()?;
     let stored = StoredOperator {
-        role: Role::Admin,
+        role: Some(Role::Admin),
+        namespaces: Vec::new(),
         enabled: true,
         description: "Created at the first start".into(),
         password_hash: password::hash_password(&password)

@@ -1,7 +1,8 @@
 //! Authentication and authorisation of API requests: roles, credentials, and the limit on guessing.
 
 mod access_state;
-mod authorization;
+mod authentication;
+mod authority;
 mod basic;
 mod caller_identity;
 mod endpoint_access;
@@ -9,18 +10,24 @@ mod first_operator;
 mod login_attempts;
 mod password;
 mod role;
+mod scope_check;
 mod secret;
 mod stored_credentials;
 mod tokens;
 
 pub(crate) use access_state::AccessState;
-pub(crate) use authorization::{authorize, credentials_header, find_api_key, find_login_holder};
+pub(crate) use authentication::{
+    authenticate, credentials_header, find_api_key, find_login_holder,
+};
+pub(crate) use authority::{Authority, NamespaceGrant};
 pub(crate) use caller_identity::{AuthenticationMethod, CallerIdentity};
 pub(crate) use endpoint_access::EndpointAccess;
 pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
 pub(crate) use password::check_strength as check_password;
 pub use role::Role;
+pub(crate) use scope_check::authorize;
 pub use secret::{RandomSourceError, new_local_token};
 pub(crate) use secret::{SecretHash, random_id, random_secret, readable_token};
-pub(crate) use stored_credentials::{API_KEY_KIND, OPERATOR_KIND, StoredApiKey, StoredOperator};
+pub use stored_credentials::{API_KEY_KIND, OPERATOR_KIND};
+pub(crate) use stored_credentials::{ApiKeyRole, StoredApiKey, StoredOperator};
 pub(crate) use tokens::{LoginRecord, TokenFamily, TokenOwner};

@@ -1,14 +1,15 @@
 //! API keys: programs authenticate with an id and a secret, sent as HTTP Basic credentials.
 
+use namespaces::Quota;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use store::Objects;
 
 use super::credential_holder::{self, check_description, default_enabled};
-use super::kind_names::{ObjectKindNames, ObjectOwner};
+use super::kind_names::{ObjectKindNames, ObjectOwner, QuotaCount};
 use super::object_kind::{ObjectKind, PrepareFuture, PreparedObject};
-use crate::access::{API_KEY_KIND, Role, SecretHash, StoredApiKey, random_secret};
+use crate::access::{API_KEY_KIND, ApiKeyRole, Role, SecretHash, StoredApiKey, random_secret};
 use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
@@ -20,7 +21,12 @@ const SECRET_FIELD: &str = "secret_hash";
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ApiKeyInput {
-    role: Role,
+    /// `owner` only with a namespace, `admin` only without one.
+    role: ApiKeyRole,
+    /// Namespace to which the key is limited; `null`: the role is node-wide. Cannot change.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    namespace: Option<String>,
     #[serde(default = "default_enabled")]
     enabled: bool,
     /// Purpose of the key.
@@ -34,7 +40,9 @@ struct ApiKeyInput {
 
 #[derive(Serialize, JsonSchema)]
 struct ApiKeyView<'a> {
-    role: Role,
+    role: ApiKeyRole,
+    /// Namespace to which the key is limited; `null`: the role is node-wide.
+    namespace: Option<&'a str>,
     enabled: bool,
     description: &'a str,
     expires_at_ms: Option<u64>,
@@ -50,7 +58,8 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     type_name: "ApiKey",
     id_field: "id",
     tag: "access",
-    owner: ObjectOwner::Node,
+    owner: ObjectOwner::NamespaceOrNode(&[QuotaCount::objects(Quota::ApiKeys)]),
+    node_fields: &[],
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: Some("key-"),
@@ -99,22 +108,37 @@ impl ObjectKind for ApiKeys {
                     hashed
                 }
             };
-            let stored = credential_holder::to_stored_value(StoredApiKey {
+            let stored = StoredApiKey {
                 role: input.role,
+                namespace: input.namespace,
                 enabled: input.enabled,
                 description: input.description,
                 expires_at_ms: input.expires_at_ms,
                 secret_hash,
-            });
+            };
+            if stored.authority().is_none() {
+                let detail = match stored.namespace {
+                    Some(_) => "role: expected viewer, operator or owner for a key of a namespace.",
+                    None => {
+                        "role: expected viewer, operator or admin for a key without a namespace."
+                    }
+                };
+                return Err(ProblemDetails::invalid_field("role", detail));
+            }
             Ok(PreparedObject {
-                stored,
+                stored: credential_holder::to_stored_value(stored),
                 shown_once: once,
             })
         })
     }
 
     fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
-        credential_holder::without_field(stored, SECRET_FIELD)
+        let mut shown = credential_holder::without_field(stored, SECRET_FIELD);
+        // Keys of earlier versions have no such field.
+        if let Some(fields) = shown.as_object_mut() {
+            fields.entry(namespaces::FIELD).or_insert(Value::Null);
+        }
+        shown
     }
 
     fn check_change(

@@ -67,6 +67,10 @@ impl ObjectKind for BackendObjects {
         (self.kind != BackendObjectKind::Ban).then_some(&self.declared)
     }
 
+    fn backend_kind(&self) -> Option<BackendObjectKind> {
+        Some(self.kind)
+    }
+
     /// A rule object of EMQX is identified by its `id` and may also have a `name`.
     fn foreign_id_field(&self) -> Option<&'static str> {
         (self.kind == BackendObjectKind::Rule).then_some("id")

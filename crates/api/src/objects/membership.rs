@@ -1,6 +1,7 @@
 //! Membership of objects in namespaces: the field `namespace`, and the quotas.
 
-use namespaces::{NamespaceSelection, Namespaces, Quota, namespace_of};
+use axum::http::StatusCode;
+use namespaces::{NamespaceSelection, Namespaces, Quota};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -12,21 +13,6 @@ use crate::call::ApiCall;
 use crate::object_store::store_problem;
 use crate::problem_details::ProblemDetails;
 
-const PAGE_OBJECTS: usize = 1000;
-
-/// The namespace of an object; `None`: it belongs to the node as a whole.
-pub(super) fn namespace_of_object<'v>(
-    kind: &dyn ObjectKind,
-    id: &'v str,
-    value: &'v Value,
-) -> Option<&'v str> {
-    match kind.names().owner {
-        ObjectOwner::Node => None,
-        ObjectOwner::Namespace(_) => Some(namespace_of(value)),
-        ObjectOwner::IsNamespace => Some(id),
-    }
-}
-
 /// Whether a list with this selection contains the object. A selection of namespaces contains no
 /// objects of the node.
 pub(super) fn is_selected(
@@ -35,7 +21,7 @@ pub(super) fn is_selected(
     id: &str,
     value: &Value,
 ) -> bool {
-    match namespace_of_object(kind, id, value) {
+    match kind.names().owner.namespace(id, value) {
         Some(namespace) => selection.contains(namespace),
         None => *selection == NamespaceSelection::All,
     }
@@ -50,31 +36,91 @@ pub(super) fn complete_namespace(
     input: &mut Map<String, Value>,
     current: Option<&Value>,
 ) -> Result<(), ProblemDetails> {
-    if !matches!(kind.names().owner, ObjectOwner::Namespace(_)) {
-        return Ok(());
-    }
+    let owner = kind.names().owner;
+    let may_be_node_wide = match owner {
+        ObjectOwner::Namespace(_) => false,
+        ObjectOwner::NamespaceOrNode(_) => true,
+        ObjectOwner::Node | ObjectOwner::IsNamespace => return Ok(()),
+    };
     let invalid = |detail: String| ProblemDetails::invalid_field(namespaces::FIELD, detail);
-    let now = current.and_then(|current| namespace_of_object(kind, id, current));
+    let selection = call.namespaces();
+    let current = current.map(|current| owner.namespace(id, current));
     let wanted = match input.get(namespaces::FIELD) {
-        Some(Value::String(namespace)) => namespace.as_str(),
+        Some(Value::String(namespace)) => Some(namespace.clone()),
+        Some(Value::Null) if may_be_node_wide => None,
         Some(_) => {
             let detail = "namespace: expected the id of a namespace.";
             return Err(invalid(detail.to_owned()));
         }
-        None => now.unwrap_or(namespaces::DEFAULT),
+        None => match (current, &selection) {
+            (Some(current), _) => current.map(str::to_owned),
+            (None, NamespaceSelection::All) if may_be_node_wide => None,
+            (None, NamespaceSelection::All) => Some(namespaces::default_id()),
+            (None, NamespaceSelection::Only(names)) => match names.len() {
+                1 => names.first().cloned(),
+                _ => {
+                    let names = Vec::from_iter(names.iter().map(String::as_str)).join(", ");
+                    return Err(invalid(format!(
+                        "namespace is missing; expected one of {names}."
+                    )));
+                }
+            },
+        },
     };
-    let namespace = wanted.to_owned();
-    if let Some(now) = now.filter(|now| *now != namespace) {
+    if let Some(current) = current.filter(|current| *current != wanted.as_deref()) {
+        let current = current.map_or("null".to_owned(), |current| format!("{current:?}"));
         return Err(invalid(format!(
-            "namespace: expected {now:?}, because the namespace of an object cannot change; create another object."
+            "namespace: expected {current}, because the namespace of an object cannot change; create another object."
         )));
     }
-    if call.app.namespaces.get(&namespace).is_none() {
+    let Some(namespace) = wanted else {
+        if selection != NamespaceSelection::All {
+            return Err(invalid(
+                "namespace: expected the id of a namespace; null needs a node-wide role."
+                    .to_owned(),
+            ));
+        }
+        input.insert(namespaces::FIELD.to_owned(), Value::Null);
+        return Ok(());
+    };
+    // A namespace of other people is answered like an absent one.
+    if !selection.contains(&namespace) || call.app.namespaces.get(&namespace).is_none() {
         return Err(invalid(format!(
             "namespace: there is no namespace {namespace:?}; create it first, or name another."
         )));
     }
     input.insert(namespaces::FIELD.to_owned(), namespace.into());
+    Ok(())
+}
+
+/// Checks that a caller with roles in namespaces only does not change what concerns the node.
+pub(super) fn check_node_fields(
+    kind: &dyn ObjectKind,
+    call: &ApiCall,
+    id: &str,
+    (before, after): (Option<&Value>, &Value),
+) -> Result<(), ProblemDetails> {
+    if call.namespaces() == NamespaceSelection::All {
+        return Ok(());
+    }
+    let names = kind.names();
+    let namespace = names.owner.namespace(id, after).unwrap_or_default();
+    for field in names.node_fields {
+        let value = after.pointer(field.pointer).unwrap_or(&Value::Null);
+        let is_empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        let is_same = before.and_then(|before| before.pointer(field.pointer)) == Some(value);
+        if is_empty || is_same || (field.is_own)(value, namespace) {
+            continue;
+        }
+        let name = field.pointer.trim_start_matches('/').replace('/', ".");
+        return Err(ProblemDetails::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "{name}: sinks, rule chains and topics outside `namespaces/{namespace}/` belong to the node; leave the \
+                 field as it is, or ask an operator with a node-wide role."
+            ),
+        ));
+    }
     Ok(())
 }
 
@@ -90,16 +136,11 @@ fn for_each_object(
         each(&object.id, &object.value);
     }
     let is_hidden = |id: &str| declared.is_some_and(|declared| declared.contains_key(id));
-    let mut after: Option<String> = None;
-    loop {
-        let page = objects.list(kind.names().kind, after.as_deref(), PAGE_OBJECTS)?;
-        let shown = page.iter().filter(|object| !is_hidden(&object.id));
-        shown.for_each(|object| each(&object.id, &object.value));
-        match page.last() {
-            Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
-            _ => return Ok(()),
+    objects.for_each(kind.names().kind, |object| {
+        if !is_hidden(&object.id) {
+            each(&object.id, &object.value);
         }
-    }
+    })
 }
 
 /// Checks that the namespace of an object has room for it.
@@ -110,7 +151,7 @@ pub(super) fn check_quotas(
     id: &str,
     (before, after): (Option<&Value>, &Value),
 ) -> Result<(), ProblemDetails> {
-    let Some(namespace) = namespace_of_object(kind, id, after) else {
+    let Some(namespace) = kind.names().owner.namespace(id, after) else {
         return Ok(());
     };
     let Some(limits) = namespaces.get(namespace) else {
@@ -124,7 +165,7 @@ pub(super) fn check_quotas(
         }
         let mut others = 0;
         let counted = for_each_object(kind, objects, &mut |other, value| {
-            if other != id && namespace_of_object(kind, other, value) == Some(namespace) {
+            if other != id && kind.names().owner.namespace(other, value) == Some(namespace) {
                 others += (row.count)(value);
             }
         });
@@ -160,7 +201,7 @@ pub(crate) fn quota_usage(
             let counts = kind.names().owner.counts().iter();
             for row in counts.filter(|row| row.quota == *quota) {
                 for_each_object(&**kind, objects, &mut |id, value| {
-                    if namespace_of_object(&**kind, id, value) == Some(&limits.id) {
+                    if kind.names().owner.namespace(id, value) == Some(&limits.id) {
                         used += (row.count)(value);
                     }
                 })?;

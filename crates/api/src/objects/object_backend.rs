@@ -3,7 +3,7 @@
 use namespaces::Quota;
 use serde_json::Value;
 
-use super::kind_names::{ObjectKindNames, ObjectOwner, QuotaCount};
+use super::kind_names::{NodeField, ObjectKindNames, ObjectOwner, QuotaCount};
 use crate::access::Role;
 
 /// A kind of objects that is interpreted outside the API.
@@ -43,6 +43,10 @@ impl BackendObjectKind {
     /// Name of the kind in the store.
     pub fn storage_kind(self) -> &'static str {
         kind_names(self).kind
+    }
+
+    pub(crate) fn names(self) -> ObjectKindNames {
+        kind_names(self)
     }
 
     /// Name of the field with the id.
@@ -139,6 +143,31 @@ const PRODUCT_COUNTS: [QuotaCount; 2] = [
         count: |product| product["alarms"].as_array().map_or(0, Vec::len) as u64,
     },
 ];
+/// Rule chains and sinks belong to the node.
+const PRODUCT_NODE_FIELDS: [NodeField; 3] = [
+    NodeField {
+        pointer: "/chain",
+        is_own: |_, _| false,
+    },
+    NodeField {
+        pointer: "/storage/sinks",
+        is_own: |_, _| false,
+    },
+    NodeField {
+        pointer: "/storage/log_sinks",
+        is_own: |_, _| false,
+    },
+];
+/// Sinks and topics belong to the node, except for topics below `namespaces/` and the id.
+const NOTIFICATION_NODE_FIELDS: [NodeField; 1] = [NodeField {
+    pointer: "/to",
+    is_own: |to, namespace| {
+        let topic = to.pointer("/mqtt/topic").and_then(Value::as_str);
+        let below =
+            topic.and_then(|topic| topic.strip_prefix("namespaces/")?.strip_prefix(namespace));
+        below.is_some_and(|below| below.starts_with('/'))
+    },
+}];
 const GROUP_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Groups)];
 const NOTIFICATION_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Notifications)];
 
@@ -153,6 +182,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "username",
             tag: "rules",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -167,6 +197,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "rules",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             // Authenticators name the systems that store credentials.
             read: Role::Admin,
             write: Role::Admin,
@@ -182,6 +213,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "rules",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("rule-"),
@@ -196,6 +228,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "rules",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("ban-"),
@@ -210,6 +243,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "rules",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -224,6 +258,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "connectors",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             // Connectors contain credentials of external systems.
             read: Role::Admin,
             write: Role::Admin,
@@ -239,6 +274,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "connectors",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -253,6 +289,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "connectors",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -267,6 +304,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "devices",
             owner: ObjectOwner::Namespace(&PRODUCT_COUNTS),
+            node_fields: &PRODUCT_NODE_FIELDS,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -281,6 +319,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "alarms",
             owner: ObjectOwner::Namespace(&NOTIFICATION_COUNTS),
+            node_fields: &NOTIFICATION_NODE_FIELDS,
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -295,6 +334,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "devices",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -310,6 +350,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "devices",
             owner: ObjectOwner::Namespace(&GROUP_COUNTS),
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
@@ -324,6 +365,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "name",
             tag: "devices",
             owner: ObjectOwner::Node,
+            node_fields: &[],
             // Pull sources contain credentials and can make the node query any address.
             read: Role::Admin,
             write: Role::Admin,
@@ -339,6 +381,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_field: "id",
             tag: "access",
             owner: ObjectOwner::IsNamespace,
+            node_fields: &[],
             read: Role::Viewer,
             write: Role::Admin,
             id_prefix: None,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use store::Objects;
 
 use super::kind_names::ObjectKindNames;
-use super::object_backend::DeclaredObject;
+use super::object_backend::{BackendObjectKind, DeclaredObject};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
@@ -43,6 +43,10 @@ pub(crate) trait ObjectKind: Send + Sync + 'static {
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
     /// The objects that the configuration declares; `None`: the kind cannot be declared.
     fn declared(&self) -> Option<&Declared> {
+        None
+    }
+    /// The kind in the backend that knows the declared objects.
+    fn backend_kind(&self) -> Option<BackendObjectKind> {
         None
     }
     /// A compatibility field that may contain the id instead of the kind's own field.

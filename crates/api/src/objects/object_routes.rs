@@ -19,7 +19,8 @@ use super::{api_key, backend_objects, object_schema, operator};
 use crate::access::{Role, random_id};
 use crate::audit::{self, AuditedChange};
 use crate::call::{self, ApiCall, ListPage};
-use crate::endpoint::{Endpoint, delete, get, post, put};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
+use crate::endpoint_scope::AddressedKind;
 use crate::object_store::{MAX_ID_BYTES, get_object, run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{ID_CONTAINS, NAMESPACE, PageCursor};
@@ -62,9 +63,31 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
         move |call| run(kind.clone(), call)
     };
     let id_about = "Its id (or name), percent-encoded.";
-    let described = |endpoint: Endpoint, role: Role, summary: String| {
-        endpoint.tag(names.tag).role(role).summary(summary)
+    let described = |endpoint: Endpoint, (role, scope): (Role, EndpointScope), summary: String| {
+        endpoint.tag(names.tag).role(role, scope).summary(summary)
     };
+    let addressed = || {
+        let kind_of = AddressedKind::Object {
+            storage_kind: names.kind,
+            declared: kind.backend_kind(),
+            owner: names.owner,
+        };
+        EndpointScope::configuration_object(kind_of, names.id_field)
+    };
+    let read_scope = |scope: EndpointScope| match names.owner {
+        ObjectOwner::Node => EndpointScope::Node,
+        _ => scope,
+    };
+    // Namespaces themselves are created and changed by the node's admins.
+    let write_scope = |scope: EndpointScope| match names.owner {
+        ObjectOwner::Node | ObjectOwner::IsNamespace => EndpointScope::Node,
+        _ => scope,
+    };
+    let listing = (names.read, read_scope(EndpointScope::Selected));
+    let creation = (names.write, write_scope(EndpointScope::Selected));
+    let reading = (names.read, read_scope(addressed()));
+    let writing = (names.write, write_scope(addressed().or_new()));
+    let removal = (names.write, write_scope(addressed()));
     let list = get(
         &*all,
         format!("list{}s", names.type_name),
@@ -91,14 +114,16 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
         with_kind(|kind, call| Box::pin(remove(kind, call))),
     );
     vec![
-        described(list, names.read, format!("List {}", names.plural))
+        described(list, listing, format!("List {}", names.plural))
             .description(names.description)
             .parameters(match names.owner {
-                ObjectOwner::Namespace(_) => &[ID_CONTAINS, NAMESPACE],
+                ObjectOwner::Namespace(_) | ObjectOwner::NamespaceOrNode(_) => {
+                    &[ID_CONTAINS, NAMESPACE]
+                }
                 ObjectOwner::Node | ObjectOwner::IsNamespace => &[ID_CONTAINS],
             })
             .paged_with(view.clone()),
-        described(create, names.write, format!("Make {}", names.singular))
+        described(create, creation, format!("Make {}", names.singular))
             .request_body_with(object_schema::create_input_schema(kind.clone()))
             .response_with(201, "Made.", created)
             .with_location()
@@ -106,11 +131,11 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
                 409,
                 "The id is in use by a stored or declared object, or a quota of the namespace is reached.",
             ),
-        described(read, names.read, format!("Read {}", names.singular))
+        described(read, reading, format!("Read {}", names.singular))
             .path_parameter(names.id_field, id_about)
             .response_with(200, "The stored object.", view.clone())
             .with_etag(),
-        described(write, names.write, format!("Create or replace {}", names.singular))
+        described(write, writing, format!("Create or replace {}", names.singular))
             .description(
                 "The whole object; omitted secrets keep their values. Other omitted fields get their \
                  defaults.",
@@ -124,7 +149,7 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
                 "The configuration declares this object, it is the last admin, or a quota of the namespace is reached.",
             )
             .with_etag(),
-        described(remove, names.write, format!("Delete {}", names.singular))
+        described(remove, removal, format!("Delete {}", names.singular))
             .path_parameter(names.id_field, id_about)
             .empty_response(204, "Deleted.")
             .problem_response(
@@ -377,7 +402,9 @@ pub(crate) async fn create_if_absent(
 ) -> Result<(), ProblemDetails> {
     let kind: Arc<dyn ObjectKind> = Arc::new(backend_objects::of(kind, &call.app.object_backend));
     let names = kind.names();
-    if call.identity.role_or_none() < Some(names.write) {
+    // Roles in namespaces are checked with the namespace of the object.
+    let role = call.identity.authority.node_role();
+    if role.is_some_and(|role| role < names.write) {
         let detail = format!("This request needs the role {}.", names.write.name());
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
@@ -469,6 +496,7 @@ async fn save(
     current: Option<Object>,
 ) -> Result<(Object, Value), ProblemDetails> {
     let before = current.as_ref().map(|object| object.value.clone());
+    membership::check_node_fields(&**kind, call, id, (before.as_ref(), &value))?;
     let value = run_check_change(kind, call, id, before, Some(value))
         .await?
         .unwrap_or_default();

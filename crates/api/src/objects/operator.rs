@@ -1,5 +1,7 @@
 //! Operators: people who use the API with a name and a password.
 
+use std::collections::BTreeSet;
+
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,19 +10,27 @@ use store::Objects;
 use super::credential_holder::{self, check_description, default_enabled};
 use super::kind_names::{ObjectKindNames, ObjectOwner};
 use super::object_kind::{ObjectKind, PrepareFuture};
-use crate::access::{OPERATOR_KIND, Role, StoredOperator, check_password};
+use crate::access::{NamespaceGrant, OPERATOR_KIND, Role, StoredOperator, check_password};
 use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
-const MAX_OPERATORS: usize = 1000;
+const MAX_OPERATORS: usize = 10_000;
+/// Maximum number of namespaces of an operator.
+const MAX_GRANTS: usize = 64;
 /// The field of [`StoredOperator`] that is never shown.
 const SECRET_FIELD: &str = "password_hash";
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OperatorInput {
-    role: Role,
+    /// Node-wide role; alternatively roles in `namespaces`.
+    #[serde(default)]
+    role: Option<Role>,
+    /// Roles in namespaces, instead of a node-wide `role`.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    namespaces: Vec<NamespaceGrant>,
     /// Whether the operator may log in; disabling it revokes its tokens.
     #[serde(default = "default_enabled")]
     enabled: bool,
@@ -35,9 +45,50 @@ struct OperatorInput {
 
 #[derive(Serialize, JsonSchema)]
 struct OperatorView<'a> {
-    role: Role,
+    /// Node-wide role; `null`: the operator has roles in `namespaces`.
+    role: Option<Role>,
+    namespaces: &'a [NamespaceGrant],
     enabled: bool,
     description: &'a str,
+}
+
+/// Checks that an operator has either a node-wide role or roles in namespaces that exist.
+fn check_grants(
+    app: &ApiState,
+    role: Option<Role>,
+    grants: &[NamespaceGrant],
+) -> Result<(), ProblemDetails> {
+    let invalid = |detail: &str| Err(ProblemDetails::invalid_field("namespaces", detail));
+    match role {
+        Some(_) if grants.is_empty() => return Ok(()),
+        Some(_) => {
+            return invalid("namespaces: expected none for an operator with a node-wide role.");
+        }
+        None if grants.is_empty() => {
+            let detail =
+                "role is missing; expected viewer, operator or admin, or roles in namespaces.";
+            return Err(ProblemDetails::invalid_field("role", detail));
+        }
+        None if grants.len() > MAX_GRANTS => {
+            return invalid(&format!("namespaces: expected at most {MAX_GRANTS}."));
+        }
+        None => {}
+    }
+    let mut seen = BTreeSet::new();
+    for (at, grant) in grants.iter().enumerate() {
+        let namespace = &grant.namespace;
+        if app.namespaces.get(namespace).is_none() {
+            return invalid(&format!(
+                "namespaces[{at}].namespace: there is no namespace {namespace:?}; create it first, or name another."
+            ));
+        }
+        if !seen.insert(namespace) {
+            return invalid(&format!(
+                "namespaces[{at}].namespace: {namespace:?} is given twice; give it once."
+            ));
+        }
+    }
+    Ok(())
 }
 
 pub(crate) struct Operators;
@@ -51,6 +102,7 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     id_field: "username",
     tag: "access",
     owner: ObjectOwner::Node,
+    node_fields: &[],
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: None,
@@ -76,6 +128,7 @@ impl ObjectKind for Operators {
         Box::pin(async move {
             let input: OperatorInput = parse(input)?;
             check_description(&input.description)?;
+            check_grants(app, input.role, &input.namespaces)?;
             let password_hash = match (
                 input.password,
                 credential_holder::existing_secret(current, SECRET_FIELD),
@@ -92,6 +145,7 @@ impl ObjectKind for Operators {
             };
             let stored = credential_holder::to_stored_value(StoredOperator {
                 role: input.role,
+                namespaces: input.namespaces,
                 enabled: input.enabled,
                 description: input.description,
                 password_hash,
@@ -101,7 +155,14 @@ impl ObjectKind for Operators {
     }
 
     fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
-        credential_holder::without_field(stored, SECRET_FIELD)
+        let mut shown = credential_holder::without_field(stored, SECRET_FIELD);
+        // Operators of earlier versions have no such field.
+        if let Some(fields) = shown.as_object_mut() {
+            fields
+                .entry("namespaces")
+                .or_insert_with(|| Value::Array(Vec::new()));
+        }
+        shown
     }
 
     /// At least one admin who can log in must remain.

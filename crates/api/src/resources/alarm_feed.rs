@@ -11,6 +11,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use wall_clock::now_ms;
 
 use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
+use super::devices::check_all_selected;
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::call::ApiCall;
@@ -84,6 +85,7 @@ pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
     let device = match call.query.owned_text(DEVICE) {
         None => None,
         Some(id) => {
+            check_all_selected(&call, vec![id.clone()]).await?;
             let asked = id.clone();
             let number =
                 run_blocking(&call.app, move |alarms| alarms.device_number(&asked)).await?;

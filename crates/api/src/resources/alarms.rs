@@ -12,7 +12,8 @@ use crate::access::Role;
 use crate::alarm_service::{AlarmCounts, AlarmQuery, NodeAlarmRules, NotificationStatus};
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get, post, put};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
+use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, time_parameter};
 
@@ -49,7 +50,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         get("/api/v1/alarms", "listAlarms", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("alarms")
             .summary("List alarms")
             .description(
@@ -59,12 +60,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE])
             .paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("alarms")
             .summary("Count alarms")
             .response::<AlarmCounts>(200, "Now."),
         get("/api/v1/alarm-events", "watchAlarms", alarm_feed::stream_alarms)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("alarms")
             .summary("Stream alarm changes")
             .description(
@@ -78,16 +79,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(404, "The device does not exist.")
             .problem_response(429, "Too many streams are open."),
         one(get("/api/v1/alarms/{id}", "getAlarm", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::alarm("id"))
             .summary("Read an alarm")
             .response::<Alarm>(200, "The alarm."),
         one(post("/api/v1/alarms/{id}/acknowledge", "acknowledgeAlarm", acknowledge))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Acknowledge an alarm")
             .response::<Alarm>(200, "The alarm after the change.")
             .problem_response(409, "The alarm is already acknowledged."),
         one(post("/api/v1/alarms/{id}/clear", "clearAlarm", clear))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Clear an alarm")
             .description(
                 "Clears the alarm regardless of its conditions. If the condition still holds, the device's next message raises a new alarm.",
@@ -95,7 +96,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .response::<Alarm>(200, "The alarm after the change.")
             .problem_response(409, "The alarm is already cleared."),
         one(delete("/api/v1/alarms/{id}", "deleteAlarm", remove))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Delete an alarm")
             .description("An alarm that is not cleared counts as cleared.")
             .empty_response(204, "Deleted."),
@@ -104,7 +105,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listNotificationStatus",
             notification_status,
         )
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::Node)
         .tag("alarms")
         .summary("List notification counters")
         .unpaged::<NotificationStatus>(),
@@ -113,7 +114,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "testNotification",
             test_notification,
         )
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::object(BackendObjectKind::Notification, "name"))
         .tag("alarms")
         .path_parameter("name", "Its name, percent-encoded.")
         .summary("Send a test notification")
@@ -123,13 +124,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .empty_response(204, "The notification was handed to its sink or published.")
         .problem_response(409, "The notification cannot be sent now; `detail` contains the reason."),
         get("/api/v1/node-alarm-rules", "getNodeAlarmRules", node_alarm_rules)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("alarms")
             .summary("Read the rules of node alarms")
             .description("Rules in the form of products; keys are metrics of the node.")
             .response::<NodeAlarmRules>(200, "The rules in effect."),
         put("/api/v1/node-alarm-rules", "putNodeAlarmRules", set_node_alarm_rules)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("alarms")
             .summary("Replace the rules of node alarms")
             .request_body::<NodeAlarmRulesInput>()
@@ -139,7 +140,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "resetNodeAlarmRules",
             reset_node_alarm_rules,
         )
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .tag("alarms")
         .summary("Restore the default rules of node alarms")
         .response::<NodeAlarmRules>(200, "The rules in effect."),

@@ -2,7 +2,7 @@
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::node_backend::AuthenticatorInfo;
 use crate::problem_details::ApiResult;
 
@@ -14,7 +14,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             statuses,
         )
         // Errors name the server that was queried.
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .tag("rules")
         .summary("List the states of authenticators")
         .description("In the order of evaluation, including declared ones.")

@@ -9,7 +9,7 @@ use store::{ImportError, ImportMode};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::object_store::{run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
@@ -32,7 +32,7 @@ struct RestoreSummary {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/backup", "getBackup", backup)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Back up all configuration objects")
             .description(
@@ -41,7 +41,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .raw_response(200, "The file.", &[MEDIA_TYPE]),
         post("/api/v1/restore", "restore", restore)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Restore a backup")
             .description("Restores all lines, or nothing if a line is invalid.")

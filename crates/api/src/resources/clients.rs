@@ -5,7 +5,7 @@ use broker::info::{ClientInfo, ListQuery};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, PageCursor, USERNAME};
 
@@ -14,20 +14,20 @@ pub(super) const ABOUT_CLIENT_ID: &str = "Client id, percent-encoded.";
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/clients", "listClients", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List connected clients")
             .description("A client is a connection that has sent CONNECT. Its session may outlive the connection.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME])
             .paged::<ClientInfo>(),
         get("/api/v1/clients/{client_id}", "getClient", read)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("Read a connected client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClientInfo>(200, "The client."),
         delete("/api/v1/clients/{client_id}", "disconnectClient", terminate)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("End a client's connection and session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)

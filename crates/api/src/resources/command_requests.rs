@@ -13,7 +13,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::ApiCall;
 use crate::command_service::CommandReceipt;
-use crate::endpoint::{Endpoint, post};
+use crate::endpoint::{Endpoint, EndpointScope, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Maximum number of retries of one command.
@@ -129,7 +129,7 @@ impl Default for InvokeInput {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let of_device = |endpoint: Endpoint| {
         endpoint
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id"))
             .tag("commands")
             .path_parameter("id", "The device's id, percent-encoded.")
             .response::<Command>(200, "The command has ended with the result in `state`.")

@@ -10,7 +10,7 @@ use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::command_service::{CommandQuery, CommandService};
 use crate::device_service::DeviceServiceError;
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{NAMESPACE, Parameter, ParameterType};
 use crate::state::ApiState;
@@ -41,7 +41,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listDeviceCommands",
             list_for_device,
         )
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::device("id"))
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("List commands of a device")
@@ -49,14 +49,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .parameters(&[STATE])
         .paged::<Command>(),
         get("/api/v1/commands", "listCommands", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("commands")
             .summary("List commands of all devices")
             .description(LIST_DESCRIPTION)
             .parameters(&[STATE, NAMESPACE])
             .paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::command("id"))
             .summary("Read a command")
             .response::<Command>(200, "The command."),
         one(post(
@@ -64,7 +64,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "cancelCommand",
             cancel,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::command("id"))
         .summary("Cancel a command")
         .description("If the command has been sent, the device may still execute it.")
         .response::<Command>(200, "The command after the change.")

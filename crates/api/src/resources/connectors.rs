@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::access::{EndpointAccess, Role};
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
@@ -72,7 +72,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         get("/api/v1/connector-types", "listConnectorTypes", types)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("connectors")
             .summary("List connector types")
             .description("Includes the schemas of the settings of connectors, sinks and sources of each type.")
@@ -82,7 +82,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listConnectorStatus",
             connectors,
         )
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::Node)
         .tag("connectors")
         .summary("List connector states")
         .paged::<DeclarableStatus<ConnectorStatus>>(),
@@ -91,26 +91,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "testConnectorSettings",
             test_settings,
         )
-        .role(Role::Admin)
+        .role(Role::Admin, EndpointScope::Node)
         .tag("connectors")
         .summary("Test a connector before storing it")
         .description("The body is a connector as it would be created; nothing is stored.")
         .request_body::<Map<String, Value>>()
         .response::<ConnectionTestOutcome>(200, "The result of the test."),
         post("/api/v1/connectors/{name}/test", "testConnector", test)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("connectors")
             .summary("Test a connector")
             .description("Connects to the system with the connector's credentials.")
             .path_parameter("name", "The connector's name, percent-encoded.")
             .response::<ConnectionTestOutcome>(200, "The result of the test."),
         get("/api/v1/sink-status", "listSinkStatus", sinks)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("connectors")
             .summary("List sink states")
             .paged::<DeclarableStatus<SinkStatus>>(),
         get("/api/v1/source-status", "listSourceStatus", sources)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("connectors")
             .summary("List source states")
             .paged::<DeclarableStatus<SourceStatus>>(),
@@ -129,11 +129,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(429, "Too many requests are waiting; retry after the time in Retry-After.")
             .problem_response(503, "The messages cannot be accepted now, or were not accepted in time and may still be; retry after the time in Retry-After."),
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .summary("Read the state of a sink")
             .response::<DeclarableStatus<SinkStatus>>(200, "The state since the node started."),
         of_sink(post("/api/v1/sinks/{name}/test", "testSink", test_sink))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .summary("Test a sink")
             .description(
                 "Connects to the sink's system and, for SQL databases and ClickHouse, has it check the statement, the table and \
@@ -145,7 +145,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listDeadLetters",
             dead_letters,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .summary("List the dead letters of a sink")
         .description(
             "Rows that could not be written, oldest first. They contain data of clients.",
@@ -156,7 +156,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "replayDeadLetters",
             replay,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .summary("Replay dead letters of a sink")
         .description("Dead letters that do not fit into the sink's queue remain.")
         .optional_request_body::<DeadLetterSelection>()
@@ -166,7 +166,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "discardDeadLetters",
             discard,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .summary("Delete dead letters of a sink")
         .optional_request_body::<DeadLetterSelection>()
         .response::<DeadLetterCount>(200, "The number of rows deleted."),

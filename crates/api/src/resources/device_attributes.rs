@@ -7,7 +7,7 @@ use super::devices::{fields_of, run_blocking};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, put};
+use crate::endpoint::{Endpoint, EndpointScope, get, put};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -23,7 +23,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listDeviceAttributes",
             attributes,
         ))
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::device("id"))
         .summary("Read attributes of a device")
         .unpaged::<DeviceAttribute>(),
         of_scope(put(
@@ -31,7 +31,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "setDeviceAttributes",
             set_attributes,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::device("id"))
         .summary("Set attributes of a device")
         .description("An object with the keys to set; `null` removes a key, others are kept.")
         .request_body::<Map<String, Value>>()

@@ -8,7 +8,7 @@ use super::devices::run_blocking;
 use super::telemetry_query::{FROM_MS, TO_MS};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 
@@ -39,7 +39,7 @@ struct DeviceEvents {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/devices/{id}/events", "listDeviceEvents", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("id"))
             .tag("devices")
             .path_parameter("id", "The device's id, percent-encoded.")
             .summary("List events of a device")

@@ -9,9 +9,9 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::device_service::DeviceServiceError;
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::ApiResult;
-use crate::query_parameters::{Parameter, ParameterType};
+use crate::query_parameters::{NAMESPACE, Parameter, ParameterType};
 
 /// Maximum size of one piece of an import, in bytes.
 const MAX_IMPORT_BYTES: usize = 16 << 20;
@@ -44,7 +44,7 @@ const COUNT: Parameter = Parameter {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/device-import", "importDevices", import)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Selected)
             .tag("devices")
             .summary("Import devices")
             .description(
@@ -56,14 +56,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .raw_request_body(&[JSONL])
             .response::<ImportSummary>(200, "The result; invalid lines were rejected."),
         get("/api/v1/device-export", "exportDevices", export)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Selected)
             .tag("devices")
             .summary("Export devices")
             .description(
                 "Without secrets; with `Accept: text/csv` as CSV. The header `Tidegate-Next` of a response is the start of the next piece; \
                  the last one has none.",
             )
-            .parameters(&[FROM, COUNT])
+            .parameters(&[FROM, COUNT, NAMESPACE])
             .raw_response(200, "A piece.", &[JSONL]),
     ]
 }
@@ -82,6 +82,7 @@ async fn import(mut call: ApiCall) -> ApiResult {
         _ => ImportMode::Replace,
     };
     let body = call.body_bytes(MAX_IMPORT_BYTES).await?;
+    let selection = call.namespaces();
     let imported = run_blocking(&call.app, move |tools| {
         let text = str::from_utf8(&body).map_err(|error| DeviceServiceError::Field {
             field: String::new(),
@@ -90,7 +91,7 @@ async fn import(mut call: ApiCall) -> ApiResult {
                 error.valid_up_to()
             ),
         })?;
-        tools.import(text, format, mode, first_line)
+        tools.import(text, format, mode, first_line, &selection)
     })
     .await?;
     let mut counts = json!(imported);
@@ -110,7 +111,11 @@ async fn export(call: ApiCall) -> ApiResult {
     };
     let from = call.query.number_value(FROM).unwrap_or(0) as u32;
     let count = call.query.number_value(COUNT).unwrap_or(10_000) as usize;
-    let piece = run_blocking(&call.app, move |tools| tools.export(format, from, count)).await?;
+    let selection = call.namespaces();
+    let piece = run_blocking(&call.app, move |tools| {
+        tools.export(format, from, count, selection)
+    })
+    .await?;
     let mut response = call::text_response(media_type, piece.text);
     if let Some(next) = piece.next {
         response.headers_mut().insert(NEXT_HEADER, next.into());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ::devices::group::{self, GroupDefinition};
 use ::devices::{DeviceNo, DeviceState};
+use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::Serialize;
 use store::Objects;
@@ -13,7 +14,7 @@ use crate::access::Role;
 use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::device_service::{DevicePage, DeviceService, DeviceServiceError, DeviceView};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::objects::{BackendObjectKind, ObjectBackend};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::state::ApiState;
@@ -36,7 +37,10 @@ struct GroupCounts {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let one = |endpoint: Endpoint| {
         endpoint
-            .role(Role::Viewer)
+            .role(
+                Role::Viewer,
+                EndpointScope::object(BackendObjectKind::DeviceGroup, "id"),
+            )
             .tag("devices")
             .path_parameter("id", "The group's id, percent-encoded.")
     };
@@ -82,9 +86,7 @@ impl DeviceGroups {
         let object = self.objects.get(group::KIND, id);
         let object = object
             .map_err(|error| unavailable(&error))?
-            .ok_or_else(|| {
-                DeviceServiceError::NotFound(format!("There is no group of devices {id:?}."))
-            })?;
+            .ok_or_else(|| group_not_found(id))?;
         GroupDefinition::read(&object.value).map_err(|error| unavailable(&error))
     }
 
@@ -123,9 +125,17 @@ impl DeviceGroups {
         })
     }
 
-    /// The ids of all devices of a group; an error if there are too many for one query.
-    pub(super) fn members(&self, id: &str) -> Result<Vec<String>, DeviceServiceError> {
+    /// The ids of all devices of a group of these namespaces; an error if there are too many for
+    /// one query.
+    pub(super) fn members(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+    ) -> Result<Vec<String>, DeviceServiceError> {
         let group = self.load(id)?;
+        if !namespaces.contains(&group.namespace) {
+            return Err(group_not_found(id));
+        }
         let (all, are_more) = group.all_members(self.devices.registry(), group::MAX_MEMBERS)?;
         if are_more {
             return Err(DeviceServiceError::Field {
@@ -138,6 +148,10 @@ impl DeviceGroups {
         }
         Ok(all.iter().map(|device| device.id.to_string()).collect())
     }
+}
+
+fn group_not_found(id: &str) -> DeviceServiceError {
+    DeviceServiceError::NotFound(format!("There is no group of devices {id:?}."))
 }
 
 /// Runs a query on a thread that may read the disk.

@@ -17,7 +17,7 @@ use crate::call::{self, ApiCall};
 use crate::device_service::{
     DeviceCounts, DeviceQuery, DeviceService, DeviceServiceError, DeviceView, VersionedDevice,
 };
-use crate::endpoint::{Endpoint, SchemaFn, delete, get, post, put};
+use crate::endpoint::{Endpoint, EndpointScope, SchemaFn, delete, get, post, put};
 use crate::objects::Preconditions;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, text_parameter};
@@ -52,7 +52,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         get("/api/v1/devices", "listDevices", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("devices")
             .summary("List devices")
             .description(
@@ -62,7 +62,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE, NAMESPACE])
             .paged::<DeviceView>(),
         post("/api/v1/devices", "createDevice", create)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Selected)
             .tag("devices")
             .summary("Create a device")
             .request_body_with(new_device_schema())
@@ -71,17 +71,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(404, "The product does not exist.")
             .problem_response(409, "A device with this id already exists."),
         get("/api/v1/device-counts", "countDevices", counts)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("devices")
             .summary("Count devices")
             .response::<DeviceCounts>(200, "Now."),
         one(get("/api/v1/devices/{id}", "getDevice", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("id"))
             .summary("Read a device")
             .response::<DeviceView>(200, "The device.")
             .with_etag(),
         one(put("/api/v1/devices/{id}", "putDevice", write))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id").or_new())
             .summary("Create or replace a device")
             .description("The whole device; omitted credentials are kept.")
             .request_body::<NewDevice>()
@@ -90,13 +90,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(409, "A unique field is already in use by another device.")
             .with_etag(),
         one(delete("/api/v1/devices/{id}", "deleteDevice", remove))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id"))
             .summary("Delete a device")
             .description("Deletes the device with its attributes. A gateway with child devices cannot be deleted.")
             .empty_response(204, "Deleted.")
             .with_etag(),
         one(post("/api/v1/devices/{id}/claim", "claimDevice", claim))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id"))
             .summary("Claim a device")
             .description(
                 "The device has allowed the claim with a secret and for a limited time. It is added to the group; the secret is valid once.",
@@ -147,6 +147,21 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     )
     .await?;
     asked.map_err(to_problem)
+}
+
+/// Checks that the devices with these ids, as far as they exist, are in the caller's namespaces.
+pub(super) async fn check_all_selected(
+    call: &ApiCall,
+    ids: Vec<String>,
+) -> Result<Vec<String>, ProblemDetails> {
+    let selection = call.namespaces();
+    run_blocking(&call.app, move |tools| {
+        for id in &ids {
+            tools.check_selected(id, &selection)?;
+        }
+        Ok(ids)
+    })
+    .await
 }
 
 pub(super) fn device_not_found(id: &str) -> ProblemDetails {
@@ -226,9 +241,11 @@ async fn create(mut call: ApiCall) -> ApiResult {
             "id: expected a string.",
         ));
     };
-    let name = id.clone();
-    let (device, _) =
-        run_blocking(&call.app, move |tools| tools.put(&name, fields, Some(0))).await?;
+    let (name, selection) = (id.clone(), call.namespaces());
+    let put = run_blocking(&call.app, move |tools| {
+        tools.put(&name, fields, Some(0), &selection)
+    });
+    let (device, _) = put.await?;
     audit::record_action(&call, "device.create", Some(&id), None).await;
     let mut response = with_version(StatusCode::CREATED, &device);
     let location = format!("/api/v1/devices/{}", crate::objects::percent_encode(&id));
@@ -273,8 +290,11 @@ async fn write(mut call: ApiCall) -> ApiResult {
     }
     let name = id.clone();
     let expected = expected_version(&call, &preconditions, &id).await?;
-    let (device, was_created) =
-        run_blocking(&call.app, move |tools| tools.put(&name, fields, expected)).await?;
+    let selection = call.namespaces();
+    let put = run_blocking(&call.app, move |tools| {
+        tools.put(&name, fields, expected, &selection)
+    });
+    let (device, was_created) = put.await?;
     let (status, action) = match was_created {
         true => (StatusCode::CREATED, "device.create"),
         false => (StatusCode::OK, "device.change"),

@@ -12,7 +12,7 @@ use super::websocket;
 use crate::access::{AuthenticationMethod, Role};
 use crate::call::{ApiCall, text_response};
 use crate::connection_tracker::{LongRequestKind, LongRequestPermit};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, Parameter, ParameterType};
 
@@ -31,7 +31,7 @@ const STATS_INTERVAL_S: Parameter = Parameter {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/events", "events", events)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("events")
             .summary("Stream events")
             .description(

@@ -50,8 +50,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn index(call: ApiCall) -> ApiResult {
-    // Listeners are shown only to callers with a role.
-    let listeners = match call.identity.role_or_none() {
+    // Listeners are shown only to callers with a node-wide role.
+    let listeners = match call.identity.node_role() {
         Some(_) => call.app.node.listeners(),
         None => Vec::new(),
     };

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -22,19 +22,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let about = "The listener's name.";
     vec![
         get("/api/v1/listeners", "listListeners", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("configuration")
             .summary("List listeners")
             .description("All configured listeners on one page, running or not.")
             .unpaged::<ListenerInfo>(),
         get("/api/v1/listeners/{name}", "getListener", read)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("configuration")
             .summary("Read a listener")
             .path_parameter("name", about)
             .response::<ListenerInfo>(200, "The listener."),
         post("/api/v1/listeners/{name}/start", "startListener", start)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Start a stopped listener")
             .path_parameter("name", about)
@@ -44,7 +44,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "The listener is already running, or its address cannot be used.",
             ),
         post("/api/v1/listeners/{name}/stop", "stopListener", stop)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Stop a listener")
             .description("It stays stopped until it or the node is started again.")

@@ -8,12 +8,12 @@ use store::ExpectedVersion;
 use wall_clock::now_ms;
 
 use crate::access::{
-    self, AuthenticationMethod, EndpointAccess, OPERATOR_KIND, Role, SecretHash, StoredOperator,
-    TokenFamily, TokenOwner, check_password, random_secret,
+    self, AuthenticationMethod, Authority, EndpointAccess, NamespaceGrant, OPERATOR_KIND, Role,
+    SecretHash, StoredOperator, TokenFamily, TokenOwner, check_password, random_secret,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post, put};
+use crate::endpoint::{Endpoint, EndpointScope, get, post, put};
 use crate::object_store::{load_object, run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -31,14 +31,20 @@ struct LoginResult {
     expires_at_ms: u64,
     expires_in_s: u32,
     username: String,
-    role: Role,
+    /// The node-wide role; `null`: the operator has roles in `namespaces`.
+    role: Option<Role>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    namespaces: Vec<NamespaceGrant>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct CurrentCaller {
     /// Name of the operator, id of the API key, `local` or `anonymous`.
     name: String,
-    role: Role,
+    /// The node-wide role; `null`: the caller has roles in `namespaces`.
+    role: Option<Role>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    namespaces: Vec<NamespaceGrant>,
     authentication: AuthenticationMethod,
 }
 
@@ -67,18 +73,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
         post("/api/v1/logout", "logout", logout)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
             .summary("Log out")
             .empty_response(204, "The token was revoked.")
             .problem_response(409, "The request was not authenticated with a login token."),
         get("/api/v1/me", "getMe", current_caller)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
             .summary("Who asks")
             .response::<CurrentCaller>(200, "The identity of the caller."),
         put("/api/v1/me/password", "setMyPassword", set_password)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
             .summary("Change the caller's password")
             .description("For operators. All their tokens are revoked.")
@@ -92,7 +98,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// A caller whose name and password were verified.
 pub(super) struct VerifiedLogin {
     pub(super) login: access::LoginRecord,
-    pub(super) role: Role,
+    pub(super) authority: Authority,
 }
 
 /// Returns the operator, or the API key with this id, if the password is right. Counts as an
@@ -104,8 +110,8 @@ pub(super) async fn verify_credentials(
 ) -> Result<Option<VerifiedLogin>, ProblemDetails> {
     // The secret of a key cannot be guessed, so it is checked regardless of earlier failures.
     let secret = SecretHash::from_secret(&password);
-    let (owner, password, role) = match access::find_api_key(&call.app, name, &secret).await? {
-        Some(key) => (TokenOwner::ApiKey(key.name), secret, key.role),
+    let (owner, password, authority) = match access::find_api_key(&call.app, name, &secret).await? {
+        Some(key) => (TokenOwner::ApiKey(key.name), secret, key.authority),
         None => {
             let Some(operator) = verify_operator(call, name, password).await? else {
                 return Ok(None);
@@ -114,7 +120,7 @@ pub(super) async fn verify_credentials(
             (
                 TokenOwner::Operator(name.to_owned()),
                 password,
-                operator.role,
+                operator.authority(),
             )
         }
     };
@@ -123,7 +129,7 @@ pub(super) async fn verify_credentials(
         password,
         family: TokenFamily::new(),
     };
-    Ok(Some(VerifiedLogin { login, role }))
+    Ok(Some(VerifiedLogin { login, authority }))
 }
 
 fn check_not_locked_out(call: &ApiCall, username: &str) -> Result<(), ProblemDetails> {
@@ -177,13 +183,15 @@ async fn login(mut call: ApiCall) -> ApiResult {
         family: TokenFamily::new(),
     };
     call.app.access.tokens.add(&token, login, lives);
-    audit::record_login(&call, &username, Some(operator.role)).await;
+    let authority = operator.authority();
+    audit::record_login(&call, &username, Some(&authority)).await;
     call::json_response(LoginResult {
         token,
         expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
         expires_in_s,
         username,
-        role: operator.role,
+        role: authority.node_role(),
+        namespaces: authority.grants(),
     })
 }
 
@@ -206,7 +214,8 @@ async fn logout(call: ApiCall) -> ApiResult {
 async fn current_caller(call: ApiCall) -> ApiResult {
     call::json_response(CurrentCaller {
         name: call.identity.name.clone(),
-        role: call.identity.role,
+        role: call.identity.authority.node_role(),
+        namespaces: call.identity.authority.grants(),
         authentication: call.identity.authentication,
     })
 }

@@ -2,15 +2,19 @@
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::object_store::{run_on_store, store_problem};
+use crate::objects::BackendObjectKind;
 use crate::objects::{self, QuotaUsage};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/namespaces/{id}/usage", "getNamespaceUsage", usage)
-            .role(Role::Viewer)
+            .role(
+                Role::Viewer,
+                EndpointScope::object(BackendObjectKind::Namespace, "id"),
+            )
             .tag("access")
             .path_parameter("id", "The namespace's id.")
             .summary("Read how much of its quotas a namespace uses")

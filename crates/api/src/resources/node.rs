@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::ApiResult;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -29,7 +29,7 @@ struct NodeInfo {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/node", "getNode", node)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .summary("Version, process, uptime")
             .response::<NodeInfo>(200, "The node."),
     ]

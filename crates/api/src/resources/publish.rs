@@ -8,7 +8,7 @@ use super::broker_problems::publish_problem;
 use super::message_json::MessageInput;
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, post};
+use crate::endpoint::{Endpoint, EndpointScope, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 const MAX_BATCH: usize = 1000;
@@ -40,7 +40,7 @@ struct BatchResult {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/publish", "publish", publish)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("messages")
             .summary("Publish a message")
             .description(
@@ -51,7 +51,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .response::<PublishResult>(200, "The message was published.")
             .problem_response(409, "A limit of the node is reached."),
         post("/api/v1/publish/batch", "publishBatch", publish_batch)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("messages")
             .summary("Publish up to 1000 messages")
             .description("Each message is accepted or rejected separately; see `results`.")

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 use super::connectors::page_by_name;
@@ -35,7 +35,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         get("/api/v1/pull-source-status", "listPullSourceStatus", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("devices")
             .summary("List pull source states")
             .paged::<PullSourceStatus>(),
@@ -44,7 +44,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "pullSourceStatus",
             status,
         ))
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::Node)
         .summary("Read the state of a pull source")
         .response::<PullSourceStatus>(
             200,
@@ -55,7 +55,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "testPullSource",
             test,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .summary("Test a pull source")
         .description("Queries the system as on schedule, but stores nothing.")
         .response::<PullTestOutcome>(200, "The result of the query."),

@@ -9,7 +9,7 @@ use super::message_json::Message;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
@@ -33,19 +33,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let path = "/api/v1/sessions/{client_id}/queue";
     vec![
         get(path, "listQueue", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List queued messages of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .paged::<QueuedMessageView>(),
         delete(path, "clearQueue", clear)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Clear the queue of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClearedQueue>(200, "The number of messages deleted."),
         delete(format!("{path}/{{position}}"), "deleteQueued", remove)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Delete a queued message of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)

@@ -7,7 +7,7 @@ use super::message_json::Message;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MATCHES_FILTER, PageCursor};
 
@@ -16,14 +16,14 @@ const ABOUT_TOPIC: &str = "The topic, percent-encoded: `plant%2F7%2Ftemperature`
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/retained-messages", "listRetained", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("messages")
             .summary("List retained messages")
             .description("Sorted by topic, without payloads.")
             .parameters(&[MATCHES_FILTER])
             .paged::<RetainedInfo>(),
         get("/api/v1/retained-messages/{topic}", "getRetained", read)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("messages")
             .summary("Read a retained message")
             .path_parameter("topic", ABOUT_TOPIC)
@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "deleteRetained",
             remove,
         )
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .tag("messages")
         .summary("Delete a retained message")
         .path_parameter("topic", ABOUT_TOPIC)

@@ -19,7 +19,7 @@ use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::access::Role;
 use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
 
@@ -95,26 +95,26 @@ impl From<RuleStatus> for RuleStatusView {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/rules/test", "testRule", test)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("rules")
             .summary("Test a rule on an event")
             .description("The rule need not be stored. Nothing is published, and sinks receive nothing.")
             .request_body::<RuleTestInput>()
             .response::<RuleTestOutcome>(200, "The result of the test."),
         get("/api/v1/rule-status", "listRuleStatus", statuses)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("rules")
             .summary("List rule states")
             .description("Includes declared rules; sorted by name.")
             .paged::<RuleStatusView>(),
         get("/api/v1/rules/{name}/status", "ruleStatus", status)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("rules")
             .summary("Read the state of a rule")
             .path_parameter("name", "Its name, percent-encoded.")
             .response::<RuleStatusView>(200, "The state since the node started."),
         get("/api/v1/rules/{name}/trace", "traceRule", trace)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("rules")
             .summary("Trace a rule")
             .description(

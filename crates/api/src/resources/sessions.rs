@@ -7,27 +7,27 @@ use super::clients::{self, ABOUT_CLIENT_ID};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, USERNAME};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/sessions", "listSessions", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List sessions")
             .description("Includes sessions of disconnected clients.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME, CONNECTED])
             .paged::<ClientInfo>(),
         get("/api/v1/sessions/{client_id}", "getSession", read)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("Read a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClientInfo>(200, "The session."),
         delete("/api/v1/sessions/{client_id}", "discardSession", discard)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Discard the session of a disconnected client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, put};
+use crate::endpoint::{Endpoint, EndpointScope, get, put};
 use crate::node_backend::{SettingChangeError, SettingInfo};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
@@ -52,7 +52,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let about_key = "Full key: `limits.max_qos`, `listener.mqtt.bind`.";
     vec![
         get("/api/v1/settings", "listSettings", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("configuration")
             .summary("List settings")
             .description(
@@ -61,13 +61,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[KEY_CONTAINS, CHANGEABLE])
             .unpaged::<SettingInfo>(),
         get("/api/v1/settings/{key}", "getSetting", read)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("configuration")
             .summary("Read a setting")
             .path_parameter("key", about_key)
             .response::<SettingInfo>(200, "The setting."),
         put("/api/v1/settings/{key}", "putSetting", write)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Change a setting at run time")
             .description("It takes effect at once and lasts until the node stops.")
@@ -76,11 +76,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .response::<SettingInfo>(200, "The setting after the change.")
             .problem_response(409, "This setting cannot change while the node runs."),
         get("/api/v1/log-level", "getLogLevel", log_level)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .summary("Read the log level")
             .response::<LogLevel>(200, "The level."),
         put("/api/v1/log-level", "setLogLevel", set_log_level)
-            .role(Role::Admin)
+            .role(Role::Admin, EndpointScope::Node)
             .summary("Change the log level")
             .description("It takes effect at once and lasts until the node stops.")
             .request_body::<LogLevel>()

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use namespaces::NamespaceSelection;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
@@ -45,6 +46,8 @@ pub(super) struct StreamConnection {
     client_ip: std::net::IpAddr,
     /// The access required by the route.
     access: EndpointAccess,
+    /// What the stream was opened for; it ends when the caller no longer has all of it.
+    granted: NamespaceSelection,
     stopping: watch::Receiver<bool>,
     /// Changes whenever credentials may have been revoked.
     revocations: watch::Receiver<u64>,
@@ -59,6 +62,7 @@ impl StreamConnection {
             headers: call.headers().clone(),
             client_ip: call.client_ip,
             access: call.access,
+            granted: call.granted_namespaces().clone(),
             stopping: call.app.stopping.clone(),
             // Revocations since the request was admitted count too.
             revocations: call.revocations.clone(),
@@ -67,7 +71,8 @@ impl StreamConnection {
         }
     }
 
-    /// For a connection that sends its credentials, here in `headers`, after it was opened.
+    /// For a connection of a caller with a node-wide role that sends its credentials, here in
+    /// `headers`, after it was opened.
     pub(super) fn of_login(
         app: Arc<ApiState>,
         (access, headers): (EndpointAccess, axum::http::HeaderMap),
@@ -81,6 +86,7 @@ impl StreamConnection {
             headers,
             client_ip: from,
             access,
+            granted: NamespaceSelection::All,
             revocations,
             keep_alive: delayed_interval(KEEP_ALIVE),
             _place: place,
@@ -99,8 +105,14 @@ impl StreamConnection {
 
     /// `None`: the subscriber's credentials are no longer valid.
     pub(super) async fn check_and_keep_alive(&self) -> Option<StreamItem> {
-        let who = access::authorize(&self.app, self.access, &self.headers, self.client_ip).await;
-        who.is_ok().then_some(StreamItem::KeepAlive)
+        let (app, headers) = (&self.app, &self.headers);
+        let who = access::authenticate(app, self.access, headers, self.client_ip).await;
+        let who = who.ok()?;
+        let needed = self.access.required_role(app)?;
+        let has_now = who.authority.selection(needed, &app.namespaces);
+        has_now
+            .covers(&self.granted)
+            .then_some(StreamItem::KeepAlive)
     }
 }
 

@@ -10,7 +10,7 @@ use super::clients::ABOUT_CLIENT_ID;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     CLIENT_ID, CLIENT_ID_CONTAINS, MATCHES_TOPIC, PageCursor, TOPIC_FILTER,
@@ -45,19 +45,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let of_session = "/api/v1/sessions/{client_id}/subscriptions";
     vec![
         get("/api/v1/subscriptions", "listSubscriptions", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List subscriptions")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, TOPIC_FILTER, MATCHES_TOPIC])
             .paged::<SubscriptionInfo>(),
         get("/api/v1/topics", "listTopics", topics)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List topic filters in use")
             .parameters(&[TOPIC_FILTER, MATCHES_TOPIC])
             .paged::<TopicInfo>(),
         post(of_session, "subscribe", subscribe)
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Subscribe on behalf of a client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
@@ -69,7 +69,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "unsubscribe",
             unsubscribe,
         )
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::Node)
         .tag("clients")
         .summary("Unsubscribe on behalf of a client")
         .path_parameter("client_id", ABOUT_CLIENT_ID)

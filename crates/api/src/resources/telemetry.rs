@@ -10,7 +10,7 @@ use super::{telemetry_export, telemetry_feed};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::telemetry_backend::{DeviceRejectionList, RowQuery};
@@ -57,7 +57,7 @@ struct TelemetryRow {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let one = |endpoint: Endpoint| {
         endpoint
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("id"))
             .tag("telemetry")
             .path_parameter("id", "The device's id, percent-encoded.")
     };
@@ -72,7 +72,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[KEYS, FROM_MS, TO_MS, ROWS, ORDER])
             .response::<TelemetryRows>(200, "The rows ordered by time."),
         one(delete("/api/v1/devices/{id}/telemetry", "deleteTelemetry", remove))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id"))
             .summary("Delete telemetry of a device")
             .description("Deletes all telemetry, or that of the given keys and times. It disappears at once, and from the disk within an hour.")
             .parameters(&[KEYS, FROM_MS, TO_MS])
@@ -103,7 +103,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .empty_response(101, "A WebSocket.")
             .problem_response(429, "Too many streams are open."),
         get("/api/v1/telemetry/live", "watchTelemetryOfDevices", telemetry_feed::stream_devices)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("telemetry")
             .summary("Stream telemetry of several devices")
             .problem_response(404, "One of the devices does not exist.")

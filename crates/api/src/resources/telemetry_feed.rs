@@ -4,6 +4,7 @@ use std::future::Future;
 
 use serde_json::{Map, Value, json};
 
+use super::devices::check_all_selected;
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use super::telemetry_query::{keys, run_blocking};
@@ -69,6 +70,7 @@ pub(super) async fn stream_devices(call: ApiCall) -> ApiResult {
         let detail = "devices: expected at least one id.";
         return Err(ProblemDetails::invalid_parameter(DEVICES.name, detail));
     }
+    let devices = check_all_selected(&call, devices).await?;
     start_stream(call, devices).await
 }
 

@@ -10,10 +10,12 @@ use series::Aggregate;
 use wall_clock::now_ms;
 
 use super::device_groups;
+use super::devices::check_all_selected;
 use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
+use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     MAX_TIME_MS, Parameter, ParameterType, text_parameter, time_parameter,
@@ -119,7 +121,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "aggregateTelemetry",
             intervals,
         )
-        .role(Role::Viewer)
+        .role(Role::Viewer, EndpointScope::device("id"))
         .tag("telemetry")
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("Aggregate telemetry of a device")
@@ -138,7 +140,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "aggregateTelemetryOfGroup",
             group_intervals,
         )
-        .role(Role::Viewer)
+        .role(
+            Role::Viewer,
+            EndpointScope::object(BackendObjectKind::DeviceGroup, "id"),
+        )
         .tag("telemetry")
         .path_parameter("id", "The group's id, percent-encoded.")
         .summary("Aggregate telemetry of a device group")
@@ -157,7 +162,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "Intervals, ascending per device and key; if merged, per key.",
         ),
         post("/api/v1/telemetry/query", "queryTelemetry", query_group)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("telemetry")
             .summary("Aggregate telemetry of several devices")
             .problem_response(404, "One of the devices, or the group, does not exist.")
@@ -271,7 +276,7 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
         names => names.iter().map(|name| name.0).collect(),
     };
     let devices = match (query.devices, query.device_group) {
-        (Some(devices), None) => devices,
+        (Some(devices), None) => check_all_selected(&call, devices).await?,
         (None, Some(group)) => group_members(&call, group).await?,
         (Some(_), Some(_)) | (None, None) => {
             let detail = "devices: expected either devices or a device_group.";
@@ -295,7 +300,8 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
 
 /// The devices of a group.
 async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, ProblemDetails> {
-    device_groups::run_blocking(&call.app, move |groups| groups.members(&group)).await
+    let selection = call.namespaces();
+    device_groups::run_blocking(&call.app, move |groups| groups.members(&group, &selection)).await
 }
 
 /// The intervals of devices, separately or merged.

@@ -12,7 +12,7 @@ use super::devices;
 use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 use crate::telemetry_backend::{CalendarUnit, IntervalLength, IntervalQuery, RowQuery};
@@ -86,7 +86,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     const BASE: &str = "/api/plugins/telemetry/DEVICE/{id}";
     let one = |path: &str, id: &str, handler: fn(ApiCall) -> ResponseFuture| {
         get(format!("{BASE}/{path}"), id, handler)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("id"))
             .tag("telemetry")
             .path_parameter("id", "The device's id, percent-encoded.")
     };

@@ -15,7 +15,7 @@ use crate::access::Role;
 use crate::alarm_service::{AlarmQuery, AlarmService, AlarmServiceError};
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
 
@@ -75,12 +75,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let of_device = |endpoint: Endpoint| {
         endpoint
             .tag("alarms")
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("device"))
             .path_parameter("device", "The device's id, percent-encoded.")
     };
     let listed = |endpoint: Endpoint| {
         endpoint
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Selected)
             .tag("alarms")
             .summary("List alarms (ThingsBoard)")
             .parameters(&[SEARCH_STATUS, STATUS, START, END])
@@ -104,11 +104,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .parameters(&[SEARCH_STATUS, STATUS])
         .response::<Option<String>>(200, "The severity, or `null`."),
         one(get("/api/alarm/{id}", "thingsboardAlarm", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::alarm("id"))
             .summary("Read an alarm (ThingsBoard)")
             .response::<ThingsboardAlarm>(200, "The alarm."),
         one(get("/api/alarm/info/{id}", "thingsboardAlarmInfo", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::alarm("id"))
             .summary("Read alarm details (ThingsBoard)")
             .response::<ThingsboardAlarm>(200, "The alarm."),
         one(post(
@@ -116,7 +116,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardAcknowledgeAlarm",
             acknowledge,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::alarm("id"))
         .summary("Acknowledge an alarm (ThingsBoard)")
         .response::<ThingsboardAlarm>(200, "The alarm after the change."),
         one(post(
@@ -124,11 +124,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardClearAlarm",
             clear,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::alarm("id"))
         .summary("Clear an alarm (ThingsBoard)")
         .response::<ThingsboardAlarm>(200, "The alarm after the change."),
         one(delete("/api/alarm/{id}", "thingsboardDeleteAlarm", remove))
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Delete an alarm (ThingsBoard)")
             .response::<bool>(200, "`true`: deleted."),
     ]
@@ -177,6 +177,7 @@ fn alarm_query(call: &ApiCall) -> AlarmQuery {
         states: requested_states(call),
         from_ms: call.query.number_value(START),
         to_ms: call.query.number_value(END),
+        namespaces: call.namespaces(),
         ..AlarmQuery::default()
     }
 }

@@ -7,6 +7,7 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use devices::id_for_name;
+use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -17,7 +18,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::device_service::{DeviceQuery, DeviceService, DeviceServiceError};
-use crate::endpoint::{Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::objects::{self, BackendObjectKind};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
@@ -141,10 +142,21 @@ struct DeviceType {
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
-    let read = |endpoint: Endpoint| endpoint.role(Role::Viewer).tag("devices");
-    let write = |endpoint: Endpoint| endpoint.role(Role::Operator).tag("devices");
-    let one =
-        |endpoint: Endpoint| endpoint.path_parameter("id", "The device's id, percent-encoded.");
+    let read = |endpoint: Endpoint| {
+        endpoint
+            .role(Role::Viewer, EndpointScope::Selected)
+            .tag("devices")
+    };
+    let write = |endpoint: Endpoint| {
+        endpoint
+            .role(Role::Operator, EndpointScope::Selected)
+            .tag("devices")
+    };
+    let one = |endpoint: Endpoint| {
+        endpoint
+            .scope(EndpointScope::device("id"))
+            .path_parameter("id", "The device's id, percent-encoded.")
+    };
     let filters = [TYPE, TEXT, ACTIVE];
     let listed = |path: &str, id: &str| {
         read(get(path, id, list))
@@ -250,11 +262,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 /// Finds the device with this id, or with the name from which its id was derived.
-fn find(tools: &DeviceService, name: &str) -> Result<Option<Value>, DeviceServiceError> {
-    if let Some(device) = tools.get(name)? {
+fn find(
+    tools: &DeviceService,
+    name: &str,
+    namespaces: &NamespaceSelection,
+) -> Result<Option<Value>, DeviceServiceError> {
+    if let Some(device) = tools.get_selected(name, namespaces)? {
         return Ok(Some(device.value));
     }
-    let device = tools.get(&id_for_name(name))?;
+    let device = tools.get_selected(&id_for_name(name), namespaces)?;
     let device = device.map(|device| device.value);
     Ok(device.filter(|device| device["name"] == name))
 }
@@ -304,8 +320,8 @@ async fn by_id(call: ApiCall) -> ApiResult {
 }
 
 async fn device_response(call: &ApiCall, name: String) -> ApiResult {
-    let wanted = name.clone();
-    let device = run_blocking(&call.app, move |tools| find(tools, &wanted)).await?;
+    let (wanted, selection) = (name.clone(), call.namespaces());
+    let device = run_blocking(&call.app, move |tools| find(tools, &wanted, &selection)).await?;
     call::json_response(to_thingsboard(
         &device.ok_or_else(|| device_not_found(&name))?,
     ))
@@ -328,6 +344,7 @@ async fn list(call: ApiCall) -> ApiResult {
         product: given(TYPE),
         text: given(TEXT),
         state,
+        namespaces: call.namespaces(),
         ..DeviceQuery::default()
     };
     let page = PageNumber::from_call(&call);
@@ -343,8 +360,9 @@ async fn list(call: ApiCall) -> ApiResult {
 }
 
 async fn types(call: ApiCall) -> ApiResult {
-    let counts = run_blocking(&call.app, |tools| tools.counts()).await?;
-    let types = counts.products.into_keys().map(|name| DeviceType {
+    let selection = call.namespaces();
+    let products = run_blocking(&call.app, move |tools| Ok(tools.product_ids(&selection))).await?;
+    let types = products.into_iter().map(|name| DeviceType {
         name,
         entity_type: "DEVICE",
     });
@@ -382,10 +400,14 @@ async fn save_device(
         Some(product) => Some(product_of_type(call, product).await?),
         None => None,
     };
+    let selection = call.namespaces();
     let saved = run_blocking(&call.app, move |tools| {
         let id = given
             .clone()
             .unwrap_or_else(|| id_for_name(&name).into_owned());
+        if given.is_some() {
+            tools.check_selected(&id, &selection)?;
+        }
         let current = tools.get(&id)?;
         let mut fields = match (&current, given) {
             (Some(device), Some(_)) => device.value.as_object().cloned().unwrap_or_default(),
@@ -413,7 +435,7 @@ async fn save_device(
             fields.insert("credentials".to_owned(), credentials);
         }
         let expected = current.as_ref().map_or(0, |device| device.version);
-        tools.put(&id, fields, Some(expected))
+        tools.put(&id, fields, Some(expected), &selection)
     });
     let (device, was_created) = saved.await?;
     let action = match was_created {
@@ -525,15 +547,15 @@ async fn set_credentials(mut call: ApiCall) -> ApiResult {
         ));
     };
     let credential = to_credential(&input)?;
-    let device_id = id.clone();
+    let (device_id, selection) = (id.clone(), call.namespaces());
     let changed = run_blocking(&call.app, move |tools| {
-        let current = tools.get(&id)?;
+        let current = tools.get_selected(&id, &selection)?;
         let current = current
             .ok_or_else(|| DeviceServiceError::NotFound(format!("There is no device {id:?}.")))?;
         let mut fields = current.value.as_object().cloned().unwrap_or_default();
         fields.retain(|field, _| is_writable_field(field));
         fields.insert("credentials".to_owned(), json!([credential]));
-        tools.put(&id, fields, Some(current.version))
+        tools.put(&id, fields, Some(current.version), &selection)
     });
     let (device, _) = changed.await?;
     audit::record_action(&call, "device.change", Some(&device_id), None).await;

@@ -12,12 +12,12 @@ use wall_clock::now_ms;
 use super::login::{VerifiedLogin, verify_credentials};
 use super::thingsboard_devices::EntityId;
 use crate::access::{
-    CallerIdentity, EndpointAccess, LoginRecord, RandomSourceError, Role, SecretHash,
-    find_login_holder, readable_token,
+    Authority, EndpointAccess, LoginRecord, RandomSourceError, Role, SecretHash, find_login_holder,
+    readable_token,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Number of valid tokens per login: programs request the next token while they use the previous
@@ -92,12 +92,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .response::<TokenPair>(200, "The tokens; they are not shown again.")
             .problem_response(401, "The refresh token is unknown or has expired."),
         get("/api/auth/user", "thingsboardUser", user)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
             .summary("Read the caller's identity (ThingsBoard)")
             .response::<ThingsboardUser>(200, "The operator or API key of this request."),
         post("/api/auth/logout", "thingsboardLogout", logout)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
             .summary("Log out (ThingsBoard)")
             .empty_response(200, "The tokens of the login were revoked.")
@@ -113,9 +113,9 @@ async fn login(mut call: ApiCall) -> ApiResult {
             "There is no operator with this name and password and no API key with this id and secret, or it is disabled.",
         ));
     };
-    let VerifiedLogin { login, role } = proved;
-    audit::record_login(&call, &username, Some(role)).await;
-    call::json_response(issue_tokens(&call, &login, &username, role)?)
+    let VerifiedLogin { login, authority } = proved;
+    audit::record_login(&call, &username, Some(&authority)).await;
+    call::json_response(issue_tokens(&call, &login, &username, &authority)?)
 }
 
 async fn refresh(mut call: ApiCall) -> ApiResult {
@@ -128,12 +128,11 @@ async fn refresh(mut call: ApiCall) -> ApiResult {
     };
     let hashed = SecretHash::from_secret(&refresh_token);
     let login = gatekeeper.refresh_tokens.find(&hashed).ok_or_else(stale)?;
-    let Some(CallerIdentity { name, role, .. }) = find_login_holder(&call.app, &login).await?
-    else {
+    let Some(holder) = find_login_holder(&call.app, &login).await? else {
         gatekeeper.end_login(login.family);
         return Err(stale());
     };
-    let pair = issue_tokens(&call, &login, &name, role)?;
+    let pair = issue_tokens(&call, &login, &holder.name, &holder.authority)?;
     gatekeeper
         .tokens
         .retain_youngest(login.family, MAX_TOKENS_PER_LOGIN, None);
@@ -156,9 +155,9 @@ async fn logout(call: ApiCall) -> ApiResult {
     Ok(axum::http::StatusCode::OK.into_response())
 }
 
-/// ThingsBoard's name of a role.
-fn authority(role: Role) -> &'static str {
-    match role {
+/// ThingsBoard's name of an authority.
+fn authority_name(authority: &Authority) -> &'static str {
+    match authority.highest_role() {
         Role::Admin | Role::Operator => "TENANT_ADMIN",
         Role::Viewer => "CUSTOMER_USER",
     }
@@ -172,7 +171,7 @@ async fn user(call: ApiCall) -> ApiResult {
         customer_id: EntityId::new("CUSTOMER", NULL_ID),
         email: name.clone(),
         name,
-        authority: authority(call.identity.role),
+        authority: authority_name(&call.identity.authority),
     })
 }
 
@@ -182,18 +181,18 @@ fn issue_tokens(
     call: &ApiCall,
     login: &LoginRecord,
     name: &str,
-    role: Role,
+    authority: &Authority,
 ) -> Result<TokenPair, ProblemDetails> {
     let gatekeeper = &call.app.access;
     let config = call.app.config.get();
     let iat = now_ms() / 1000;
     let make = |lives_s: u32, scopes: &[&str]| {
-        let claims = json!({"sub": name, "role": role, "scopes": scopes, "iss": "tidegate",
+        let claims = json!({"sub": name, "role": authority.node_role(), "scopes": scopes, "iss": "tidegate",
             "iat": iat, "exp": iat + u64::from(lives_s)});
         readable_token(&claims)
     };
     let unavailable = |error: RandomSourceError| ProblemDetails::unavailable(format!("{error}."));
-    let scope = authority(role);
+    let scope = authority_name(authority);
     let token = make(config.token_ttl_s, &[scope]).map_err(unavailable)?;
     let refresh_token =
         make(config.refresh_token_ttl_s, &["REFRESH_TOKEN"]).map_err(unavailable)?;

@@ -17,7 +17,7 @@ use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::command_service::CommandQuery;
 use crate::device_service::DeviceServiceError;
-use crate::endpoint::{Endpoint, delete, get, post};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
@@ -146,7 +146,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             |call| send_rpc(call, false, V2_STATUSES),
         ))),
         persistent(get("/api/rpc/persistent/{id}", "getPersistentRpc", read))
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::command("id"))
             .summary("Read a persistent call (ThingsBoard)")
             .response::<PersistentRpc>(200, "The call."),
         persistent(delete(
@@ -154,11 +154,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "deletePersistentRpc",
             cancel,
         ))
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::command("id"))
         .summary("Cancel a persistent call (ThingsBoard)")
         .empty_response(200, "The call was cancelled, or had already ended."),
         get("/api/rpc/persistent/device/{id}", "listPersistentRpc", list)
-            .role(Role::Viewer)
+            .role(Role::Viewer, EndpointScope::device("id"))
             .tag("commands")
             .path_parameter("id", "The device's id, percent-encoded.")
             .summary("List persistent calls of a device (ThingsBoard)")
@@ -189,7 +189,7 @@ fn two_way_endpoint(endpoint: Endpoint) -> Endpoint {
 
 fn with_call_documentation(endpoint: Endpoint) -> Endpoint {
     endpoint
-        .role(Role::Operator)
+        .role(Role::Operator, EndpointScope::device("id"))
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
         .request_body::<RpcInput>()

@@ -30,7 +30,7 @@ use super::websocket::{self, READ_BUFFER_BYTES, Socket};
 use crate::access::{self, AuthenticationMethod, EndpointAccess, Role};
 use crate::call::ApiCall;
 use crate::connection_tracker::{ConnectionPermit, LongRequestKind, LongRequestPermit};
-use crate::endpoint::{Endpoint, get};
+use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, text_parameter};
 use crate::state::ApiState;
@@ -59,7 +59,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         socket("/api/ws", "thingsboardWebSocket").description(
-            "The first message logs in: `{\"authCmd\": {\"cmdId\": 0, \"token\": \"..\"}, \"cmds\": [..]}`. Commands have the `type` \
+            "For callers with a node-wide role. The first message logs in: `{\"authCmd\": {\"cmdId\": 0, \"token\": \"..\"}, \"cmds\": [..]}`. Commands have the `type` \
              `TIMESERIES`, `TIMESERIES_HISTORY` or `ATTRIBUTES`, a `cmdId`, `entityId`, and `keys` separated by commas; \
              `unsubscribe` ends the subscription with this `cmdId`. `ENTITY_DATA` and `ENTITY_COUNT` have a `query` over \
              devices; `ENTITY_DATA_UNSUBSCRIBE` and `ENTITY_COUNT_UNSUBSCRIBE` end them.",
@@ -131,7 +131,8 @@ impl Newcomer {
         if let Some(token) = token {
             show_token(&mut headers, token);
         }
-        let who = access::authorize(&app, ACCESS, &headers, from).await?;
+        let who = access::authenticate(&app, ACCESS, &headers, from).await?;
+        access::authorize(&app, &who, (ACCESS, &EndpointScope::Node), &[]).await?;
         // A web page of another origin can open a WebSocket, so the source address alone grants no access.
         if matches!(
             who.authentication,

@@ -13,7 +13,7 @@ use crate::audit;
 use crate::blocking;
 use crate::call::ApiCall;
 use crate::device_http_backend::DeviceHttpError;
-use crate::endpoint::{Endpoint, delete, post};
+use crate::endpoint::{Endpoint, EndpointScope, delete, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 
@@ -45,7 +45,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     const BASE: &str = "/api/plugins/telemetry";
     let of_device = |endpoint: Endpoint| {
         endpoint
-            .role(Role::Operator)
+            .role(Role::Operator, EndpointScope::device("id"))
             .path_parameter("id", "The device's id, percent-encoded.")
     };
     let attributes = |path: &str, id: &str| {

@@ -541,6 +541,8 @@ pub(crate) const LOCAL_TOKEN: &str = "the-local-token";
 pub(crate) struct Server {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) objects: store::Objects,
+    pub(crate) registry: Registry,
+    pub(crate) alarms: Alarms,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), api::HttpServerError>>,
     _store: Arc<(store::Store, tempfile::TempDir)>,
@@ -568,6 +570,7 @@ impl Server {
         };
         let (stop, stopped) = oneshot::channel();
         let registry = Registry::open(&objects, RegistryConfig::default()).unwrap();
+        let own_registry = registry.clone();
         let states = DeviceStates::new(registry.clone());
         let commands = Commands::open(
             objects.tables(),
@@ -583,8 +586,9 @@ impl Server {
             series,
             AlarmConfig::default(),
         );
+        let raised = alarms.unwrap();
         let alarms = api::AlarmService::new(
-            alarms.unwrap(),
+            raised.clone(),
             Arc::<Notifications>::default(),
             registry.clone(),
             objects.clone(),
@@ -627,6 +631,8 @@ impl Server {
         Self {
             address,
             objects,
+            registry: own_registry,
+            alarms: raised,
             stop,
             running,
             _store: Arc::new((store, dir)),

@@ -11,6 +11,7 @@ mod events;
 mod fake;
 mod limits;
 mod objects;
+mod outsider;
 mod steering;
 mod thingsboard;
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use namespaces::NamespaceSelection;
 use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,21 @@ impl Registry {
         mode: ImportMode,
         first_line: u64,
     ) -> Result<ImportSummary, RegistryError> {
+        self.import_selected(text, format, mode, first_line, &NamespaceSelection::All)
+    }
+
+    /// Like [`Registry::import`] for devices of some namespaces; those of others are rejected.
+    ///
+    /// # Errors
+    /// As [`Registry::import`].
+    pub fn import_selected(
+        &self,
+        text: &str,
+        format: ImportFormat,
+        mode: ImportMode,
+        first_line: u64,
+        namespaces: &NamespaceSelection,
+    ) -> Result<ImportSummary, RegistryError> {
         let expected = match mode {
             ImportMode::Replace => WritePrecondition::Any,
             ImportMode::Create => WritePrecondition::Absent,
@@ -117,8 +133,8 @@ impl Registry {
                     Some((fields, lines)) => (Some(from_csv(&head, fields)), lines),
                 },
             };
-            let sealed =
-                read.map(|device| device.and_then(|device| self.inner.prepare(device, false)));
+            let sealed = read
+                .map(|device| device.and_then(|device| self.prepare_selected(device, namespaces)));
             match sealed {
                 None => {}
                 Some(Ok(sealed)) => portion.push((line, sealed)),
@@ -135,6 +151,23 @@ impl Registry {
         imported.rejections.sort_by_key(|rejected| rejected.line);
         imported.next_line = line;
         Ok(imported)
+    }
+
+    /// Prepares a device of these namespaces. A product of another one is answered like an absent one.
+    fn prepare_selected(
+        &self,
+        device: NewDevice,
+        namespaces: &NamespaceSelection,
+    ) -> Result<PreparedDevice, RegistryError> {
+        match self.product(&device.product) {
+            Some(product) if !namespaces.contains(product.get().namespace()) => {
+                Err(RegistryError::NotFound {
+                    what: "product",
+                    id: device.product,
+                })
+            }
+            _ => self.inner.prepare(device, false),
+        }
     }
 
     fn import_batch(

@@ -1,3 +1,4 @@
+use ::namespaces::NamespaceSelection;
 use serde_json::{Value, json};
 use store::{Store, StoreConfig};
 
@@ -871,7 +872,7 @@ fn devices_stay_in_the_namespace_of_their_product_and_within_its_quota() {
         "answered like an absent one"
     );
 
-    let only = ::namespaces::NamespaceSelection::All.within("acme");
+    let only = NamespaceSelection::All.within("acme");
     let filter = DeviceFilter {
         namespaces: only,
         ..DeviceFilter::default()

@@ -173,12 +173,14 @@ impl ObjectKindArg {
             Self::Operators => &[
                 ("OPERATOR", "username"),
                 ("ROLE", "role"),
+                ("NAMESPACES", "namespaces"),
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
             ],
             Self::ApiKeys => &[
                 ("ID", "id"),
+                ("NAMESPACE", "namespace"),
                 ("ROLE", "role"),
                 ("ENABLED", "enabled"),
                 ("EXPIRES", "expires_at_ms"),
@@ -199,7 +201,7 @@ impl ObjectKindArg {
     fn has_namespace(self) -> bool {
         matches!(
             self,
-            Self::Products | Self::Notifications | Self::DeviceGroups
+            Self::Products | Self::Notifications | Self::DeviceGroups | Self::ApiKeys
         )
     }
 }
@@ -211,7 +213,7 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
-        /// Only objects of this namespace; for products, groups and notifications
+        /// Only objects of this namespace; for products, groups, notifications and API keys
         #[arg(long, value_name = "ID")]
         namespace: Option<String>,
         #[command(flatten)]

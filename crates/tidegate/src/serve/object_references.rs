@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 15] = [
+const REFERENCE_FIELDS: [ReferenceField; 17] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -73,6 +73,11 @@ const REFERENCE_FIELDS: [ReferenceField; 15] = [
     ReferenceField::namespace(PRODUCT),
     ReferenceField::namespace(group::KIND),
     ReferenceField::namespace(NOTIFICATION),
+    ReferenceField::namespace(api::API_KEY_KIND),
+    ReferenceField {
+        path: "namespaces[].namespace",
+        ..ReferenceField::namespace(api::OPERATOR_KIND)
+    },
 ];
 
 /// Kinds whose objects refer only to objects of their own namespace.
@@ -95,6 +100,7 @@ fn kind_name(kind: &str) -> &str {
         group::KIND => "device group",
         pull::KIND => "pull source",
         auth::objects::ACL_RULE => "ACL rule",
+        api::API_KEY_KIND => "API key",
         other => other,
     }
 }

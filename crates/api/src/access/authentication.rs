@@ -1,10 +1,11 @@
-//! Authentication of callers and authorisation of requests.
+//! Authentication of callers.
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use wall_clock::now_ms;
 
+use super::authority::Authority;
 use super::basic;
 use super::caller_identity::{AuthenticationMethod, CallerIdentity};
 use super::endpoint_access::EndpointAccess;
@@ -38,47 +39,27 @@ pub(crate) fn credentials_header(
     Ok(None)
 }
 
-/// Authenticates the caller and checks that it may use a route.
-pub(crate) async fn authorize(
+/// Authenticates the caller as far as a route requires.
+pub(crate) async fn authenticate(
     app: &ApiState,
     access: EndpointAccess,
     headers: &HeaderMap,
     from: IpAddr,
 ) -> Result<CallerIdentity, ProblemDetails> {
-    let needed = match access {
+    match access {
         EndpointAccess::Open => {
             // Wrong credentials do not lock a caller out of an open route.
-            let known = authorize_caller(app, headers, from).await;
-            return Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()));
+            let known = authenticate_caller(app, headers, from).await;
+            Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()))
         }
-        // The caller uses credentials of a source or device, which the handler checks.
-        EndpointAccess::Source | EndpointAccess::Device => return Ok(CallerIdentity::anonymous()),
-        EndpointAccess::Metrics if app.is_open(app.config.get().metrics_access) => {
-            return Ok(CallerIdentity::anonymous());
-        }
-        EndpointAccess::Docs if app.is_open(app.config.get().docs_access) => {
-            return Ok(CallerIdentity::anonymous());
-        }
-        EndpointAccess::Metrics | EndpointAccess::Docs => Role::Viewer,
-        EndpointAccess::Role(role) => role,
-    };
-    let who = authorize_caller(app, headers, from).await?;
-    match who.role_or_none() >= Some(needed) {
-        true => Ok(who),
-        false => Err(ProblemDetails::new(
-            StatusCode::FORBIDDEN,
-            format!(
-                "This request needs the role {}; {} is {}.",
-                needed.name(),
-                who.name,
-                who.role.name()
-            ),
-        )),
+        // Callers of sources and devices use other credentials, which the handler checks.
+        access if access.required_role(app).is_none() => Ok(CallerIdentity::anonymous()),
+        _ => authenticate_caller(app, headers, from).await,
     }
 }
 
 /// Authenticates the caller of a request, whatever the route requires.
-pub(crate) async fn authorize_caller(
+async fn authenticate_caller(
     app: &ApiState,
     headers: &HeaderMap,
     from: IpAddr,
@@ -90,7 +71,7 @@ pub(crate) async fn authorize_caller(
         Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(CallerIdentity {
             name: "anonymous".to_owned(),
             authentication: AuthenticationMethod::Anonymous,
-            role,
+            authority: Authority::Node(role),
         }),
         _ => Err(ProblemDetails::unauthorized(
             "Credentials are needed: a token from POST /api/v1/login as `Authorization: Bearer TOKEN`, or an API key as \
@@ -139,7 +120,7 @@ async fn identify_by_token(
         return Ok(CallerIdentity {
             name: "local".to_owned(),
             authentication: AuthenticationMethod::LocalToken,
-            role: Role::Admin,
+            authority: Authority::Node(Role::Admin),
         });
     }
     let stale = || {
@@ -171,7 +152,7 @@ pub(crate) async fn find_login_holder(
     Ok(operator.map(|operator| CallerIdentity {
         name: name.clone(),
         authentication: AuthenticationMethod::Token,
-        role: operator.role,
+        authority: operator.authority(),
     }))
 }
 
@@ -186,10 +167,12 @@ pub(crate) async fn find_api_key(
     let key = key.filter(|key| {
         (key.secret_hash == *secret) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
     });
-    Ok(key.map(|key| CallerIdentity {
-        name: id.to_owned(),
-        authentication: AuthenticationMethod::ApiKey,
-        role: key.role,
+    Ok(key.and_then(|key| {
+        Some(CallerIdentity {
+            name: id.to_owned(),
+            authentication: AuthenticationMethod::ApiKey,
+            authority: key.authority()?,
+        })
     }))
 }
 

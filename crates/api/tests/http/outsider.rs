@@ -1,0 +1,557 @@
+//! Roles in namespaces: every route of the API is called by an operator of another namespace, so that a new route is
+//! tested without a test of its own.
+
+use std::time::Duration;
+
+use devices::alarm::{Severity, SqlRuleAlarm};
+use serde_json::{Value, json};
+use store::ExpectedVersion;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::access::{basic, bearer, local, send, token};
+use crate::client::{Answer, request};
+use crate::fake::{FakeState, Server};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+/// In the id of everything that belongs to the other namespace.
+const FOREIGN: &str = "foreign";
+
+async fn admin(server: &Server, method: &str, path: &str, body: Value) -> Value {
+    let answer = send(server, &local(), method, path, &body).await;
+    assert!(answer.status < 300, "{method} {path}: {}", answer.body);
+    match answer.body.is_empty() {
+        true => Value::Null,
+        false => answer.json(),
+    }
+}
+
+/// Raises an alarm of a device, and waits until it is stored.
+async fn raise(server: &Server, device: &str, kind: &str) {
+    let found = server.registry.device(device).unwrap().unwrap();
+    let alarm = SqlRuleAlarm {
+        kind: kind.to_owned(),
+        severity: Severity::Major,
+        is_cleared: false,
+        at_ms: 1_700_000_000_000,
+        details: String::new(),
+        rule: "r".to_owned(),
+        tag: 0,
+    };
+    server.alarms.submit_sql_rule_alarm(&found, alarm);
+    let path = format!("/api/v1/alarms?device={device}&type={kind}");
+    let stored = async {
+        while admin(server, "GET", &path, Value::Null).await["data"] == json!([]) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), stored)
+        .await
+        .expect("the alarm is stored");
+}
+
+/// A server with the namespaces `acme`, which owns everything foreign, and `other`.
+async fn server() -> Server {
+    let server = Server::closed(&FakeState::with_clients(1)).await;
+    for namespace in ["acme", "other"] {
+        admin(
+            &server,
+            "POST",
+            "/api/v1/namespaces",
+            json!({"id": namespace}),
+        )
+        .await;
+    }
+    for (kind, id, value) in [
+        ("product", "foreign-product", json!({"namespace": "acme"})),
+        (
+            "device_group",
+            "foreign-group",
+            json!({"namespace": "acme", "product": "foreign-product"}),
+        ),
+        (
+            "notification",
+            "foreign-notification",
+            json!({"namespace": "acme"}),
+        ),
+        ("product", "own-product", json!({"namespace": "other"})),
+    ] {
+        server
+            .objects
+            .put(kind, id, value, ExpectedVersion::Absent)
+            .unwrap();
+    }
+    let key = json!({"id": "foreign-key", "namespace": "acme", "role": "owner"});
+    admin(&server, "POST", "/api/v1/api-keys", key).await;
+    for (id, product) in [
+        ("foreign-device", "foreign-product"),
+        ("own-device", "own-product"),
+    ] {
+        let device = json!({"id": id, "product": product});
+        admin(&server, "POST", "/api/v1/devices", device).await;
+    }
+    let command = json!({"method": "reboot", "wait": false});
+    admin(
+        &server,
+        "POST",
+        "/api/v1/devices/foreign-device/commands",
+        command,
+    )
+    .await;
+    raise(&server, "foreign-device", "hot").await;
+    for (name, namespace, role) in [
+        ("insider", "acme", "owner"),
+        ("reader", "acme", "viewer"),
+        ("outsider", "other", "owner"),
+    ] {
+        let operator = json!({
+            "username": name, "password": format!("{name}-secret"),
+            "namespaces": [{"namespace": namespace, "role": role}],
+        });
+        admin(&server, "POST", "/api/v1/operators", operator).await;
+    }
+    server
+}
+
+/// One operation of the API, as the document describes it.
+struct Operation {
+    method: String,
+    /// With foreign ids for its parameters.
+    path: String,
+    id: String,
+    scope: String,
+    role: String,
+    is_stream: bool,
+}
+
+impl Operation {
+    fn name(&self) -> String {
+        format!("{} {} ({})", self.method, self.path, self.id)
+    }
+}
+
+/// The foreign id for a parameter of a path.
+fn foreign_id(path: &str, name: &str) -> String {
+    let is_below = |part: &str| path.contains(part);
+    let id = match name {
+        "scope" => return "server".to_owned(),
+        "function" => "f",
+        _ if is_below("/device-groups/") => "foreign-group",
+        _ if is_below("/notifications/") => "foreign-notification",
+        _ if is_below("/products/") => "foreign-product",
+        _ if is_below("/api-keys/") => "foreign-key",
+        _ if is_below("/namespaces/") => "acme",
+        _ if is_below("/rpc/persistent/device/") => "foreign-device",
+        _ if is_below("/commands/") || is_below("/rpc/persistent/") => "1",
+        _ if is_below("/alarm/DEVICE/") || is_below("/highestSeverity/") => "foreign-device",
+        _ if is_below("/alarms/") || is_below("/api/alarm/") => "1",
+        _ => "foreign-device",
+    };
+    id.to_owned()
+}
+
+/// All operations that need a role.
+async fn operations(server: &Server) -> Vec<Operation> {
+    let answer = request(server.address, "GET", "/api/v1/openapi.json", &local(), "").await;
+    let document = answer.json();
+    let mut all = Vec::new();
+    for (template, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let Some(role) = operation["x-required-role"].as_str() else {
+                continue;
+            };
+            let mut path = template.clone();
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let name = parameter["name"].as_str().unwrap();
+                if parameter["in"] == "path" {
+                    let id = foreign_id(template, name);
+                    path = path.replace(&format!("{{{name}}}"), &id);
+                }
+            }
+            let content = &operation["responses"]["200"]["content"];
+            all.push(Operation {
+                method: method.to_uppercase(),
+                path,
+                id: operation["operationId"].as_str().unwrap().to_owned(),
+                scope: operation["x-scope"].as_str().unwrap_or_default().to_owned(),
+                role: role.to_owned(),
+                is_stream: content["text/event-stream"].is_object(),
+            });
+        }
+    }
+    assert!(all.len() > 150, "{} operations", all.len());
+    all
+}
+
+/// A body that names foreign objects, for operations that name objects in their bodies.
+fn body_of(operation: &Operation) -> String {
+    match operation.id.as_str() {
+        "createDevice" => json!({"id": "new-device", "product": "foreign-product"}).to_string(),
+        "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey" => {
+            json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
+        }
+        "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
+        "thingsboardSaveDevice" => json!({"name": "new-device", "type": "foreign-product"}).to_string(),
+        "thingsboardSaveDeviceWithCredentials" => json!({
+            "device": {"id": {"entityType": "DEVICE", "id": "foreign-device"}, "name": "x"},
+            "credentials": {"credentialsId": "new-token"},
+        })
+        .to_string(),
+        "thingsboardSetDeviceCredentials" => json!({
+            "deviceId": {"entityType": "DEVICE", "id": "foreign-device"}, "credentialsId": "new-token",
+        })
+        .to_string(),
+        "importDevices" => "{\"id\": \"new-device\", \"product\": \"foreign-product\"}\n\
+             {\"id\": \"foreign-device\", \"product\": \"own-product\"}\n"
+            .to_owned(),
+        _ if operation.method == "GET" || operation.method == "DELETE" => String::new(),
+        _ => "{}".to_owned(),
+    }
+}
+
+/// The query that names foreign objects.
+fn query_of(operation: &Operation) -> &'static str {
+    match operation.id.as_str() {
+        "watchTelemetryOfDevices" => "?devices=foreign-device,own-device",
+        "thingsboardDevices" | "thingsboardDeviceByName" => "?deviceName=foreign-device",
+        "thingsboardTenantDeviceInfos"
+        | "thingsboardDeviceInfos"
+        | "thingsboardUserDevices"
+        | "thingsboardAlarms" => "?pageSize=10&page=0",
+        _ => "",
+    }
+}
+
+async fn call(server: &Server, credentials: &str, operation: &Operation) -> Answer {
+    let target = format!("{}{}", operation.path, query_of(operation));
+    let media_type = match operation.id.as_str() {
+        "importDevices" | "restore" => "Content-Type: application/x-ndjson\r\n",
+        _ => JSON,
+    };
+    let fields = format!("{credentials}{media_type}");
+    let body = body_of(operation);
+    if operation.is_stream {
+        return head_of(server, &target, &fields).await;
+    }
+    let sent = request(server.address, &operation.method, &target, &fields, &body);
+    let answer = timeout(Duration::from_secs(20), sent).await;
+    answer.unwrap_or_else(|_| panic!("{}: no answer", operation.name()))
+}
+
+/// The beginning of an answer, which may be a stream without an end.
+async fn head_of(server: &Server, target: &str, fields: &str) -> Answer {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = stream.read_buf(&mut read).await.unwrap();
+        assert_ne!(count, 0, "{target}: closed");
+    }
+    Answer::parse(&read)
+}
+
+/// Versions of everything that belongs to the other namespace, and the number of devices.
+async fn foreign_state(server: &Server) -> Value {
+    let mut state = Vec::new();
+    for path in [
+        "products/foreign-product",
+        "device-groups/foreign-group",
+        "notifications/foreign-notification",
+        "api-keys/foreign-key",
+        "namespaces/acme",
+        "devices/foreign-device",
+        "commands/1",
+        "alarms/1",
+        "devices",
+        "products",
+        "api-keys",
+    ] {
+        state.push(admin(server, "GET", &format!("/api/v1/{path}"), Value::Null).await);
+    }
+    Value::Array(state)
+}
+
+#[tokio::test]
+async fn an_outsider_reads_and_changes_nothing_over_any_route() {
+    let server = server().await;
+    let before = foreign_state(&server).await;
+    let outsider = bearer(&token(&server, "outsider").await);
+    for operation in operations(&server).await {
+        // It would end the session of this test.
+        if operation.scope == "caller" && operation.id.to_lowercase().contains("logout") {
+            continue;
+        }
+        let answer = call(&server, &outsider, &operation).await;
+        let name = operation.name();
+        match operation.scope.as_str() {
+            "node" => assert_eq!(answer.status, 403, "{name}: {}", answer.body),
+            "object" => assert_eq!(answer.status, 404, "{name}: {}", answer.body),
+            "caller" => assert!(answer.status < 500, "{name}: {}", answer.body),
+            "selected" => {
+                assert!(answer.status < 500, "{name}: {}", answer.body);
+                let shows = answer.status < 300 && answer.body.contains(FOREIGN);
+                let is_import = operation.id == "importDevices";
+                assert!(!shows || is_import, "{name}: {}", answer.body);
+                if is_import {
+                    let imported = answer.json();
+                    assert_eq!(
+                        (&imported["created"], &imported["updated"]),
+                        (&json!(0), &json!(0))
+                    );
+                }
+            }
+            other => panic!("{name} declares no scope: {other:?}"),
+        }
+    }
+    assert_eq!(foreign_state(&server).await, before);
+}
+
+#[tokio::test]
+async fn an_owner_of_the_namespace_reaches_its_objects_and_a_viewer_changes_none() {
+    let server = server().await;
+    let insider = bearer(&token(&server, "insider").await);
+    let reader = bearer(&token(&server, "reader").await);
+    let before = foreign_state(&server).await;
+    for operation in operations(&server).await {
+        let is_read = operation.role == "viewer";
+        if operation.scope != "node" && operation.scope != "caller" && !is_read {
+            let answer = call(&server, &reader, &operation).await;
+            assert_eq!(answer.status, 403, "{}: {}", operation.name(), answer.body);
+        }
+        let is_object = operation.scope == "object" && !operation.path.contains("telemetry");
+        if is_object && operation.method == "GET" && is_read && !operation.is_stream {
+            let answer = call(&server, &insider, &operation).await;
+            assert_eq!(answer.status, 200, "{}: {}", operation.name(), answer.body);
+        }
+    }
+    assert_eq!(
+        foreign_state(&server).await,
+        before,
+        "a viewer changed something"
+    );
+    let rows = send(&server, &insider, "GET", "/api/v1/devices", &Value::Null)
+        .await
+        .json();
+    let rows = rows["data"].as_array().unwrap().clone();
+    let ids: Vec<_> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["foreign-device"]);
+    let other = send(
+        &server,
+        &insider,
+        "GET",
+        "/api/v1/devices?namespace=other",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(other.json()["data"], json!([]));
+}
+
+#[tokio::test]
+async fn objects_of_an_owner_belong_to_the_own_namespace_and_stay_clear_of_the_node() {
+    let server = server().await;
+    let owner = bearer(&token(&server, "outsider").await);
+    let put = |path: &'static str, body: Value| {
+        let (server, owner) = (&server, &owner);
+        async move { send(server, owner, "PUT", &format!("/api/v1/{path}"), &body).await }
+    };
+    let made = put("products/pump", json!({})).await;
+    assert_eq!(
+        (made.status, made.json()["namespace"].clone()),
+        (201, json!("other")),
+        "{}",
+        made.body
+    );
+    for (field, body) in [
+        ("chain", json!({"chain": "root"})),
+        ("storage.sinks", json!({"storage": {"sinks": ["archive"]}})),
+    ] {
+        let refused = put("products/pump", body).await;
+        assert_eq!(refused.status, 403, "{}", refused.body);
+        assert!(refused.problem().starts_with(field), "{}", refused.body);
+    }
+    let to = |topic: &str| json!({"to": {"mqtt": {"topic": topic}}});
+    assert_eq!(put("notifications/n", to("plant/stop")).await.status, 403);
+    assert_eq!(
+        put("notifications/n", to("namespaces/otherwise/x"))
+            .await
+            .status,
+        403
+    );
+    assert_eq!(
+        put("notifications/n", to("namespaces/other/alarms"))
+            .await
+            .status,
+        201
+    );
+    // What an admin has set may stay.
+    let set = json!({"namespace": "other", "chain": "root"});
+    admin(&server, "PUT", "/api/v1/products/pump", set).await;
+    assert_eq!(
+        put("products/pump", json!({"chain": "root", "name": "Pump"}))
+            .await
+            .status,
+        200
+    );
+
+    // A key of the owner is limited as the owner is.
+    for role in ["admin", "none"] {
+        let body = json!({"role": role, "namespace": "other"});
+        assert_eq!(put("api-keys/k", body).await.status, 422, "{role}");
+    }
+    assert_eq!(
+        put("api-keys/k", json!({"role": "viewer", "namespace": null}))
+            .await
+            .status,
+        422
+    );
+    assert_eq!(
+        put("api-keys/k", json!({"role": "viewer", "namespace": "acme"}))
+            .await
+            .status,
+        422
+    );
+    let key = put("api-keys/k", json!({"role": "viewer"})).await;
+    assert_eq!(
+        (key.status, key.json()["namespace"].clone()),
+        (201, json!("other"))
+    );
+    let key = basic("k", key.json()["secret"].as_str().unwrap());
+    let get = |path: &'static str| {
+        let (server, key) = (&server, &key);
+        async move { send(server, key, "GET", &format!("/api/v1/{path}"), &Value::Null).await }
+    };
+    assert_eq!(get("devices/own-device").await.status, 200);
+    assert_eq!(get("devices/foreign-device").await.status, 404);
+    assert_eq!(
+        get("api-keys").await.status,
+        403,
+        "a viewer does not read keys"
+    );
+    assert_eq!(get("clients").await.status, 403);
+    let me = get("me").await.json();
+    assert_eq!(
+        me["namespaces"],
+        json!([{"namespace": "other", "role": "viewer"}])
+    );
+    assert_eq!(me["role"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_disabled_namespace_locks_its_operators_out_and_ends_their_streams() {
+    let server = server().await;
+    let reader = bearer(&token(&server, "reader").await);
+    let outsider = bearer(&token(&server, "outsider").await);
+    let mut streams = Vec::new();
+    for credentials in [&reader, &outsider] {
+        streams.push(alarm_stream(&server, credentials).await);
+    }
+    let disabled = json!({"state": "disabled", "reason": "The contract has ended."});
+    admin(&server, "PUT", "/api/v1/namespaces/acme", disabled).await;
+    let mut rest = Vec::new();
+    let ended = timeout(Duration::from_secs(10), streams[0].read_to_end(&mut rest)).await;
+    ended
+        .expect("the stream of the disabled namespace ends")
+        .unwrap();
+    let open = timeout(Duration::from_millis(200), streams[1].read_buf(&mut rest)).await;
+    assert!(!matches!(open, Ok(Ok(0))), "the other stream ended, too");
+
+    let refused = send(&server, &reader, "GET", "/api/v1/devices", &Value::Null).await;
+    assert_eq!(refused.status, 403);
+    assert!(
+        refused.problem().contains("The contract has ended."),
+        "{}",
+        refused.body
+    );
+    let me = send(&server, &reader, "GET", "/api/v1/me", &Value::Null).await;
+    assert_eq!(me.status, 200);
+    admin(&server, "PUT", "/api/v1/namespaces/acme", json!({})).await;
+    let again = send(&server, &reader, "GET", "/api/v1/devices", &Value::Null).await;
+    assert_eq!(again.status, 200);
+}
+
+/// The open stream of alarm changes.
+async fn alarm_stream(server: &Server, credentials: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = format!(
+        "GET /api/v1/alarm-events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{credentials}\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0);
+    }
+    assert!(read.starts_with(b"HTTP/1.1 200"));
+    stream
+}
+
+#[tokio::test]
+async fn a_stream_shows_alarms_of_the_own_namespace_only() {
+    let server = server().await;
+    let outsider = bearer(&token(&server, "outsider").await);
+    let mut stream = alarm_stream(&server, &outsider).await;
+    raise(&server, "foreign-device", "cold").await;
+    raise(&server, "own-device", "warm").await;
+    let mut read = Vec::new();
+    let own = async {
+        while !String::from_utf8_lossy(&read).contains("own-device") {
+            assert_ne!(
+                stream.read_buf(&mut read).await.unwrap(),
+                0,
+                "the stream ended"
+            );
+        }
+    };
+    timeout(Duration::from_secs(10), own)
+        .await
+        .expect("the own alarm");
+    assert!(!String::from_utf8_lossy(&read).contains(FOREIGN));
+    let listed = send(&server, &outsider, "GET", "/api/v1/alarms", &Value::Null)
+        .await
+        .json();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+#[tokio::test]
+async fn an_operator_has_either_a_node_wide_role_or_roles_in_namespaces() {
+    let server = server().await;
+    let grant = |namespace: &str| json!([{"namespace": namespace, "role": "viewer"}]);
+    for (field, role, namespaces) in [
+        ("namespaces", json!("viewer"), grant("acme")),
+        ("role", Value::Null, json!([])),
+        ("namespaces", Value::Null, grant("none")),
+        (
+            "namespaces",
+            Value::Null,
+            json!([grant("acme")[0], grant("acme")[0]]),
+        ),
+    ] {
+        let operator = json!({"username": "x", "password": "x-secret-1", "role": role, "namespaces": namespaces});
+        let refused = send(&server, &local(), "POST", "/api/v1/operators", &operator).await;
+        assert_eq!(refused.status, 422, "{operator}: {}", refused.body);
+        assert!(refused.problem().starts_with(field), "{}", refused.body);
+    }
+    // A changed grant is effective at once.
+    let outsider = bearer(&token(&server, "outsider").await);
+    let change = json!({"namespaces": [{"namespace": "acme", "role": "viewer"}]});
+    admin(&server, "PUT", "/api/v1/operators/outsider", change).await;
+    let device = send(
+        &server,
+        &outsider,
+        "GET",
+        "/api/v1/devices/foreign-device",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(device.status, 200, "{}", device.body);
+    let own = send(
+        &server,
+        &outsider,
+        "GET",
+        "/api/v1/devices/own-device",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(own.status, 404);
+}
