@@ -370,16 +370,11 @@ impl Shard {
         let limits = self.limits.clone();
         let now_ms = self.now_ms();
         let session = &mut self.delivery.sessions[session_at];
-        for timer in [session.expiry_timer.take(), session.will_timer.take()]
-            .into_iter()
-            .flatten()
-        {
-            self.timers.cancel(timer);
-        }
+        self.timers.stop_session(&mut session.timers);
         let connection = &mut self.delivery.connections[at];
         connection.session = session_at;
         connection.phase = ConnectionPhase::Connected;
-        connection.last_seen_ms = now_ms;
+        connection.deadlines.record_input(now_ms);
         let (window, aliases) = match connect.version {
             Version::V5 => {
                 let receive_maximum = connect.properties.receive_maximum().unwrap_or(u16::MAX);
@@ -409,7 +404,7 @@ impl Shard {
         session.permissions = grant.and_then(|grant| grant.permissions.clone());
         if let Some(expires_at_ms) = grant.and_then(|grant| grant.expires_at_ms) {
             let end = Timer::GrantExpiry(at, connection.serial);
-            connection.extra().expiry_timer = Some(self.timers.add(expires_at_ms, end));
+            connection.extra().expiry_timer = Some(self.timers.schedule(expires_at_ms, end));
         }
         if aliases > 0 {
             connection.extra().aliases_out_max = aliases;
@@ -472,7 +467,8 @@ impl Shard {
             Packet::ConnAck(connack).encode(connect.version, out)
         });
         self.metrics().inc(Metric::ConnectAccepted);
-        if let Some(deadline) = self.delivery.connections[at].keep_alive_deadline_ms() {
+        let deadlines = &self.delivery.connections[at].deadlines;
+        if let Some(deadline) = deadlines.keep_alive_deadline_ms(keep_alive) {
             self.schedule_check(at, deadline);
         }
         self.release_connect_state(at);
@@ -715,7 +711,7 @@ impl Shard {
             listener: connection.listener,
             peer: connection.peer,
             local: connection.local_address,
-            opened_ms: connection.last_seen_ms,
+            opened_ms: connection.deadlines.last_seen_ms(),
             partial: std::mem::take(&mut connection.partial_packets),
             extra: connection.extra.take().unwrap_or_default(),
         };
@@ -732,7 +728,7 @@ impl Shard {
         let at = self.open_connection(moving.listener, moving.peer);
         let connection = &mut self.delivery.connections[at];
         connection.local_address = moving.local;
-        connection.last_seen_ms = moving.opened_ms;
+        connection.deadlines.record_input(moving.opened_ms);
         connection.partial_packets = moving.partial;
         let raw = moving.extra.connect.clone();
         connection.extra = Some(moving.extra);

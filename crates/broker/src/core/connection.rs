@@ -11,12 +11,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::connection_deadlines::ConnectionDeadlines;
 use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
 use super::relay_peer::RelayPeer;
-use super::session::TimerKey;
 use super::subscriber_list::Subscriber;
 use super::tables::{NO_SESSION, SessionIx};
+use super::timers::TimerKey;
 use scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +38,11 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     /// The beginning of an incomplete packet, or packets that may not be processed yet.
     pub(crate) partial_packets: Vec<u8>,
-    /// When the packet in `partial_packets` began; 0: the connection is not waiting for the client.
-    pub(crate) partial_since_ms: u64,
     /// Bytes of this connection in the shard's `PartialPacketBudget`.
     pub(crate) partial_bytes_counted: u32,
     /// Bytes buffered by the layers below MQTT.
     pub(crate) layer_bytes: u16,
-    /// Time of the last bytes received; until CONNECT, the time of accept.
-    pub(crate) last_seen_ms: u64,
-    /// When the timer wheel checks the connection.
-    pub(crate) next_check_ms: u64,
+    pub(crate) deadlines: ConnectionDeadlines,
     /// Time of the oldest sampled message in the outbox, in microseconds of the monotonic clock; 0: none.
     pub(crate) sampled_us: u64,
     pub(crate) max_packet_in: u32,
@@ -179,11 +175,9 @@ impl Connection {
             session: NO_SESSION,
             outbox: Outbox::default(),
             partial_packets: Vec::new(),
-            partial_since_ms: 0,
             partial_bytes_counted: 0,
             layer_bytes: 0,
-            last_seen_ms: now_ms,
-            next_check_ms: 0,
+            deadlines: ConnectionDeadlines::new(now_ms),
             sampled_us: 0,
             max_packet_in,
             max_packet_out: u32::MAX,
@@ -214,9 +208,9 @@ impl Connection {
         relay.map_or(0, |relay| relay.partial_bytes())
     }
 
-    /// When the client counts as gone if it stays silent: 1.5 times its keep-alive [MQTT-3.1.2-22].
-    pub(crate) fn keep_alive_deadline_ms(&self) -> Option<u64> {
-        (self.keep_alive_s > 0).then(|| self.last_seen_ms + u64::from(self.keep_alive_s) * 1500)
+    /// Whether the connection holds bytes of an incomplete packet, or of an incomplete message of a relay connection.
+    pub(crate) fn has_fragment(&self) -> bool {
+        !self.partial_packets.is_empty() || self.is_relay && self.relay_partial_bytes() > 0
     }
 }
 

@@ -12,7 +12,6 @@ use super::message::expiry_time_ms;
 use super::publish::SYS_PREFIX;
 use super::shard::Shard;
 use super::tables::{ConnectionIx, NO_GROUP, NO_SESSION, SessionIx};
-use super::timers::Timer;
 use crate::metrics::Metric;
 
 impl Shard {
@@ -122,26 +121,17 @@ impl Shard {
         }
         self.redistribute_shared(session_at);
         self.delivery.unload_queue(session_at);
-        if expiry_s != u32::MAX {
-            let at_ms = now_ms + u64::from(expiry_s) * 1000;
-            let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
-            self.delivery.sessions[session_at].expiry_timer = Some(timer);
-        }
-        self.schedule_will(session_at);
-        self.persist_session(session_at);
-    }
-
-    fn schedule_will(&mut self, session_at: SessionIx) {
-        let Some(will) = &self.delivery.sessions[session_at].will else {
-            return;
-        };
-        if will.delay_s == 0 {
+        let session = &mut self.delivery.sessions[session_at];
+        let due_ms = |delay_s: u32| now_ms + u64::from(delay_s) * 1000;
+        let expiry_at_ms = (expiry_s != u32::MAX).then(|| due_ms(expiry_s));
+        let will_delay_s = session.will.as_ref().map(|will| will.delay_s);
+        let will_at_ms = will_delay_s.filter(|&delay_s| delay_s > 0).map(due_ms);
+        self.timers
+            .start_session(session_at, &mut session.timers, expiry_at_ms, will_at_ms);
+        if will_delay_s == Some(0) {
             self.publish_will(session_at);
-            return;
         }
-        let at_ms = self.now_ms() + u64::from(will.delay_s) * 1000;
-        let timer = self.timers.add(at_ms, Timer::WillDelay(session_at));
-        self.delivery.sessions[session_at].will_timer = Some(timer);
+        self.persist_session(session_at);
     }
 
     pub(crate) fn publish_will(&mut self, session_at: SessionIx) {
@@ -229,12 +219,9 @@ impl Shard {
         self.delivery.ack_watchers.remove_session(session_at);
         let session = &mut self.delivery.sessions[session_at];
         debug_assert!(session.connection.is_none());
-        let timers = [session.expiry_timer.take(), session.will_timer.take()];
+        self.timers.stop_session(&mut session.timers);
         let subscriptions = std::mem::take(&mut session.subscriptions);
         let client_id = session.client_id.clone();
-        for timer in timers.into_iter().flatten() {
-            self.timers.cancel(timer);
-        }
         for (filter, group) in subscriptions {
             self.remove_subscription(session_at, filter, group);
         }

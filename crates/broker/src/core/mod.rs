@@ -5,6 +5,7 @@ pub(crate) mod ack_watchers;
 pub(crate) mod authentication;
 pub(crate) mod connect;
 pub(crate) mod connection;
+pub(crate) mod connection_deadlines;
 pub(crate) mod control_plane;
 pub(crate) mod delivery;
 pub(crate) mod derived_messages;

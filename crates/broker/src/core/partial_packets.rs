@@ -77,30 +77,20 @@ impl Shard {
         let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at];
         if !is_fragment {
-            connection.partial_since_ms = 0;
-            return;
+            return connection.deadlines.record_no_fragment();
         }
-        if is_new || connection.partial_since_ms == 0 {
-            connection.partial_since_ms = now_ms;
-        }
+        connection.deadlines.record_fragment(now_ms, is_new);
         if connection.phase != ConnectionPhase::Connected {
             // The time-out for CONNECT runs already.
             return;
         }
-        let deadline_ms = self.partial_deadline_ms(at).unwrap_or(u64::MAX);
-        let check_ms = self.delivery.connections[at].next_check_ms;
-        // The wheel usually checks the connection early enough, so that most packets need no entry.
-        if check_ms <= now_ms || check_ms > deadline_ms {
+        let has_fragment = connection.has_fragment();
+        let deadlines = &connection.deadlines;
+        let deadline_ms = deadlines
+            .fragment_deadline_ms(self.limits.packet_timeout_s, has_fragment)
+            .unwrap_or(u64::MAX);
+        if deadlines.needs_check_before(deadline_ms, now_ms) {
             self.schedule_check(at, deadline_ms);
         }
-    }
-
-    pub(crate) fn partial_deadline_ms(&self, at: ConnectionIx) -> Option<u64> {
-        let connection = &self.delivery.connections[at];
-        let timeout_ms = u64::from(self.limits.packet_timeout_s) * 1000;
-        let is_partial = !connection.partial_packets.is_empty()
-            || connection.is_relay && connection.relay_partial_bytes() > 0;
-        (connection.partial_since_ms > 0 && is_partial)
-            .then(|| connection.partial_since_ms + timeout_ms)
     }
 }

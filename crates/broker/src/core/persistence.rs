@@ -317,20 +317,13 @@ impl Shard {
 
     fn schedule_session_timers(&mut self, at: SessionIx, record: &SessionRecord<'_>) {
         let now_ms = self.now_ms();
-        let session = &self.delivery.sessions[at];
+        let session = &mut self.delivery.sessions[at];
         let away_since_ms = session.disconnected_ms;
-        if let Some(will) = &session.will {
-            let due_ms = away_since_ms + u64::from(will.delay_s) * 1000;
-            let timer = self.timers.add(due_ms.max(now_ms), Timer::WillDelay(at));
-            self.delivery.sessions[at].will_timer = Some(timer);
-        }
-        if record.expiry_s != u32::MAX {
-            let due_ms = away_since_ms + u64::from(record.expiry_s) * 1000;
-            let timer = self
-                .timers
-                .add(due_ms.max(now_ms), Timer::SessionExpiry(at));
-            self.delivery.sessions[at].expiry_timer = Some(timer);
-        }
+        let due_ms = |delay_s: u32| now_ms.max(away_since_ms + u64::from(delay_s) * 1000);
+        let expiry_at_ms = (record.expiry_s != u32::MAX).then(|| due_ms(record.expiry_s));
+        let will_at_ms = session.will.as_ref().map(|will| due_ms(will.delay_s));
+        self.timers
+            .start_session(at, &mut session.timers, expiry_at_ms, will_at_ms);
         if record.connected {
             self.persist_session(at);
         }
@@ -350,7 +343,7 @@ impl Shard {
             bytes,
             number: delayed.number,
         };
-        self.timers.add(delayed.due_ms, timer);
+        self.timers.schedule(delayed.due_ms, timer);
     }
 
     /// Deletes records in the store that are no longer used: queues of sessions without a record, and these keys.

@@ -568,7 +568,7 @@ impl Shard {
             bytes,
             number,
         };
-        self.timers.add(at_ms, delayed);
+        self.timers.schedule(at_ms, delayed);
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
     }

@@ -283,7 +283,7 @@ impl Shard {
         connection.session = session_at;
         connection.phase = ConnectionPhase::Connected;
         connection.is_relay = true;
-        connection.last_seen_ms = now_ms;
+        connection.deadlines.record_input(now_ms);
         let extra = connection.extra();
         extra.relay = Some(Box::new(RelayPeer {
             endpoint,

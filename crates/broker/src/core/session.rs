@@ -8,6 +8,7 @@ use hooks::Permissions;
 
 use super::message::Message;
 use super::tables::{ConnectionIx, FilterId, GroupId};
+use super::timers::SessionTimers;
 
 pub(crate) use outbound_messages::{
     AckOutcome, OutboundMessages, QueueFilter, QueueLimits, QueueRoom, QueueSize, SendWindow,
@@ -20,9 +21,6 @@ pub(crate) struct SessionWill {
     pub(crate) message: Message,
     pub(crate) delay_s: u32,
 }
-
-/// Key of a timer in the shard's timer table: the time, and a number that makes it unique.
-pub(crate) type TimerKey = (u64, u64);
 
 pub(crate) struct Session {
     /// Shared with the directory of the node.
@@ -54,9 +52,8 @@ pub(crate) struct Session {
     /// The connection belongs to a relay endpoint.
     pub(crate) is_relay: bool,
     pub(crate) version: mqtt::Version,
-    /// Timer that ends the session, or publishes its will, while it has no connection.
-    pub(crate) expiry_timer: Option<TimerKey>,
-    pub(crate) will_timer: Option<TimerKey>,
+    /// They run while the session has no connection.
+    pub(crate) timers: SessionTimers,
     pub(crate) created_ms: u64,
     pub(crate) connected_ms: u64,
     pub(crate) disconnected_ms: u64,
@@ -86,8 +83,7 @@ impl Session {
             is_bridge: false,
             is_relay: false,
             version: mqtt::Version::V311,
-            expiry_timer: None,
-            will_timer: None,
+            timers: SessionTimers::default(),
             created_ms: now_ms,
             connected_ms: now_ms,
             disconnected_ms: 0,

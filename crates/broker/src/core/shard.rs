@@ -14,6 +14,7 @@ use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
 use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase};
+use super::connection_deadlines::{DeadlineCheck, DeadlineLimits};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
@@ -24,7 +25,7 @@ use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
 use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
-use super::timers::{Timer, TimerTable, TimerWheel};
+use super::timers::{ShardTimers, Timer};
 use crate::config::BrokerLimits;
 use crate::metrics::{Metric, ShardMetrics};
 use scram::ScramCredential;
@@ -79,8 +80,7 @@ pub(crate) struct Shard {
     pub(crate) link_pages: Vec<QueuePage>,
     /// Messages of ended sessions, to be redistributed to other members of their groups.
     pub(crate) shared_backlogs: SharedBacklogs,
-    pub(crate) timer_wheel: TimerWheel,
-    pub(crate) timers: TimerTable,
+    pub(crate) timers: ShardTimers,
     /// Session indices of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
     pub(crate) pending_subacks: VecDeque<PendingSubAck>,
@@ -108,7 +108,6 @@ pub(crate) struct Shard {
     /// Reusable buffer for a packet that goes to many sessions.
     pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
-    due: Vec<(ConnectionIx, u32)>,
     random: u64,
 }
 
@@ -135,8 +134,7 @@ impl Shard {
             shard_queues: ShardMessageQueues::new(id, shards),
             link_pages: Vec::new(),
             shared_backlogs: SharedBacklogs::default(),
-            timer_wheel: TimerWheel::new(now_ms),
-            timers: TimerTable::default(),
+            timers: ShardTimers::new(now_ms),
             by_client_id: HashMap::default(),
             pending_subacks: VecDeque::new(),
             pending_responses: PendingResponses::default(),
@@ -154,7 +152,6 @@ impl Shard {
             relay_buffer: Vec::new(),
             packet_buffer: Vec::new(),
             serial: 0,
-            due: Vec::new(),
             // Any odd seed is fine: it only spreads messages over the members of a group.
             random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(id) << 32) ^ now_ms | 1,
             node,
@@ -254,7 +251,7 @@ impl Shard {
         if connection.phase == ConnectionPhase::Connected {
             // Until CONNECT it stays the time of accept: bytes that trickle in do not extend the time allowed for
             // CONNECT.
-            connection.last_seen_ms = self.delivery.now_ms;
+            connection.deadlines.record_input(self.delivery.now_ms);
         }
         self.delivery
             .metrics
@@ -292,7 +289,7 @@ impl Shard {
             ConnectionPhase::AwaitConnect | ConnectionPhase::Connected => {}
         }
         if connection.phase == ConnectionPhase::Connected {
-            connection.last_seen_ms = connection.last_seen_ms.max(self.delivery.now_ms);
+            connection.deadlines.record_resume(self.delivery.now_ms);
         }
         let taken = std::mem::take(&mut connection.partial_packets);
         self.process_buffer(at, taken, 0)
@@ -477,12 +474,9 @@ impl Shard {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
         let connection = &mut self.delivery.connections[at];
-        if connection.phase == ConnectionPhase::Connected {
-            connection.last_seen_ms = self.delivery.now_ms + wait_ms;
-        }
-        if connection.partial_since_ms > 0 {
-            connection.partial_since_ms += wait_ms;
-        }
+        let is_connected = connection.phase == ConnectionPhase::Connected;
+        let now_ms = self.delivery.now_ms;
+        (connection.deadlines).record_pause(now_ms, wait_ms, is_connected);
         ConnectionAction::Pause(wait_ms)
     }
 
@@ -566,22 +560,11 @@ impl Shard {
         let partial = self.packet_budget.total() as u64;
         self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
-        let mut due = std::mem::take(&mut self.due);
-        self.timer_wheel.advance(now_ms, &mut due);
-        for (at, serial) in due.drain(..) {
-            self.check_deadlines(at, serial);
-        }
-        self.due = due;
-        while let Some(timer) = self.timers.pop_due(now_ms) {
+        while let Some(timer) = self.timers.poll(now_ms) {
             match timer {
-                Timer::SessionExpiry(session) => {
-                    self.delivery.sessions[session].expiry_timer = None;
-                    self.end_session(session);
-                }
-                Timer::WillDelay(session) => {
-                    self.delivery.sessions[session].will_timer = None;
-                    self.publish_will(session);
-                }
+                Timer::ConnectionCheck(at, serial) => self.check_deadlines(at, serial),
+                Timer::SessionExpiry(session) => self.end_session(session),
+                Timer::WillDelay(session) => self.publish_will(session),
                 Timer::GrantExpiry(at, serial) => self.close_on_grant_expiry(at, serial),
                 Timer::DelayedMessage {
                     message,
@@ -597,12 +580,12 @@ impl Shard {
         self.close_pending_connections();
     }
 
-    /// Schedules the next check of a silent connection; earlier if the time exceeds the range of the timer wheel.
+    /// Schedules the next check of a connection's deadlines.
     pub(crate) fn schedule_check(&mut self, at: ConnectionIx, when_ms: u64) {
-        let when_ms = when_ms.min(self.now_ms() + TimerWheel::MAX_AHEAD_MS);
+        let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at];
-        connection.next_check_ms = when_ms;
-        self.timer_wheel.schedule(at, connection.serial, when_ms);
+        let check_ms = (self.timers).schedule_check(at, connection.serial, when_ms, now_ms);
+        connection.deadlines.set_next_check(check_ms);
     }
 
     fn check_deadlines(&mut self, at: ConnectionIx, serial: u32) {
@@ -610,50 +593,60 @@ impl Shard {
         let Some(connection) = self.delivery.connections.get(at) else {
             return;
         };
-        // An entry may belong to an earlier connection in this slot, or to an earlier schedule of this one.
-        if connection.serial != serial || now_ms < connection.next_check_ms {
+        // A check may belong to an earlier connection in this slot, or to an earlier schedule of this one.
+        if connection.serial != serial || !connection.deadlines.is_check_due(now_ms) {
             return;
         }
-        let deadline = match connection.phase {
+        let limits = match connection.phase {
             ConnectionPhase::Closing => return,
             ConnectionPhase::AwaitConnect | ConnectionPhase::Authenticating => {
                 let listener = &self.node.listeners[usize::from(connection.listener)].config;
-                Some(connection.last_seen_ms + u64::from(listener.connect_timeout_s) * 1000)
-            }
-            ConnectionPhase::Connected => {
-                let of_packet = self.partial_deadline_ms(at);
-                if of_packet.is_some_and(|deadline| deadline <= now_ms) {
-                    self.metrics().inc(Metric::PacketTimeouts);
-                    let detail = format!(
-                        "a packet was not completed within {} s (limits.packet_timeout_s)",
-                        self.limits.packet_timeout_s
-                    );
-                    let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
-                    return self.close(at, why.with_detail(detail));
+                DeadlineLimits::Connect {
+                    timeout_s: listener.connect_timeout_s,
                 }
-                if self.delivery.connections[at].is_relay {
-                    let next = self.check_relay(at);
-                    if let Some(next) = next.into_iter().chain(of_packet).min() {
-                        self.schedule_check(at, next);
-                    }
-                    return;
-                }
-                let of_silence = self.delivery.connections[at].keep_alive_deadline_ms();
-                of_silence.into_iter().chain(of_packet).min()
             }
+            ConnectionPhase::Connected => DeadlineLimits::Connected {
+                // A relay connection has pings of its own.
+                keep_alive_s: match connection.is_relay {
+                    true => 0,
+                    false => connection.keep_alive_s,
+                },
+                packet_timeout_s: self.limits.packet_timeout_s,
+                has_fragment: connection.has_fragment(),
+            },
         };
-        match deadline {
-            Some(deadline) if deadline > now_ms => self.schedule_check(at, deadline),
-            Some(_) if self.delivery.connections[at].phase == ConnectionPhase::Connected => {
+        let is_relay = connection.is_relay && connection.phase == ConnectionPhase::Connected;
+        match connection.deadlines.poll(now_ms, limits) {
+            check @ (DeadlineCheck::Unlimited | DeadlineCheck::CheckAt(_)) if is_relay => {
+                let of_packet = match check {
+                    DeadlineCheck::CheckAt(deadline) => Some(deadline),
+                    _ => None,
+                };
+                let next = self.check_relay(at);
+                if let Some(next) = next.into_iter().chain(of_packet).min() {
+                    self.schedule_check(at, next);
+                }
+            }
+            DeadlineCheck::Unlimited => {}
+            DeadlineCheck::CheckAt(deadline) => self.schedule_check(at, deadline),
+            DeadlineCheck::ConnectOverdue => {
+                self.metrics().inc(Metric::ConnectionsRefusedTimeout);
+                self.close(at, CloseReason::without_code("connect_timeout"));
+            }
+            DeadlineCheck::PacketOverdue => {
+                self.metrics().inc(Metric::PacketTimeouts);
+                let detail = format!(
+                    "a packet was not completed within {} s (limits.packet_timeout_s)",
+                    self.limits.packet_timeout_s
+                );
+                let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
+                self.close(at, why.with_detail(detail));
+            }
+            DeadlineCheck::KeepAliveOverdue => {
                 self.metrics().inc(Metric::KeepAliveTimeouts);
                 let why = CloseReason::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
                 self.close(at, why);
             }
-            Some(_) => {
-                self.metrics().inc(Metric::ConnectionsRefusedTimeout);
-                self.close(at, CloseReason::without_code("connect_timeout"));
-            }
-            None => {}
         }
     }
 }

@@ -1,55 +1,57 @@
 //! The timers of a shard. A wheel serves connections (keep-alive, connect time-out), which are numerous and rarely due.
 //! An ordered table serves individual times (session expiry, delayed wills and messages).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::message::Message;
-use super::session::TimerKey;
 use super::tables::{ConnectionIx, SessionIx};
 
 pub(crate) const TICK_MS: u64 = 250;
 const WHEEL_SLOTS: usize = 1024;
 
-/// Each connection has at most one slot; an entry that fires early is rescheduled by its owner.
-pub(crate) struct TimerWheel {
-    slots: Vec<Vec<(ConnectionIx, u32)>>,
-    /// Completed ticks since the epoch.
-    ticks_done: u64,
+/// How far ahead the wheel can check a connection.
+const MAX_CHECK_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
+
+/// The timers of one shard.
+///
+/// It owns all pending times and knows nothing of what they mean: the caller gets back what it scheduled.
+///
+/// - [`schedule_check`](Self::schedule_check) adds a check of a connection, and returns when it will be, which may be
+///   earlier than requested. A check cannot be cancelled: when it fires, the caller compares the serial number, and the
+///   time of the check that the connection expects.
+/// - [`schedule`](Self::schedule) adds any other timer, and returns the key to [`cancel`](Self::cancel) it. The timers
+///   of a session without a connection are started and stopped together, by [`start_session`](Self::start_session) and
+///   [`stop_session`](Self::stop_session).
+/// - After time has passed, the caller calls [`poll`](Self::poll) until it returns `None`: first all checks that are
+///   due, then the other timers in the order of their times. Timers added meanwhile fire, too, if they are due; a check
+///   fires in a later tick.
+pub(crate) struct ShardTimers {
+    wheel: TimerWheel,
+    /// Checks that are due and not returned yet.
+    due_checks: VecDeque<(ConnectionIx, u32)>,
+    table: BTreeMap<TimerKey, Timer>,
+    /// Number of the timer added last.
+    sequence: u64,
 }
 
-impl TimerWheel {
-    /// How far ahead an entry may be scheduled.
-    pub(crate) const MAX_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
-
-    pub(crate) fn new(now_ms: u64) -> Self {
-        Self {
-            slots: (0..WHEEL_SLOTS).map(|_| Vec::new()).collect(),
-            ticks_done: now_ms / TICK_MS,
-        }
-    }
-
-    /// `at_ms` may be at most `MAX_AHEAD_MS` ahead.
-    pub(crate) fn schedule(&mut self, connection: ConnectionIx, serial: u32, at_ms: u64) {
-        let tick = (at_ms / TICK_MS + 1).clamp(
-            self.ticks_done + 1,
-            self.ticks_done + WHEEL_SLOTS as u64 - 1,
-        );
-        self.slots[tick as usize % WHEEL_SLOTS].push((connection, serial));
-    }
-
-    /// Moves the entries due until `now_ms` into `due`.
-    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<(ConnectionIx, u32)>) {
-        let target = now_ms / TICK_MS;
-        while self.ticks_done < target {
-            self.ticks_done += 1;
-            let slot = &mut self.slots[self.ticks_done as usize % WHEEL_SLOTS];
-            due.append(slot);
-            slot.shrink_to(64);
-        }
-    }
+/// Identifies a pending timer. No other timer ever has the same key, so that cancelling one that has fired does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TimerKey {
+    at_ms: u64,
+    sequence: u64,
 }
 
+/// The timers of a session without a connection.
+#[derive(Debug, Default)]
+pub(crate) struct SessionTimers {
+    expiry: Option<TimerKey>,
+    will: Option<TimerKey>,
+}
+
+/// What is due.
 pub(crate) enum Timer {
+    /// The deadlines of a connection are to be checked; the connection and its serial number.
+    ConnectionCheck(ConnectionIx, u32),
     /// The session has been without a connection for as long as its expiry allows.
     SessionExpiry(SessionIx),
     /// The will of a session without a connection is due.
@@ -65,26 +67,165 @@ pub(crate) enum Timer {
     },
 }
 
-#[derive(Default)]
-pub(crate) struct TimerTable {
-    timers: BTreeMap<TimerKey, Timer>,
-    sequence: u64,
-}
+impl ShardTimers {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            wheel: TimerWheel::new(now_ms),
+            due_checks: VecDeque::new(),
+            table: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
 
-impl TimerTable {
-    pub(crate) fn add(&mut self, at_ms: u64, timer: Timer) -> TimerKey {
+    /// Schedules a check of a connection, and returns its time: the requested one, or the latest one possible.
+    pub(crate) fn schedule_check(
+        &mut self,
+        connection: ConnectionIx,
+        serial: u32,
+        at_ms: u64,
+        now_ms: u64,
+    ) -> u64 {
+        let at_ms = at_ms.min(now_ms + MAX_CHECK_AHEAD_MS);
+        self.wheel.schedule(connection, serial, at_ms);
+        at_ms
+    }
+
+    pub(crate) fn schedule(&mut self, at_ms: u64, timer: Timer) -> TimerKey {
         self.sequence += 1;
-        let key = (at_ms, self.sequence);
-        self.timers.insert(key, timer);
+        let key = TimerKey {
+            at_ms,
+            sequence: self.sequence,
+        };
+        self.table.insert(key, timer);
         key
     }
 
     pub(crate) fn cancel(&mut self, key: TimerKey) {
-        self.timers.remove(&key);
+        self.table.remove(&key);
     }
 
-    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
-        let entry = self.timers.first_entry()?;
-        (entry.key().0 <= now_ms).then(|| entry.remove())
+    /// Starts the timers of a session without a connection; `None`: it does not expire, or has no will that is due
+    /// later.
+    pub(crate) fn start_session(
+        &mut self,
+        session: SessionIx,
+        timers: &mut SessionTimers,
+        expiry_at_ms: Option<u64>,
+        will_at_ms: Option<u64>,
+    ) {
+        timers.expiry = expiry_at_ms.map(|at| self.schedule(at, Timer::SessionExpiry(session)));
+        timers.will = will_at_ms.map(|at| self.schedule(at, Timer::WillDelay(session)));
+    }
+
+    /// Stops the timers of a session that has got a connection or ends.
+    pub(crate) fn stop_session(&mut self, timers: &mut SessionTimers) {
+        let SessionTimers { expiry, will } = std::mem::take(timers);
+        for timer in [expiry, will].into_iter().flatten() {
+            self.cancel(timer);
+        }
+    }
+
+    /// Returns the next timer that is due.
+    pub(crate) fn poll(&mut self, now_ms: u64) -> Option<Timer> {
+        self.wheel.advance(now_ms, &mut self.due_checks);
+        if let Some((connection, serial)) = self.due_checks.pop_front() {
+            return Some(Timer::ConnectionCheck(connection, serial));
+        }
+        let entry = self.table.first_entry()?;
+        (entry.key().at_ms <= now_ms).then(|| entry.remove())
+    }
+}
+
+/// Each connection has at most one slot; an entry that fires early is rescheduled by its owner.
+struct TimerWheel {
+    slots: Vec<Vec<(ConnectionIx, u32)>>,
+    /// Completed ticks since the epoch.
+    ticks_done: u64,
+}
+
+impl TimerWheel {
+    fn new(now_ms: u64) -> Self {
+        Self {
+            slots: (0..WHEEL_SLOTS).map(|_| Vec::new()).collect(),
+            ticks_done: now_ms / TICK_MS,
+        }
+    }
+
+    /// `at_ms` may be at most `MAX_CHECK_AHEAD_MS` ahead.
+    fn schedule(&mut self, connection: ConnectionIx, serial: u32, at_ms: u64) {
+        let tick = (at_ms / TICK_MS + 1).clamp(
+            self.ticks_done + 1,
+            self.ticks_done + WHEEL_SLOTS as u64 - 1,
+        );
+        self.slots[tick as usize % WHEEL_SLOTS].push((connection, serial));
+    }
+
+    /// Moves the entries due until `now_ms` into `due`.
+    fn advance(&mut self, now_ms: u64, due: &mut VecDeque<(ConnectionIx, u32)>) {
+        let target = now_ms / TICK_MS;
+        while self.ticks_done < target {
+            self.ticks_done += 1;
+            let slot = &mut self.slots[self.ticks_done as usize % WHEEL_SLOTS];
+            due.extend(slot.drain(..));
+            slot.shrink_to(64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tables::TableIx;
+
+    fn describe(timer: Timer) -> String {
+        match timer {
+            Timer::ConnectionCheck(_, serial) => format!("check {serial}"),
+            Timer::SessionExpiry(session) => format!("expiry {}", session.position()),
+            Timer::WillDelay(session) => format!("will {}", session.position()),
+            Timer::GrantExpiry(_, serial) => format!("grant {serial}"),
+            Timer::DelayedMessage { number, .. } => format!("delayed {number}"),
+        }
+    }
+
+    fn poll_all(timers: &mut ShardTimers, now_ms: u64) -> Vec<String> {
+        std::iter::from_fn(|| timers.poll(now_ms).map(describe)).collect()
+    }
+
+    #[test]
+    fn due_checks_come_first_and_other_timers_by_time() {
+        let mut timers = ShardTimers::new(0);
+        let connection = ConnectionIx::from_position(0);
+        timers.schedule(600, Timer::GrantExpiry(connection, 2));
+        timers.schedule(500, Timer::GrantExpiry(connection, 1));
+        assert_eq!(timers.schedule_check(connection, 3, 700, 0), 700);
+        assert_eq!(poll_all(&mut timers, 499), [""; 0]);
+        assert_eq!(
+            poll_all(&mut timers, 1000),
+            ["check 3", "grant 1", "grant 2"]
+        );
+        assert_eq!(poll_all(&mut timers, 2000), [""; 0]);
+    }
+
+    #[test]
+    fn a_check_beyond_the_wheel_comes_earlier() {
+        let mut timers = ShardTimers::new(0);
+        let connection = ConnectionIx::from_position(0);
+        let at_ms = timers.schedule_check(connection, 1, u64::MAX, 0);
+        assert_eq!(at_ms, MAX_CHECK_AHEAD_MS);
+        assert_eq!(poll_all(&mut timers, at_ms - TICK_MS), [""; 0]);
+        assert_eq!(poll_all(&mut timers, at_ms + TICK_MS), ["check 1"]);
+    }
+
+    #[test]
+    fn timers_of_a_session_that_resumes_do_not_fire() {
+        let mut timers = ShardTimers::new(0);
+        let session = SessionIx::from_position(7);
+        let mut of_session = SessionTimers::default();
+        timers.start_session(session, &mut of_session, Some(500), Some(300));
+        assert_eq!(poll_all(&mut timers, 400), ["will 7"]);
+        timers.stop_session(&mut of_session);
+        assert_eq!(poll_all(&mut timers, 1000), [""; 0]);
+        timers.start_session(session, &mut of_session, Some(2000), None);
+        assert_eq!(poll_all(&mut timers, 2000), ["expiry 7"]);
     }
 }
