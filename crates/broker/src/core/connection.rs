@@ -6,7 +6,6 @@ use hashbrown::HashMap;
 use hooks::relay::RelayClose;
 use hooks::{CertificateNames, PeerAddress, Permissions};
 use mqtt::{ReasonCode, Version};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::connection_deadlines::ConnectionDeadlines;
 use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
 use super::relay_peer::RelayPeer;
-use super::subscriber_list::Subscriber;
+use super::retained_delivery::RetainedDelivery;
 use super::tables::{NO_SESSION, SessionIx};
 use super::timers::TimerKey;
 use scram::ServerScram;
@@ -71,21 +70,12 @@ pub(crate) struct Connection {
     pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
 
-/// Retained messages to be sent for a new subscription, and the progress. They are looked up in steps, so that a
-/// subscription to a million of them keeps none waiting in memory.
-pub(crate) struct PendingRetained {
-    pub(crate) filter: Box<str>,
-    pub(crate) subscriber: Subscriber,
-    /// The topic sent last.
-    pub(crate) after: Option<Box<str>>,
-}
-
 #[derive(Default)]
 pub(crate) struct ConnectionExtra {
     pub(crate) aliases_in: Vec<Option<Box<str>>>,
     pub(crate) aliases_out: HashMap<Box<str>, u16>,
     pub(crate) aliases_out_max: u16,
-    pub(crate) retained: VecDeque<PendingRetained>,
+    pub(crate) retained: RetainedDelivery,
     pub(crate) rate: Option<ClientRateLimiter>,
     pub(crate) publisher_wait: PublisherWait,
     /// The CONNECT packet while its client is being authenticated, or while the connection moves to another shard.

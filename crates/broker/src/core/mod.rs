@@ -35,6 +35,7 @@ mod redelivery;
 mod redistribution;
 pub(crate) mod relay;
 pub(crate) mod relay_peer;
+pub(crate) mod retained_delivery;
 pub(crate) mod retained_store;
 pub(crate) mod routing;
 pub(crate) mod session;

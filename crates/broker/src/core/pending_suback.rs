@@ -1,5 +1,6 @@
-//! A SUBACK that waits until every shard has the filter.
+//! SUBACKs that wait until every shard has their filters.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::subscriber_list::Subscriber;
@@ -17,8 +18,30 @@ pub(crate) struct PendingSubAck {
     pub(super) is_durable: bool,
 }
 
-impl PendingSubAck {
-    pub(super) fn is_for_connection(&self, connection: ConnectionIx) -> bool {
-        self.connection == connection
+/// The SUBACKs of a shard that wait for the other shards, in the order of their SUBSCRIBE packets.
+///
+/// The caller holds the input of a connection from [`push`](Self::push) until it has sent the SUBACK, so that a
+/// connection has at most one here. After another shard has confirmed announcements, it calls
+/// [`pop_confirmed`](Self::pop_confirmed) until that returns `None`, and sends what it returns, unless the connection has
+/// closed meanwhile.
+#[derive(Default)]
+pub(crate) struct PendingSubAcks(VecDeque<PendingSubAck>);
+
+impl PendingSubAcks {
+    pub(super) fn push(&mut self, suback: PendingSubAck) {
+        self.0.push_back(suback);
+    }
+
+    /// Takes the first SUBACK if all shards have confirmed its announcements, as `is_confirmed` tells by their number.
+    pub(super) fn pop_confirmed(
+        &mut self,
+        is_confirmed: impl FnOnce(u64) -> bool,
+    ) -> Option<PendingSubAck> {
+        self.0.pop_front_if(|first| is_confirmed(first.sequence))
+    }
+
+    /// Whether a SUBACK of this connection waits.
+    pub(super) fn has_connection(&self, connection: ConnectionIx) -> bool {
+        self.0.iter().any(|suback| suback.connection == connection)
     }
 }

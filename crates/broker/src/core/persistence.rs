@@ -512,10 +512,7 @@ impl Shard {
         let Some(at) = session.and_then(|session| session.connection) else {
             return;
         };
-        let is_awaiting_suback = self
-            .pending_subacks
-            .iter()
-            .any(|pending_suback| pending_suback.is_for_connection(at));
+        let is_awaiting_suback = self.pending_subacks.has_connection(at);
         let connection = &mut self.delivery.connections[at];
         if connection.is_held && !is_awaiting_suback {
             connection.is_held = false;

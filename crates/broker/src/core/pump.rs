@@ -16,8 +16,6 @@ use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
 
 /// Above this, a connection's backlog waits for the socket to drain.
 pub(super) const PUMP_HIGH_BYTES: usize = 64 * 1024;
-/// Retained messages looked up at once for a new subscription.
-const RETAINED_PER_STEP: usize = 16;
 
 impl Delivery {
     /// Sends the messages that wait for a connected session as far as window and socket allow. The order is: messages
@@ -127,53 +125,50 @@ impl Delivery {
 
     /// Sends the next retained messages of a new subscription; false if there are none or they have to wait.
     fn pump_retained(&mut self, session_at: SessionIx, at: ConnectionIx) -> bool {
-        let connection = &mut self.connections[at];
-        let window = send_window(connection, &self.limits);
-        let Some(extra) = &mut connection.extra else {
+        let Some(extra) = &self.connections[at].extra else {
             return false;
         };
-        let Some(pending) = extra.retained.front() else {
+        let Some(step) = extra.retained.next_step(&self.retained, self.now_ms) else {
             return false;
         };
-        let (filter, subscriber) = (pending.filter.clone(), pending.subscriber);
-        let after = pending.after.as_deref();
-        let found = self
-            .retained
-            .matching(&filter, after, RETAINED_PER_STEP, self.now_ms);
-        for message in &found {
+        for message in &step.messages {
             let view = message.view();
-            if self.is_retained_denied(&view) {
-                let retained = &mut self.connections[at].extra().retained;
-                if let Some(pending) = retained.front_mut() {
-                    pending.after = Some(view.topic.into());
-                }
-                continue;
+            if !self.is_retained_denied(&view)
+                && !self.send_retained_message(session_at, at, message, &step.subscriber)
+            {
+                return false;
             }
-            let qos = view.qos.min(subscriber.options.qos);
-            let mut session_message = retained_session_message(message, &subscriber);
-            let mut packet_id = 0;
-            if qos != QoS::AtMostOnce {
-                let session = &mut self.sessions[session_at];
-                let outbound = session.outbound.get_or_insert_default();
-                if !outbound.can_send(window) {
-                    return false;
-                }
-                session_message.seq = session.next_seq();
-                let outbound = session.outbound.get_or_insert_default();
-                packet_id = outbound.send(session_message.clone());
-                if session_message.seq != 0 {
-                    self.persist_message(session_at, packet_id, &session_message, &mut false);
-                }
-            }
-            self.send_session_message(session_at, at, packet_id, &session_message, false);
             let retained = &mut self.connections[at].extra().retained;
-            if let Some(pending) = retained.front_mut() {
-                pending.after = Some(view.topic.into());
+            retained.record_sent(view.topic);
+        }
+        self.connections[at].extra().retained.end_step(&step);
+        true
+    }
+
+    /// Sends a retained message; false if the client's window is full.
+    fn send_retained_message(
+        &mut self,
+        session_at: SessionIx,
+        at: ConnectionIx,
+        message: &Arc<Message>,
+        subscriber: &Subscriber,
+    ) -> bool {
+        let mut session_message = retained_session_message(message, subscriber);
+        let mut packet_id = 0;
+        if session_message.qos != QoS::AtMostOnce {
+            let window = send_window(&self.connections[at], &self.limits);
+            let session = &mut self.sessions[session_at];
+            if !session.outbound.get_or_insert_default().can_send(window) {
+                return false;
+            }
+            session_message.seq = session.next_seq();
+            let outbound = session.outbound.get_or_insert_default();
+            packet_id = outbound.send(session_message.clone());
+            if session_message.seq != 0 {
+                self.persist_message(session_at, packet_id, &session_message, &mut false);
             }
         }
-        if found.len() < RETAINED_PER_STEP {
-            self.connections[at].extra().retained.pop_front();
-        }
+        self.send_session_message(session_at, at, packet_id, &session_message, false);
         true
     }
 
@@ -189,21 +184,17 @@ impl Delivery {
         let Some(extra) = &mut self.connections[at].extra else {
             return;
         };
-        let pending = std::mem::take(&mut extra.retained);
+        let mut pending = std::mem::take(&mut extra.retained);
         if self.sessions[session_at].expiry_s == 0 {
             return;
         }
-        for pending in pending {
-            let most = self.limits.max_queued_messages as usize;
-            let after = pending.after.as_deref();
-            for message in self
-                .retained
-                .matching(&pending.filter, after, most, self.now_ms)
-            {
+        let most = self.limits.max_queued_messages as usize;
+        while let Some(left) = pending.take_remaining(&self.retained, most, self.now_ms) {
+            for message in &left.messages {
                 if self.is_retained_denied(&message.view()) {
                     continue;
                 }
-                let session_message = retained_session_message(&message, &pending.subscriber);
+                let session_message = retained_session_message(message, &left.subscriber);
                 if session_message.qos != QoS::AtMostOnce {
                     self.enqueue_message(session_at, session_message);
                 }

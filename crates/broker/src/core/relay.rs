@@ -322,7 +322,7 @@ impl Shard {
         // As after SUBSCRIBE: what the client sends waits until answers from other shards can reach it.
         let connection = &mut self.delivery.connections[at];
         connection.is_held = true;
-        self.pending_subacks.push_back(PendingSubAck {
+        self.pending_subacks.push(PendingSubAck {
             sequence,
             connection: at,
             serial: connection.serial,

@@ -6,7 +6,6 @@
 
 use hashbrown::HashMap;
 use hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
 use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_responses::PendingResponses;
-use super::pending_suback::PendingSubAck;
+use super::pending_suback::PendingSubAcks;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
@@ -83,7 +82,7 @@ pub(crate) struct Shard {
     pub(crate) timers: ShardTimers,
     /// Session indices of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
-    pub(crate) pending_subacks: VecDeque<PendingSubAck>,
+    pub(crate) pending_subacks: PendingSubAcks,
     pub(crate) pending_responses: PendingResponses,
     /// Responses that do not wait for the data of hooks.
     pub(crate) stored_responses: PendingResponses,
@@ -136,7 +135,7 @@ impl Shard {
             shared_backlogs: SharedBacklogs::default(),
             timers: ShardTimers::new(now_ms),
             by_client_id: HashMap::default(),
-            pending_subacks: VecDeque::new(),
+            pending_subacks: PendingSubAcks::default(),
             pending_responses: PendingResponses::default(),
             stored_responses: PendingResponses::default(),
             check_password,

@@ -10,7 +10,7 @@ use mqtt::{
 };
 use std::rc::Rc;
 
-use super::connection::{CloseReason, ConnectionPhase, PendingRetained};
+use super::connection::{CloseReason, ConnectionPhase};
 use super::pending_suback::PendingSubAck;
 use super::session::QueueFilter;
 use super::shard::{ConnectionAction, Shard};
@@ -96,7 +96,7 @@ impl Shard {
         }
         // Packets that the client sends meanwhile wait, so that its own messages reach it after the SUBACK.
         connection.is_held = true;
-        self.pending_subacks.push_back(pending_suback);
+        self.pending_subacks.push(pending_suback);
         Ok(ConnectionAction::AwaitResume)
     }
 
@@ -438,13 +438,7 @@ impl Shard {
         let session = connection.session;
         let pending = &mut connection.extra().retained;
         for (filter, subscriber) in subscriptions {
-            // A repeated subscription starts again and discards the retained messages still pending from the first one.
-            pending.retain(|earlier| *earlier.filter != *filter);
-            pending.push_back(PendingRetained {
-                filter: (&*filter).into(),
-                subscriber,
-                after: None,
-            });
+            pending.subscribe(&filter, subscriber);
         }
         self.delivery.pump(session);
     }
@@ -452,12 +446,11 @@ impl Shard {
     /// Another shard has confirmed announcements up to `sequence`.
     pub(crate) fn handle_applied(&mut self, shard: u16, sequence: u64) {
         self.shard_queues.record_applied(shard, sequence);
-        while let Some(first) = self.pending_subacks.front()
-            && self.shard_queues.is_applied_by_all(first.sequence)
+        while let Some(confirmed) = self
+            .pending_subacks
+            .pop_confirmed(|sequence| self.shard_queues.is_applied_by_all(sequence))
         {
-            if let Some(pending_suback) = self.pending_subacks.pop_front() {
-                self.send_pending_suback(pending_suback);
-            }
+            self.send_pending_suback(confirmed);
         }
         self.send_ready_responses();
     }
