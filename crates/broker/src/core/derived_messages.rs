@@ -6,12 +6,11 @@
 //! when the last one is published, and is not read until then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hooks::{MessageDraftView, MessageOrigin, MessageView, OutgoingMessages, OutgoingPosition};
+use hooks::{MessageDraftView, MessageOrigin, MessageView, OutgoingMessages};
 use mqtt::{PacketType, QoS, ReasonCode};
 
-use super::derived_queue::{DerivedBatch, DerivedBudget};
+use super::derived_queue::DerivedBudget;
 use super::message::expiry_time_ms;
 use super::shard::Shard;
 use super::tables::ConnectionIx;
@@ -19,15 +18,13 @@ use crate::metrics::Metric;
 
 /// Derived messages that are published in the turn of the message they derive from.
 const MAX_DERIVED_IN_FIRST_TURN: usize = 32;
-/// Bytes of derived messages that may wait on a shard.
-const MAX_WAITING_BYTES: usize = 64 << 20;
 
 impl Shard {
     /// Takes the messages that hooks requested because of a message of this connection, or of events, and publishes the
     /// first ones.
     pub(super) fn publish_derived(&mut self, publisher: Option<ConnectionIx>) {
         let budget = self.collect_derived(publisher);
-        if self.derived_messages.current.is_some() {
+        if self.derived_messages.is_publishing() {
             return;
         }
         for _ in 0..MAX_DERIVED_IN_FIRST_TURN {
@@ -35,76 +32,55 @@ impl Shard {
                 return;
             }
         }
-        self.derived_messages.unfinished_budget =
-            budget.filter(|budget| Arc::strong_count(budget) > 1);
+        self.derived_messages.set_unfinished(budget);
     }
 
     fn collect_derived(&mut self, publisher: Option<ConnectionIx>) -> Option<Arc<DerivedBudget>> {
-        let mut budget = self.derived_messages.current.clone();
+        let mut budget = None;
         let most = u64::from(self.limits.max_derived_messages);
-        while let Some(outgoing) = self.delivery.hooks.take_outgoing() {
-            let budget = budget.get_or_insert_with(|| {
+        let delivery = &mut self.delivery;
+        while let Some(outgoing) = delivery.hooks.take_outgoing() {
+            let new_budget = |outgoing: &OutgoingMessages| {
                 // Each event that is not a message may derive as many as a message.
                 let events = publisher.map_or(outgoing.len() as u64, |_| 1);
-                let serial = |at: ConnectionIx| self.delivery.connections[at].serial;
-                Arc::new(DerivedBudget {
-                    messages: AtomicU64::new(most.saturating_mul(events)),
-                    time_spent_us: AtomicU64::new(0),
-                    publisher: publisher.map(|at| (at, serial(at))),
-                })
-            });
-            if self.derived_messages.waiting_bytes > MAX_WAITING_BYTES {
-                budget.messages.store(0, Relaxed);
-            }
-            self.derived_messages.waiting_bytes += outgoing.size();
-            self.derived_messages.waiting.push_back(DerivedBatch {
-                outgoing,
-                next: OutgoingPosition::default(),
-                budget: budget.clone(),
-            });
+                let publisher = publisher.map(|at| (at, delivery.connections[at].serial));
+                DerivedBudget::new(most.saturating_mul(events), publisher)
+            };
+            budget = Some(self.derived_messages.push(outgoing, budget, new_budget));
         }
         budget
     }
 
     /// Publishes one derived message; false if there is none.
     pub(crate) fn publish_next_derived(&mut self) -> bool {
-        let Some(mut batch) = self.derived_messages.waiting.pop_front() else {
+        let Some(mut batch) = self.derived_messages.take_first() else {
             return false;
         };
-        if let Some((draft, next)) = batch.outgoing.message_at(batch.next) {
-            batch.next = next;
-            self.publish_from_budget(&draft, &batch.budget);
+        if let Some((draft, budget)) = batch.next_message() {
+            self.publish_from_budget(&draft, budget);
         }
-        if batch.outgoing.message_at(batch.next).is_some() {
-            self.derived_messages.waiting.push_front(batch);
-            return true;
+        if let Some(emptied) = self.derived_messages.put_back(batch) {
+            self.delivery.hooks.recycle_outgoing(emptied);
         }
-        self.derived_messages.waiting_bytes -= batch.outgoing.size();
-        batch.outgoing.clear();
-        self.delivery.hooks.recycle_outgoing(batch.outgoing);
         true
     }
 
     fn publish_from_budget(&mut self, draft: &MessageDraftView<'_>, budget: &Arc<DerivedBudget>) {
-        let left = budget.messages.load(Relaxed);
         let most_us = u64::from(self.limits.max_derived_processing_ms) * 1000;
-        if left == 0 || budget.time_spent_us.load(Relaxed) > most_us {
+        if !budget.charge_message(most_us) {
             self.metrics().inc(Metric::DroppedDerived);
             self.delivery.hooks.outgoing_dropped(draft.topic, draft.tag);
             return;
         }
-        budget.messages.store(left - 1, Relaxed);
-        self.derived_messages.current = Some(budget.clone());
+        self.derived_messages.begin(budget);
         self.publish_draft(draft);
-        self.derived_messages.current = None;
-        self.take_backpressure(budget.publisher);
+        self.derived_messages.end();
+        self.take_backpressure(budget.publisher());
     }
 
     /// Charges time to the budget of the derived messages being published.
     pub(crate) fn charge_derived(&self, us: u64) {
-        if let Some(batch) = self.derived_messages.waiting.front() {
-            batch.budget.time_spent_us.fetch_add(us, Relaxed);
-        }
+        self.derived_messages.charge_time(us);
     }
 
     /// Publishes messages that hooks have created on another thread.
@@ -149,10 +125,7 @@ impl Shard {
             && connection.serial == serial
         {
             let wait = &mut connection.extra().publisher_wait;
-            wait.backpressure = Some(match wait.backpressure.take() {
-                None => backpressure,
-                Some(before) => Box::new(move || before() || backpressure()),
-            });
+            wait.add_backpressure(backpressure);
         }
     }
 
@@ -165,19 +138,19 @@ impl Shard {
         packet_id: u16,
         reason: ReasonCode,
     ) {
-        if self.derived_messages.unfinished_budget.is_none() {
+        if !self.derived_messages.has_unfinished() {
             return self.send_ack(at, kind, packet_id, reason);
         }
         let extra = self.delivery.connections[at].extra();
-        extra.publisher_wait.pending_ack = Some((kind, packet_id, reason));
+        extra.publisher_wait.keep_ack((kind, packet_id, reason));
     }
 
     /// Makes a connection wait, because messages derived from its last one are still pending.
     #[inline]
     pub(super) fn wait_for_derived(&mut self, at: ConnectionIx) {
-        if let Some(unfinished) = self.derived_messages.unfinished_budget.take() {
+        if let Some(unfinished) = self.derived_messages.take_unfinished() {
             let extra = self.delivery.connections[at].extra();
-            extra.publisher_wait.derived_budget = Some(unfinished);
+            extra.publisher_wait.wait_for_derived(unfinished);
         }
     }
 
@@ -186,21 +159,10 @@ impl Shard {
         let Some(extra) = &mut self.delivery.connections[at].extra else {
             return false;
         };
-        let wait = &mut extra.publisher_wait;
-        if let Some(budget) = &wait.derived_budget {
-            if Arc::strong_count(budget) > 1 {
-                return true;
-            }
-            wait.derived_budget = None;
-        }
-        let answer = wait.pending_ack.take();
-        let is_held = wait.backpressure.as_ref().is_some_and(|waits| waits());
-        if !is_held {
-            wait.backpressure = None;
-        }
-        if let Some((kind, packet_id, reason)) = answer {
+        let polled = extra.publisher_wait.poll();
+        if let Some((kind, packet_id, reason)) = polled.ack {
             self.send_ack(at, kind, packet_id, reason);
         }
-        is_held
+        polled.is_held
     }
 }

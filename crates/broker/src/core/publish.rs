@@ -163,7 +163,7 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         if publish.qos == QoS::ExactlyOnce && self.is_duplicate_qos2(at, session, publish)? {
-            self.derived_messages.unfinished_budget = None;
+            self.derived_messages.begin_publisher();
             self.notify_redelivered(session, publish)?;
             let reason = ReasonCode::SUCCESS;
             self.acknowledge_publish(at, PacketType::PubRec, publish.packet_id, reason);
@@ -180,7 +180,7 @@ impl Shard {
         });
         self.delivery.sessions[session].messages_received += 1;
         self.refused_by_hooks = false;
-        self.derived_messages.unfinished_budget = None;
+        self.derived_messages.begin_publisher();
         let reason = self.accept_new_message(session, publish)?;
         if reason.is_error() && self.refused_by_hooks {
             return self.refuse_store_unavailable(at, publish);

@@ -492,7 +492,7 @@ impl Shard {
                     is_derived: false,
                     number: self.delivery.next_message_number(),
                 };
-                self.derived_messages.unfinished_budget = None;
+                self.derived_messages.begin_publisher();
                 self.publish_from(&view, Some(session), &MessageOrigin::default());
                 self.wait_for_derived(at);
                 Ok(self.action_after_publish(at))
