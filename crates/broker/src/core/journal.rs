@@ -19,13 +19,8 @@ use store::{QueueFetch, StateKind, StoreBatch};
 
 use super::dispatch::Dispatch;
 use super::records;
+use super::stored_reads::StoredReads;
 use super::tables::{ConnectionIx, SessionIx};
-
-/// Sessions whose stored messages are read concurrently; others wait.
-const MAX_CONCURRENT_FETCHES: usize = 64;
-/// Messages of one session read from the store at once.
-const FETCH_MESSAGES: u32 = 128;
-const FETCH_BYTES: u32 = 64 * 1024;
 
 /// Session numbers from here on denote shard links: queues of messages from one shard to another.
 pub(crate) const FIRST_LINK_NUMBER: u64 = 1 << 62;
@@ -92,9 +87,7 @@ pub(crate) struct ShardJournal {
     next_number: u64,
     /// Number of shards; shards assign interleaved session numbers.
     shard_count: u64,
-    fetch_requests: VecDeque<u64>,
-    fetches: Vec<QueueFetch>,
-    active_fetches: usize,
+    pub(super) reads: StoredReads,
     /// Whether the store refuses new writes; set by its owner.
     pub(crate) refuses_writes: bool,
     scratch: Vec<u8>,
@@ -134,9 +127,7 @@ impl ShardJournal {
             session_by_number: HashMap::default(),
             next_number: first_number + u64::from(shard),
             shard_count: shards.into(),
-            fetch_requests: VecDeque::new(),
-            fetches: Vec::new(),
-            active_fetches: 0,
+            reads: StoredReads::default(),
             refuses_writes: false,
             scratch: Vec::new(),
         }
@@ -179,7 +170,7 @@ impl ShardJournal {
     /// Whether this turn has to be closed.
     pub(crate) fn has_work(&self) -> bool {
         self.has_pending_records()
-            || !self.fetches.is_empty()
+            || self.reads.has_started()
             || self
                 .held_connections
                 .back()
@@ -459,41 +450,13 @@ impl ShardJournal {
         if waits_for_hooks {
             self.unsettled_turns.push_back(turn);
         }
-        let fetches = std::mem::take(&mut self.fetches);
         TurnEnd {
             turn,
             shards_to_confirm: to_confirm,
             updated_links: std::mem::take(&mut self.updated_links),
             batch,
-            fetches,
+            fetches: self.reads.take_started(),
             waits_for_hooks,
         }
-    }
-
-    /// Requests the stored messages of a session from `from_seq` on, now or after other sessions.
-    pub(crate) fn request_fetch(&mut self, number: u64) {
-        self.fetch_requests.push_back(number);
-    }
-
-    /// The next session whose stored messages may be requested.
-    pub(crate) fn next_fetch(&mut self) -> Option<u64> {
-        if self.active_fetches >= MAX_CONCURRENT_FETCHES {
-            return None;
-        }
-        self.fetch_requests.pop_front()
-    }
-
-    pub(crate) fn start_fetch(&mut self, session: u64, from_seq: u64) {
-        self.active_fetches += 1;
-        self.fetches.push(QueueFetch {
-            session,
-            from_seq,
-            max_messages: FETCH_MESSAGES,
-            max_bytes: FETCH_BYTES,
-        });
-    }
-
-    pub(crate) fn finish_fetch(&mut self) {
-        self.active_fetches -= 1;
     }
 }

@@ -44,6 +44,7 @@ pub(crate) mod shard;
 pub(crate) mod shard_messages;
 pub(crate) mod shared_backlog;
 pub(crate) mod shared_subscription;
+pub(crate) mod stored_reads;
 pub(crate) mod subscribe;
 pub(crate) mod subscriber_list;
 pub(crate) mod subscription_tree;

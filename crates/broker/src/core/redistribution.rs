@@ -69,7 +69,7 @@ impl Shard {
         if let Some(journal) = &mut self.delivery.journal {
             journal.unbind_session(number);
             if is_current {
-                journal.start_fetch(number, 0);
+                journal.reads.start(number, 0);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Shard {
             false => self.shared_backlogs.put_back(backlog),
         }
         if let Some(next) = self.shared_backlogs.current() {
-            journal.start_fetch(next.store_number, next.from_seq);
+            journal.reads.start(next.store_number, next.from_seq);
         }
     }
 

@@ -298,7 +298,7 @@ impl Delivery {
         if session.outbound.as_ref().is_some_and(|o| o.should_load())
             && let Some(journal) = &mut self.journal
         {
-            journal.request_fetch(session.store_number);
+            journal.reads.request(session.store_number);
             self.start_fetches();
         }
     }
@@ -309,7 +309,7 @@ impl Delivery {
         let most = self.limits.max_queued_bytes_per_shard as usize / 2;
         while self.queued_bytes <= most
             && let Some(journal) = &mut self.journal
-            && let Some(number) = journal.next_fetch()
+            && let Some(number) = journal.reads.next_request()
         {
             let Some(session) = journal.session_by_number(number) else {
                 continue;
@@ -319,7 +319,7 @@ impl Delivery {
                 && session.connection.is_some()
                 && outbound.should_load()
             {
-                journal.start_fetch(number, outbound.start_load());
+                journal.reads.start(number, outbound.start_load());
             }
         }
     }
@@ -329,7 +329,7 @@ impl Delivery {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        journal.finish_fetch();
+        journal.reads.finish();
         if let Some(at) = journal.session_by_number(page.session) {
             self.load_page(at, &page);
         }
