@@ -1,5 +1,7 @@
 //! Authentication of clients: passwords, certificates, SCRAM-SHA-256 and re-authentication [MQTT-4.12]. Slow checks
 //! complete later: the client waits, the shard does not.
+//!
+//! It orchestrates: the exchange is in the connection, and what the client was granted in its `ConnectionGrant`.
 
 use hooks::{Authentication, Client, ConnectionInfo, Credentials, Interest};
 use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};

@@ -2,6 +2,8 @@
 //!
 //! A client is authenticated on the shard that accepted it. If its session is on another shard, the connection moves
 //! there (the session stays where its state is), and `establish_session` runs there.
+//!
+//! It orchestrates: who owns a client id is in `directory.rs`, the session and the connection are in `Delivery`.
 
 use data_encoding::HEXLOWER;
 use hooks::{

@@ -1,4 +1,7 @@
 //! Operations of the control plane on a shard: publish, subscribe for a client, disconnect clients.
+//!
+//! It orchestrates: a request becomes the call that a packet of a client would cause, and a response waits in
+//! `PendingResponses`.
 
 use bytes::Bytes;
 use hooks::{Client, MessageView, NEVER_MS, PacketFacts};

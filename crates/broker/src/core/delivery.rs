@@ -30,6 +30,10 @@ pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
 /// One published message in this many is timed until it is written to a socket.
 const SAMPLE_EVERY: u32 = 1024;
 
+/// The connections and sessions of a shard, and what delivering a message to them needs.
+///
+/// It decides nothing about connections: those to be closed are collected in `pending_closes`, which the shard carries
+/// out after each call, and those with output in `dirty`, which their owner writes at the end of the turn.
 pub(crate) struct Delivery {
     pub(crate) connections: Table<ConnectionIx, Connection>,
     pub(crate) sessions: Table<SessionIx, Session>,

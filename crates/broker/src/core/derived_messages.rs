@@ -4,6 +4,8 @@
 //! in between. Messages derived from a derived message are queued behind all others and charged to the same budget, so
 //! that rules that answer each other terminate, however they branch. The publisher of the first message is answered
 //! when the last one is published, and is not read until then.
+//!
+//! It orchestrates: the messages and their budgets are in `DerivedMessages`, what a publisher waits for in `PublisherWait`.
 
 use std::sync::Arc;
 

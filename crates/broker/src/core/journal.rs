@@ -57,6 +57,14 @@ impl ShardLink {
     }
 }
 
+/// What the turns of one shard write, and what waits for them.
+///
+/// It owns the batch of the turn in progress, the turns that are not complete, and what they hold. The caller adds
+/// records during a turn, and passes the batch that [`end_turn`](Self::end_turn) returns to the store before any output
+/// of the turn leaves. Then it reports the progress of a turn: [`mark_logged`](Self::mark_logged),
+/// [`mark_confirmed`](Self::mark_confirmed) and [`mark_settled`](Self::mark_settled). After each it releases what
+/// [`pop_releasable`](Self::pop_releasable) returns, and sends what [`next_confirmation`](Self::next_confirmation)
+/// returns to other shards.
 pub(crate) struct ShardJournal {
     shard: u16,
     batch: StoreBatch,

@@ -1,5 +1,7 @@
 //! How connections and sessions end: the DISCONNECT, the session's remaining state, the will, the messages of shared
 //! subscriptions.
+//!
+//! It orchestrates: the end of a session concerns `Delivery`, the tree, the timers, the journal and the directory.
 
 use hooks::{
     Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView, PeerAddress,

@@ -1,5 +1,8 @@
 //! The sans-io core of a shard. Input: bytes and the time. Output: bytes and messages to other shards. It uses no
 //! socket, no clock and no async code.
+//!
+//! State is in state machines that document their contract on their type. [`shard::Shard`] orchestrates them, in one file
+//! for each kind of input; the head of such a file says whose state it uses.
 
 pub(crate) mod ack_watchers;
 pub(crate) mod authentication;

@@ -1,5 +1,7 @@
 //! Limits on incomplete packets: how many bytes a shard keeps of them, for all of its connections and for each
 //! listener, and for how long.
+//!
+//! It orchestrates: the bytes are counted in `PartialPacketBudget`, the times in `ConnectionDeadlines`.
 
 use mqtt::ReasonCode;
 

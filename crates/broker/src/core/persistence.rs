@@ -1,5 +1,7 @@
 //! Stores and recovers sessions: records of sessions and subscriptions and their recovery at start. Also ends a shard's
 //! turn, when its batch is passed to the log.
+//!
+//! It orchestrates: the records of a turn, and what waits for it, are in `ShardJournal`.
 
 use hooks::MessageView;
 use mqtt::{SubscriptionFilter, SubscriptionOptions};

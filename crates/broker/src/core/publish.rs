@@ -1,5 +1,7 @@
 //! PUBLISH from a client: validation, detection of duplicates, routing and the answer to the publisher; and the
 //! acknowledgements of both directions.
+//!
+//! It orchestrates: what it decides depends on the limits, the hooks and the session, and it keeps nothing itself.
 
 use hooks::{
     AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView,

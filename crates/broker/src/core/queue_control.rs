@@ -1,4 +1,6 @@
 //! Lists the queue of a session for the control plane, and deletes messages that have not been sent.
+//!
+//! It orchestrates: the queue is in `OutboundMessages`.
 
 use super::session::OutboundMessages;
 use super::shard::Shard;

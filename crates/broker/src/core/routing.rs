@@ -1,4 +1,6 @@
 //! Routing from a topic to its receivers: subscribers of this shard, other shards, and one member of each group.
+//!
+//! It orchestrates: the tree finds the receivers, `Delivery` and `ShardMessageQueues` take the message.
 
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;

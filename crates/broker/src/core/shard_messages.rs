@@ -244,7 +244,15 @@ impl<'a> BatchReader<'a> {
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 1 << 20;
 
-/// Messages waiting to be sent to the other shards.
+/// Messages waiting to be sent to the other shards, and what these have confirmed.
+///
+/// It owns the messages until the owner of the shard takes them with [`take_ready`](Self::take_ready), for each shard
+/// with a bit in `waiting_shards`. Messages to one shard leave in the order in which they were added, also those that
+/// wait for the log ([`hold_until_logged`](Self::hold_until_logged), [`release_logged`](Self::release_logged)).
+///
+/// [`broadcast`](Self::broadcast) numbers an announcement; it is applied everywhere when
+/// [`is_applied_by_all`](Self::is_applied_by_all) is true for its number, after the caller has passed all confirmations
+/// to [`record_applied`](Self::record_applied).
 pub(crate) struct ShardMessageQueues {
     this_shard: u16,
     outgoing: Vec<Vec<ShardMessage>>,

@@ -2,6 +2,8 @@
 //!
 //! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. One number per
 //! shard records what that shard has confirmed, since messages between two shards keep their order.
+//!
+//! It orchestrates: filters are in the tree, waiting SUBACKs in `PendingSubAcks`, retained messages in `RetainedDelivery`.
 
 use hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use mqtt::{

@@ -128,6 +128,16 @@ struct CachedMatch {
     set: MatchSet,
 }
 
+/// The filters of a shard and who subscribes to them.
+///
+/// It owns filters and groups, and the cache of results. It notifies nobody: the caller announces changes to the other
+/// shards.
+///
+/// - [`find_or_insert`](Self::find_or_insert) and [`find_or_insert_group`](Self::find_or_insert_group) create entries
+///   without subscribers. The caller adds one, or removes the entry again with
+///   [`remove_if_unused`](Self::remove_if_unused) or [`remove_group_if_unused`](Self::remove_group_if_unused); it also
+///   calls these after removing a subscriber.
+/// - [`match_topic`](Self::match_topic) returns the receivers of a message, from the cache if possible.
 pub(crate) struct SubscriptionTree {
     pub(crate) filters: Table<FilterId, FilterEntry>,
     pub(crate) groups: Table<GroupId, SubscriptionGroup>,

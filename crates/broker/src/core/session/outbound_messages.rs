@@ -172,7 +172,13 @@ pub(crate) struct SendWindow {
     pub(crate) bytes: usize,
 }
 
-/// Messages towards the client.
+/// The messages of one session towards its client: those in flight, and the queue behind them, whose end may be in the
+/// store only.
+///
+/// It assigns packet ids and decides what is sent next. It writes neither to the socket nor to the store: the caller
+/// does what [`next`](Self::next) returns, records it, and reports each acknowledgement (`puback`, `pubrec`, `pubcomp`).
+/// When the connection closes, it calls [`reset_for_resend`](Self::reset_for_resend). Sizes change with every call; the
+/// caller passes [`size`](Self::size) before and after to the counters of the shard.
 pub(crate) struct OutboundMessages {
     /// Contiguous packet ids from `first_id` on (65,535 is followed by 1).
     ring: VecDeque<InflightMessage>,
