@@ -14,7 +14,7 @@ use crate::credential::{
     verify_password,
 };
 use crate::device::Device;
-use crate::product::{CredentialKind, SharedSecure};
+use crate::product::{CredentialKind, ProductProtocol, SharedSecure};
 use crate::registry::{DeviceName, Registry, RegistryError};
 
 /// Maximum number of admitted devices that have not completed their connect; beyond it, the oldest are dropped.
@@ -49,7 +49,8 @@ pub enum DeviceLookup {
 #[derive(Debug, Clone)]
 pub struct DeviceAdmission {
     pub device: Arc<Device>,
-    pub kind: CredentialKind,
+    /// The credential shown; `None`: a relay endpoint, whose address and key the client knows, vouches for the device.
+    pub kind: Option<CredentialKind>,
     /// Expiry of its JWT.
     pub expires_at_ms: Option<u64>,
     /// The product's shared secure credential that the device has used, as it was at that time.
@@ -61,7 +62,17 @@ impl DeviceAdmission {
     pub fn new(device: Arc<Device>, kind: CredentialKind) -> Self {
         Self {
             device,
-            kind,
+            kind: Some(kind),
+            expires_at_ms: None,
+            shared_secure: None,
+        }
+    }
+
+    /// Admits a device on the connection of a relay endpoint.
+    pub(crate) fn by_endpoint(device: Arc<Device>) -> Self {
+        Self {
+            device,
+            kind: None,
             expires_at_ms: None,
             shared_secure: None,
         }
@@ -78,11 +89,17 @@ impl DeviceAdmission {
             }
         };
         let mut shown = self.device.credentials.iter();
+        let is_credential_valid = match self.kind {
+            None => product.allows_protocol(ProductProtocol::Relay),
+            Some(kind) => {
+                product.allows_credential(kind)
+                    && shown.all(|known| known.kind() != kind || now.credentials.contains(known))
+            }
+        };
         has_shared
             && now.is_admitted()
             && now.product.id() == self.device.product.id()
-            && product.allows_credential(self.kind)
-            && shown.all(|known| known.kind() != self.kind || now.credentials.contains(known))
+            && is_credential_valid
     }
 }
 

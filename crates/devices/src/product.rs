@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::alarm;
 use crate::id::ProductId;
-use crate::model::{ThingModel, UnknownKeys};
+use crate::model::{ThingModel, UnknownKeys, default_unit};
 
 /// The kind of the configuration objects that define products.
 pub const KIND: &str = "product";
@@ -29,6 +29,8 @@ pub enum ProductProtocol {
     Jetlinks,
     /// `tg/{deviceId}/...`
     Native,
+    /// JSON messages on connections of relay endpoints.
+    Relay,
 }
 
 impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
@@ -37,6 +39,7 @@ impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
             crate::protocol::DeviceProtocol::ThingsBoard => Self::Thingsboard,
             crate::protocol::DeviceProtocol::JetLinks => Self::Jetlinks,
             crate::protocol::DeviceProtocol::Native => Self::Native,
+            crate::protocol::DeviceProtocol::Relay => Self::Relay,
         }
     }
 }
@@ -288,6 +291,14 @@ pub struct Product {
 }
 
 impl Product {
+    /// The unit of a key: that of the thing model, or the usual one for its name.
+    #[must_use]
+    pub fn unit_of(&self, key: &str) -> Option<&str> {
+        let property = self.model.property(key);
+        let stated = property.and_then(|property| property.unit.as_deref());
+        stated.or_else(|| default_unit(key))
+    }
+
     /// Parses and validates a product; each error names its field.
     pub fn read(id: &str, value: &Value, version: u64) -> Result<Self, Vec<ProductError>> {
         let one = |field: &str, message: String| {
@@ -549,6 +560,7 @@ impl From<ProductProtocol> for crate::protocol::DeviceProtocol {
             ProductProtocol::Thingsboard => Self::ThingsBoard,
             ProductProtocol::Jetlinks => Self::JetLinks,
             ProductProtocol::Native => Self::Native,
+            ProductProtocol::Relay => Self::Relay,
         }
     }
 }

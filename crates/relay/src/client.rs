@@ -4,24 +4,137 @@ use std::sync::Arc;
 
 use hooks::relay::{RelayClient, RelayPayloadKind, RelayVerdict};
 
+use crate::device_messages::{Classified, DeviceRequest, RequestError, classify, response};
+use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
 use crate::endpoint::Endpoint;
 use crate::system_message::system_message;
+
+/// Minimum interval between two warnings that data were not stored.
+const WARNING_INTERVAL_MS: u64 = 1000;
 
 pub(crate) struct EndpointClient {
     endpoint: Arc<Endpoint>,
     connection_id: String,
-    /// The sender of its messages in the history.
-    sender: String,
+    device: Arc<DeviceConnection>,
+    devices: Option<Arc<dyn RelayDevices>>,
+    /// The client has identified itself; the platform may have rejected it.
+    is_device: bool,
+    /// Data messages that were not stored since the last warning.
+    unstored: u64,
+    warned_ms: u64,
 }
 
 impl EndpointClient {
-    pub(crate) fn new(endpoint: Arc<Endpoint>, connection_id: String) -> Self {
+    pub(crate) fn new(
+        endpoint: Arc<Endpoint>,
+        connection_id: String,
+        device: DeviceConnection,
+        devices: Option<Arc<dyn RelayDevices>>,
+    ) -> Self {
         Self {
             endpoint,
-            sender: format!("connection {connection_id}"),
             connection_id,
+            device: Arc::new(device),
+            devices,
+            is_device: false,
+            unstored: 0,
+            warned_ms: 0,
         }
     }
+
+    /// Passes a message to the device platform; returns whether the platform has taken it.
+    fn submit(&self, message: DeviceMessage) -> bool {
+        (self.devices.as_ref()).is_some_and(|devices| devices.submit(&self.device, message))
+    }
+
+    /// Handles what concerns the device; returns whether the message is relayed as well.
+    fn handle_device_message(
+        &mut self,
+        payload: &[u8],
+        received_ms: u64,
+        replies: &mut Vec<String>,
+    ) -> bool {
+        match classify(payload, self.is_device) {
+            Classified::Relay => return true,
+            Classified::Data => {
+                let message = DeviceMessage::Data {
+                    payload: payload.into(),
+                    received_ms,
+                };
+                if !self.submit(message) {
+                    self.unstored += 1;
+                    replies.extend(self.unstored_warning(received_ms));
+                }
+                return true;
+            }
+            Classified::Identify(identity) => {
+                match self.submit(DeviceMessage::Identify(identity)) {
+                    true => self.is_device = true,
+                    false => replies.push(busy_message("identify", received_ms)),
+                }
+            }
+            // Whose reply it would be is unknown before.
+            Classified::ControlAck if !self.is_device => {}
+            Classified::ControlAck => {
+                let message = DeviceMessage::ControlAck {
+                    payload: payload.into(),
+                    received_ms,
+                };
+                if !self.submit(message) {
+                    replies.push(busy_message("control_ack", received_ms));
+                }
+            }
+            Classified::Request(request) => {
+                replies.extend(self.handle_request(request, received_ms));
+            }
+            Classified::Invalid(reason) => {
+                let text = system_message("error", "INVALID_MESSAGE", &reason, received_ms);
+                replies.push(text);
+            }
+        }
+        false
+    }
+
+    /// Passes a request to the platform; returns an answer if that is not possible.
+    fn handle_request(&mut self, request: DeviceRequest, now_ms: u64) -> Option<String> {
+        let id = request.request_id.clone();
+        let (code, message) = if !self.is_device {
+            let message = "Only a device can send requests; send identify first.";
+            ("DEVICE_NOT_IDENTIFIED", message.to_owned())
+        } else if !self.device.try_add_request() {
+            let message = format!(
+                "{MAX_PENDING_REQUESTS} requests of this connection wait; send further ones after a response."
+            );
+            ("TOO_MANY_REQUESTS", message)
+        } else if self.submit(DeviceMessage::Request(request)) {
+            return None;
+        } else {
+            self.device.remove_request();
+            let message = "The node is overloaded; repeat the request later.";
+            ("NODE_BUSY", message.to_owned())
+        };
+        Some(response(&id, Err(RequestError { code, message }), now_ms))
+    }
+
+    fn unstored_warning(&mut self, now_ms: u64) -> Option<String> {
+        if now_ms < self.warned_ms + WARNING_INTERVAL_MS {
+            return None;
+        }
+        self.warned_ms = now_ms;
+        let count = std::mem::take(&mut self.unstored);
+        let message = format!("The node is overloaded: {count} data messages were not stored.");
+        Some(system_message(
+            "warning",
+            "DATA_NOT_STORED",
+            &message,
+            now_ms,
+        ))
+    }
+}
+
+fn busy_message(kind: &str, now_ms: u64) -> String {
+    let message = format!("The node is overloaded; repeat {kind} later.");
+    system_message("error", "NODE_BUSY", &message, now_ms)
 }
 
 impl RelayClient for EndpointClient {
@@ -30,10 +143,16 @@ impl RelayClient for EndpointClient {
         kind: RelayPayloadKind,
         payload: &[u8],
         now_ms: u64,
-        _replies: &mut Vec<String>,
+        replies: &mut Vec<String>,
     ) -> RelayVerdict {
-        self.endpoint
-            .record_message(kind, payload, &self.sender, now_ms);
+        if kind == RelayPayloadKind::Text
+            && self.devices.is_some()
+            && !self.handle_device_message(payload, now_ms, replies)
+        {
+            return RelayVerdict::Consume;
+        }
+        let sender = self.device.sender();
+        self.endpoint.record_message(kind, payload, &sender, now_ms);
         RelayVerdict::Publish
     }
 
@@ -49,7 +168,192 @@ impl RelayClient for EndpointClient {
         ))
     }
 
-    fn closed(&mut self, _reason: &'static str) {
+    fn closed(&mut self, reason: &'static str) {
         self.endpoint.remove_connection(&self.connection_id);
+        if let (true, Some(devices)) = (self.is_device, &self.devices) {
+            devices.closed(&self.device, reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use hooks::relay::{RelayClose, RelayConnection};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::definition::EndpointDefinition;
+    use crate::message_history::HistoryPayload;
+    use crate::statistics::StatisticsRecord;
+
+    #[derive(Default)]
+    struct Platform {
+        received: Mutex<Vec<String>>,
+        is_full: std::sync::atomic::AtomicBool,
+    }
+
+    impl RelayDevices for Platform {
+        fn submit(&self, connection: &Arc<DeviceConnection>, message: DeviceMessage) -> bool {
+            if self.is_full.load(std::sync::atomic::Ordering::Relaxed) {
+                return false;
+            }
+            let line = match message {
+                DeviceMessage::Identify(identity) => {
+                    connection.confirm_identity(&identity.device_id, "Pump", "room:d");
+                    format!("{} is {}", connection.client_id(), identity.device_id)
+                }
+                DeviceMessage::Data { payload, .. } => {
+                    format!("data {}", String::from_utf8_lossy(&payload))
+                }
+                DeviceMessage::ControlAck { .. } => "ack".to_owned(),
+                DeviceMessage::Request(request) => format!("request {}", request.request_type),
+            };
+            self.received.lock().unwrap().push(line);
+            true
+        }
+
+        fn closed(&self, _: &Arc<DeviceConnection>, reason: &'static str) {
+            self.received
+                .lock()
+                .unwrap()
+                .push(format!("closed {reason}"));
+        }
+    }
+
+    #[derive(Default)]
+    struct Sent(Mutex<Vec<String>>);
+
+    impl RelayConnection for Sent {
+        fn send_text(&self, message: String) {
+            self.0.lock().unwrap().push(message);
+        }
+
+        fn close(&self, _: RelayClose) {}
+    }
+
+    struct Setup {
+        platform: Arc<Platform>,
+        endpoint: Arc<Endpoint>,
+        sent: Arc<Sent>,
+        client: EndpointClient,
+    }
+
+    fn setup() -> Setup {
+        let definition = EndpointDefinition::default();
+        let endpoint = Arc::new(Endpoint::new(
+            "room",
+            definition,
+            StatisticsRecord::default(),
+        ));
+        let (platform, sent) = (Arc::<Platform>::default(), Arc::<Sent>::default());
+        let device = DeviceConnection::new(endpoint.clone(), "c1", sent.clone());
+        Setup {
+            client: EndpointClient::new(
+                endpoint.clone(),
+                "c1".to_owned(),
+                device,
+                Some(platform.clone()),
+            ),
+            platform,
+            endpoint,
+            sent,
+        }
+    }
+
+    impl Setup {
+        /// Whether the message is relayed, and the codes of the replies.
+        fn send(&mut self, text: &str) -> (bool, Vec<String>) {
+            let mut replies = Vec::new();
+            let verdict =
+                self.client
+                    .received(RelayPayloadKind::Text, text.as_bytes(), 5000, &mut replies);
+            let code = |reply: String| {
+                let reply: Value = serde_json::from_str(&reply).unwrap();
+                let code = reply.get("code").unwrap_or(&reply["error"]["code"]);
+                code.as_str().unwrap().to_owned()
+            };
+            let codes = replies.into_iter().map(code).collect();
+            (verdict == RelayVerdict::Publish, codes)
+        }
+
+        fn received(&self) -> Vec<String> {
+            std::mem::take(&mut self.platform.received.lock().unwrap())
+        }
+    }
+
+    const IDENTIFY: &str = r#"{"type":"identify","deviceId":"d"}"#;
+
+    #[test]
+    fn data_of_devices_are_relayed_and_other_messages_of_devices_are_not() {
+        let mut setup = setup();
+        let data = r#"{"type":"data","data":{"t":1}}"#;
+        assert_eq!(setup.send(data), (true, vec![]));
+        assert!(setup.received().is_empty(), "it is not a device yet");
+        assert_eq!(setup.send(IDENTIFY), (false, vec![]));
+        assert_eq!(setup.send(data), (true, vec![]));
+        assert_eq!(setup.send(r#"{"type":"heartbeat","t":1}"#), (true, vec![]));
+        let ack = r#"{"type":"control_ack","status":"success"}"#;
+        assert_eq!(setup.send(ack), (false, vec![]));
+        assert_eq!(
+            setup.received(),
+            [
+                "$relay/room/c1 is d".to_owned(),
+                format!("data {data}"),
+                "ack".to_owned()
+            ]
+        );
+        let history = setup.endpoint.history(10);
+        let senders: Vec<_> = history.iter().map(|entry| &*entry.sender).collect();
+        assert_eq!(senders, ["Pump", "Pump", "connection c1"]);
+        let texts = history.iter().map(|entry| match &entry.payload {
+            HistoryPayload::Text(text) => text.contains("heartbeat"),
+            HistoryPayload::BinaryBytes(_) => panic!("only texts"),
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), [true, false, false]);
+        let identified: Value = serde_json::from_str(&setup.sent.0.lock().unwrap()[0]).unwrap();
+        assert_eq!(
+            identified,
+            serde_json::json!({"type": "identified", "deviceId": "d", "customName": "Pump", "dbDeviceId": "room:d"})
+        );
+        setup.client.closed("normal");
+        assert_eq!(setup.received(), ["closed normal"]);
+    }
+
+    #[test]
+    fn requests_need_a_device_and_are_limited() {
+        let mut setup = setup();
+        let request = r#"{"type":"request","requestId":1,"requestType":"x"}"#;
+        let rejected = |code: &str| (false, vec![code.to_owned()]);
+        assert_eq!(setup.send(request), rejected("DEVICE_NOT_IDENTIFIED"));
+        setup.send(IDENTIFY);
+        for _ in 0..MAX_PENDING_REQUESTS {
+            assert_eq!(setup.send(request), (false, vec![]));
+        }
+        assert_eq!(setup.send(request), rejected("TOO_MANY_REQUESTS"));
+        setup.client.device.respond(&1.into(), Ok(Value::Null));
+        assert_eq!(setup.send(request), (false, vec![]));
+        let ack = r#"{"type":"identify","deviceId":7}"#;
+        assert_eq!(setup.send(ack), rejected("INVALID_MESSAGE"));
+    }
+
+    #[test]
+    fn an_overloaded_platform_is_reported_to_the_client() {
+        let mut setup = setup();
+        setup.send(IDENTIFY);
+        let is_full = &setup.platform.is_full;
+        is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+        let data = r#"{"t":1}"#;
+        assert_eq!(setup.send(data), (true, vec!["DATA_NOT_STORED".to_owned()]));
+        assert_eq!(setup.send(data), (true, vec![]), "one warning per second");
+        assert_eq!(setup.send(IDENTIFY), (false, vec!["NODE_BUSY".to_owned()]));
+    }
+
+    #[test]
+    fn a_client_that_never_identified_itself_is_no_device_at_its_end() {
+        let mut setup = setup();
+        setup.client.closed("normal");
+        assert!(setup.received().is_empty());
     }
 }

@@ -80,6 +80,11 @@ pub struct EndpointDefinition {
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_backlog_bytes: u32,
     pub slow_receivers: SlowReceivers,
+    /// Product of the devices that identify themselves here; default: a product of the endpoint's own, `relay-` and the
+    /// endpoint's id, which is created for the first device. Applies to new devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub product: Option<String>,
     /// Seconds between pings. A client that has not answered two of them is disconnected with the next.
     #[schemars(range(min = 1, max = 3600))]
     pub ping_interval_s: u16,
@@ -108,6 +113,7 @@ impl Default for EndpointDefinition {
             max_bytes_per_s: 0,
             max_backlog_bytes: DEFAULT_MAX_BACKLOG_BYTES,
             slow_receivers: SlowReceivers::default(),
+            product: None,
             ping_interval_s: 15,
             history_messages: 50,
             history_bytes: 256 * 1024,
@@ -201,6 +207,14 @@ impl EndpointDefinition {
                     format!("expected at most {most} characters"),
                 ));
             }
+        }
+        if let Some(product) = &self.product
+            && !(1..=MAX_ID_BYTES).contains(&product.len())
+        {
+            let detail = format!(
+                "expected the id of a product, 1 to {MAX_ID_BYTES} bytes; omit it for a product of its own"
+            );
+            return Err(invalid("product", detail));
         }
         match (self.mode, &self.header) {
             (Mode::CustomHeader, None) => {
@@ -306,6 +320,7 @@ mod tests {
         assert!(
             error(json!({"access_key": "short"})).starts_with("access_key: expected 16 to 128")
         );
+        assert!(error(json!({"product": ""})).starts_with("product: expected the id"));
         assert!(error(json!({"acess_key": "x"})).contains("unknown field"));
         assert!(EndpointDefinition::check_id("a/b").is_err());
         assert!(EndpointDefinition::check_id("Aa0_-").is_ok());

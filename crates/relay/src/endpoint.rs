@@ -97,6 +97,11 @@ impl Endpoint {
         }
     }
 
+    /// The broker's client id of a connection.
+    pub(crate) fn client_id(&self, connection_id: &str) -> String {
+        format!("{}/{connection_id}", self.topic)
+    }
+
     pub(crate) fn active(&self) -> arc_swap::Guard<Arc<ActiveDefinition>> {
         self.active.load()
     }
@@ -123,6 +128,25 @@ impl Endpoint {
         for handle in handles {
             handle.close(close.clone());
         }
+    }
+
+    /// Sends a text message to all connections and returns their number.
+    pub(crate) fn send_to_all(&self, text: &str) -> usize {
+        let connections = lock(&self.connections);
+        for connection in connections.values() {
+            connection.handle.send_text(text.to_owned());
+        }
+        connections.len()
+    }
+
+    /// Sends a text message to one connection; false if there is none with this id.
+    pub(crate) fn send_to_connection(&self, id: &str, text: String) -> bool {
+        let connections = lock(&self.connections);
+        let Some(connection) = connections.get(id) else {
+            return false;
+        };
+        connection.handle.send_text(text);
+        true
     }
 
     /// Closes one connection; false if there is none with this id.

@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for Envelope<'de> {
                     data: None,
                     timestamp: None,
                 };
-                while let Some(key) = map.next_key::<Key<'de>>()? {
+                while let Some(key) = map.next_key::<JsonText<'de>>()? {
                     match &*key.0 {
                         "type" => {
                             found.has_type = true;
@@ -105,9 +105,9 @@ impl<'de> Deserialize<'de> for Envelope<'de> {
     }
 }
 
-/// A key that is borrowed unless it contains escapes.
+/// A text that is borrowed unless it contains escapes.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct JsonText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,15 @@
 //!
 //! An endpoint is a configuration object ([`EndpointDefinition`]) with an id. Its clients connect to `/ws/{id}`. The broker
 //! carries the connections and the messages ([`hooks::relay`]); this crate decides who may connect, in which form
-//! receivers get messages ([`Mode`]), keeps the last messages and counts. Everything works on the shards' threads
+//! receivers get messages ([`Mode`]), keeps the last messages and counts. Messages of devices are recognised here and
+//! passed to the device platform ([`RelayDevices`]). Everything works on the shards' threads
 //! without blocking; statistics are written by [`RelayService::changed_statistics`]'s caller.
 
 mod access_key;
 mod client;
 mod definition;
+mod device_messages;
+mod devices;
 mod endpoint;
 mod envelope;
 mod message_history;
@@ -20,6 +23,8 @@ pub use definition::{
     DEFAULT_MAX_BACKLOG_BYTES, EndpointDefinition, EndpointError, KIND, MAX_ENDPOINTS, Mode,
     SlowReceivers,
 };
+pub use device_messages::{DeviceRequest, Identity, RequestError};
+pub use devices::{DeviceConnection, DeviceMessage, RelayDevices};
 pub use endpoint::{ConnectionSummary, EndpointStatus};
 pub use message_history::{HistoryEntry, HistoryPayload};
 pub use service::RelayService;

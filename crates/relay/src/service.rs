@@ -1,18 +1,20 @@
 //! All endpoints of a node.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hooks::MessageView;
 use hooks::relay::{
-    RelayAdmission, RelayClose, RelayConnection, RelayRequest, RelayService as RelayServicePort,
+    RELAY_TOPIC_PREFIX, RelayAdmission, RelayClose, RelayConnection, RelayRequest,
+    RelayService as RelayServicePort,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client::EndpointClient;
 use crate::definition::EndpointDefinition;
+use crate::devices::{DeviceConnection, RelayDevices, device_close};
 use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
 use crate::message_history::HistoryEntry;
 use crate::statistics::StatisticsRecord;
@@ -42,6 +44,7 @@ struct ServiceInner {
     endpoints: ArcSwap<EndpointMap>,
     /// Serialises changes of `endpoints`.
     change: Mutex<()>,
+    devices: OnceLock<Arc<dyn RelayDevices>>,
 }
 
 /// A random id that is valid in topics, addresses and sub-protocols; `None` if the system provides no random bytes.
@@ -59,6 +62,39 @@ fn random_id(len: usize) -> Option<String> {
 impl RelayService {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Connects the device platform; call it once, before clients connect. Without it, messages of devices are only
+    /// relayed.
+    pub fn set_devices(&self, devices: Arc<dyn RelayDevices>) {
+        // The first stays.
+        let _ = self.inner.devices.set(devices);
+    }
+
+    /// Sends a text message to the client with this client id; false if it is not connected.
+    pub fn send_to_client(&self, client_id: &str, text: String) -> bool {
+        self.find_client(client_id)
+            .is_some_and(|(endpoint, id)| endpoint.send_to_connection(id, text))
+    }
+
+    /// Disconnects the client with this client id, because its device may no longer use the connection.
+    pub fn disconnect_device(&self, client_id: &str) {
+        if let Some((endpoint, id)) = self.find_client(client_id) {
+            endpoint.close_connection(id, device_close());
+        }
+    }
+
+    fn find_client<'c>(&self, client_id: &'c str) -> Option<(Arc<Endpoint>, &'c str)> {
+        let (endpoint, connection) = client_id
+            .strip_prefix(RELAY_TOPIC_PREFIX)?
+            .split_once('/')?;
+        Some((self.endpoint(endpoint)?, connection))
+    }
+
+    /// Sends a text message as it is, whatever the mode, to all connections of an endpoint, and returns their number.
+    /// `None`: there is no such endpoint.
+    pub fn send_to_all(&self, id: &str, text: &str) -> Option<usize> {
+        Some(self.endpoint(id)?.send_to_all(text))
     }
 
     /// An id for a new endpoint.
@@ -177,7 +213,7 @@ impl RelayService {
     }
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
@@ -223,6 +259,8 @@ impl RelayServicePort for RelayService {
         };
         let result = admit_to(&endpoint, request, key);
         let connection_id = result.inspect_err(|_| endpoint.counters.reject())?;
+        let device_connection =
+            DeviceConnection::new(endpoint.clone(), &connection_id, connection.clone());
         let connection = EndpointConnection {
             handle: connection,
             peer: request.peer,
@@ -230,7 +268,12 @@ impl RelayServicePort for RelayService {
         };
         endpoint.add_connection(&connection_id, connection);
         Ok(RelayAdmission {
-            client: Box::new(EndpointClient::new(endpoint.clone(), connection_id.clone())),
+            client: Box::new(EndpointClient::new(
+                endpoint.clone(),
+                connection_id.clone(),
+                device_connection,
+                self.inner.devices.get().cloned(),
+            )),
             endpoint,
             connection_id,
         })

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use series::DeviceNo;
 
 use crate::credential::Credential;
@@ -89,6 +90,12 @@ pub trait DownlinkTransport: Send + Sync {
     /// The id of the client that is connected as this device.
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>>;
 
+    /// The id by which the device is addressed on that client's connection, if it is not its id in the registry.
+    fn alias_of(&self, device: DeviceNo) -> Option<Box<str>> {
+        let _ = device;
+        None
+    }
+
     /// Whether a device is online, directly or behind its gateway.
     fn is_online(&self, device: DeviceNo) -> bool;
 
@@ -131,11 +138,17 @@ pub(super) fn plan_downlink(
     };
     let speaker = gateway.as_deref().unwrap_or(device);
     let product = speaker.product.get();
+    let is_relay = client_id.starts_with(RELAY_TOPIC_PREFIX);
+    let alias = match is_relay {
+        true => transport.alias_of(device.no),
+        false => None,
+    };
     let to = DownlinkTarget {
         product: device.product.id().as_str(),
-        device: match gateway {
-            Some(_) => device.name_at_gateway(),
-            None => device.id.as_str(),
+        device: match (&gateway, &alias) {
+            (Some(_), _) => device.name_at_gateway(),
+            (None, Some(alias)) => alias,
+            (None, None) => device.id.as_str(),
         },
         gateway: (gateway.as_deref())
             .map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
@@ -154,16 +167,22 @@ pub(super) fn plan_downlink(
             });
         }
     };
-    for (spoken, dialect) in [
-        (Spoken::Native, DeviceProtocol::Native),
-        (Spoken::Jetlinks, DeviceProtocol::JetLinks),
-        (Spoken::Thingsboard, DeviceProtocol::ThingsBoard),
-    ] {
-        if product.allows_protocol(spoken) {
-            write(dialect, false);
+    // A connection of a relay endpoint has no subscriptions of its own and no children.
+    let candidates: &[_] = match (is_relay, &gateway) {
+        (true, Some(_)) => &[],
+        (true, None) => &[(Spoken::Relay, DeviceProtocol::Relay)],
+        (false, _) => &[
+            (Spoken::Native, DeviceProtocol::Native),
+            (Spoken::Jetlinks, DeviceProtocol::JetLinks),
+            (Spoken::Thingsboard, DeviceProtocol::ThingsBoard),
+        ],
+    };
+    for (spoken, dialect) in candidates {
+        if product.allows_protocol(*spoken) {
+            write(*dialect, false);
         }
     }
-    if receives_without_subscription(speaker, &product) {
+    if !is_relay && receives_without_subscription(speaker, &product) {
         write(DeviceProtocol::JetLinks, true);
     }
     Ok(Some(DownlinkPlan {
@@ -174,7 +193,7 @@ pub(super) fn plan_downlink(
 
 /// Whether the device, as far as known, uses the JetLinks protocol only.
 fn receives_without_subscription(device: &Device, product: &Product) -> bool {
-    let others = [Spoken::Native, Spoken::Thingsboard];
+    let others = [Spoken::Native, Spoken::Thingsboard, Spoken::Relay];
     let is_secure = |credential: &Credential| matches!(credential, Credential::Secure { .. });
     let shows_secure = device.credentials.iter().any(is_secure)
         || (device.credentials.is_empty() && product.definition.secure.is_some());

@@ -20,6 +20,8 @@ pub(super) struct DeviceConnections([Mutex<ConnectionTable>; STRIPES]);
 
 struct DeviceConnection {
     client_id: Box<str>,
+    /// The id that the device uses on this connection, if it is not its id in the registry.
+    alias: Option<Box<str>>,
     /// The device as admitted when the connection was made.
     admission: DeviceAdmission,
 }
@@ -30,11 +32,12 @@ impl DeviceConnections {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, admission: DeviceAdmission, client_id: &str) {
+    pub(super) fn add(&self, admission: DeviceAdmission, client_id: &str, alias: Option<&str>) {
         let mut shard = self.stripe_of(admission.device.no);
         let connections = shard.entry(admission.device.no).or_default();
         connections.push(DeviceConnection {
             client_id: client_id.into(),
+            alias: alias.map(Into::into),
             admission,
         });
     }
@@ -55,6 +58,12 @@ impl DeviceConnections {
     pub(super) fn newest_client_id(&self, no: DeviceNo) -> Option<Box<str>> {
         let shard = self.stripe_of(no);
         Some(shard.get(&no)?.last()?.client_id.clone())
+    }
+
+    /// The id that a device uses on its newest connection, if it is not its id in the registry.
+    pub(super) fn newest_alias(&self, no: DeviceNo) -> Option<Box<str>> {
+        let shard = self.stripe_of(no);
+        shard.get(&no)?.last()?.alias.clone()
     }
 
     /// The client ids of a device's connections that satisfy `ends`.

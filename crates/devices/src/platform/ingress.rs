@@ -100,6 +100,38 @@ impl DeviceIngress {
     }
 }
 
+impl DeviceIngress {
+    /// Processes a message of a connected device as [`DeviceIngress::submit`] does, but neither checks it beforehand nor
+    /// waits until its results are safe: reasons not to store it are recorded as rejections of the device. Returns
+    /// `false` if the telemetry store has no room.
+    pub fn pass(
+        &mut self,
+        device: &Arc<Device>,
+        topic: &str,
+        payload: &[u8],
+        received_ms: u64,
+    ) -> bool {
+        let states = &self.platform.inner.parts.states;
+        states.record_activity(device.no, received_ms);
+        let sender = self.platform.handle_of(device);
+        let message = DeviceMessage {
+            sender: sender.as_device_ref(),
+            topic,
+            payload,
+            received_ms: received_ms as i64,
+        };
+        let outcome = self.pipeline.submit(&mut self.lane, &message);
+        // Nobody is told when the results are safe.
+        let _ = self.lane.take_unsettled();
+        outcome == SubmitOutcome::Accepted
+    }
+
+    /// Whether senders have to wait before the next message.
+    pub fn is_saturated(&self) -> bool {
+        self.pipeline.is_saturated()
+    }
+}
+
 /// Only checks that a message can be decoded.
 struct PayloadValidator;
 

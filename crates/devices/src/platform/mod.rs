@@ -6,6 +6,7 @@ mod control_request;
 mod device_connections;
 mod device_job_queue;
 mod device_jobs;
+mod endpoint_devices;
 mod ingress;
 mod platform_state;
 mod product_numbers;
@@ -38,6 +39,7 @@ use crate::ingest::{
 use crate::live::LiveTelemetry;
 use crate::protocol::{ControlMessage, DeviceProtocol};
 
+pub use endpoint_devices::{EndpointDevice, EndpointDeviceError};
 pub use ingress::{DeviceIngress, IngressError};
 
 use control_request::ControlRequest;
@@ -96,6 +98,11 @@ impl Platform {
     /// The client id under which a device is connected; of several, the youngest.
     pub fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
         self.inner.connections.newest_client_id(device)
+    }
+
+    /// The id that a device uses on its youngest connection, if it is not its id in the registry.
+    pub fn alias_of(&self, device: DeviceNo) -> Option<Box<str>> {
+        self.inner.connections.newest_alias(device)
     }
 
     /// The clients to disconnect after a change of their device. It was removed or disabled, belongs to
@@ -164,7 +171,7 @@ impl DeviceClients for Platform {
         let handle = Arc::new(self.handle_of(&device));
         let connections = &self.inner.connections;
         // An observer of the state may send to the device, so the connection must be registered first.
-        connections.add(admission.clone(), client.client_id);
+        connections.add(admission.clone(), client.client_id, None);
         // A change of the device or its product before the registration did not find this connection.
         if !self.registry().is_current(&device) || !admission.is_still_valid(&device) {
             let client_id = client.client_id.into();

@@ -643,3 +643,137 @@ fn the_last_events_of_a_device_are_kept() {
     assert!(events(device.no, all).is_empty());
     setup.platform.stop();
 }
+
+fn endpoint_device<'a>(endpoint: &'a str, device: &'a str) -> EndpointDevice<'a> {
+    EndpointDevice {
+        endpoint,
+        namespace: "default",
+        product: None,
+        device,
+        name: None,
+    }
+}
+
+#[test]
+fn devices_of_endpoints_are_registered_connected_and_stored() {
+    let setup = setup();
+    let platform = &setup.platform;
+    let device = platform
+        .endpoint_device(&endpoint_device("room", "pump-1"))
+        .unwrap();
+    setup.platform.refresh_product("relay-room");
+    assert_eq!(
+        (device.id.as_str(), device.name(), device.tag("endpoint")),
+        ("room:pump-1", "Device pump", Some("room"))
+    );
+    let other = platform
+        .endpoint_device(&EndpointDevice {
+            name: Some("Pump"),
+            ..endpoint_device("hall", "pump-1")
+        })
+        .unwrap();
+    assert_eq!((other.id.as_str(), other.name()), ("hall:pump-1", "Pump"));
+    let again = platform
+        .endpoint_device(&EndpointDevice {
+            name: Some("Renamed"),
+            ..endpoint_device("hall", "pump-1")
+        })
+        .unwrap();
+    assert_eq!(again.name(), "Pump", "the name counts the first time only");
+
+    assert!(platform.attach_endpoint_client(&device, "$relay/room/a", "pump-1"));
+    assert!(platform.attach_endpoint_client(&device, "$relay/room/b", "pump-1"));
+    assert!(setup.states.is_online(device.no));
+    assert_eq!(
+        platform.client_of(device.no).as_deref(),
+        Some("$relay/room/b")
+    );
+    assert_eq!(platform.alias_of(device.no).as_deref(), Some("pump-1"));
+
+    let mut ingress = platform.ingress().unwrap();
+    let topic = crate::protocol::relay_data_topic("room");
+    let data = br#"{"type":"data","data":{"t":21.5,"on":true}}"#;
+    assert!(ingress.pass(&device, &topic, data, now_ms()));
+    setup.pipeline.flush();
+    assert_eq!(setup.latest(device.no), ["on=Bool(true)", "t=Float(21.5)"]);
+
+    platform.detach_endpoint_client(&device, "$relay/room/b", "normal");
+    assert!(setup.states.is_online(device.no));
+    platform.detach_endpoint_client(&device, "$relay/room/a", "normal");
+    assert!(!setup.states.is_online(device.no));
+    platform.detach_endpoint_client(&device, "$relay/room/a", "normal");
+    assert!(!setup.states.is_online(device.no));
+    platform.stop();
+}
+
+#[test]
+fn endpoint_devices_need_an_admitting_product_and_no_gateway() {
+    let setup = setup();
+    let platform = &setup.platform;
+    let of_product = |product| {
+        platform.endpoint_device(&EndpointDevice {
+            product: Some(product),
+            ..endpoint_device("room", "d")
+        })
+    };
+    assert!(matches!(
+        of_product("meter"),
+        Err(EndpointDeviceError::NoProduct(_))
+    ));
+    setup.product("other", json!({"namespace": "other"}));
+    assert!(matches!(
+        of_product("other"),
+        Err(EndpointDeviceError::OtherNamespace)
+    ));
+    setup.product("meter", json!({"gateway": true}));
+    let device = of_product("meter").unwrap();
+    let from_other = platform.endpoint_device(&EndpointDevice {
+        namespace: "other",
+        ..endpoint_device("room", "d")
+    });
+    assert!(matches!(
+        from_other,
+        Err(EndpointDeviceError::OtherNamespace)
+    ));
+    assert_eq!(device.product.id().as_str(), "meter");
+    assert!(platform.attach_endpoint_client(&device, "$relay/room/a", "d"));
+    let id = ProductId::new("meter").unwrap();
+    assert!(platform.connections_to_close_for_product(&id).is_empty());
+
+    let property = json!({"id": "t", "name": "t", "valueType": {"type": "double", "unit": "K"}});
+    let model = json!({"properties": [property]});
+    setup.product("meter", json!({"model": model, "gateway": true}));
+    let product = device.product.get();
+    let units = ["t", "Humidity", "n"].map(|key| product.unit_of(key));
+    assert_eq!(units, [Some("K"), Some("%"), None]);
+    drop(product);
+    setup.product("meter", json!({"protocols": ["native"], "gateway": true}));
+    assert_eq!(
+        platform.connections_to_close_for_product(&id),
+        [Box::<str>::from("$relay/room/a")]
+    );
+    assert!(matches!(
+        of_product("meter"),
+        Err(EndpointDeviceError::ProtocolNotAllowed)
+    ));
+    assert!(!platform.attach_endpoint_client(&device, "$relay/room/b", "d"));
+    setup.product("meter", json!({"enabled": false}));
+    assert!(matches!(
+        of_product("meter"),
+        Err(EndpointDeviceError::Disabled)
+    ));
+
+    setup.product("meter", json!({"gateway": true}));
+    setup.device(json!({"id": "gateway", "product": "meter"}));
+    let child = json!({"id": "room:child", "product": "meter", "parent": "gateway"});
+    let child = serde_json::from_value(child).unwrap();
+    setup
+        .registry
+        .put(child, crate::WritePrecondition::Any)
+        .unwrap();
+    assert!(matches!(
+        platform.endpoint_device(&endpoint_device("room", "child")),
+        Err(EndpointDeviceError::BehindGateway)
+    ));
+    platform.stop();
+}

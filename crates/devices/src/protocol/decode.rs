@@ -5,7 +5,7 @@ use bumpalo::Bump;
 use super::device_protocol::DeviceProtocol;
 use super::message::MessageVisitor;
 use super::topic::DeviceTopic;
-use super::{jetlinks, native, thingsboard};
+use super::{jetlinks, native, relay, thingsboard};
 use crate::json_scanner::PayloadError;
 
 /// Decodes a message and passes its content to the visitor.
@@ -23,5 +23,6 @@ pub fn decode_message<'a>(
         DeviceProtocol::ThingsBoard => thingsboard::read(route.kind, payload, arena, visitor),
         DeviceProtocol::JetLinks => jetlinks::read(route.kind, payload, arena, visitor),
         DeviceProtocol::Native => native::read(route.kind, payload, arena, visitor),
+        DeviceProtocol::Relay => relay::read(route.kind, payload, arena, visitor),
     }
 }

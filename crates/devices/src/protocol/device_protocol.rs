@@ -6,16 +6,19 @@ pub enum DeviceProtocol {
     ThingsBoard,
     JetLinks,
     Native,
+    /// JSON messages on connections of relay endpoints.
+    Relay,
 }
 
 impl DeviceProtocol {
-    pub const ALL: [Self; 3] = [Self::ThingsBoard, Self::JetLinks, Self::Native];
+    pub const ALL: [Self; 4] = [Self::ThingsBoard, Self::JetLinks, Self::Native, Self::Relay];
 
     pub fn as_str(self) -> &'static str {
         match self {
             DeviceProtocol::ThingsBoard => "thingsboard",
             DeviceProtocol::JetLinks => "jetlinks",
             DeviceProtocol::Native => "tidegate",
+            DeviceProtocol::Relay => "relay",
         }
     }
 
@@ -31,7 +34,7 @@ impl DeviceProtocol {
 pub struct DeviceProtocols(u8);
 
 impl DeviceProtocols {
-    pub const ALL: Self = Self(0b111);
+    pub const ALL: Self = Self(0b1111);
     pub const NONE: Self = Self(0);
 
     #[must_use]

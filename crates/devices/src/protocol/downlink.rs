@@ -87,6 +87,7 @@ pub fn encode_downlink(
         },
         DeviceProtocol::JetLinks => encode_jetlinks(to, downlink, now_ms, topic, payload),
         DeviceProtocol::Native => native(to, downlink, topic, payload),
+        DeviceProtocol::Relay => encode_relay(to, downlink, now_ms, topic, payload),
     };
     match is_told {
         true => Ok(()),
@@ -366,6 +367,43 @@ fn function_inputs(params_json: &str) -> String {
         Ok(value) => vec![json!({"name": "params", "value": value})],
     };
     Value::from(inputs).to_string()
+}
+
+/// `{"type":"control",...}`: everything is a command.
+fn encode_relay(
+    to: &DownlinkTarget<'_>,
+    downlink: &DownlinkMessage<'_>,
+    now_ms: i64,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    let Some((id, command, params)) = as_rpc_call(downlink) else {
+        return false;
+    };
+    // The connection receives no topic; the name is for the message log.
+    topic.push_str("control");
+    let params = match &*params {
+        "null" => "{}",
+        params => params,
+    };
+    let time = itoa::Buffer::new().format(now_ms).to_owned();
+    append(
+        payload,
+        &[
+            "{\"type\":\"control\",\"commandId\":",
+            &quoted(&id),
+            ",\"deviceId\":",
+            &quoted(to.device),
+            ",\"command\":",
+            &quoted(&command),
+            ",\"params\":",
+            params,
+            ",\"timestamp\":",
+            &time,
+            "}",
+        ],
+    );
+    true
 }
 
 fn native(

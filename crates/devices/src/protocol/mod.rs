@@ -11,6 +11,7 @@ mod downlink;
 mod jetlinks;
 mod message;
 mod native;
+mod relay;
 mod thingsboard;
 mod topic;
 
@@ -26,5 +27,6 @@ pub use message::{
 };
 pub use topic::{
     DeviceTopic, DownlinkTopic, GatewayTopic, ReplyKind, TopicKind, carries_telemetry,
-    may_be_device_topic, parse_device_topic, parse_downlink_topic,
+    may_be_device_topic, parse_device_topic, parse_downlink_topic, relay_ack_topic,
+    relay_data_topic,
 };

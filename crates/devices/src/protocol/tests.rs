@@ -561,3 +561,93 @@ proptest! {
         prop_assert_eq!(again, Ok(decode(TELEMETRY, &text(&keys))));
     }
 }
+
+#[test]
+fn data_at_relay_endpoints_have_three_forms() {
+    let topic = relay_data_topic("room");
+    for (payload, expected) in [
+        (
+            r#"{"type":"data","data":{"t":1,"on":true},"timestamp":5}"#,
+            "5: t=Int(1) on=Bool(true)",
+        ),
+        (r#"{"timestamp":5,"data":{"t":1}}"#, "5: t=Int(1)"),
+        (r#"{"data":{"t":1}}"#, "now: t=Int(1)"),
+        (
+            r#"{"t":1,"timestamp":5,"text":"x"}"#,
+            r#"5: t=Int(1) text=Text("x")"#,
+        ),
+        (
+            r#"{"t":1,"timestamp":"2025-11-10T08:00:00Z"}"#,
+            "now: t=Int(1)",
+        ),
+        // `data` is a key of its own if it is no object.
+        (r#"{"data":7}"#, "now: data=Int(7)"),
+    ] {
+        assert_eq!(decode(&topic, payload), [expected], "{payload}");
+    }
+    refused(&topic, r#"{"type":"data","data":5}"#);
+    refused(&topic, r#"{"t":1}x"#);
+}
+
+#[test]
+fn acknowledgements_at_relay_endpoints_are_replies() {
+    let topic = relay_ack_topic("room");
+    let [success] = &decode(
+        &topic,
+        r#"{"type":"control_ack","status":"success","commandId":"7","data":{"a":1}}"#,
+    )[..] else {
+        panic!("one reply");
+    };
+    for part in [
+        "to: Command",
+        r#"id: Some("7")"#,
+        "is_success: true",
+        r#"body_json: Some("{\"a\":1}")"#,
+    ] {
+        assert!(success.contains(part), "{success}");
+    }
+    let [failure] = &decode(
+        &topic,
+        r#"{"type":"control_ack","status":"failed","message":"no"}"#,
+    )[..] else {
+        panic!("one reply");
+    };
+    for part in ["id: None", "is_success: false", r#"message: Some("no")"#] {
+        assert!(failure.contains(part), "{failure}");
+    }
+    assert!(refused(&topic, r#"{"type":"control_ack"}"#).contains("success or failed"));
+}
+
+#[test]
+fn commands_at_relay_endpoints_are_control_messages() {
+    let to = DownlinkTarget {
+        product: "p",
+        device: "pump \"1\"",
+        gateway: None,
+    };
+    let encode = |downlink: &DownlinkMessage<'_>| {
+        let (mut topic, mut payload) = (String::new(), String::new());
+        let encoded = encode_downlink(
+            DeviceProtocol::Relay,
+            &to,
+            downlink,
+            9,
+            &mut topic,
+            &mut payload,
+        );
+        encoded.map(|()| serde_json::from_str::<serde_json::Value>(&payload).expect("JSON"))
+    };
+    let command = DownlinkMessage::Command {
+        id: "12",
+        method: "switch",
+        params_json: "null",
+    };
+    assert_eq!(
+        encode(&command),
+        Ok(serde_json::json!({
+            "type": "control", "commandId": "12", "deviceId": "pump \"1\"", "command": "switch",
+            "params": {}, "timestamp": 9,
+        }))
+    );
+    assert!(encode(&DownlinkMessage::Time { id: "1" }).is_err());
+}

@@ -1,5 +1,7 @@
 //! Parses the topics of device messages.
 
+use hooks::relay::RELAY_TOPIC_PREFIX;
+
 use super::device_protocol::DeviceProtocol;
 
 /// The device and the message type that a topic denotes.
@@ -85,7 +87,10 @@ pub fn may_be_device_topic(topic: &str) -> bool {
     )
 }
 
-/// Parses a topic; `None` if devices do not publish on it.
+/// Parses a topic; `None` if devices do not send messages on it.
+///
+/// The topics of relay endpoints are only names for messages on their connections: [`may_be_device_topic`] excludes them,
+/// so that MQTT clients cannot publish on them as devices.
 pub fn parse_device_topic(topic: &str) -> Option<DeviceTopic<'_>> {
     match topic.as_bytes() {
         // Most messages use this topic, which has one meaning only.
@@ -99,6 +104,7 @@ pub fn parse_device_topic(topic: &str) -> Option<DeviceTopic<'_>> {
         [b'v', b'1', b'/', ..] => parse_thingsboard(&topic[3..]),
         [b't', b'g', b'/', ..] => parse_native(&topic[3..]),
         [b'/', ..] => parse_jetlinks(&topic[1..]),
+        [b'$', ..] => parse_relay(topic.strip_prefix(RELAY_TOPIC_PREFIX)?),
         _ => None,
     }
 }
@@ -317,6 +323,37 @@ fn parse_native(rest: &str) -> Option<DeviceTopic<'_>> {
     })
 }
 
+const RELAY_DATA: &str = "data";
+const RELAY_ACK: &str = "control_ack";
+
+/// The topic under which the data of devices at a relay endpoint are processed.
+#[must_use]
+pub fn relay_data_topic(endpoint: &str) -> String {
+    format!("{RELAY_TOPIC_PREFIX}{endpoint}/{RELAY_DATA}")
+}
+
+/// The topic under which the replies to commands of devices at a relay endpoint are processed.
+#[must_use]
+pub fn relay_ack_topic(endpoint: &str) -> String {
+    format!("{RELAY_TOPIC_PREFIX}{endpoint}/{RELAY_ACK}")
+}
+
+fn parse_relay(rest: &str) -> Option<DeviceTopic<'_>> {
+    let (_, kind) = rest.split_once('/')?;
+    let kind = match kind {
+        RELAY_DATA => TopicKind::Telemetry,
+        RELAY_ACK => TopicKind::Reply(ReplyKind::Command, None),
+        _ => return None,
+    };
+    Some(DeviceTopic {
+        dialect: DeviceProtocol::Relay,
+        product: None,
+        device: None,
+        child: None,
+        kind,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,6 +445,26 @@ mod tests {
         ] {
             assert_eq!(kind(topic), expected, "{topic}");
         }
+    }
+
+    #[test]
+    fn messages_of_relay_endpoints_have_topics_that_mqtt_devices_cannot_use() {
+        for (topic, expected) in [
+            (relay_data_topic("room"), TopicKind::Telemetry),
+            (
+                relay_ack_topic("room"),
+                TopicKind::Reply(ReplyKind::Command, None),
+            ),
+        ] {
+            let route = parse_device_topic(&topic).expect("a topic");
+            assert_eq!(
+                (route.dialect, route.kind),
+                (DeviceProtocol::Relay, expected)
+            );
+            assert!(!may_be_device_topic(&topic));
+        }
+        assert_eq!(parse_device_topic("$relay/room"), None);
+        assert_eq!(parse_device_topic("$relay/room/other"), None);
     }
 
     #[test]

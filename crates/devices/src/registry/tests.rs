@@ -291,7 +291,10 @@ fn each_credential_type_admits_its_device() {
     };
     let directory = DeviceAuthenticator::new(fixture.registry.clone()).unwrap();
     let cold = |shown: &PresentedCredentials<'_>| match directory.find_blocking(shown).unwrap() {
-        DeviceLookup::Device(admission) => format!("{} by {}", admission.device.id, admission.kind),
+        DeviceLookup::Device(admission) => {
+            let kind = admission.kind.expect("a credential");
+            format!("{} by {kind}", admission.device.id)
+        }
         other => format!("{other:?}"),
     };
     assert!(matches!(
