@@ -43,6 +43,10 @@ const TAGS: &[(&str, &str)] = &[
         "alarms",
         "Alarms of devices and of the node, and their notifications.",
     ),
+    (
+        "relay",
+        "Relay endpoints: rooms of WebSocket connections, with their statistics.",
+    ),
     ("commands", "Commands to devices and their results."),
     ("configuration", "Listeners, settings, backup."),
     ("events", "Live streams of events."),

@@ -151,6 +151,7 @@ fn router(
         device_http_backend: parts.device_http_backend,
         connections: connections.clone(),
         pulls: parts.pulls,
+        relay: parts.relay,
         commands: parts.commands,
         config: live.clone(),
         anonymous_role: config.anonymous_role,

@@ -9,6 +9,7 @@ use connect::ConnectorService;
 use devices::pull::PullScheduler;
 use engine::Engine;
 use namespaces::Namespaces;
+use relay::RelayService;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
 
@@ -39,6 +40,7 @@ pub struct ApiParts {
     pub alarms: AlarmService,
     pub device_http_backend: Arc<dyn DeviceHttpBackend>,
     pub pulls: PullScheduler,
+    pub relay: RelayService,
     pub commands: CommandService,
     /// The token from the data directory that grants the admin role to requests from this machine.
     pub local_token: Option<String>,
@@ -62,6 +64,7 @@ pub(crate) struct ApiState {
     /// Tracks concurrent connections and requests.
     pub(crate) connections: Arc<ConnectionTracker>,
     pub(crate) pulls: PullScheduler,
+    pub(crate) relay: RelayService,
     pub(crate) commands: CommandService,
     pub(crate) access: AccessState,
     pub(crate) started: SystemTime,

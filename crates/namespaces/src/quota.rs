@@ -65,6 +65,7 @@ quotas! {
     AlarmRules alarm_rules Some(50), "alarm rules";
     Notifications notifications Some(20), "notifications";
     ApiKeys api_keys Some(20), "API keys";
+    Endpoints endpoints Some(5), "relay endpoints";
 }
 
 impl Quotas {

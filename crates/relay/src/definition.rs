@@ -53,6 +53,9 @@ pub struct EndpointDefinition {
     /// Display name; default: the id.
     #[schemars(length(max = 100))]
     pub name: String,
+    /// The namespace that it belongs to.
+    #[serde(default = "namespaces::default_id")]
+    pub namespace: String,
     /// The form in which receivers get messages. A change applies to the next message.
     pub mode: Mode,
     /// The text in front of each message; for mode `custom_header` only.
@@ -103,6 +106,7 @@ impl Default for EndpointDefinition {
     fn default() -> Self {
         Self {
             name: String::new(),
+            namespace: namespaces::default_id(),
             mode: Mode::default(),
             header: None,
             access_key_sha256: None,

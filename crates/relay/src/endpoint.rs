@@ -75,6 +75,7 @@ pub struct ConnectionSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EndpointStatus {
     pub id: String,
+    pub namespace: String,
     /// Whether clients can connect.
     pub is_enabled: bool,
     #[serde(flatten)]
@@ -206,9 +207,11 @@ impl Endpoint {
     }
 
     pub(crate) fn status(&self) -> EndpointStatus {
+        let active = self.active();
         EndpointStatus {
             id: self.id.clone(),
-            is_enabled: self.active().definition.disabled_reason.is_none(),
+            namespace: active.definition.namespace.clone(),
+            is_enabled: active.definition.disabled_reason.is_none(),
             statistics: self.counters.statistics(),
         }
     }

@@ -3,8 +3,8 @@
 //! An endpoint is a configuration object ([`EndpointDefinition`]) with an id. Its clients connect to `/ws/{id}`. The broker
 //! carries the connections and the messages ([`hooks::relay`]); this crate decides who may connect, in which form
 //! receivers get messages ([`Mode`]), keeps the last messages and counts. Messages of devices are recognised here and
-//! passed to the device platform ([`RelayDevices`]). Everything works on the shards' threads
-//! without blocking; statistics are written by [`RelayService::changed_statistics`]'s caller.
+//! passed to the device platform ([`RelayDevices`]). Everything works on the shards' threads without blocking;
+//! [`StoredStatistics::write_changed`] is called from another thread.
 
 mod access_key;
 mod client;
@@ -16,8 +16,10 @@ mod envelope;
 mod message_history;
 mod service;
 mod statistics;
+mod store;
 mod system_message;
 
+pub use crate::store::{StoredStatistics, open_endpoints};
 pub use access_key::AccessKeyHash;
 pub use definition::{
     DEFAULT_MAX_BACKLOG_BYTES, EndpointDefinition, EndpointError, KIND, MAX_ENDPOINTS, Mode,
@@ -28,4 +30,4 @@ pub use devices::{DeviceConnection, DeviceMessage, RelayDevices};
 pub use endpoint::{ConnectionSummary, EndpointStatus};
 pub use message_history::{HistoryEntry, HistoryPayload};
 pub use service::RelayService;
-pub use statistics::{EndpointStatistics, STATISTICS_KIND, StatisticsRecord};
+pub use statistics::EndpointStatistics;

@@ -1,6 +1,6 @@
 //! All endpoints of a node.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
@@ -45,6 +45,8 @@ struct ServiceInner {
     /// Serialises changes of `endpoints`.
     change: Mutex<()>,
     devices: OnceLock<Arc<dyn RelayDevices>>,
+    /// Removed endpoints whose stored statistics are not removed yet.
+    removed: Mutex<Vec<String>>,
 }
 
 /// A random id that is valid in topics, addresses and sub-protocols; `None` if the system provides no random bytes.
@@ -102,14 +104,28 @@ impl RelayService {
         random_id(ENDPOINT_ID_LEN)
     }
 
-    /// Adds an endpoint, or changes it. `record` is used only for a new one.
-    pub fn set(&self, id: &str, definition: EndpointDefinition, record: StatisticsRecord) {
+    /// Adds an endpoint, or changes it. `stored_statistics` is called for a new one only.
+    ///
+    /// # Errors
+    /// Those of `stored_statistics`.
+    pub fn set<E>(
+        &self,
+        id: &str,
+        definition: EndpointDefinition,
+        stored_statistics: impl FnOnce() -> Result<StatisticsRecord, E>,
+    ) -> Result<(), E> {
         let now_ms = now_ms();
         let disabled = definition.disabled_reason.clone();
         let present = self.endpoint(id);
         match &present {
             Some(endpoint) => endpoint.set_definition(definition),
             None => {
+                // What is stored may belong to an endpoint that had the same id and was just removed.
+                let is_new = self.lock_removed().iter().any(|removed| removed == id);
+                let record = match is_new {
+                    true => StatisticsRecord::default(),
+                    false => stored_statistics()?,
+                };
                 let endpoint = Arc::new(Endpoint::new(id, definition, record));
                 self.change(|map| drop(map.insert(id.to_owned(), endpoint)));
             }
@@ -117,6 +133,12 @@ impl RelayService {
         if let (Some(endpoint), Some(reason)) = (present, disabled) {
             endpoint.close_all(&disabled_close(&reason, now_ms));
         }
+        Ok(())
+    }
+
+    fn lock_removed(&self) -> MutexGuard<'_, Vec<String>> {
+        let removed = self.inner.removed.lock();
+        removed.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes an endpoint and closes its connections.
@@ -124,6 +146,7 @@ impl RelayService {
         let mut removed = None;
         self.change(|map| removed = map.remove(id));
         if let Some(endpoint) = removed {
+            self.lock_removed().push(id.to_owned());
             let message = "This endpoint was deleted.";
             endpoint.close_all(&policy_close(
                 "ENDPOINT_DELETED",
@@ -189,7 +212,7 @@ impl RelayService {
     }
 
     /// The statistics that changed since the last call, at most `limit`, with the ids of their endpoints.
-    pub fn changed_statistics(&self, limit: usize) -> Vec<(String, StatisticsRecord)> {
+    pub(crate) fn changed_statistics(&self, limit: usize) -> Vec<(String, StatisticsRecord)> {
         let endpoints = self.inner.endpoints.load();
         let changed = endpoints
             .values()
@@ -197,9 +220,19 @@ impl RelayService {
         changed.take(limit).collect()
     }
 
-    /// The statistics of this endpoint could not be stored; they are returned again.
-    pub fn retry_statistics(&self, id: &str) {
-        if let Some(endpoint) = self.endpoint(id) {
+    /// The endpoints removed since the last call.
+    pub(crate) fn take_removed(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lock_removed())
+    }
+
+    /// These statistics could not be removed and changed in the store; they are returned again.
+    pub(crate) fn retry_statistics<'i>(
+        &self,
+        removed: Vec<String>,
+        changed: impl Iterator<Item = &'i str>,
+    ) {
+        self.lock_removed().extend(removed);
+        for endpoint in changed.filter_map(|id| self.endpoint(id)) {
             endpoint.counters.mark_changed();
         }
     }
@@ -373,7 +406,8 @@ mod tests {
 
     fn define(service: &RelayService, definition: Value) {
         let definition = EndpointDefinition::read(definition, None).unwrap();
-        service.set("room", definition, StatisticsRecord::default());
+        let statistics = || Ok::<_, ()>(StatisticsRecord::default());
+        service.set("room", definition, statistics).unwrap();
     }
 
     fn admit(

@@ -7,8 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The kind of the records of statistics in the store; the id is the endpoint's.
-pub const STATISTICS_KIND: &str = "endpoint_statistics";
 /// The rate of messages is that of this time.
 const RATE_WINDOW_MS: u64 = 60_000;
 

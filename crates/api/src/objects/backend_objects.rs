@@ -28,6 +28,7 @@ pub(super) fn backend_object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Back
         BackendObjectKind::Notification,
         BackendObjectKind::RuleChain,
         BackendObjectKind::DeviceGroup,
+        BackendObjectKind::RelayEndpoint,
         BackendObjectKind::PullSource,
         BackendObjectKind::Namespace,
     ]

@@ -33,6 +33,8 @@ pub enum BackendObjectKind {
     RuleChain,
     /// A group of devices.
     DeviceGroup,
+    /// A relay endpoint.
+    RelayEndpoint,
     /// A system that is queried for values of devices.
     PullSource,
     /// A part of the node that belongs to somebody.
@@ -169,6 +171,7 @@ const NOTIFICATION_NODE_FIELDS: [NodeField; 1] = [NodeField {
     },
 }];
 const GROUP_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Groups)];
+const ENDPOINT_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Endpoints)];
 const NOTIFICATION_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Notifications)];
 
 pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
@@ -355,6 +358,22 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             write: Role::Operator,
             id_prefix: None,
             description: "Sets of devices: named ones, and all of a product or with given tags.",
+        },
+        BackendObjectKind::RelayEndpoint => ObjectKindNames {
+            kind: "endpoint",
+            path: "endpoints",
+            singular: "a relay endpoint",
+            plural: "relay endpoints",
+            type_name: "RelayEndpoint",
+            id_field: "id",
+            tag: "relay",
+            owner: ObjectOwner::Namespace(&ENDPOINT_COUNTS),
+            read: Role::Viewer,
+            write: Role::Operator,
+            // The id is the address: it must not be guessed.
+            node_fields: &[],
+            id_prefix: Some(""),
+            description: "Rooms of WebSocket connections: each message of one goes to all others.",
         },
         BackendObjectKind::PullSource => ObjectKindNames {
             kind: "pull_source",

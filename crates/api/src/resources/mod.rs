@@ -29,6 +29,7 @@ pub(crate) mod openapi_page;
 mod publish;
 mod pull_sources;
 mod queues;
+mod relay_endpoints;
 mod retained;
 mod rules;
 mod sessions;
@@ -90,6 +91,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     alarms::endpoints,
     device_groups::endpoints,
     pull_sources::endpoints,
+    relay_endpoints::endpoints,
     command_requests::endpoints,
     commands::endpoints,
     thingsboard_rpc::endpoints,

@@ -615,6 +615,7 @@ impl Server {
             telemetry_backend: Arc::new(NoTelemetryBackend),
             alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
+            relay: relay::RelayService::new(),
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };

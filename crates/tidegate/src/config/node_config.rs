@@ -31,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) declared_connectors: DeclaredObjects,
     /// `[[product]]`: ids and definitions in the form of the API.
     pub(crate) declared_products: DeclaredProducts,
-    /// `[[namespace]]`, `[[rule_chain]]`, `[[device_group]]`, `[[pull_source]]` and `[[notification]]`.
+    /// `[[namespace]]`, `[[rule_chain]]`, `[[device_group]]`, `[[endpoint]]`, `[[pull_source]]` and `[[notification]]`.
     pub(crate) declared_others: DeclaredObjects,
     /// The addresses that the node may connect to on behalf of objects.
     pub(crate) targets: outbound::target_policy::TargetPolicy,

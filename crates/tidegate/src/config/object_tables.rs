@@ -1,4 +1,4 @@
-//! `[[namespace]]`, `[[rule_chain]]`, `[[device_group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to
+//! `[[namespace]]`, `[[rule_chain]]`, `[[device_group]]`, `[[endpoint]]`, `[[pull_source]]` and `[[notification]]`: tables converted to
 //! the JSON that is also read from the store. Their references may name stored objects,
 //! and the store is not open yet, so they are checked at the start of the node.
 
@@ -10,6 +10,8 @@ use devices::alarm::{MAX_NOTIFICATIONS, NOTIFICATION_KIND, check_notification};
 use devices::pull::{self, PullScheduler};
 use devices::{chain, group};
 use namespaces::NamespaceDefinition;
+use relay::{EndpointDefinition, EndpointError};
+use secret::Secret;
 use serde_json::{Value, json};
 
 use super::config_draft::ConfigDraft;
@@ -52,7 +54,7 @@ struct ObjectTableSpec {
 }
 
 /// Ordered so that references point to earlier kinds.
-const TABLES: [ObjectTableSpec; 5] = [
+const TABLES: [ObjectTableSpec; 6] = [
     ObjectTableSpec {
         section: "namespace",
         kind: namespaces::KIND,
@@ -95,6 +97,19 @@ const TABLES: [ObjectTableSpec; 5] = [
         },
     },
     ObjectTableSpec {
+        section: "endpoint",
+        kind: relay::KIND,
+        name_field: "id",
+        most: relay::MAX_ENDPOINTS,
+        read: |id, mut value| {
+            let invalid = |error: EndpointError| (error.field, error.detail);
+            EndpointDefinition::check_id(id).map_err(invalid)?;
+            take_access_key_file(&mut value)?;
+            let read = EndpointDefinition::read(value, None);
+            Ok(json!(read.map_err(invalid)?))
+        },
+    },
+    ObjectTableSpec {
         section: "pull_source",
         kind: pull::KIND,
         name_field: "name",
@@ -105,6 +120,30 @@ const TABLES: [ObjectTableSpec; 5] = [
     },
 ];
 
+/// Replaces the field `access_key_file` of a relay endpoint by the content of the file.
+fn take_access_key_file(value: &mut Value) -> Result<(), (String, String)> {
+    let Some(fields) = value.as_object_mut() else {
+        return Ok(());
+    };
+    let file = match fields.remove("access_key_file") {
+        None => return Ok(()),
+        Some(Value::String(file)) => file,
+        Some(_) => {
+            let detail = "expected the name of a file".to_owned();
+            return Err(("access_key_file".to_owned(), detail));
+        }
+    };
+    let field = "access_key";
+    if fields.contains_key(field) {
+        let detail = "give either access_key or access_key_file".to_owned();
+        return Err(("access_key_file".to_owned(), detail));
+    }
+    let key = Secret::from_setting(field, None, Some(&file.into()));
+    let key = key.map_err(|error| (error.field, error.detail))?;
+    fields.extend(key.map(|key| (field.to_owned(), key.reveal().into())));
+    Ok(())
+}
+
 /// The section with this name, if it is one of these.
 pub(super) fn section(name: &str) -> Option<&'static str> {
     let mut sections = TABLES.iter().map(|table| table.section);
@@ -113,6 +152,8 @@ pub(super) fn section(name: &str) -> Option<&'static str> {
 
 /// Resolves relative file names in settings against the folder of the configuration file.
 pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+    // Of an endpoint.
+    connector_tables::resolve_files(table, folder);
     for place in ["/prometheus/server", "/http/server", "/ipmi"] {
         if let Some(settings) = table.pointer_mut(place) {
             connector_tables::resolve_files(settings, folder);

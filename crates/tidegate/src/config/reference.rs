@@ -105,6 +105,8 @@ fn default_text(section: &str, key: &str) -> Option<&'static str> {
         ("listener", "bind") | ("user", _) => Some("required"),
         ("listener", "name") => Some("the protocol"),
         ("listener", "websocket_path") => Some("`/mqtt`"),
+        ("listener", "relay_path") => Some("`/ws/`"),
+        ("listener", "allowed_origins") => Some("all"),
         ("listener" | "http", "tls.certificate" | "tls.private_key") => Some("required with TLS"),
         _ => None,
     }
@@ -194,6 +196,8 @@ fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
         ("listener", "name") => "mqtt",
         ("listener", "bind") => "127.0.0.1:1883",
         ("listener", "websocket_path") => "/mqtt",
+        ("listener", "relay_path") => "/ws/",
+        ("listener", "allowed_origins") => "https://example.org",
         ("listener" | "http", "tls.certificate") => "server.pem",
         ("listener" | "http", "tls.private_key") => "server.key",
         ("listener", "tls.client_ca") => "clients.pem",

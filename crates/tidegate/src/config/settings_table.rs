@@ -466,6 +466,9 @@ pub(super) struct ListenerDraft {
     pub(super) bind: Option<BindSetting>,
     pub(super) tls: TlsDraft,
     pub(super) websocket_path: Option<String>,
+    pub(super) relay_path: Option<String>,
+    /// Separated by commas.
+    pub(super) allowed_origins: Option<String>,
     /// The remaining settings; `bind`, `tls` and `websocket_path` are filled in at the end.
     pub(super) rest: ListenerConfig,
 }
@@ -489,6 +492,8 @@ impl ListenerDraft {
             bind: None,
             tls: TlsDraft::default(),
             websocket_path: None,
+            relay_path: None,
+            allowed_origins: None,
             rest: ListenerConfig::new(name, nowhere),
         }
     }
@@ -518,6 +523,8 @@ pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
     setting!("tls.require_client_certificate", tls.require_client_certificate, Flag, "Whether clients without a certificate are rejected."),
     setting!("tls.common_name_as_username", tls.common_name_as_username, Flag, "Whether the common name of the client's certificate is its user name."),
     setting!("websocket_path", websocket_path, Text, "Path at which WebSocket clients connect; default `/mqtt`."),
+    setting!("relay_path", relay_path, Text, "Prefix of the paths at which clients of [relay endpoints](relay.md) connect, followed by the endpoint's id; default `/ws/`. `off`: not on this listener."),
+    setting!("allowed_origins", allowed_origins, Text, "Origins of the web pages that may connect by WebSocket, such as `https://example.org`, separated by commas. Default: all."),
     setting!("proxy_protocol", rest.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2)."),
     setting!("allow_anonymous", rest.allow_anonymous, Flag, "Whether clients without a user name may connect. Default: only on loopback addresses and Unix sockets, and not behind a proxy."),
     setting!("max_connections", rest.max_connections, Count(1, 100_000_000), "Maximum number of connections of this listener."),

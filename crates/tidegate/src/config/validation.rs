@@ -161,10 +161,14 @@ fn finish_listener(
     let tls = finish_tls(&listener, draft);
     let websocket_path = finish_websocket(&listener, draft);
     check_bounds(&listener.rest, max_packet_size, draft);
+    let relay_path = finish_relay_path(&listener, websocket_path.as_deref(), draft);
+    let allowed_origins = finish_origins(&listener, draft);
     Some(ListenerConfig {
         bind,
         tls,
         websocket_path,
+        relay_path,
+        allowed_origins,
         ..listener.rest
     })
 }
@@ -266,23 +270,72 @@ fn finish_tls(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<TlsCo
 
 fn finish_websocket(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<String> {
     if !listener.protocol.has_websocket() {
-        reject_inapplicable_keys(&listener.rest.name, "websocket_path", draft, || {
-            format!(
-                "not for protocol \"{}\"; use \"ws\" or \"wss\"",
-                listener.protocol.name()
-            )
-        });
+        for setting in ["websocket_path", "relay_path", "allowed_origins"] {
+            reject_inapplicable_keys(&listener.rest.name, setting, draft, || {
+                format!(
+                    "not for protocol \"{}\"; use \"ws\" or \"wss\"",
+                    listener.protocol.name()
+                )
+            });
+        }
         return None;
     }
     let path = listener.websocket_path.clone();
     let path = path.unwrap_or_else(|| "/mqtt".to_owned());
-    let is_path_byte = |b: u8| b.is_ascii_graphic() && !b"?#\"".contains(&b);
-    if !path.starts_with('/') || !path.bytes().all(is_path_byte) {
+    if !is_url_path(&path) {
         let key = key_of(&listener.rest, "websocket_path");
         let message = format!("expected a path such as \"/mqtt\", found {path:?}");
         draft.add_error(draft.origin(&key), key, message);
     }
     Some(path)
+}
+
+fn is_url_path(path: &str) -> bool {
+    let is_path_byte = |b: u8| b.is_ascii_graphic() && !b"?#\"".contains(&b);
+    path.starts_with('/') && path.bytes().all(is_path_byte)
+}
+
+/// The prefix of relay endpoints; `None`: the listener has none.
+fn finish_relay_path(
+    listener: &ListenerDraft,
+    websocket_path: Option<&str>,
+    draft: &mut ConfigDraft,
+) -> Option<String> {
+    let websocket_path = websocket_path?;
+    let path = listener.relay_path.as_deref().unwrap_or("/ws/");
+    if path == "off" {
+        return None;
+    }
+    let key = key_of(&listener.rest, "relay_path");
+    let is_valid = is_url_path(path) && path.len() > 1 && path.ends_with('/');
+    if !is_valid {
+        let message = format!("expected a path such as \"/ws/\", or \"off\", found {path:?}");
+        draft.add_error(draft.origin(&key), key, message);
+    } else if websocket_path.starts_with(path) && listener.relay_path.is_some() {
+        let message = format!("the path of MQTT clients, {websocket_path:?}, is below it");
+        draft.add_error(draft.origin(&key), key, message);
+    }
+    Some(path.to_owned())
+}
+
+fn finish_origins(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Vec<String> {
+    let origins = listener.allowed_origins.as_deref().unwrap_or_default();
+    let origins = origins
+        .split(',')
+        .map(str::trim)
+        .filter(|it| !it.is_empty());
+    let origins: Vec<String> = origins.map(str::to_owned).collect();
+    for origin in &origins {
+        let host = (origin.strip_prefix("https://")).or(origin.strip_prefix("http://"));
+        if host.is_none_or(|host| host.is_empty() || host.contains('/')) {
+            let key = key_of(&listener.rest, "allowed_origins");
+            let message = format!(
+                "expected origins such as \"https://example.org\", without a path, found {origin:?}"
+            );
+            draft.add_error(draft.origin(&key), key, message);
+        }
+    }
+    origins
 }
 
 fn check_bounds(listener: &ListenerConfig, max_packet_size: u32, draft: &mut ConfigDraft) {

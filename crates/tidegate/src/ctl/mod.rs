@@ -18,6 +18,7 @@ mod namespaces;
 mod objects;
 mod output;
 mod pull_sources;
+mod relay_endpoints;
 mod rules;
 mod target;
 mod telemetry;
@@ -96,6 +97,9 @@ enum CtlCommand {
     /// Device groups
     #[command(subcommand)]
     DeviceGroups(device_groups::DeviceGroupsCommand),
+    /// Relay endpoints: rooms of WebSocket connections
+    #[command(subcommand)]
+    Endpoints(relay_endpoints::RelayEndpointsCommand),
     /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
@@ -191,6 +195,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
             command.run(ObjectKindArg::RuleChains, client, output).await
         }
         CtlCommand::DeviceGroups(command) => command.run(client, output).await,
+        CtlCommand::Endpoints(command) => command.run(client, output).await,
         CtlCommand::PullSources(command) => command.run(client, output).await,
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,

@@ -28,6 +28,7 @@ pub(super) enum ObjectKindArg {
     RuleChains,
     DeviceGroups,
     PullSources,
+    RelayEndpoints,
     Operators,
     ApiKeys,
     Namespaces,
@@ -49,6 +50,7 @@ impl ObjectKindArg {
             Self::RuleChains => "/api/v1/rule-chains",
             Self::DeviceGroups => "/api/v1/device-groups",
             Self::PullSources => "/api/v1/pull-sources",
+            Self::RelayEndpoints => "/api/v1/endpoints",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
             Self::Namespaces => "/api/v1/namespaces",
@@ -170,6 +172,16 @@ impl ObjectKindArg {
                 ("CHANGED", "updated_at_ms"),
                 ("DECLARED AT", "declared_at"),
             ],
+            Self::RelayEndpoints => &[
+                ("ENDPOINT", "id"),
+                ("NAMESPACE", "namespace"),
+                ("NAME", "name"),
+                ("MODE", "mode"),
+                ("KEY", "has_access_key"),
+                ("DISABLED", "disabled_reason"),
+                ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
+            ],
             Self::Operators => &[
                 ("OPERATOR", "username"),
                 ("ROLE", "role"),
@@ -201,7 +213,11 @@ impl ObjectKindArg {
     fn has_namespace(self) -> bool {
         matches!(
             self,
-            Self::Products | Self::Notifications | Self::DeviceGroups | Self::ApiKeys
+            Self::Products
+                | Self::Notifications
+                | Self::DeviceGroups
+                | Self::ApiKeys
+                | Self::RelayEndpoints
         )
     }
 }
@@ -213,7 +229,7 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
-        /// Only objects of this namespace; for products, groups, notifications and API keys
+        /// Only objects of this namespace; for products, groups, notifications, relay endpoints and API keys
         #[arg(long, value_name = "ID")]
         namespace: Option<String>,
         #[command(flatten)]

@@ -32,6 +32,7 @@ mod pipeline_outputs;
 mod program_service;
 mod pull_metrics;
 mod registration_audit;
+mod relay_endpoints;
 mod signals;
 mod sink_metrics;
 mod sink_port;

@@ -22,6 +22,7 @@ use super::node_sampler::NodeSampler;
 use super::node_services::{NodeServices, run_blocking};
 use super::object_service::ObjectService;
 use super::program_service::{ProgramParts, ProgramService};
+use super::relay_endpoints::RelayHooks;
 use super::{allocator, ban_enforcement, namespace_enforcement, start_error};
 use crate::area_record::AreaRecord;
 use crate::config::Config;
@@ -112,7 +113,9 @@ impl Node {
         services.connectors.stop(SINKS_STOP_TIMEOUT).await;
         let (store, series) = (services.store, services.ingest.series);
         let (states, commands) = (services.devices.states, services.commands.commands);
+        let relay = services.relay;
         run_stop_step("closing the store", move || {
+            relay.store_statistics();
             commands.close();
             if let Err(error) = states.flush() {
                 tracing::error!(%error, "writing the last-seen times of devices failed");
@@ -209,6 +212,7 @@ impl Node {
             alarms: services.alarms.api_service(),
             device_http_backend: Arc::new(device_http),
             pulls: self.pulls.clone(),
+            relay: services.relay.service.clone(),
             local_token: Some(token),
         }
     }
@@ -221,6 +225,7 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
         .with(services.engine.hooks_factory())
         // After authentication, because the device hooks record which clients were accepted.
         .with(services.ingest.hooks())
+        .with(Arc::new(RelayHooks(services.relay.service.clone())))
         .with(Arc::new(allocator::MemoryReleaseHooks));
     let store = config.store.is_some().then(|| services.store.clone());
     Broker::start(config.broker.clone(), Arc::new(hooks), store)

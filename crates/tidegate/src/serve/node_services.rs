@@ -11,6 +11,8 @@ use devices::chain::{self, Chains};
 use devices::retention::Retention;
 use engine::Engine;
 use namespaces::Namespaces;
+use relay::RelayService;
+use serde_json::Value;
 use store::Store;
 use tokio::runtime::Handle;
 
@@ -27,6 +29,7 @@ use super::notification_transport::NodeNotificationTransport;
 use super::object_references::ObjectReferences;
 use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
+use super::relay_endpoints::NodeRelay;
 use super::sink_port::NodeSinkPort;
 use super::{fallback_actions, start_error, store_health};
 use crate::config::Config;
@@ -45,6 +48,7 @@ pub(super) struct NodeServices {
     pub(super) commands: NodeCommands,
     pub(super) connectors: NodeConnectors,
     pub(super) references: ObjectReferences,
+    pub(super) relay: NodeRelay,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
     pub(super) registration_audit: Arc<RegistrationAudit>,
     pub(super) alarms: AlarmInputs,
@@ -75,6 +79,7 @@ impl NodeServices {
         );
         let notification_transport = create_notification_transport(config, &connectors);
         let registration_audit = RegistrationAudit::new(store.objects().clone());
+        let relay = open_relay(config, &store).await?;
         // Last, because telemetry is forwarded to all others.
         let targets = TelemetryTargets {
             store: store.clone(),
@@ -99,6 +104,7 @@ impl NodeServices {
             commands,
             connectors,
             references,
+            relay,
             notification_transport,
             registration_audit,
             alarms,
@@ -243,13 +249,34 @@ fn open_chains(config: &Config, store: &Store) -> anyhow::Result<Chains> {
 }
 
 /// Opens the namespaces, and creates the default one.
+async fn open_relay(config: &Config, store: &Store) -> anyhow::Result<NodeRelay> {
+    let (objects, service) = (store.objects().clone(), RelayService::new());
+    let declared = declared_of_kind(config, relay::KIND);
+    let statistics = run_blocking("opening the relay endpoints", {
+        let service = service.clone();
+        move || relay::open_endpoints(&service, &objects, &declared)
+    });
+    let statistics = statistics.await?;
+    let relay = NodeRelay {
+        service,
+        statistics: statistics.context("cannot read the relay endpoints of the store")?,
+    };
+    tokio::spawn(relay.clone().run());
+    Ok(relay)
+}
+
+/// Ids and definitions of the objects of a kind that the configuration declares.
+fn declared_of_kind(config: &Config, kind: &str) -> Vec<(String, Value)> {
+    let declared = config.declared_others.iter();
+    declared
+        .filter(|(declared, _, _)| *declared == kind)
+        .map(|(_, id, value)| (id.clone(), value.clone()))
+        .collect()
+}
+
 async fn open_namespaces(config: &Config, store: &Store) -> anyhow::Result<Namespaces> {
     let objects = store.objects().clone();
-    let declared = config.declared_others.iter();
-    let declared = declared.filter(|(kind, _, _)| *kind == namespaces::KIND);
-    let declared: Vec<_> = declared
-        .map(|(_, id, value)| (id.clone(), value.clone()))
-        .collect();
+    let declared = declared_of_kind(config, namespaces::KIND);
     run_blocking("opening the namespaces", move || {
         if declared.iter().all(|(id, _)| id != namespaces::DEFAULT) {
             namespaces::ensure_default_namespace(&objects)?;

@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 17] = [
+const REFERENCE_FIELDS: [ReferenceField; 18] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -78,10 +78,11 @@ const REFERENCE_FIELDS: [ReferenceField; 17] = [
         path: "namespaces[].namespace",
         ..ReferenceField::namespace(api::OPERATOR_KIND)
     },
+    ReferenceField::namespace(relay::KIND),
 ];
 
 /// Kinds whose objects refer only to objects of their own namespace.
-const NAMESPACED_KINDS: [&str; 3] = [PRODUCT, NOTIFICATION, group::KIND];
+const NAMESPACED_KINDS: [&str; 4] = [PRODUCT, NOTIFICATION, group::KIND, relay::KIND];
 
 /// Rules of node alarms name notifications, but are not objects with an id.
 const NODE_ALARM_REFERENCE: ReferenceField =
@@ -99,6 +100,7 @@ fn kind_name(kind: &str) -> &str {
         chain::KIND => "rule chain",
         group::KIND => "device group",
         pull::KIND => "pull source",
+        relay::KIND => "relay endpoint",
         auth::objects::ACL_RULE => "ACL rule",
         api::API_KEY_KIND => "API key",
         other => other,

@@ -5,6 +5,7 @@ use ::devices::alarm::MAX_NOTIFICATIONS;
 use api::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
 use auth::{AuthService, objects};
 use engine::Engine;
+use relay::EndpointDefinition;
 use serde_json::Value;
 
 use super::fleet_service::{FleetKind, FleetService};
@@ -12,6 +13,7 @@ use super::node_connectors::{self, NodeConnectors};
 use super::node_devices::{self, NodeDevices};
 use super::notifications;
 use super::object_references::ObjectReferences;
+use super::relay_endpoints;
 
 pub(super) struct ObjectService {
     pub(super) auth: AuthService,
@@ -37,6 +39,7 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
         | BackendObjectKind::Notification
         | BackendObjectKind::RuleChain
         | BackendObjectKind::DeviceGroup
+        | BackendObjectKind::RelayEndpoint
         | BackendObjectKind::PullSource
         | BackendObjectKind::Namespace => None,
     }
@@ -61,6 +64,13 @@ impl ObjectService {
             let product = self.devices.prepare_product(id, input, current)?;
             self.fleet.check_retention(id, &product)?;
             return Ok(product);
+        }
+        if kind == BackendObjectKind::RelayEndpoint {
+            if current.is_none() {
+                self.fleet
+                    .check_capacity(kind.storage_kind(), relay::MAX_ENDPOINTS)?;
+            }
+            return relay_endpoints::prepare(id, input, current);
         }
         if kind == BackendObjectKind::Notification {
             if current.is_none() {
@@ -137,6 +147,9 @@ impl ObjectBackend for ObjectService {
         if kind == BackendObjectKind::Notification {
             return stored.clone();
         }
+        if kind == BackendObjectKind::RelayEndpoint {
+            return EndpointDefinition::public_view(stored);
+        }
         match auth_kind(kind) {
             Some(name) => objects::redact(name, stored.clone()),
             // A rule contains no secrets; those of its sinks are in the sinks.
@@ -156,6 +169,9 @@ impl ObjectBackend for ObjectService {
         }
         if kind == BackendObjectKind::Notification {
             return notifications::schemas();
+        }
+        if kind == BackendObjectKind::RelayEndpoint {
+            return relay_endpoints::schemas();
         }
         match auth_kind(kind) {
             Some(name) => objects::schemas(name),

@@ -20,6 +20,7 @@ mod listeners;
 mod mqtt3;
 mod mqtt5;
 mod overload;
+mod relay;
 mod rules;
 mod sessions;
 mod support;

@@ -20,13 +20,13 @@ use crate::interop::skipped;
 use crate::support::{DEADLINE, Node, external};
 
 /// The answer of the API.
-struct Answer {
-    status: u16,
-    body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
 }
 
 /// These tests start nodes of their own.
-fn own_node() -> bool {
+pub(crate) fn own_node() -> bool {
     if external().is_some() {
         skipped("needs a node of its own");
     }
@@ -43,12 +43,12 @@ fn closed_with(arguments: &[&str]) -> Node {
 }
 
 /// The token with which the node's owner is an admin.
-fn local_token(node: &Node) -> String {
+pub(crate) fn local_token(node: &Node) -> String {
     let path = node.data_dir().join("api.token");
     std::fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-fn send(node: &Node, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+pub(crate) fn send(node: &Node, token: &str, method: &str, path: &str, body: &Value) -> Answer {
     let address = node.address("http");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();

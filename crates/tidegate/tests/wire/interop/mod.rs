@@ -5,7 +5,7 @@
 
 pub(crate) mod client;
 mod mosquitto;
-mod mqtt_js;
+pub(crate) mod mqtt_js;
 mod paho;
 mod rumqttc;
 

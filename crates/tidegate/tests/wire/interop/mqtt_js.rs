@@ -7,7 +7,8 @@ use super::client::Client;
 use super::{Everywhere, Transport, find_program, installed, own_node, skipped};
 use crate::support::unique;
 
-fn packages() -> Option<PathBuf> {
+/// The folder with the packages of Node.
+pub(crate) fn packages() -> Option<PathBuf> {
     let packages = installed("TIDEGATE_TEST_NODE_MODULES", "node/node_modules")
         .filter(|dir| dir.join("mqtt").is_dir() && find_program("node").is_some());
     if packages.is_none() {

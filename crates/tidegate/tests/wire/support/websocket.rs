@@ -65,6 +65,11 @@ impl WsStream {
             .unwrap();
     }
 
+    /// Sends bytes that may be no frame.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
     /// The next frame: its first byte and payload. `None`: the connection has ended.
     pub fn recv_frame(&mut self) -> std::io::Result<Option<(u8, Vec<u8>)>> {
         loop {

@@ -1,0 +1,136 @@
+//! Endpoints and their statistics in the store of the node.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use store::{Durability, Objects, StoreError, Table, Tables};
+
+use crate::definition::{EndpointDefinition, KIND};
+use crate::service::RelayService;
+use crate::statistics::StatisticsRecord;
+
+/// Table of the statistics, by endpoint id.
+const STATISTICS_TABLE: &str = "endpoint_statistics";
+/// Statistics written at once.
+const STATISTICS_BATCH: usize = 1000;
+
+/// The statistics of endpoints, as stored.
+#[derive(Clone)]
+pub struct StoredStatistics {
+    tables: Tables,
+    table: Table,
+}
+
+impl StoredStatistics {
+    fn open(objects: &Objects) -> Result<Self, StoreError> {
+        let tables = objects.tables().clone();
+        let table = tables.table(STATISTICS_TABLE)?;
+        Ok(Self { tables, table })
+    }
+
+    fn read(&self, id: &str) -> Result<StatisticsRecord, StoreError> {
+        let stored = self.table.get(id.as_bytes())?;
+        // An unreadable record only loses totals.
+        let record = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ok(record.unwrap_or_default())
+    }
+
+    /// Writes the statistics that have changed, and removes those of removed endpoints.
+    ///
+    /// # Errors
+    /// Fails if the store cannot be written; the next call writes them again.
+    pub fn write_changed(&self, service: &RelayService) -> Result<(), StoreError> {
+        loop {
+            let removed = service.take_removed();
+            let changed = service.changed_statistics(STATISTICS_BATCH);
+            if removed.is_empty() && changed.is_empty() {
+                return Ok(());
+            }
+            let written = self.write(&removed, &changed);
+            if let Err(error) = written {
+                service.retry_statistics(removed, changed.iter().map(|(id, _)| id.as_str()));
+                return Err(error);
+            }
+            if changed.len() < STATISTICS_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        removed: &[String],
+        changed: &[(String, StatisticsRecord)],
+    ) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        for id in removed {
+            batch.remove(&self.table, id.as_bytes())?;
+        }
+        for (id, record) in changed {
+            // Only numbers: serialising cannot fail.
+            let bytes = serde_json::to_vec(record).unwrap_or_default();
+            batch.put(&self.table, id.as_bytes(), &bytes)?;
+        }
+        batch.commit(Durability::Buffered)
+    }
+}
+
+/// Reads the stored endpoints and follows their changes. Declared ones take precedence and do not change.
+///
+/// # Errors
+/// Fails if the store cannot be read.
+pub fn open_endpoints(
+    service: &RelayService,
+    objects: &Objects,
+    declared: &[(String, Value)],
+) -> Result<StoredStatistics, StoreError> {
+    let statistics = StoredStatistics::open(objects)?;
+    for (id, value) in declared {
+        apply(service, &statistics, id, Some(value.clone()))?;
+    }
+    let ids: Arc<[String]> = declared.iter().map(|(id, _)| id.clone()).collect();
+    let mut result = Ok(());
+    objects.for_each(KIND, |object| {
+        if result.is_ok() && !ids.contains(&object.id) {
+            result = apply(service, &statistics, &object.id, Some(object.value));
+        }
+    })?;
+    result?;
+    let (service, stored, kept) = (service.clone(), objects.downgrade(), statistics.clone());
+    objects.observe_changes(Box::new(move |change| {
+        if change.kind != KIND || ids.contains(&change.id) {
+            return;
+        }
+        let Some(objects) = stored.upgrade() else {
+            return;
+        };
+        let applied = objects
+            .get(KIND, &change.id)
+            .and_then(|object| apply(&service, &kept, &change.id, object.map(|it| it.value)));
+        if let Err(error) = applied {
+            tracing::error!(endpoint = change.id, %error, "reading a changed endpoint failed; the previous version remains in use");
+        }
+    }));
+    Ok(statistics)
+}
+
+fn apply(
+    service: &RelayService,
+    statistics: &StoredStatistics,
+    id: &str,
+    value: Option<Value>,
+) -> Result<(), StoreError> {
+    let Some(value) = value else {
+        service.remove(id);
+        return Ok(());
+    };
+    match EndpointDefinition::read(value, None) {
+        Ok(definition) => {
+            service.set(id, definition, || statistics.read(id))?;
+        }
+        Err(error) => {
+            tracing::error!(endpoint = id, %error, "stored endpoint is invalid; ignored");
+        }
+    }
+    Ok(())
+}

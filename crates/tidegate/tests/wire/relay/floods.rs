@@ -1,0 +1,148 @@
+//! Clients that try to exhaust the node or to break the protocol (RFC 6455, and the cases of the Autobahn test suite that
+//! apply to a server that relays).
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::{BINARY, RelayClient, TEXT, ask, new_endpoint};
+use crate::api::own_node;
+use crate::support::{Node, masked_frame};
+
+fn connected(node: &Node, definition: serde_json::Value) -> (RelayClient, RelayClient) {
+    let id = new_endpoint(node, definition);
+    (
+        RelayClient::connect(node, &id),
+        RelayClient::connect(node, &id),
+    )
+}
+
+/// Autobahn 5.3 to 5.5: fragments, whole and byte by byte.
+#[test]
+fn fragments_become_one_message() {
+    if !own_node() {
+        return;
+    }
+    let (mut a, mut b) = connected(Node::shared(), json!({"mode": "direct"}));
+    a.0.send_frame(0x01, b"frag");
+    a.0.send_frame(0x89, b"ping in between");
+    a.0.send_frame(0x80, b"ment");
+    assert_eq!(a.receive().unwrap(), (0x8a, b"ping in between".to_vec()));
+    assert_eq!(b.expect_text(), "fragment");
+}
+
+/// Autobahn 6.4: invalid UTF-8 is rejected at once, in whichever fragment it is.
+#[test]
+fn invalid_text_closes_with_1007() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let (mut a, _b) = connected(node, json!({"mode": "direct"}));
+    a.0.send_frame(TEXT, &[0xce, 0xba, 0xff]);
+    assert_eq!(a.expect_close().0, 1007);
+    let (mut a, _b) = connected(node, json!({"mode": "direct"}));
+    a.0.send_frame(0x01, &[0xf4]);
+    a.0.send_frame(0x00, &[0x90]);
+    assert_eq!(a.expect_close().0, 1007);
+}
+
+/// Autobahn 1 to 5 and 7: what is a protocol error.
+#[test]
+fn violations_of_the_protocol_close_with_1002() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("2.5: a ping of 126 bytes", masked_frame(0x89, &[0; 126])),
+        ("3.1: a reserved bit", masked_frame(0xc1, b"x")),
+        ("4.1.1: a reserved opcode", masked_frame(0x83, b"x")),
+        ("4.2.1: a reserved control opcode", masked_frame(0x8b, b"")),
+        ("5.1: a fragmented ping", masked_frame(0x09, b"")),
+        ("5.9: a continuation of nothing", masked_frame(0x80, b"x")),
+        (
+            "7.9.1: a close code that may not be sent",
+            masked_frame(0x88, &[0, 0]),
+        ),
+    ];
+    for (case, bytes) in cases {
+        let (mut a, _b) = connected(node, json!({"mode": "direct"}));
+        a.0.send_frame(TEXT, b"before");
+        let mut frames = a;
+        frames.0.send_bytes(&bytes);
+        assert_eq!(frames.expect_close().0, 1002, "{case}");
+    }
+}
+
+#[test]
+fn a_message_may_have_the_length_of_the_limit_and_no_more() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let definition = json!({"mode": "direct", "max_message_bytes": 1000});
+    let (mut a, mut b) = connected(node, definition);
+    a.0.send_frame(BINARY, &[7; 1000]);
+    assert_eq!(b.receive().unwrap().1.len(), 1000);
+    // The length in the header is enough.
+    a.0.send_bytes(&[0x82, 0xfe, 0x03, 0xe9, 1, 2, 3, 4]);
+    assert_eq!(a.expect_close().0, 1009);
+    let (mut a, _b) = connected(node, json!({"mode": "direct", "max_message_bytes": 1000}));
+    a.0.send_frame(0x02, &[7; 600]);
+    a.0.send_frame(0x00, &[7; 600]);
+    assert_eq!(a.expect_close().0, 1009);
+}
+
+#[test]
+fn endless_fragments_are_cut_off_and_unfinished_messages_count_as_memory() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&["--shards", "1", "--set", "limits.packet_timeout_s=1"]);
+    let (mut a, mut b) = connected(&node, json!({"mode": "direct"}));
+    a.0.send_frame(0x02, b"begun");
+    let begun = std::time::Instant::now();
+    let (code, reason) = a.expect_close();
+    assert_eq!(code, 1008, "{reason}");
+    assert!(begun.elapsed().as_secs() < 5);
+    // Connections of others are not affected.
+    let (mut c, _) = (RelayClient::connect(&node, &room_of(&node)), ());
+    c.send_text("x");
+    assert_eq!(b.expect_text(), "x");
+}
+
+fn room_of(node: &Node) -> String {
+    let (_, page) = ask(node, "GET", "endpoints", json!(null));
+    page["data"][0]["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn half_open_upgrades_end_and_the_endpoint_still_accepts_clients() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&["--set", "listener.ws.connect_timeout_s=1"]);
+    let id = new_endpoint(&node, json!({"mode": "direct"}));
+    let halves: Vec<_> = (0..500)
+        .map(|_| {
+            let mut socket = std::net::TcpStream::connect(node.address("ws")).unwrap();
+            let head = format!("GET /ws/{id} HTTP/1.1\r\nHost: x\r\n");
+            socket.write_all(head.as_bytes()).unwrap();
+            socket
+        })
+        .collect();
+    let (mut a, mut b) = (
+        RelayClient::connect(&node, &id),
+        RelayClient::connect(&node, &id),
+    );
+    a.send_text("x");
+    assert_eq!(b.expect_text(), "x");
+    for mut half in halves {
+        half.set_read_timeout(Some(crate::support::DEADLINE))
+            .unwrap();
+        let mut rest = Vec::new();
+        let ended = std::io::Read::read_to_end(&mut half, &mut rest);
+        assert!(ended.is_ok() || rest.is_empty());
+    }
+}

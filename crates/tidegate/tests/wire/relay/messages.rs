@@ -1,0 +1,183 @@
+//! Messages between the connections of an endpoint, rules and MQTT clients.
+
+use serde_json::json;
+
+use super::{BINARY, RelayClient, ask, change_endpoint, new_endpoint, statistics};
+use crate::api::own_node;
+use crate::support::{Connect, Node, Raw, Subscribe, eventually, kind, masked_frame};
+
+#[test]
+fn a_message_reaches_all_other_connections_as_it_was_sent() {
+    if !own_node() {
+        return;
+    }
+    for shards in ["1", "2"] {
+        let node = Node::start(&["--shards", shards]);
+        let id = new_endpoint(&node, json!({"mode": "direct"}));
+        let other = new_endpoint(&node, json!({"mode": "direct"}));
+        let mut clients: Vec<_> = (0..6).map(|_| RelayClient::connect(&node, &id)).collect();
+        let mut stranger = RelayClient::connect(&node, &other);
+        for (n, text) in ["first", "grüße", ""].into_iter().enumerate() {
+            clients[n].send_text(text);
+            for (at, client) in clients.iter_mut().enumerate() {
+                if at != n {
+                    assert_eq!(client.expect_text(), text, "{shards} shards");
+                }
+            }
+        }
+        // Larger than a packet of any network, and no text.
+        let large: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+        clients[0].0.send_frame(BINARY, &large);
+        for client in &mut clients[1..] {
+            assert_eq!(client.receive().unwrap(), (BINARY, large.clone()));
+        }
+        // Nothing was sent back, or to the other endpoint.
+        clients[1].send_text("end");
+        assert_eq!(clients[0].expect_text(), "end");
+        RelayClient::connect(&node, &other).send_text("hello");
+        assert_eq!(stranger.expect_text(), "hello");
+        let counted = statistics(&node, &id);
+        assert_eq!(counted["total_messages"], 5, "{counted}");
+        assert_eq!(counted["total_bytes"], 5 + 7 + 300_000 + 3, "{counted}");
+        assert_eq!(counted["current_connections"], 6, "{counted}");
+    }
+}
+
+#[test]
+fn a_client_may_send_with_its_upgrade_request() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let id = new_endpoint(node, json!({"mode": "direct"}));
+    let mut receiver = RelayClient::connect(node, &id);
+    let address = node.address("ws");
+    let mut request = format!(
+        "GET /ws/{id} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    .into_bytes();
+    request.extend(masked_frame(super::TEXT, b"at once"));
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut socket, &request).unwrap();
+    assert_eq!(receiver.expect_text(), "at once");
+}
+
+#[test]
+fn a_change_of_the_mode_applies_to_the_next_message() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let id = new_endpoint(node, json!({}));
+    let (mut a, mut b) = (
+        RelayClient::connect(node, &id),
+        RelayClient::connect(node, &id),
+    );
+    a.send_text(r#"{"type":"t","data":{"x":1},"timestamp":5,"more":2}"#);
+    assert_eq!(
+        b.expect_json(),
+        json!({"type": "message", "data": {"x": 1}, "timestamp": 5})
+    );
+    a.send_text("no JSON");
+    let wrapped = b.expect_json();
+    assert_eq!(wrapped["data"], "no JSON");
+    assert!(wrapped["timestamp"].as_u64() > Some(1_700_000_000_000));
+    change_endpoint(node, &id, json!({"mode": "custom_header", "header": "H|"}));
+    a.send_text("x");
+    assert_eq!(b.expect_text(), "H|x");
+    change_endpoint(node, &id, json!({"mode": "direct"}));
+    a.send_text("x");
+    assert_eq!(b.expect_text(), "x");
+}
+
+#[test]
+fn rules_and_permitted_mqtt_clients_use_the_topic_of_an_endpoint() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let rule = json!({"permission": "allow", "client_id": "insider", "topics": ["$relay/#"]});
+    let (status, answer) = ask(&node, "POST", "acl-rules", rule);
+    assert_eq!(status, 201, "{answer}");
+    let (status, answer) = ask(&node, "PUT", "endpoints/room", json!({"mode": "direct"}));
+    assert_eq!(status, 201, "{answer}");
+    let mut web = RelayClient::connect(&node, "room");
+    let mut insider = Raw::connect(&node, &Connect::new(5, "insider"));
+    insider.subscribe("$relay/+", 1);
+    web.send_text("from a page");
+    let publish = insider.recv(kind::PUBLISH);
+    assert_eq!(publish.topic, "$relay/room");
+    assert_eq!(publish.payload, b"from a page");
+    insider.publish("$relay/room", "from MQTT");
+    // The publisher is no connection of the endpoint: it gets its own message, as with any topic.
+    assert_eq!(insider.recv(kind::PUBLISH).payload, b"from MQTT");
+    assert_eq!(web.expect_text(), "from MQTT");
+
+    let mut outsider = Raw::connect(&node, &Connect::new(5, "outsider"));
+    let codes = outsider.subscribe_for_codes(&Subscribe::new(1).filter("$relay/+", 0));
+    assert_eq!(codes, [0x87]);
+    outsider.publish("$relay/room", "denied");
+
+    let rule = json!({
+        "name": "echo",
+        "sql": "SELECT payload FROM \"$relay/+\" WHERE payload = 'ping'",
+        "actions": [{"kind": "republish", "topic": "$relay/room", "payload": "pong"}],
+    });
+    let (status, answer) = ask(&node, "POST", "rules", rule);
+    assert_eq!(status, 201, "{answer}");
+    web.send_text("ping");
+    assert_eq!(web.expect_text(), "pong");
+    let (_, history) = ask(&node, "GET", "endpoints/room/messages", json!(null));
+    let texts: Vec<_> = history
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["text"])
+        .collect();
+    assert_eq!(texts, ["pong", "ping", "from MQTT", "from a page"]);
+    assert_eq!(history[2]["sender"], "insider");
+}
+
+#[test]
+fn a_receiver_that_does_not_read_loses_the_oldest_messages_and_others_none() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&["--shards", "1"]);
+    let definition = json!({"mode": "direct", "max_backlog_bytes": 1_000_000});
+    let id = new_endpoint(&node, definition);
+    let (mut sender, mut reader, mut slow) = (
+        RelayClient::connect(&node, &id),
+        RelayClient::connect(&node, &id),
+        RelayClient::connect(&node, &id),
+    );
+    const COUNT: usize = 4000;
+    let text = |n: usize| format!("{n:06}{}", "x".repeat(9_994));
+    for first in (0..COUNT).step_by(20) {
+        for n in first..first + 20 {
+            sender.send_text(&text(n));
+        }
+        for n in first..first + 20 {
+            assert_eq!(&reader.expect_text()[..6], &text(n)[..6]);
+        }
+    }
+    eventually("messages are dropped", || {
+        statistics(&node, &id)["dropped_messages"].as_u64() > Some(0)
+    });
+    let mut last = None;
+    let mut received = 0_u64;
+    let notice = loop {
+        let text = slow.expect_text();
+        if text.len() != 10_000 {
+            break text;
+        }
+        let n: usize = text[..6].parse().unwrap();
+        assert!(last < Some(n), "{n} after {last:?}");
+        (last, received) = (Some(n), received + 1);
+    };
+    assert_eq!(last, Some(COUNT - 1));
+    assert!(notice.contains("RATE_LIMIT_WARNING"), "{notice}");
+    let dropped = statistics(&node, &id)["dropped_messages"].as_u64().unwrap();
+    assert_eq!(received + dropped, COUNT as u64);
+}
