@@ -54,6 +54,18 @@ enum KeyDisposition {
 
 const TOO_MANY_KEYS: KeySlot = KeySlot::MAX;
 
+/// Registers a key, and describes how its values are handled.
+fn register(
+    storage: &dyn TelemetryStorage,
+    name: &str,
+    disposition_of: impl FnOnce(KeyId) -> KeyDisposition,
+) -> KeyDisposition {
+    match storage.register_key(name) {
+        Ok(key) => disposition_of(key),
+        Err(error) => KeyDisposition::Rejected(error.reason),
+    }
+}
+
 impl ProductContext {
     pub(super) fn new(profile: Arc<ProductProfile>, storage: &dyn TelemetryStorage) -> Self {
         let keys = profile.chain.keys().iter();
@@ -77,18 +89,18 @@ impl ProductContext {
         if self.slots.len() >= MAX_KEYS {
             return TOO_MANY_KEYS;
         }
-        let disposition = match (
-            self.profile.model.key_rule(name),
-            storage.register_key(name),
-        ) {
-            (KeyRule::Unknown, _) => {
+        // Only a key that is stored is registered: keys are limited for the whole node and never removed,
+        // so a device must not be able to use them up with names that its product does not accept.
+        let disposition = match self.profile.model.key_rule(name) {
+            KeyRule::Unknown => {
                 KeyDisposition::Rejected("the thing model has no such property".into())
             }
-            (KeyRule::Ignored, _) => KeyDisposition::Ignored,
-            (_, Err(error)) => KeyDisposition::Rejected(error.reason),
-            (KeyRule::Open, Ok(key)) => KeyDisposition::Open(key),
-            (KeyRule::OpenNumbers, Ok(key)) => KeyDisposition::OpenNumbers(key),
-            (KeyRule::Property(property), Ok(key)) => KeyDisposition::Property(key, property),
+            KeyRule::Ignored => KeyDisposition::Ignored,
+            KeyRule::Open => register(storage, name, KeyDisposition::Open),
+            KeyRule::OpenNumbers => register(storage, name, KeyDisposition::OpenNumbers),
+            KeyRule::Property(property) => {
+                register(storage, name, |key| KeyDisposition::Property(key, property))
+            }
         };
         let slot = self.slots.len() as KeySlot;
         if let KeyDisposition::Open(key)

@@ -313,6 +313,8 @@ fn invalid_values_are_counted_and_recorded_for_the_device() {
             "1x v1/devices/me/telemetry: invalid payload at byte 20: expected an object of keys and values, or an array of them",
         ]
     );
+    let registered = setup.memory.keys.lock().unwrap().clone();
+    assert!(!registered.contains(&"other".to_owned()), "{registered:?}");
     let counts = setup.pipeline.snapshot();
     assert_eq!((counts.refused, counts.malformed), (6, 1));
     setup.memory.set_full(true);
