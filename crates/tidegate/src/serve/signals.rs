@@ -1,7 +1,9 @@
-//! Signals of the running node: stop (SIGTERM, SIGINT) and certificate reload (SIGHUP).
+//! Signals of the running node: stop (SIGTERM, SIGINT), certificate reload (SIGHUP), and the limit of
+//! file sizes (SIGXFSZ).
 
 use std::io;
 
+use rustix::process::Signal as SignalName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(super) enum SignalRequest {
@@ -20,6 +22,9 @@ impl SignalListener {
     /// Registers the handlers; from now on the signals do not end the process. Needs a tokio
     /// runtime.
     pub(super) fn listen() -> io::Result<Self> {
+        // With a handler, a write beyond the limit of file sizes (`ulimit -f`) fails like one to a full disk.
+        // Without one, it ends the process. The handler stays when its stream is dropped.
+        let _ = signal(SignalKind::from_raw(SignalName::XFSZ.as_raw()))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -103,6 +103,23 @@ fn a_repeated_sigterm_does_not_cut_a_graceful_stop_short() {
     assert!(told.contains("server shutting down (0x8b)"), "{told}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_file_sizes_is_like_a_full_disk() {
+    use rustix::process::{Resource, Rlimit, prlimit};
+
+    let mut node = Node::start(&[]);
+    let no_growth = Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
+    prlimit(Some(node.process.pid()), Resource::Fsize, no_growth).unwrap();
+    let kept = node.publish(&["-t", "kept", "-m", "x", "-r", "-q", "1", "-W", "3"]);
+    assert_ne!(kept.code, Some(0), "{kept:?}");
+    node.process.expect_output("File too large");
+    node.publish(&["-t", "t", "-m", "x"]).succeeded();
+}
+
 #[test]
 fn log_levels_change_at_run_time() {
     let mut node = Node::start(&["--log-level", "warn", "--set", "http.anonymous_role=admin"]);
