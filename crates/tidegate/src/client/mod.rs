@@ -16,4 +16,6 @@ mod transport;
 pub(crate) use error::ClientError;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
-pub(crate) use tls::{describe as describe_connection_error, for_https as tls_for_https};
+pub(crate) use tls::{
+    describe as describe_connection_error, for_https as tls_for_https, https_hint,
+};

@@ -1,5 +1,6 @@
 //! TLS towards a broker: trusted authorities and the client certificate.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -154,13 +155,16 @@ pub(crate) fn describe(error: &std::io::Error) -> String {
         Some(rustls::Error::AlertReceived(alert)) => {
             format!("the server refused the TLS handshake ({alert:?})")
         }
+        _ if error.kind() == ErrorKind::UnexpectedEof => {
+            "the server closed the connection during the TLS handshake".into()
+        }
         _ => error.to_string(),
     }
 }
 
 fn describe_certificate(problem: &CertificateError) -> String {
     match problem {
-        CertificateError::UnknownIssuer => "is not signed by a trusted authority".into(),
+        problem if is_untrusted(problem) => "is not signed by a trusted authority".into(),
         CertificateError::Expired => "has expired".into(),
         CertificateError::ExpiredContext { not_after, .. } => {
             format!("expired on {}", utc(*not_after))
@@ -191,7 +195,6 @@ fn describe_certificate(problem: &CertificateError) -> String {
             "is not meant for servers (extended key usage)".into()
         }
         CertificateError::BadEncoding => "cannot be decoded".into(),
-        CertificateError::BadSignature => "has a wrong signature".into(),
         CertificateError::UnhandledCriticalExtension => {
             "has a critical extension that is not supported".into()
         }
@@ -237,9 +240,9 @@ fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
 
 /// The remedy for a failed handshake, if there is one.
 pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
-    use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
+    use CertificateError::{NotValidForName, NotValidForNameContext};
     match tls_error(error) {
-        Some(rustls::Error::InvalidCertificate(UnknownIssuer)) => {
+        Some(rustls::Error::InvalidCertificate(problem)) if is_untrusted(problem) => {
             "; name its authority with --cafile FILE (or check nothing with --insecure)"
         }
         Some(rustls::Error::InvalidCertificate(
@@ -249,6 +252,30 @@ pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
             "; give one with --cert FILE and --key FILE"
         }
         Some(rustls::Error::InvalidMessage(_)) => "; does that port speak TLS?",
+        _ if error.kind() == ErrorKind::UnexpectedEof => "; does that port speak TLS?",
+        _ => "",
+    }
+}
+
+/// Whether no trusted authority has signed the certificate. An authority of the same name but with
+/// another key, such as a previous self-signed certificate, fails at the signature.
+fn is_untrusted(problem: &CertificateError) -> bool {
+    matches!(
+        problem,
+        CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. }
+    )
+}
+
+/// The remedy of `tidegate ctl`, which has fewer TLS options.
+pub(crate) fn https_hint(error: &std::io::Error) -> &'static str {
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(problem)) if is_untrusted(problem) => {
+            "; name its authority with --cafile FILE"
+        }
+        Some(rustls::Error::InvalidMessage(_)) => "; does that port speak HTTPS?",
+        _ if error.kind() == ErrorKind::UnexpectedEof => "; does that port speak HTTPS?",
         _ => "",
     }
 }

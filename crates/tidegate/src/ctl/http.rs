@@ -301,8 +301,10 @@ impl ApiClient {
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(name, stream)
             .await;
-        let stream = stream
-            .map_err(|error| self.unreachable_error(client::describe_connection_error(&error)))?;
+        let stream = stream.map_err(|error| {
+            let reason = client::describe_connection_error(&error);
+            self.unreachable_error(format!("{reason}{}", client::https_hint(&error)))
+        })?;
         self.send_over(stream, request).await
     }
 
@@ -319,7 +321,10 @@ impl ApiClient {
         // Its errors also appear in the request or the body.
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
-        response.map_err(|error| self.unreachable_error(error))
+        response.map_err(|error| match error.is_parse() && !self.target.is_tls {
+            true => self.unreachable_error(format!("{error}; does that port speak HTTPS?")),
+            false => self.unreachable_error(error),
+        })
     }
 }
 

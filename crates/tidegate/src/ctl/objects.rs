@@ -407,7 +407,7 @@ impl ObjectsCommand {
                         &format!("{id} was created. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
                         &made,
                     ),
-                    None => output.print_done(&format!("{id} is made"), &made),
+                    None => output.print_done(&format!("{id} is created"), &made),
                 }
             }
             Self::Set {

@@ -93,6 +93,18 @@ fn a_wrong_way_is_told_with_what_to_do() {
             && unknown.contains("--cafile FILE"),
         "{unknown}"
     );
+    let (renewed, _) = certificate(folder.path(), "renewed", "server");
+    let renewed = error(&["-p", &mqtts, "--cafile", &renewed]);
+    assert!(
+        renewed.contains("is not signed by a trusted authority; name its authority with --cafile"),
+        "{renewed}"
+    );
+    let no_tls = error(&["-p", &mqtt, "--cafile", &pem]);
+    assert!(
+        no_tls
+            .contains("closed the connection during the TLS handshake; does that port speak TLS?"),
+        "{no_tls}"
+    );
     let authority = testkit::CertificateAuthority::new(folder.path().join("authority"));
     let authority = authority.certificate_path();
     let self_signed = ["--cafile", authority.to_str().unwrap()];

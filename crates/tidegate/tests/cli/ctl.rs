@@ -44,7 +44,7 @@ fn operators_and_keys_are_made_changed_and_used() {
         "--password-file",
         &password,
     ];
-    assert_eq!(ctl(&node, &add).succeeded(), "ann is made\n");
+    assert_eq!(ctl(&node, &add).succeeded(), "ann is created\n");
     let again = ctl(&node, &add).failed(4);
     assert!(
         again.contains("409") && again.contains("already"),
@@ -221,10 +221,15 @@ fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
     assert!(who.contains("admin"), "{who}");
     let refused = ctl(&node, &["--cafile", wrong, "whoami"]).failed(3);
     assert!(
-        refused.contains("the server's certificate is not signed by a trusted authority"),
+        refused.contains(
+            "the server's certificate is not signed by a trusted authority; name its authority with --cafile"
+        ),
         "{refused}"
     );
     let port = node.address("http").rsplit_once(':').unwrap().1.to_owned();
+    let plain_url = format!("http://localhost:{port}");
+    let plain = ctl(&node, &["--url", &plain_url, "whoami"]).failed(3);
+    assert!(plain.contains("; does that port speak HTTPS?"), "{plain}");
     let url = format!("https://localhost:{port}");
     let by_name = ctl(&node, &["--url", &url, "--cafile", right, "whoami"]).succeeded();
     assert!(by_name.contains("admin"), "{by_name}");
