@@ -148,7 +148,7 @@ impl DeadLettersCommand {
                 return output.print_rows(client.rows(&path(&sink), limit.limit).await?, &columns);
             }
             Self::Replay(chosen) => (chosen, "replay", "queued again"),
-            Self::Discard(chosen) => (chosen, "discard", "thrown away"),
+            Self::Discard(chosen) => (chosen, "discard", "discarded"),
         };
         let path = format!("{}/{doing}", path(&chosen.sink));
         let answer = match chosen.ids.is_empty() {

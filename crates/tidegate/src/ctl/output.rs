@@ -41,9 +41,10 @@ impl CtlOutput {
         match (self.format, value) {
             (OutputFormat::Table, Value::Object(fields)) => {
                 let width = fields.keys().map(|name| name.len()).max().unwrap_or(0);
+                // Not truncated: one object is shown because of its contents, such as its last error.
                 let lines = fields
                     .iter()
-                    .map(|(name, value)| format!("{name:width$}  {}\n", format_cell(name, value)));
+                    .map(|(name, value)| format!("{name:width$}  {}\n", format_value(name, value)));
                 print_text(&lines.collect::<String>())
             }
             (_, value) => print_text(&format!("{value:#}\n")),
@@ -103,10 +104,20 @@ fn format_table(rows: &[Value], columns: &[Column]) -> String {
     text
 }
 
-/// Longer cells are truncated in tables; `--json` shows them in full.
+/// Longer cells are truncated in tables, which have one line per row.
 const MAX_CELL_CHARS: usize = 80;
 
 fn format_cell(field: &str, value: &Value) -> String {
+    let mut text = format_value(field, value);
+    if let Some((end, _)) = text.char_indices().nth(MAX_CELL_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// The complete value on one line.
+fn format_value(field: &str, value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
@@ -119,15 +130,9 @@ fn format_cell(field: &str, value: &Value) -> String {
         other => other.to_string(),
     };
     // Names chosen by clients must not move the cursor.
-    let mut shown: String = text
-        .chars()
+    text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .take(MAX_CELL_CHARS)
-        .collect();
-    if text.chars().nth(MAX_CELL_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
+        .collect()
 }
 
 /// Whether a field in milliseconds is a time since 1970 rather than a duration.
@@ -170,7 +175,9 @@ mod tests {
             text,
             "ID      N  ON   SINCE\na\u{fffd}\u{fffd}[2J  1  yes  1970-01-01T00:00:00Z\nää      -  -    -\n"
         );
-        assert!(format_cell("a", &json!("x".repeat(100))).ends_with('…'));
+        let long = json!("x".repeat(100));
+        assert_eq!(format_cell("a", &long), format!("{}…", "x".repeat(80)));
+        assert_eq!(format_value("a", &long), "x".repeat(100));
         assert_eq!(
             format_cell("cleared_at_ms", &json!(0)),
             "1970-01-01T00:00:00Z"
