@@ -247,8 +247,8 @@ impl SettingKind {
                     .into()
             }
             Self::Levels => {
-                "one of \"error\", \"warn\", \"info\", \"debug\", \"trace\", \"off\", with others for \
-                 single targets behind it if wanted, as in \"info,broker=debug\""
+                "one of \"error\", \"warn\", \"info\", \"debug\", \"trace\", \"off\", optionally \
+                 followed by levels of single components, such as \"info,broker=debug\""
                     .into()
             }
             Self::Proxies => {

@@ -207,7 +207,7 @@ conf/tidegate.toml:25:5: listener.tls.tls.certifcate: unknown key; did you mean 
 conf/tidegate.toml:26:1: listener.My Listener: a listener's name must be 1 to 32 lower-case letters, digits, - and _
 conf/tidegate.toml:28:2: user: write it as [[user]]
 conf/tidegate.toml:30:1: http.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found a list
-conf/tidegate.toml:32:1: log.level: expected one of "error", "warn", "info", "debug", "trace", "off", with others for single targets behind it if wanted, as in "info,broker=debug", found "loud""#;
+conf/tidegate.toml:32:1: log.level: expected one of "error", "warn", "info", "debug", "trace", "off", optionally followed by levels of single components, such as "info,broker=debug", found "loud""#;
     pretty_eq(&test_file(text).problems(), expected);
 }
 
@@ -543,7 +543,7 @@ fn what_is_probably_not_meant_is_a_warning() {
     assert_eq!(
         starts,
         [
-            "nobody can log in on listener `mqtt`: there a",
+            "listener `mqtt` accepts only users and device",
             "listener `ws` lets anybody in who can reach i",
             "the HTTP API on 0.0.0.0:8080 is not encrypted",
         ]

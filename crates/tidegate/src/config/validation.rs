@@ -55,7 +55,7 @@ pub(super) fn finish(
     }
     broker.users = finish_users(&mut draft);
     let auth = auth_tables::finish_auth(&mut draft, broker.users.clone());
-    let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
+    let declares_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let declared_rules = rule_tables::finish_rules(&mut draft);
     let declared_connectors = DeclaredObjects(connector_tables::finish_connectors(&mut draft));
     let declared_products = product_tables::finish_products(&mut draft);
@@ -88,7 +88,7 @@ pub(super) fn finish(
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: collect_warnings(
             &broker.listeners,
-            knows_nobody,
+            declares_nobody,
             http.as_ref().filter(|_| http_tls.is_none()),
         ),
         auth,
@@ -480,7 +480,7 @@ fn finish_users(draft: &mut ConfigDraft) -> Vec<UserConfig> {
 /// Warnings about settings that are valid but probably unintended.
 fn collect_warnings(
     listeners: &[ListenerConfig],
-    knows_nobody: bool,
+    declares_nobody: bool,
     plain_http: Option<&HttpConfig>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -490,10 +490,11 @@ fn collect_warnings(
             .tls
             .as_ref()
             .is_some_and(|tls| tls.common_name_as_username);
-        if knows_nobody && !listener.allows_anonymous() && !by_certificate {
+        if declares_nobody && !listener.allows_anonymous() && !by_certificate {
             warnings.push(format!(
-                "nobody can log in on listener `{name}`: there are no users and clients without a user \
-                 name are not let in; add a [[user]] or an [[auth.authenticator]], or set \
+                "listener `{name}` accepts only users and devices that are created at run time: the \
+                 configuration has no [[user]] and no [[auth.authenticator]], and clients without a user \
+                 name are rejected; create a user with `tidegate ctl users add`, or set \
                  listener.{name}.allow_anonymous"
             ));
         }

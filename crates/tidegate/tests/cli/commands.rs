@@ -34,7 +34,8 @@ fn config_check_tells_all_problems_and_ends_with_2() {
     ])
     .succeeded();
     assert!(
-        warned.contains("\nwarning: nobody can log in on listener `mqtt`"),
+        warned
+            .contains("\nwarning: listener `mqtt` accepts only users and devices that are created"),
         "{warned}"
     );
 }
