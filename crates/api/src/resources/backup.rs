@@ -36,8 +36,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("configuration")
             .summary("Back up all configuration objects")
             .description(
-                "JSON lines. It contains password hashes and the credentials of authenticators' databases: keep \
-                 it as you keep those. Messages, sessions and the audit log are not in it.",
+                "JSON lines. It contains password hashes, and in plain text the credentials of connectors and \
+                 authenticators: protect it accordingly. Messages, sessions and the audit log are not in it.",
             )
             .raw_response(200, "The file.", &[MEDIA_TYPE]),
         post("/api/v1/restore", "restore", restore)

@@ -34,7 +34,7 @@ impl BackupArgs {
             .count()
             .saturating_sub(1);
         eprintln!(
-            "{objects} objects written to {}; the file contains password hashes.",
+            "{objects} objects written to {}; the file contains password hashes, and passwords of connectors in plain text.",
             file.display()
         );
         Ok(())
