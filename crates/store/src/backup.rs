@@ -222,7 +222,7 @@ fn check_head(line: &str) -> Result<(), String> {
     let head: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
     if head["format"] != FORMAT {
         return Err(format!(
-            "expected a head line with \"format\":\"{FORMAT}\"; is this an export of objects?"
+            "expected a head line with \"format\":\"{FORMAT}\"; this is no export of objects"
         ));
     }
     match head["version"].as_u64() {

@@ -10,7 +10,7 @@ use crate::backend::BackendError;
 #[non_exhaustive]
 pub enum StoreError {
     /// The LSM library returned an error.
-    #[error("the store cannot {what}: {source}")]
+    #[error("the store cannot {what}: {}", describe_keyed_error(source))]
     Keyed {
         what: &'static str,
         #[source]
@@ -38,6 +38,18 @@ impl StoreError {
             what,
             source: source.into(),
         }
+    }
+}
+
+/// The library formats its errors for debugging. Those of a full or failing disk reach users.
+fn describe_keyed_error(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(error) => error.to_string(),
+        fjall::Error::Poisoned => {
+            "an earlier write failed, as on a full disk; it is being reopened, try again in a moment"
+                .to_owned()
+        }
+        other => other.to_string(),
     }
 }
 
@@ -126,4 +138,26 @@ pub enum ObjectError {
 pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_a_full_disk_are_described_in_words() {
+        let described = |error: fjall::Error| {
+            StoreError::keyed_error("write configuration objects")(error).to_string()
+        };
+        let full = fjall::Error::Io(io::ErrorKind::StorageFull.into());
+        assert_eq!(
+            described(full),
+            "the store cannot write configuration objects: no storage space"
+        );
+        let poisoned = described(fjall::Error::Poisoned);
+        assert!(
+            poisoned.contains("an earlier write failed") && poisoned.contains("try again"),
+            "{poisoned}"
+        );
+    }
 }
