@@ -405,11 +405,15 @@ impl AnswerCounts {
             let AnswerCount {
                 messages, first, ..
             } = count;
-            match total {
+            let outcome = match first.reason.is_error() {
                 // The error contains it.
-                1 if first.reason.is_error() => {}
-                1 => eprintln!("message 1: {first}"),
-                _ => eprintln!("{messages} of {total} messages: {first}"),
+                true if total == 1 => continue,
+                true => "refused",
+                false => "accepted",
+            };
+            match total {
+                1 => eprintln!("message 1 {outcome}: {first}"),
+                _ => eprintln!("{messages} of {total} messages {outcome}: {first}"),
             }
         }
         first_refusal.map_or(Ok(()), |count| {

@@ -176,11 +176,14 @@ fn what_the_broker_refuses_is_told_with_its_reason() {
 fn codes_of_published_messages_are_counted() {
     let node = Node::start(&[]);
     let alone = node.publish(&["-t", "t", "-q", "1", "-m", "x"]);
-    assert_eq!(alone.stderr, "message 1: no matching subscribers (0x10)\n");
+    assert_eq!(
+        alone.stderr,
+        "message 1 accepted: no matching subscribers (0x10)\n"
+    );
     let many = node.publish(&["-t", "t", "-q", "2", "-m", "x", "--repeat", "5"]);
     assert_eq!(
         many.stderr,
-        "5 of 5 messages: no matching subscribers (0x10)\n"
+        "5 of 5 messages accepted: no matching subscribers (0x10)\n"
     );
     many.succeeded();
 }
