@@ -40,9 +40,9 @@ impl From<RegistryError> for DeviceServiceError {
     fn from(error: RegistryError) -> Self {
         match error {
             RegistryError::NotFound { what: "device", id } => device_not_found(&id),
-            RegistryError::NotFound { what, .. } => Self::Field {
+            RegistryError::NotFound { what, ref id } => Self::Field {
                 field: what.to_owned(),
-                detail: "there is none with this id".to_owned(),
+                detail: format!("there is no {what} {id:?}"),
             },
             RegistryError::Invalid { field, message } => Self::Field {
                 field,

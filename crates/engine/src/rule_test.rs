@@ -77,7 +77,10 @@ impl Engine {
         let outputs = match has_source(&bound, &event) {
             true => evaluate_rule(&bound, &view, &mut stage.stateless_state, &mut report),
             false => {
-                report.reason = Some("FROM has no such event".to_owned());
+                report.reason = Some(match &event.topic {
+                    Some(topic) => format!("FROM does not match the topic {topic:?}"),
+                    None => "FROM does not match the event".to_owned(),
+                });
                 RuleOutputs::None
             }
         };
@@ -413,7 +416,7 @@ mod tests {
             "{problem}"
         );
         let elsewhere = tried(definition, json!({"topic": "x", "payload": {"t": 31}}));
-        assert_eq!(elsewhere["reason"], "FROM has no such event");
+        assert_eq!(elsewhere["reason"], "FROM does not match the topic \"x\"");
     }
 
     #[test]

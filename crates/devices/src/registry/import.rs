@@ -294,7 +294,7 @@ fn check_header(head: &[String]) -> Result<(), RegistryError> {
         let columns = COLUMNS.join(", ");
         return Err(invalid(
             "head line",
-            format!("there is no column {other:?}; expected some of {columns}, common_name"),
+            format!("unknown column {other:?}; expected some of {columns}, common_name"),
         ));
     }
     for needed in ["id", "product"] {

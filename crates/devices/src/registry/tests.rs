@@ -729,7 +729,7 @@ fn rejected_lines_are_reported_and_do_not_stop_the_import() {
         refused
             .unwrap_err()
             .to_string()
-            .contains("there is no column \"colour\"")
+            .contains("unknown column \"colour\"")
     );
     let csv = "id,product,token,enabled\nx,meter,tx,no\ny,meter\n";
     let imported = other

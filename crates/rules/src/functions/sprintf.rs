@@ -61,7 +61,7 @@ pub(super) fn sprintf<'a>(
         Ok(Value::Str(out.into_bump_str()))
     } else {
         args.invalid(format!(
-            "{} arguments more than control sequences",
+            "has {} more arguments than control sequences",
             given.len()
         ))
     }

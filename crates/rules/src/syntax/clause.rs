@@ -469,7 +469,7 @@ impl Parser<'_> {
         let ms = number * factor;
         if !(1.0..=MAX_MS).contains(&ms) {
             return Err(self
-                .error(span, "the window is too long")
+                .error(span, "this time is too short or too long")
                 .with_expected(expected));
         }
         Ok(ms as u64)

@@ -394,7 +394,7 @@ impl DeviceImportArgs {
             let answer = client.post_file(&path, media_type, body).await;
             let answer = answer.with_context(|| {
                 format!(
-                    "the lines from {line} on are not imported; run the command again with --resume"
+                    "the lines from {line} on are not imported; remove the cause and run the command again with --resume"
                 )
             })?;
             for (sum, field) in sums.iter_mut().zip(["created", "updated", "rejected"]) {

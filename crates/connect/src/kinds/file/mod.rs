@@ -60,8 +60,7 @@ fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnector
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
     if !is_below {
-        let detail =
-            "expected a directory below `files` in the node's data directory, without `..`";
+        let detail = "expected a relative path without `..`; it is below `sinks/files` in the node's data directory";
         return Err(SettingsError::new("directory", detail));
     }
     let node = context
@@ -80,7 +79,7 @@ fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnector
 }
 
 impl FileConnector {
-    /// Rejects symbolic links below `files`, which would redirect writes; `files` itself may be one.
+    /// Rejects symbolic links below `sinks/files`, which would redirect writes; `sinks/files` itself may be one.
     fn check_links(&self) -> std::io::Result<()> {
         let mut path = self.path.as_path();
         while path != self.root {

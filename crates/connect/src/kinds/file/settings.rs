@@ -11,7 +11,7 @@ use crate::columns::ColumnSetting as Column;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileSettings {
-    /// Directory below `files` in the node's data directory; created if needed.
+    /// Directory below `sinks/files` in the node's data directory; created if needed.
     #[serde(default)]
     pub(super) directory: PathBuf,
 }
