@@ -85,6 +85,12 @@ impl DeviceConnection {
         &self.endpoint.id
     }
 
+    /// Namespace of the endpoint.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        self.endpoint.active().definition.namespace.clone()
+    }
+
     /// Product of the endpoint's devices; `None`: its own.
     #[must_use]
     pub fn product(&self) -> Option<String> {

@@ -93,6 +93,13 @@ impl RelayService {
         Some((self.endpoint(endpoint)?, connection))
     }
 
+    /// The namespace of an endpoint; `None`: there is no such endpoint.
+    pub fn namespace_of(&self, id: &str) -> Option<String> {
+        let endpoint = self.endpoint(id)?;
+        let active = endpoint.active();
+        Some(active.definition.namespace.clone())
+    }
+
     /// Sends a text message as it is, whatever the mode, to all connections of an endpoint, and returns their number.
     /// `None`: there is no such endpoint.
     pub fn send_to_all(&self, id: &str, text: &str) -> Option<usize> {

@@ -6,6 +6,7 @@ mod definition;
 mod definition_error;
 mod details_template;
 mod device_alarms;
+mod endpoint_alert;
 mod event;
 mod node_alarms;
 mod node_subject;
@@ -25,6 +26,7 @@ pub use definition::{
 };
 pub use definition_error::AlarmDefinitionError;
 pub use device_alarms::{AlarmSet, AlarmTransition, AlarmTransitionKind, DeviceAlarms};
+pub use endpoint_alert::endpoint_alert;
 pub use event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
 pub use node_alarms::{
     NODE_ALARM_RULES_ID, NODE_ALARM_RULES_KIND, NodeAlarms, NodeSample, check_node_alarm_rules,

@@ -78,6 +78,8 @@ pub enum NotificationChannel {
     Sink(String),
     /// An MQTT message.
     Mqtt(MqttNotification),
+    /// Id of a relay endpoint, whose connections get an `alert` message.
+    Endpoint(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,6 +100,8 @@ pub trait NotificationTransport: Send + Sync {
     /// Passes a row to a sink; does not block.
     fn write_to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
     fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
+    /// Sends an `alert` message to the connections of a relay endpoint. May read from disk.
+    fn send_to_endpoint(&self, endpoint: &str, event: &AlarmEvent) -> Result<(), String>;
     /// Calls `done` once everything passed so far survives a crash of the node, as far as the channel is durable.
     /// Drops `done` if that cannot be determined. Does not block.
     fn settle(&self, done: DurableCallback);
@@ -368,6 +372,7 @@ impl Notifications {
                 let topic = topic.unwrap_or_default();
                 transport.publish(&topic, payload, message.qos, message.retain)
             }
+            NotificationChannel::Endpoint(id) => transport.send_to_endpoint(id, event),
         }
     }
 }
@@ -392,7 +397,7 @@ impl AlarmNotifier for Notifications {
 impl CompiledNotification {
     fn new(name: &str, definition: Notification) -> Result<Self, AlarmDefinitionError> {
         let topic = match &definition.to {
-            NotificationChannel::Sink(_) => None,
+            NotificationChannel::Sink(_) | NotificationChannel::Endpoint(_) => None,
             NotificationChannel::Mqtt(message) => {
                 Some(DetailsTemplate::compile(&message.topic, "to.mqtt.topic")?)
             }

@@ -9,7 +9,7 @@ use store::{Store, StoreConfig};
 
 use super::super::{
     AlarmEvent, AlarmNotifier, DurableCallback, NOTIFICATION_KIND, NotificationChannel,
-    NotificationTransport, Notifications,
+    NotificationTransport, Notifications, endpoint_alert,
 };
 use super::*;
 use crate::{AttributeScope, RegistryConfig, WritePrecondition};
@@ -403,6 +403,12 @@ impl NotificationTransport for RecordingTransport {
     fn publish(&self, topic: &str, payload: Vec<u8>, _: u8, _: bool) -> Result<(), String> {
         let payload = serde_json::from_slice(&payload).unwrap();
         self.0.lock().unwrap().push((topic.to_owned(), payload));
+        Ok(())
+    }
+
+    fn send_to_endpoint(&self, endpoint: &str, event: &AlarmEvent) -> Result<(), String> {
+        let alert = endpoint_alert(endpoint, event, None);
+        self.0.lock().unwrap().push((endpoint.to_owned(), alert));
         Ok(())
     }
 

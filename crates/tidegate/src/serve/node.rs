@@ -93,8 +93,9 @@ impl Node {
         }
         self.pulls.stop().await;
         // Stopped before the components it forwards to.
-        let ingest = services.ingest.clone();
+        let (ingest, relay_devices) = (services.ingest.clone(), services.relay_devices);
         run_stop_step("processing the remaining device messages", move || {
+            relay_devices.stop();
             ingest.stop();
         })
         .await;
@@ -286,7 +287,8 @@ async fn start_pulls(services: &NodeServices) -> anyhow::Result<PullScheduler> {
 fn start_commands(services: &NodeServices, handle: &BrokerHandle) {
     let ingest = &services.ingest;
     let (platform, outputs) = (ingest.platform.clone(), ingest.outputs.clone());
-    services.commands.start(handle.clone(), platform, outputs);
+    let relay = services.relay.service.clone();
+    (services.commands).start(handle.clone(), platform, outputs, relay);
     services.commands.forward_to_rules(services.engine.clone());
 }
 

@@ -11,7 +11,9 @@ use devices::command::{
 };
 use devices::platform::Platform;
 use engine::{DeviceEvent, DeviceEventKind, Engine};
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use relay::RelayService;
 use serde_json::json;
 use store::Store;
 use tokio::sync::mpsc;
@@ -60,9 +62,16 @@ impl NodeCommands {
         broker: BrokerHandle,
         platform: Platform,
         others: Arc<NodePipelineOutputs>,
+        relay: RelayService,
     ) {
+        let node = ConnectedNode {
+            broker,
+            platform,
+            others,
+            relay,
+        };
         // Only the first call has an effect.
-        let _ = self.clients.node.set((broker, platform, others));
+        let _ = self.clients.node.set(node);
     }
 
     /// Forwards the events of commands to rules. Must be called within the runtime.
@@ -163,8 +172,15 @@ impl NodeCommands {
 struct CommandDownlinkTransport {
     devices: NodeDevices,
     /// Set when the broker runs.
-    node: OnceLock<(BrokerHandle, Platform, Arc<NodePipelineOutputs>)>,
+    node: OnceLock<ConnectedNode>,
     runtime: tokio::runtime::Handle,
+}
+
+struct ConnectedNode {
+    broker: BrokerHandle,
+    platform: Platform,
+    others: Arc<NodePipelineOutputs>,
+    relay: RelayService,
 }
 
 fn downlink_outcome(told: Result<Option<DirectDelivery>, ControlError>) -> DownlinkOutcome {
@@ -182,8 +198,11 @@ fn downlink_outcome(told: Result<Option<DirectDelivery>, ControlError>) -> Downl
 
 impl DownlinkTransport for CommandDownlinkTransport {
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
-        let (_, platform, _) = self.node.get()?;
-        platform.client_of(device)
+        self.node.get()?.platform.client_of(device)
+    }
+
+    fn alias_of(&self, device: DeviceNo) -> Option<Box<str>> {
+        self.node.get()?.platform.alias_of(device)
     }
 
     fn is_online(&self, device: DeviceNo) -> bool {
@@ -197,12 +216,13 @@ impl DownlinkTransport for CommandDownlinkTransport {
         done: DownlinkCompletion,
         acked: Box<dyn FnOnce() + Send>,
     ) {
-        let Some((broker, _, others)) = self.node.get() else {
+        let Some(node) = self.node.get() else {
             return done.complete(DownlinkOutcome::RetryLater(
                 "the node is starting".to_owned(),
             ));
         };
-        let log = others.pending_log_entry(&letter);
+        let broker = &node.broker;
+        let log = node.others.pending_log_entry(&letter);
         let done = move |told| {
             let handed = downlink_outcome(told);
             if matches!(handed, DownlinkOutcome::Sent { .. }) {
@@ -210,6 +230,14 @@ impl DownlinkTransport for CommandDownlinkTransport {
             }
             done.complete(handed);
         };
+        if client_id.starts_with(RELAY_TOPIC_PREFIX) {
+            let is_sent = node.relay.send_to_client(client_id, letter.payload);
+            let sent = DirectDelivery {
+                qos: 0,
+                is_ack_tracked: false,
+            };
+            return done(Ok(is_sent.then_some(sent)));
+        }
         let publication = PublishRequest {
             topic: letter.topic,
             payload: letter.payload.into(),

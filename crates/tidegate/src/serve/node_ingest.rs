@@ -16,7 +16,9 @@ use devices::live::LiveTelemetry;
 use devices::platform::{ClientMessenger, Platform, PlatformParts, ProductFactory};
 use devices::retention::Retention;
 use devices::{DeviceChange, ProductId};
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use hooks::{BrokerPort as _, HooksFactory};
+use relay::RelayService;
 use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
 
@@ -41,6 +43,7 @@ pub(super) struct NodeIngest {
 struct DeviceClientMessenger {
     broker: OnceLock<(BrokerHandle, tokio::runtime::Handle)>,
     outputs: Arc<NodePipelineOutputs>,
+    relay: RelayService,
 }
 
 impl ClientMessenger for DeviceClientMessenger {
@@ -64,10 +67,17 @@ impl ClientMessenger for DeviceClientMessenger {
     }
 
     fn disconnect(&self, client_ids: &[Box<str>]) {
+        let (at_endpoints, client_ids): (Vec<_>, Vec<_>) = client_ids
+            .iter()
+            .partition(|id| id.starts_with(RELAY_TOPIC_PREFIX));
+        for client_id in at_endpoints {
+            self.relay.disconnect_device(client_id);
+        }
         let (Some((handle, runtime)), false) = (self.broker.get(), client_ids.is_empty()) else {
             return;
         };
-        let (handle, client_ids) = (handle.clone(), client_ids.to_vec());
+        let client_ids: Vec<Box<str>> = client_ids.into_iter().cloned().collect();
+        let handle = handle.clone();
         runtime.spawn(async move {
             for client_id in client_ids {
                 handle.terminate_client(&client_id).await;
@@ -132,13 +142,14 @@ impl NodeIngest {
         devices: &NodeDevices,
         store: &Store,
         (chains, retention, others): (Chains, Retention, NodePipelineOutputs),
-        registration_log: Arc<RegistrationAudit>,
+        (registration_log, relay): (Arc<RegistrationAudit>, RelayService),
     ) -> anyhow::Result<Self> {
         others.sinks().set_series(series.clone());
         let others = Arc::new(others);
         let teller = Arc::new(DeviceClientMessenger {
             broker: OnceLock::new(),
             outputs: others.clone(),
+            relay,
         });
         let platform = Platform::start(PlatformParts {
             registry: devices.registry.clone(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use auth::AuthService;
 use connect::{ConnectorService, ConnectorServiceOptions};
+use devices::Registry;
 use devices::chain::{self, Chains};
 use devices::retention::Retention;
 use engine::Engine;
@@ -29,7 +30,9 @@ use super::notification_transport::NodeNotificationTransport;
 use super::object_references::ObjectReferences;
 use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
+use super::relay_devices::NodeRelayDevices;
 use super::relay_endpoints::NodeRelay;
+use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
 use super::{fallback_actions, start_error, store_health};
 use crate::config::Config;
@@ -49,6 +52,7 @@ pub(super) struct NodeServices {
     pub(super) connectors: NodeConnectors,
     pub(super) references: ObjectReferences,
     pub(super) relay: NodeRelay,
+    pub(super) relay_devices: NodeRelayDevices,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
     pub(super) registration_audit: Arc<RegistrationAudit>,
     pub(super) alarms: AlarmInputs,
@@ -77,9 +81,11 @@ impl NodeServices {
             devices.registry.clone(),
             config.declared_objects(),
         );
-        let notification_transport = create_notification_transport(config, &connectors);
-        let registration_audit = RegistrationAudit::new(store.objects().clone());
         let relay = open_relay(config, &store).await?;
+        let alert_targets = (relay.service.clone(), devices.registry.clone());
+        let notification_transport =
+            create_notification_transport(config, &connectors, alert_targets);
+        let registration_audit = RegistrationAudit::new(store.objects().clone());
         // Last, because telemetry is forwarded to all others.
         let targets = TelemetryTargets {
             store: store.clone(),
@@ -91,8 +97,10 @@ impl NodeServices {
             references: references.clone(),
             notification_transport: notification_transport.clone(),
             registration_audit: registration_audit.clone(),
+            relay: relay.service.clone(),
         };
         let (alarms, ingest) = open_telemetry(config, data_dir, targets).await?;
+        let relay_devices = start_relay_devices(&relay.service, &devices, &ingest)?;
         create_sinks_directory(data_dir)?;
         let services = Self {
             store,
@@ -105,6 +113,7 @@ impl NodeServices {
             connectors,
             references,
             relay,
+            relay_devices,
             notification_transport,
             registration_audit,
             alarms,
@@ -351,10 +360,30 @@ async fn watch_rules(engine: &Engine, store: &Store) -> anyhow::Result<()> {
 fn create_notification_transport(
     config: &Config,
     connectors: &NodeConnectors,
+    alert_targets: (RelayService, Registry),
 ) -> Arc<NodeNotificationTransport> {
     let lane = SinkLanes::new(config).alarms();
     let service = connectors.service().clone();
-    Arc::new(NodeNotificationTransport::new(service, lane))
+    Arc::new(NodeNotificationTransport::new(service, lane, alert_targets))
+}
+
+/// Starts the thread for messages of devices at relay endpoints.
+fn start_relay_devices(
+    relay: &RelayService,
+    devices: &NodeDevices,
+    ingest: &NodeIngest,
+) -> anyhow::Result<NodeRelayDevices> {
+    let requests = RelayRequestHandler {
+        platform: ingest.platform.clone(),
+        states: devices.states.clone(),
+        telemetry: ingest.telemetry(devices),
+    };
+    let ingress = ingest.platform.ingress();
+    let ingress = ingress.context("there is no pipeline for devices")?;
+    let relay_devices = NodeRelayDevices::start(requests, ingress)
+        .context("cannot start the thread for devices at relay endpoints")?;
+    relay.set_devices(Arc::new(relay_devices.queue.clone()));
+    Ok(relay_devices)
 }
 
 /// The services that the telemetry path forwards to.
@@ -368,6 +397,7 @@ struct TelemetryTargets {
     references: ObjectReferences,
     notification_transport: Arc<NodeNotificationTransport>,
     registration_audit: Arc<RegistrationAudit>,
+    relay: RelayService,
 }
 
 /// Opens the time series, the alarms, and the pipeline with the messages left in its mailboxes.
@@ -388,6 +418,7 @@ async fn open_telemetry(
         references,
         notification_transport,
         registration_audit,
+        relay,
     } = targets;
     let retention = Retention::new(devices.registry.clone(), telemetry.retention_days);
     let sinks = DeviceSinks::new(
@@ -419,7 +450,7 @@ async fn open_telemetry(
             &devices,
             &store,
             (chains, retention, outputs),
-            registration_audit,
+            (registration_audit, relay),
         )?;
         anyhow::Ok((alarms, ingest))
     })

@@ -6,7 +6,9 @@ use std::time::Duration;
 use broker::BrokerHandle;
 use broker::control::{ControlError, PublishRequest};
 use connect::{ConnectorService, PushOutcome};
-use devices::alarm::{DurableCallback, NotificationTransport};
+use devices::Registry;
+use devices::alarm::{AlarmEvent, DurableCallback, NotificationTransport, endpoint_alert};
+use relay::RelayService;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
@@ -16,6 +18,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct NodeNotificationTransport {
     sinks: ConnectorService,
+    relay: RelayService,
+    registry: Registry,
     /// The queue lane of this transport; locked, because alarms are processed on several threads.
     lane: Arc<Mutex<u16>>,
     messages: mpsc::Sender<NotificationJob>,
@@ -31,10 +35,16 @@ enum NotificationJob {
 
 impl NodeNotificationTransport {
     /// `lane` must not be used by others.
-    pub(super) fn new(sinks: ConnectorService, lane: u16) -> Self {
+    pub(super) fn new(
+        sinks: ConnectorService,
+        lane: u16,
+        (relay, registry): (RelayService, Registry),
+    ) -> Self {
         let (messages, waiting) = mpsc::channel(MAX_WAITING);
         Self {
             sinks,
+            relay,
+            registry,
             lane: Arc::new(Mutex::new(lane)),
             messages,
             receiver: Mutex::new(Some(waiting)),
@@ -115,6 +125,22 @@ impl NotificationTransport for NodeNotificationTransport {
         sent.map_err(|_| {
             format!("the limit of {MAX_WAITING} messages waiting to be published is reached")
         })
+    }
+
+    fn send_to_endpoint(&self, endpoint: &str, event: &AlarmEvent) -> Result<(), String> {
+        let none = || format!("there is no relay endpoint {endpoint:?}");
+        let namespace = self.relay.namespace_of(endpoint).ok_or_else(none)?;
+        if namespace != event.alarm.namespace {
+            return Err(format!(
+                "the relay endpoint {endpoint:?} belongs to another namespace"
+            ));
+        }
+        let device = self.registry.device(&event.alarm.device);
+        // Without its device, an alert has no name and no threshold.
+        let device = device.ok().flatten();
+        let alert = endpoint_alert(endpoint, event, device.as_deref());
+        let sent = self.relay.send_to_all(endpoint, &alert.to_string());
+        sent.map(|_| ()).ok_or_else(none)
     }
 
     fn settle(&self, done: DurableCallback) {

@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 18] = [
+const REFERENCE_FIELDS: [ReferenceField; 20] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -64,6 +64,8 @@ const REFERENCE_FIELDS: [ReferenceField; 18] = [
     ReferenceField::new(PRODUCT, "alarms[].notify[]", NOTIFICATION),
     ReferenceField::new(chain::KIND, "nodes[].sink", SINK),
     ReferenceField::new(NOTIFICATION, "to.sink", SINK),
+    ReferenceField::new(NOTIFICATION, "to.endpoint", relay::KIND),
+    ReferenceField::new(relay::KIND, "product", PRODUCT),
     ReferenceField {
         built_in: Some(devices::alarm::NODE_PRODUCT),
         prevents_removal: false,

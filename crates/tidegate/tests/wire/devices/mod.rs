@@ -102,7 +102,7 @@ fn latest(node: &Node, id: &str) -> Value {
         .collect()
 }
 
-fn api_at(address: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) fn api_at(address: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),

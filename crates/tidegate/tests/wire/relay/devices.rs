@@ -1,0 +1,324 @@
+//! Devices at relay endpoints: identification, data, commands, requests and alerts.
+
+use std::thread::spawn;
+
+use serde_json::{Value, json};
+
+use super::{RelayClient, ask, new_endpoint};
+use crate::api::own_node;
+use crate::support::{Node, eventually};
+
+impl RelayClient {
+    fn send_json(&mut self, message: &Value) {
+        self.send_text(&message.to_string());
+    }
+
+    /// Identifies the connection as a device, and returns the id of the device in the API.
+    fn identify(&mut self, device: &str) -> String {
+        self.send_json(&json!({"type": "identify", "deviceId": device}));
+        let identified = self.expect_json();
+        assert_eq!(identified["type"], "identified", "{identified}");
+        assert_eq!(identified["deviceId"], device, "{identified}");
+        identified["dbDeviceId"].as_str().unwrap().to_owned()
+    }
+
+    fn request(&mut self, kind: &str, params: Value) -> Value {
+        self.send_json(
+            &json!({"type": "request", "requestId": kind, "requestType": kind, "params": params}),
+        );
+        let response = self.expect_json();
+        assert_eq!(response["type"], "response", "{response}");
+        assert_eq!(response["requestId"], kind, "{response}");
+        response
+    }
+}
+
+/// The start of a minute that is completely over, in milliseconds.
+fn past_minute() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let minutes = now.unwrap().as_secs() / 60 - 2;
+    i64::try_from(minutes).unwrap() * 60_000
+}
+
+fn get(node: &Node, path: &str) -> Value {
+    let (status, answer) = ask(node, "GET", path, json!(null));
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer
+}
+
+fn create(node: &Node, path: &str, object: Value) {
+    let (status, answer) = ask(node, "PUT", path, object);
+    assert!(matches!(status, 200 | 201), "{path}: {answer}");
+}
+
+/// The latest values of a device, by key.
+fn latest(node: &Node, device: &str) -> Vec<(String, Value)> {
+    let latest = get(node, &format!("devices/{device}/telemetry/latest"));
+    let values = latest["values"].as_object();
+    let values = values.unwrap_or_else(|| panic!("{latest}")).iter();
+    values
+        .map(|(key, sample)| (key.clone(), sample["value"].clone()))
+        .collect()
+}
+
+fn state(node: &Node, device: &str) -> Value {
+    get(node, &format!("devices/{device}"))["state"].clone()
+}
+
+#[test]
+fn a_device_is_registered_reports_and_goes_offline() {
+    if !own_node() {
+        return;
+    }
+    for mode in ["sync", "actor"] {
+        let node = Node::start(&[]);
+        create(&node, "products/pump", json!({"mode": mode}));
+        let room = new_endpoint(&node, json!({"product": "pump", "mode": "direct"}));
+        let other = new_endpoint(&node, json!({}));
+        let mut page = RelayClient::connect(&node, &room);
+        let mut device = RelayClient::connect(&node, &room);
+        let id = device.identify("pump-1");
+        assert_eq!(id, format!("{room}:pump-1"));
+        let ts_ms = past_minute();
+        let timed = format!(r#"{{"type":"data","data":{{"t":21.5}},"timestamp":{ts_ms}}}"#);
+        for data in [
+            &timed,
+            r#"{"data":{"on":true}}"#,
+            r#"{"level":"high"}"#,
+            r#"{"type":"heartbeat","uptime":7}"#,
+        ] {
+            device.send_text(data);
+            // All are relayed, and identify was not.
+            assert_eq!(page.expect_text(), data);
+        }
+        let expected = [
+            ("level".to_owned(), json!("high")),
+            ("on".to_owned(), json!(true)),
+            ("t".to_owned(), json!(21.5)),
+        ];
+        eventually("the values are stored", || latest(&node, &id) == expected);
+        let shown = get(&node, &format!("devices/{id}"));
+        assert_eq!(shown["product"], "pump", "{shown}");
+        assert_eq!(shown["name"], "Device pump", "{shown}");
+        assert_eq!(shown["state"], "online", "{shown}");
+
+        // The same device id at another endpoint is another device.
+        let mut stranger = RelayClient::connect(&node, &other);
+        let strange = stranger.identify("pump-1");
+        assert_ne!(strange, id);
+        let shown = get(&node, &format!("devices/{strange}"));
+        assert_eq!(shown["product"], format!("relay-{other}"), "{shown}");
+
+        // Two connections are one device.
+        let mut second = RelayClient::connect(&node, &room);
+        assert_eq!(second.identify("pump-1"), id);
+        drop(device);
+        second.send_text(r#"{"more":1}"#);
+        eventually("the second connection reports", || {
+            latest(&node, &id).len() == 4
+        });
+        assert_eq!(state(&node, &id), "online");
+        drop(second);
+        eventually("the device is offline", || state(&node, &id) == "offline");
+        assert_eq!(state(&node, &strange), "online");
+    }
+}
+
+#[test]
+fn a_command_is_a_control_message_and_its_reply_ends_it() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({}));
+    let mut page = RelayClient::connect(&node, &room);
+    let mut older = RelayClient::connect(&node, &room);
+    let id = older.identify("lamp");
+    let mut lamp = RelayClient::connect(&node, &room);
+    lamp.identify("lamp");
+    let path = format!("devices/{id}/commands");
+    for (has_id, status, state) in [
+        (true, "success", "success"),
+        (false, "success", "success"),
+        (true, "failed", "failed"),
+    ] {
+        let (address, path) = (node.address("http").to_owned(), path.clone());
+        let asked = spawn(move || {
+            let body = json!({"method": "switch", "params": {"on": true}, "timeout_ms": 20_000});
+            crate::devices::api_at(&address, "POST", &path, &body)
+        });
+        let control = lamp.expect_json();
+        assert_eq!(control["type"], "control", "{control}");
+        assert_eq!(control["deviceId"], "lamp", "{control}");
+        assert_eq!(control["command"], "switch", "{control}");
+        assert_eq!(control["params"], json!({"on": true}), "{control}");
+        assert!(control["timestamp"].is_u64(), "{control}");
+        let mut ack = json!({"type": "control_ack", "status": status, "message": "m"});
+        if has_id {
+            ack["commandId"] = control["commandId"].clone();
+        }
+        lamp.send_json(&ack);
+        let (_, ended) = asked.join().unwrap();
+        assert_eq!(ended["state"], state, "{ended}");
+    }
+    // Neither commands nor replies are relayed.
+    lamp.send_text("end");
+    assert_eq!(page.expect_json()["data"], "end");
+    assert_eq!(older.expect_json()["data"], "end");
+}
+
+#[test]
+fn a_removed_or_disabled_device_loses_its_connection() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({}));
+    let mut device = RelayClient::connect(&node, &room);
+    let id = device.identify("d");
+    let (status, answer) = ask(&node, "DELETE", &format!("devices/{id}"), json!(null));
+    assert!(status < 300, "{answer}");
+    assert_eq!(
+        device.expect_refusal(),
+        ("DEVICE_CHANGED".into(), 1008, "Device changed".into())
+    );
+    let product = json!({"enabled": false, "protocols": ["relay"]});
+    create(&node, &format!("products/relay-{room}"), product);
+    let mut device = RelayClient::connect(&node, &room);
+    device.send_json(&json!({"type": "identify", "deviceId": "d"}));
+    let error = device.expect_json();
+    assert_eq!(error["code"], "IDENTIFY_FAILED", "{error}");
+    // It can still use the endpoint as any other client.
+    let mut page = RelayClient::connect(&node, &room);
+    device.send_text("hello");
+    assert_eq!(page.expect_json()["data"], "hello");
+}
+
+#[test]
+fn requests_of_devices_are_answered() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({"mode": "direct"}));
+    let mut page = RelayClient::connect(&node, &room);
+    let mut device = RelayClient::connect(&node, &room);
+    let refused = device.request("status_sync", json!({}));
+    assert_eq!(refused["error"]["code"], "DEVICE_NOT_IDENTIFIED");
+    let id = device.identify("d");
+    let start_ms = past_minute();
+    for n in 0..5 {
+        let ts_ms = start_ms + n * 1000;
+        device.send_json(&json!({"type": "data", "data": {"temp": n, "n": n}, "timestamp": ts_ms}));
+    }
+    eventually("the values are stored", || {
+        latest(&node, &id).first() == Some(&("n".to_owned(), json!(4)))
+    });
+    let attributes = json!({"rate": 5, "name": "x"});
+    let path = format!("devices/{id}/attributes/shared");
+    let (status, answer) = ask(&node, "PUT", &path, attributes);
+    assert!(status < 300, "{answer}");
+
+    let response = device.request("config_query", json!({"configKeys": ["rate", "none"]}));
+    assert_eq!(response["status"], "success", "{response}");
+    assert_eq!(response["data"], json!({"rate": 5}));
+
+    let response = device.request(
+        "status_sync",
+        json!({"includeHistory": true, "historyLimit": 2}),
+    );
+    let data = &response["data"];
+    assert_eq!(data["status"], "online", "{response}");
+    assert_eq!(
+        data["values"]["temp"],
+        json!({"value": 4, "unit": "°C", "timestamp": start_ms + 4000})
+    );
+    assert_eq!(data["history"].as_array().map(Vec::len), Some(2));
+    assert_eq!(data["history"][1]["values"], json!({"temp": 3, "n": 3}));
+
+    let range =
+        json!({"dataKey": "temp", "startTime": start_ms + 1000, "endTime": start_ms + 4000});
+    let response = device.request("data_sync", range.clone());
+    let values: Vec<_> = response["data"]["points"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{response}"))
+        .iter()
+        .map(|point| &point["value"])
+        .collect();
+    assert_eq!(values, [1, 2, 3]);
+    let mut averaged = range;
+    averaged["aggregation"] = "minute".into();
+    let response = device.request("data_sync", averaged);
+    assert_eq!(response["data"]["points"][0]["value"], 2.0, "{response}");
+
+    for (kind, params, code) in [
+        ("reboot", json!({}), "INVALID_REQUEST_TYPE"),
+        ("data_sync", json!({}), "INVALID_PARAMS"),
+        (
+            "status_sync",
+            json!({"historyLimit": 101}),
+            "INVALID_PARAMS",
+        ),
+        (
+            "data_sync",
+            json!({"dataKey": "t", "startTime": 0, "endTime": start_ms, "aggregation": "minute"}),
+            "INVALID_PARAMS",
+        ),
+    ] {
+        let response = device.request(kind, params);
+        assert_eq!(response["status"], "error", "{response}");
+        assert_eq!(response["error"]["code"], code, "{response}");
+    }
+    // Requests and responses are not relayed: only the data were.
+    for _ in 0..5 {
+        assert_eq!(page.expect_json()["type"], "data");
+    }
+    device.send_text("end");
+    assert_eq!(page.expect_text(), "end");
+}
+
+#[test]
+fn alarms_are_sent_to_the_connections_of_an_endpoint() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let rule = json!({"id": "hot", "raise": [
+        {"severity": "CRITICAL", "when": {"key": "t", "is": ">", "value": 80}},
+    ]});
+    create(&node, "products/oven", json!({"alarms": [rule]}));
+    create(
+        &node,
+        "endpoints/room",
+        json!({"product": "oven", "mode": "direct"}),
+    );
+    create(
+        &node,
+        "notifications/room",
+        json!({"to": {"endpoint": "room"}}),
+    );
+    let mut page = RelayClient::connect(&node, "room");
+    let mut device = RelayClient::connect(&node, "room");
+    device.identify("oven-1");
+    device.send_text(r#"{"t":81}"#);
+    assert_eq!(page.expect_text(), r#"{"t":81}"#);
+    for client in [&mut page, &mut device] {
+        let alert = client.expect_json();
+        for (field, expected) in [
+            ("type", json!("alert")),
+            ("ruleId", json!("hot")),
+            ("deviceId", json!("oven-1")),
+            ("deviceName", json!("Device oven")),
+            ("dataKey", json!("t")),
+            ("triggeredValue", json!(81)),
+            ("threshold", json!(80)),
+            ("operator", json!(">")),
+            ("alertLevel", json!("critical")),
+            ("change", json!("raised")),
+        ] {
+            assert_eq!(alert[field], expected, "{field}: {alert}");
+        }
+    }
+    let (status, answer) = ask(&node, "DELETE", "endpoints/room", json!(null));
+    assert_eq!(status, 409, "a notification uses it: {answer}");
+}
