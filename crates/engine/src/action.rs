@@ -128,7 +128,8 @@ impl ActionOperation {
     ) -> Result<Self, RuleDefinitionError> {
         let is_of_devices = matches!(kind, ActionKind::Telemetry(_) | ActionKind::Alarm(_));
         if is_of_devices && !has_devices {
-            let detail = "there are no devices on this node; expected republish, console or sink";
+            let detail =
+                "there are no devices on this node; expected republish, relay, console or sink";
             return Err(RuleDefinitionError::new(format!("{path}.kind"), detail));
         }
         Ok(match kind {
@@ -144,6 +145,11 @@ impl ActionOperation {
                 origin: None,
                 id: AtomicU64::new(0),
             }),
+            ActionKind::Relay(relay) => Self::Republish(Box::new(RepublishAction::compile(
+                &relay.to_republish(),
+                options,
+                path,
+            )?)),
             ActionKind::Republish(republish) => Self::Republish(Box::new(
                 RepublishAction::compile(republish, options, path)?,
             )),

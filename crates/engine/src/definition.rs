@@ -1,6 +1,7 @@
 //! Rule definitions: the JSON form of a rule in the store, the API and the configuration, read with errors
 //! that name the field.
 
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use rules::Dialect;
 use serde_json::{Map, Value, json};
 
@@ -63,6 +64,8 @@ pub struct ActionDefinition {
 #[derive(Debug, Clone, PartialEq)]
 pub enum ActionKind {
     Republish(RepublishDefinition),
+    /// Sends a text to the connections of a relay endpoint.
+    Relay(RelayActionDefinition),
     /// Writes to the node's log.
     Console,
     /// Sends a row to the sink with this name.
@@ -91,6 +94,45 @@ pub struct AlarmActionDefinition {
     pub clear: String,
     /// `None`: the whole output as JSON.
     pub details: Option<String>,
+}
+
+/// Templates for a message to a relay endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelayActionDefinition {
+    /// Yields the id of the endpoint.
+    pub endpoint: String,
+    /// `None`: the whole output as JSON.
+    pub payload: Option<String>,
+}
+
+impl RelayActionDefinition {
+    fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
+        let endpoint = fields.take_text("endpoint")?;
+        let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+        Ok(Self {
+            endpoint: endpoint.ok_or_else(|| {
+                fields.field_error(
+                    "endpoint",
+                    "is missing; expected the id of a relay endpoint",
+                )
+            })?,
+            payload: fields.take_text("payload")?,
+        })
+    }
+
+    /// The equivalent message on the topic of the endpoint. Receivers get text.
+    pub(crate) fn to_republish(&self) -> RepublishDefinition {
+        RepublishDefinition {
+            topic: format!("{RELAY_TOPIC_PREFIX}{}", self.endpoint),
+            payload: self.payload.clone(),
+            qos: "0".to_owned(),
+            retain: "false".to_owned(),
+            user_properties: Vec::new(),
+            user_property_map: None,
+            mqtt_properties: Vec::new(),
+            direct_dispatch: false,
+        }
+    }
 }
 
 /// Templates for a message.
@@ -132,7 +174,14 @@ pub(crate) const IGNORED_EMQX_FIELDS: [&str; 6] = [
     "node_metrics",
 ];
 const DIALECTS: [&str; 2] = ["fluxmq", "emqx"];
-const ACTION_KINDS: [&str; 5] = ["republish", "console", "sink", "telemetry", "alarm"];
+const ACTION_KINDS: [&str; 6] = [
+    "republish",
+    "relay",
+    "console",
+    "sink",
+    "telemetry",
+    "alarm",
+];
 
 impl RuleDefinition {
     /// Reads a rule object. Accepts the form of EMQX too.
@@ -297,6 +346,7 @@ impl ActionKind {
         };
         match kind.as_deref() {
             Some("republish") => Ok(Self::Republish(RepublishDefinition::read(fields, is_emqx)?)),
+            Some("relay") => Ok(Self::Relay(RelayActionDefinition::read(fields)?)),
             Some("console" | "log") => Ok(Self::Console),
             Some("sink") => match fields.take_text("sink")? {
                 Some(name) => Ok(Self::Sink(name)),
@@ -318,6 +368,11 @@ impl ActionKind {
 
     fn to_json(&self) -> Value {
         match self {
+            Self::Relay(relay) => json!({
+                "kind": "relay",
+                "endpoint": relay.endpoint,
+                "payload": relay.payload,
+            }),
             Self::Console => json!({"kind": "console"}),
             Self::Sink(name) => json!({"kind": "sink", "sink": name}),
             Self::Telemetry(action) => json!({
@@ -816,6 +871,7 @@ mod tests {
         );
         let action = |action: Value| error(json!({"sql": "", "actions": [action]}));
         assert!(action(json!({"kind": "republish"})).starts_with("actions[0].topic: is missing"));
+        assert!(action(json!({"kind": "relay"})).starts_with("actions[0].endpoint: is missing"));
         for (wrong, near) in [
             (json!({"kind": "republsh"}), "republish"),
             (json!({"kind": "republish", "topic": "a", "qoss": 1}), "qos"),

@@ -83,12 +83,13 @@ fn rule_schema(is_shown: bool, has_devices: bool) -> Value {
 
 fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
     let mut properties = json!({
-        "kind": {"type": "string", "enum": ["republish", "console", "sink"]},
+        "kind": {"type": "string", "enum": ["republish", "relay", "console", "sink"]},
         "sink": {"type": "string", "description": "Name of the sink; kind sink only."},
+        "endpoint": {"type": "string", "description": "Template for the id of a relay endpoint; kind relay only."},
         "topic": {"type": "string", "description": "Template such as alarms/${clientid}; kind republish only."},
         "payload": {
             "type": ["string", "null"],
-            "description": "Template; default: the output as JSON; kind republish only.",
+            "description": "Template; default: the output as JSON; kinds republish and relay only.",
         },
         "qos": {
             "type": ["integer", "string"],
@@ -115,7 +116,14 @@ fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
         },
     });
     if has_devices {
-        properties["kind"]["enum"] = json!(["republish", "console", "sink", "telemetry", "alarm"]);
+        properties["kind"]["enum"] = json!([
+            "republish",
+            "relay",
+            "console",
+            "sink",
+            "telemetry",
+            "alarm"
+        ]);
         for (name, about) in [
             (
                 "device",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{RelayClient, ask, new_endpoint};
 use crate::api::own_node;
-use crate::support::{Node, eventually};
+use crate::support::{Connect, Node, Raw, eventually};
 
 impl RelayClient {
     fn send_json(&mut self, message: &Value) {
@@ -321,4 +321,27 @@ fn alarms_are_sent_to_the_connections_of_an_endpoint() {
     }
     let (status, answer) = ask(&node, "DELETE", "endpoints/room", json!(null));
     assert_eq!(status, 409, "a notification uses it: {answer}");
+}
+
+#[test]
+fn the_action_relay_sends_to_an_endpoint() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({"mode": "direct"}));
+    let action = json!({"kind": "relay", "endpoint": "${name}", "payload": "t=${t}"});
+    let rule = json!({
+        "sql": "SELECT payload.name AS name, payload.t AS t FROM \"to-relay\"",
+        "actions": [action],
+    });
+    create(&node, "rules/forward", rule);
+    let shown = get(&node, "rules/forward");
+    assert_eq!(shown["actions"][0]["kind"], "relay", "{shown}");
+    assert_eq!(shown["actions"][0]["endpoint"], "${name}", "{shown}");
+    let mut page = RelayClient::connect(&node, &room);
+    let payload = json!({"name": room, "t": 21}).to_string();
+    let mut sender = Raw::connect(&node, &Connect::new(5, "sender"));
+    sender.publish("to-relay", &payload);
+    assert_eq!(page.expect_text(), "t=21");
 }
