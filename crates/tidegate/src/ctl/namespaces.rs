@@ -22,7 +22,9 @@ impl NamespacesCommand {
             Self::Objects(objects) => objects.run(ObjectKindArg::Namespaces, client, output).await,
             Self::Usage { id } => {
                 let path = format!("/api/v1/namespaces/{}/usage", percent_encode(&id));
-                output.print_rows(client.rows(&path, 0).await?, USAGE_COLUMNS)
+                let usage = client.get(&path).await?;
+                let rows = usage["data"].as_array().cloned().unwrap_or_default();
+                output.print_rows((rows, false), USAGE_COLUMNS)
             }
         }
     }
