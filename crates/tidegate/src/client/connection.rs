@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode, Will};
+use mqtt_client::{ClientSession, ConnackInfo, SessionEvent};
 use scram::{ClientScram, ScramHash};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error::ClientError;
 use super::options::ConnectOptions;
-use super::session::{ClientSession, ConnackInfo, SessionEvent};
 use super::tls;
 use super::transport::{Transport, TransportProgress};
 

@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use data_encoding::HEXLOWER;
 use jiff::Timestamp;
+use mqtt_client::ReceivedMessage;
 use serde::Serialize;
 
-use super::session::ReceivedMessage;
 use crate::config::nearest;
 
 /// The output format of messages.
@@ -304,6 +304,7 @@ mod tests {
             retain: true,
             dup: false,
             properties,
+            pending_ack: None,
         }
     }
 

@@ -1,5 +1,5 @@
 //! `tidegate pub` and `tidegate sub`: an MQTT client in layers. [transport] transfers bytes,
-//! [session] is the protocol without I/O, [connection] combines the two.
+//! `mqtt_client` is the protocol without I/O, [connection] combines the two.
 
 mod connection;
 mod endpoint;
@@ -8,7 +8,6 @@ mod message_output;
 mod options;
 mod publish;
 mod runtime;
-mod session;
 mod subscribe;
 mod tls;
 mod transport;

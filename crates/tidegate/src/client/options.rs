@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use mqtt::{PropertiesBuf, Property, QoS, Version};
+use mqtt_client::{AckMode, ClientSession};
 
 use super::endpoint::{BrokerAddress, BrokerEndpoint, BrokerUrl};
 use super::error::ClientError;
-use super::session::ClientSession;
 use super::tls::{self, TlsArgs};
 use super::transport::ConnectRoute;
 use crate::password_command;
@@ -173,7 +173,12 @@ pub(super) struct WillMessage {
 impl ConnectOptions {
     /// A new session.
     pub(super) fn new_session(&self) -> ClientSession {
-        ClientSession::new(self.version, self.max_packet_size, self.topic_alias_maximum)
+        ClientSession::new(
+            self.version,
+            AckMode::Automatic,
+            self.max_packet_size,
+            self.topic_alias_maximum,
+        )
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, TopicLimits, Version, validate_topic_name};
+use mqtt_client::{AckResult, OutgoingMessage, SessionEvent};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -18,7 +19,6 @@ use super::options::{
     ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
 use super::runtime::block_on;
-use super::session::{AckResult, OutgoingMessage, SessionEvent};
 
 /// Number of lines read ahead.
 const LINES_AHEAD: usize = 64;

@@ -8,6 +8,7 @@ use mqtt::{
     PropertiesBuf, Property, QoS, ReasonCode, SubscriptionOptions, TopicLimits, Version,
     filter_matches, validate_topic_filter,
 };
+use mqtt_client::{AckResult, ClientSession, ReceivedMessage, SessionEvent};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -18,7 +19,6 @@ use super::options::{
     ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
 use super::runtime::block_on;
-use super::session::{AckResult, ClientSession, ReceivedMessage, SessionEvent};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LAST_RETRY: Duration = Duration::from_secs(30);

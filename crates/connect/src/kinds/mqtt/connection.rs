@@ -2,20 +2,21 @@
 //! old one arrives after a retry.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
 use mqtt::{
-    Ack, ConnAck, Connect, Direction, Packet, Properties, PropertiesBuf, Property, QoS, ReasonCode,
-    SubscribeBuf, SubscriptionOptions, Version, split_frame,
+    Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, SubscriptionOptions, Version,
 };
+use mqtt_client::{AckMode, ClientSession, ConnackInfo, OutgoingMessage, PendingAck, SessionEvent};
 use outbound::stream::{self, OutboundStream};
 use rustls::ClientConfig;
 use secret::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::message::source_message;
 use crate::connector::{ConnectorError, SourceMessage};
@@ -26,6 +27,8 @@ const KEEP_ALIVE_S: u16 = 30;
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// The largest packet that MQTT allows.
 const MAX_PACKET_BYTES: u32 = 268_435_460;
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
 /// Receive maximum towards us, and in-flight limit towards a broker that does not state its own.
 const IN_FLIGHT: u16 = 1000;
 
@@ -52,39 +55,40 @@ pub(super) struct SessionOptions<'a> {
     pub(super) expiry_s: u32,
 }
 
-/// A message from the broker, and the packet id to acknowledge once it is processed.
-pub(super) type IncomingMessage = (SourceMessage, Option<u16>);
+/// A message from the broker, and the acknowledgement to send once it is processed.
+pub(super) type IncomingMessage = (SourceMessage, Option<PendingAck>);
+
+type SharedWriter = tokio::sync::Mutex<WriteHalf<OutboundStream>>;
 
 pub(super) struct MqttConnection {
-    version: Version,
-    /// The largest packet that the broker accepts.
-    pub(super) max_packet: usize,
     pub(super) max_qos: QoS,
     pub(super) supports_retain: bool,
-    writer: Arc<tokio::sync::Mutex<WriteHalf<OutboundStream>>>,
+    writer: Arc<SharedWriter>,
     shared: Arc<SharedConnectionState>,
-    window: Arc<Semaphore>,
     incoming: Mutex<Option<mpsc::Receiver<IncomingMessage>>>,
     tasks: [JoinHandle<()>; 2],
 }
 
-#[derive(Default)]
+/// What callers and the two tasks of a connection share.
 struct SharedConnectionState {
     state: Mutex<ConnectionState>,
+    /// Room for QoS 1 messages in flight.
+    window: Semaphore,
+    /// Wakes the task that writes what the reader answers.
+    has_output: Notify,
 }
 
-#[derive(Default)]
 struct ConnectionState {
+    session: ClientSession,
     /// Why the connection ended.
     close_reason: Option<String>,
-    last_id: u16,
     next_batch: u64,
     /// For each packet id in flight, its batch and its position in it.
     in_flight: HashMap<u16, (u64, usize)>,
     batches: HashMap<u64, PendingBatch>,
     /// Callers that wait for PINGRESP, in order.
     pings: VecDeque<oneshot::Sender<()>>,
-    subscribed: Option<oneshot::Sender<Vec<u8>>>,
+    subscribed: Option<oneshot::Sender<Vec<ReasonCode>>>,
 }
 
 struct PendingBatch {
@@ -94,22 +98,34 @@ struct PendingBatch {
 }
 
 impl SharedConnectionState {
+    fn new(session: ClientSession, window: u16) -> Self {
+        Self {
+            state: Mutex::new(ConnectionState {
+                session,
+                close_reason: None,
+                next_batch: 0,
+                in_flight: HashMap::new(),
+                batches: HashMap::new(),
+                pings: VecDeque::new(),
+                subscribed: None,
+            }),
+            window: Semaphore::new(window.into()),
+            has_output: Notify::new(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self, why: &str) {
+        self.state().close(why);
+        // Callers that wait for room are notified that there will be none.
+        self.window.close();
     }
 }
 
 impl ConnectionState {
-    /// An unused packet id; one always exists, because far fewer are in flight.
-    fn allocate_packet_id(&mut self) -> u16 {
-        loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            if !self.in_flight.contains_key(&self.last_id) {
-                return self.last_id;
-            }
-        }
-    }
-
     fn close(&mut self, why: &str) {
         self.close_reason.get_or_insert_with(|| why.to_owned());
         // Waiting callers find their sender dropped.
@@ -117,6 +133,30 @@ impl ConnectionState {
         self.batches.clear();
         self.pings.clear();
         self.subscribed = None;
+    }
+
+    /// Sends a ping; the receiver learns of its answer.
+    fn ping(&mut self) -> oneshot::Receiver<()> {
+        let (pong, answered) = oneshot::channel();
+        if self.close_reason.is_none() {
+            self.pings.push_back(pong);
+            self.session.send(&Packet::PingReq);
+        }
+        answered
+    }
+
+    /// Records the result of a message of a batch.
+    fn complete(&mut self, (batch, place): (u64, usize), reason: ReasonCode) {
+        let Some(waiting) = self.batches.get_mut(&batch) else {
+            return;
+        };
+        waiting.codes[place] = reason;
+        waiting.missing -= 1;
+        if waiting.missing == 0
+            && let Some(waiting) = self.batches.remove(&batch)
+        {
+            let _ = waiting.done.send(waiting.codes);
+        }
     }
 }
 
@@ -149,14 +189,14 @@ impl MqttConnection {
             Some(config) => stream::wrap_tls(tcp, &remote.host, config).await?,
             None => OutboundStream::Plain(tcp),
         };
-        let version = remote.version;
+        let mut session = ClientSession::new(remote.version, AckMode::Manual, MAX_PACKET_BYTES, 0);
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ReceiveMaximum(IN_FLIGHT));
         if wish.expiry_s > 0 {
             properties.push(Property::SessionExpiryInterval(wish.expiry_s));
         }
-        let hello = Packet::Connect(Connect {
-            version,
+        session.send(&Packet::Connect(Connect {
+            version: remote.version,
             clean_start: wish.expiry_s == 0,
             keep_alive_s: KEEP_ALIVE_S,
             client_id: wish.client_id,
@@ -165,49 +205,40 @@ impl MqttConnection {
             will: None,
             properties: properties.as_properties(),
             is_bridge: false,
-        });
-        let mut bytes = Vec::new();
-        hello.encode(version, &mut bytes);
+        }));
+        let hello = std::mem::take(&mut session.out);
         stream
-            .write_all(&bytes)
+            .write_all(&hello)
             .await
             .map_err(ConnectorError::transient)?;
         stream.flush().await.map_err(ConnectorError::transient)?;
 
-        let mut buffer = BytesMut::new();
-        let welcome = loop {
-            let read = stream.read_buf(&mut buffer).await;
+        let connack = loop {
+            let (_, input) = session.output_and_input();
+            let read = stream.read_buf(input).await;
             if read.map_err(ConnectorError::transient)? == 0 {
                 let what = format!("{} closed the connection at once", remote.address());
                 return Err(ConnectorError::transient(what));
             }
-            if let Some(welcome) = read_connack(&mut buffer, version)? {
-                break welcome;
+            if let Some(connack) = read_connack(&mut session)? {
+                break connack;
             }
         };
+        let window = connack.receive_maximum.unwrap_or(IN_FLIGHT);
+        let shared = SharedConnectionState::new(session, window.min(10 * IN_FLIGHT));
+        let shared = Arc::new(shared);
         let (reader, writer) = tokio::io::split(stream);
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let shared = Arc::new(SharedConnectionState::default());
-        let window = Arc::new(Semaphore::new(welcome.window.into()));
         let (sender, incoming) = mpsc::channel(IN_FLIGHT.into());
-        let reading = PacketReader {
-            version,
-            shared: shared.clone(),
-            window: window.clone(),
-            incoming: sender,
-        };
         let tasks = [
-            tokio::spawn(reading.run(reader, buffer)),
-            tokio::spawn(run_ping(writer.clone(), shared.clone())),
+            tokio::spawn(run_reader(reader, shared.clone(), sender)),
+            tokio::spawn(run_writer(writer.clone(), shared.clone())),
         ];
         Ok(Self {
-            version,
-            max_packet: welcome.max_packet,
-            max_qos: welcome.max_qos,
-            supports_retain: welcome.retains,
+            max_qos: QoS::try_from(connack.max_qos).unwrap_or(QoS::ExactlyOnce),
+            supports_retain: connack.retain_available,
             writer,
             shared,
-            window,
             incoming: Mutex::new(Some(incoming)),
             tasks,
         })
@@ -218,8 +249,7 @@ impl MqttConnection {
     }
 
     pub(super) fn close(&self, why: &str) {
-        self.shared.state().close(why);
-        self.window.close();
+        self.shared.close(why);
         for task in &self.tasks {
             task.abort();
         }
@@ -230,24 +260,23 @@ impl MqttConnection {
         ConnectorError::transient(ended.unwrap_or_else(|| "the connection is over".into()))
     }
 
-    async fn write(&self, bytes: &[u8]) -> Result<(), ConnectorError> {
-        let mut writer = self.writer.lock().await;
-        let mut written = writer.write_all(bytes).await;
-        if written.is_ok() {
-            written = writer.flush().await;
-        }
+    /// Writes the output of the session.
+    async fn flush(&self) -> Result<(), ConnectorError> {
+        let whole = WriteGuard::arm(self);
+        let written = write_output(&self.writer, &self.shared).await;
+        whole.disarm();
         written.map_err(|error| {
             self.close(&format!("the connection broke: {error}"));
             self.close_reason()
         })
     }
 
-    /// Publishes with QoS 1, in order; `encode` appends the message at an index with the given packet id. Returns the reason
-    /// code of each message.
-    pub(super) async fn publish(
+    /// Publishes with QoS 1, in order; `message` yields the message at an index. Returns the reason code of each message;
+    /// a message that exceeds the broker's limit is not sent.
+    pub(super) async fn publish<'m>(
         &self,
         count: usize,
-        encode: impl Fn(usize, u16, &mut Vec<u8>),
+        message: impl Fn(usize) -> OutgoingMessage<'m>,
     ) -> Result<Vec<ReasonCode>, ConnectorError> {
         if count == 0 {
             return Ok(Vec::new());
@@ -268,36 +297,38 @@ impl MqttConnection {
             batch
         };
         let whole = WriteGuard::arm(self);
+        let window = &self.shared.window;
         let mut at = 0;
         while at < count {
             // The broker limits the number in flight.
-            let permit = self
-                .window
-                .acquire()
-                .await
-                .map_err(|_| self.close_reason())?;
+            let permit = window.acquire().await.map_err(|_| self.close_reason())?;
             permit.forget();
             let mut allowed = 1;
             while at + allowed < count && allowed < usize::from(IN_FLIGHT) {
-                match self.window.try_acquire() {
+                match window.try_acquire() {
                     Ok(permit) => permit.forget(),
                     Err(_) => break,
                 }
                 allowed += 1;
             }
-            let mut bytes = Vec::new();
             {
                 let mut state = self.shared.state();
                 if state.close_reason.is_some() {
                     break;
                 }
                 for place in at..at + allowed {
-                    let id = state.allocate_packet_id();
-                    state.in_flight.insert(id, (batch, place));
-                    encode(place, id, &mut bytes);
+                    match state.session.publish(&message(place)) {
+                        Ok(packet_id) => {
+                            state.in_flight.insert(packet_id, (batch, place));
+                        }
+                        Err(_) => {
+                            window.add_permits(1);
+                            state.complete((batch, place), ReasonCode::PACKET_TOO_LARGE);
+                        }
+                    }
                 }
             }
-            self.write(&bytes).await?;
+            self.flush().await?;
             at += allowed;
         }
         let answered = answered.await;
@@ -305,31 +336,26 @@ impl MqttConnection {
         answered.map_err(|_| self.close_reason())
     }
 
-    /// Sends packets without acknowledgement, and waits until the broker has read them.
-    pub(super) async fn send(&self, mut bytes: Vec<u8>) -> Result<(), ConnectorError> {
-        Packet::PingReq.encode(self.version, &mut bytes);
-        let (pong, answered) = oneshot::channel();
+    /// Publishes with QoS 0 and waits until the broker has read the messages. Returns a reason code for each, as
+    /// [`publish`](Self::publish).
+    pub(super) async fn publish_unacknowledged<'m>(
+        &self,
+        messages: impl Iterator<Item = OutgoingMessage<'m>>,
+    ) -> Result<Vec<ReasonCode>, ConnectorError> {
         let whole = WriteGuard::arm(self);
-        {
-            // Answers come in the order of requests: queue entry and write must not be separated.
-            let mut writer = self.writer.lock().await;
-            {
-                let mut state = self.shared.state();
-                if state.close_reason.is_none() {
-                    state.pings.push_back(pong);
-                }
-            }
-            let mut written = writer.write_all(&bytes).await;
-            if written.is_ok() {
-                written = writer.flush().await;
-            }
-            if let Err(error) = written {
-                self.close(&format!("the connection broke: {error}"));
-            }
-        }
+        let (codes, answered) = {
+            let mut state = self.shared.state();
+            let codes = messages.map(|message| match state.session.publish(&message) {
+                Ok(_) => ReasonCode::SUCCESS,
+                Err(_) => ReasonCode::PACKET_TOO_LARGE,
+            });
+            let codes = codes.collect();
+            (codes, state.ping())
+        };
+        self.flush().await?;
         let answered = answered.await;
         whole.disarm();
-        answered.map_err(|_| self.close_reason())
+        answered.map(|()| codes).map_err(|_| self.close_reason())
     }
 
     /// Subscribes; [`MqttConnection::take_incoming`] yields the messages.
@@ -338,14 +364,13 @@ impl MqttConnection {
         filters: &[(String, SubscriptionOptions)],
     ) -> Result<(), ConnectorError> {
         let (sender, answered) = oneshot::channel();
-        self.shared.state().subscribed = Some(sender);
-        let mut packet = SubscribeBuf::new(1);
-        for (filter, options) in filters {
-            packet.push(filter, *options);
+        {
+            let mut state = self.shared.state();
+            state.subscribed = Some(sender);
+            let sent = state.session.subscribe(filters, &PropertiesBuf::new());
+            sent.map_err(ConnectorError::transient)?;
         }
-        let mut bytes = Vec::new();
-        packet.encode(Properties::EMPTY, self.version, &mut bytes);
-        self.write(&bytes).await?;
+        self.flush().await?;
         let answered = tokio::time::timeout(GREETING_TIMEOUT, answered).await;
         let codes = match answered {
             Ok(Ok(codes)) => codes,
@@ -356,14 +381,14 @@ impl MqttConnection {
                 ));
             }
         };
-        let refused = filters.iter().zip(&codes).find(|(_, code)| **code >= 0x80);
+        let refused = filters.iter().zip(&codes).find(|(_, code)| code.is_error());
         match refused {
             None if codes.len() == filters.len() => Ok(()),
             None => Err(ConnectorError::transient(
                 "the broker answers some subscriptions only",
             )),
             Some(((filter, _), code)) => {
-                let what = format!("subscription {filter:?}: {}", ReasonCode(*code));
+                let what = format!("subscription {filter:?}: {code}");
                 Err(ConnectorError::transient(what))
             }
         }
@@ -375,26 +400,16 @@ impl MqttConnection {
         slot.take()
     }
 
-    pub(super) async fn acknowledge(&self, packet_id: u16) -> Result<(), ConnectorError> {
-        let mut bytes = Vec::new();
-        let ack = Packet::PubAck(Ack {
-            packet_id,
-            reason: ReasonCode::SUCCESS,
-            properties: Properties::EMPTY,
-        });
-        ack.encode(self.version, &mut bytes);
-        self.write(&bytes).await
+    pub(super) async fn acknowledge(&self, message: PendingAck) -> Result<(), ConnectorError> {
+        self.shared.state().session.acknowledge(message);
+        self.flush().await
     }
 
     /// Sends DISCONNECT.
     pub(super) async fn disconnect(&self) {
-        let mut bytes = Vec::new();
-        let bye = Packet::Disconnect(mqtt::Disconnect {
-            reason: ReasonCode::NORMAL_DISCONNECTION,
-            properties: Properties::EMPTY,
-        });
-        bye.encode(self.version, &mut bytes);
-        let _ = self.write(&bytes).await;
+        let (reason, properties) = (ReasonCode::NORMAL_DISCONNECTION, PropertiesBuf::new());
+        self.shared.state().session.disconnect(reason, &properties);
+        let _ = self.flush().await;
         self.close("disconnected by this node");
     }
 }
@@ -428,153 +443,116 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// Limits of the broker from CONNACK.
-struct ConnackLimits {
-    window: u16,
-    max_packet: usize,
-    max_qos: QoS,
-    retains: bool,
-}
-
-/// Removes CONNACK from the buffer, if complete.
-fn read_connack(
-    buffer: &mut BytesMut,
-    version: Version,
-) -> Result<Option<ConnackLimits>, ConnectorError> {
-    let wrong = |error: mqtt::Error| {
-        ConnectorError::transient(format!("not an MQTT broker: {}", error.detail))
-    };
-    let Some(frame) = split_frame(buffer, MAX_PACKET_BYTES).map_err(wrong)? else {
-        return Ok(None);
-    };
-    let length = frame.len;
-    let packet = Packet::decode(frame, version, Direction::FromServer).map_err(wrong)?;
-    let Packet::ConnAck(ConnAck {
-        code, properties, ..
-    }) = packet
-    else {
-        return Err(ConnectorError::transient(
+/// Takes CONNACK from the session, if it has arrived.
+fn read_connack(session: &mut ClientSession) -> Result<Option<ConnackInfo>, ConnectorError> {
+    let event = session.next_event();
+    let event =
+        event.map_err(|error| ConnectorError::transient(format!("not an MQTT broker: {error}")))?;
+    match event {
+        None => Ok(None),
+        Some(SessionEvent::Connected(connack)) if connack.answer.reason.is_error() => {
+            let what = format!("the broker refused the connection: {}", connack.answer);
+            Err(ConnectorError::transient(what))
+        }
+        Some(SessionEvent::Connected(connack)) => Ok(Some(connack)),
+        Some(_) => Err(ConnectorError::transient(
             "not an MQTT broker: the first packet is not CONNACK",
-        ));
-    };
-    if code.is_error() {
-        return Err(ConnectorError::transient(format!(
-            "the broker refused the connection: {code}"
-        )));
+        )),
     }
-    let max_packet = properties.maximum_packet_size();
-    let max_qos = properties.maximum_qos().map(QoS::try_from);
-    let welcome = ConnackLimits {
-        window: properties
-            .receive_maximum()
-            .unwrap_or(IN_FLIGHT)
-            .min(10 * IN_FLIGHT),
-        max_packet: max_packet.unwrap_or(MAX_PACKET_BYTES) as usize,
-        max_qos: max_qos.and_then(Result::ok).unwrap_or(QoS::ExactlyOnce),
-        retains: properties.retain_available().unwrap_or(true),
-    };
-    buffer.advance(length);
-    Ok(Some(welcome))
 }
 
-async fn run_ping(
-    writer: Arc<tokio::sync::Mutex<WriteHalf<OutboundStream>>>,
-    shared: Arc<SharedConnectionState>,
-) {
+/// Writes the output of the session. It is taken by whoever holds the writer, so that packets stay in order.
+async fn write_output(writer: &SharedWriter, shared: &SharedConnectionState) -> io::Result<()> {
+    let mut writer = writer.lock().await;
+    let bytes = std::mem::take(&mut shared.state().session.out);
+    writer.write_all(&bytes).await?;
+    writer.flush().await
+}
+
+/// Pings the broker, and writes what the reader answers.
+async fn run_writer(writer: Arc<SharedWriter>, shared: Arc<SharedConnectionState>) {
+    let mut next_ping = Instant::now() + PING_EVERY;
     loop {
-        tokio::time::sleep(PING_EVERY).await;
-        let mut writer = writer.lock().await;
-        // Nothing waits for this answer.
-        shared.state().pings.push_back(oneshot::channel().0);
-        let mut bytes = Vec::new();
-        Packet::PingReq.encode(Version::V311, &mut bytes);
-        let _ = writer.write_all(&bytes).await;
-        let _ = writer.flush().await;
+        tokio::select! {
+            () = shared.has_output.notified() => {}
+            () = tokio::time::sleep_until(next_ping) => {
+                next_ping += PING_EVERY;
+                // Nothing waits for this answer.
+                drop(shared.state().ping());
+            }
+        }
+        if let Err(error) = write_output(&writer, &shared).await {
+            return shared.close(&format!("the connection broke: {error}"));
+        }
     }
 }
 
-/// Reads packets from the broker.
-struct PacketReader {
-    version: Version,
+/// Reads packets from the broker until the connection ends.
+async fn run_reader(
+    mut reader: ReadHalf<OutboundStream>,
     shared: Arc<SharedConnectionState>,
-    window: Arc<Semaphore>,
     incoming: mpsc::Sender<IncomingMessage>,
+) {
+    let mut buffer = Vec::with_capacity(READ_BYTES);
+    let why = loop {
+        // Some packets may have arrived with CONNACK.
+        if let Err(why) = handle_events(&shared, &incoming).await {
+            break why;
+        }
+        buffer.clear();
+        match tokio::time::timeout(PING_EVERY * 2, reader.read_buf(&mut buffer)).await {
+            Ok(Ok(0)) => break "the broker closed the connection".into(),
+            Ok(Ok(_)) => shared.state().session.receive(&buffer),
+            Ok(Err(error)) => break format!("the connection broke: {error}"),
+            Err(_) => break "the broker does not answer any more".to_owned(),
+        }
+    };
+    shared.close(&why);
 }
 
-impl PacketReader {
-    async fn run(self, mut reader: ReadHalf<OutboundStream>, mut buffer: BytesMut) {
-        let why = loop {
-            match self.handle(&mut buffer).await {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(why) => break why,
+/// Handles what has been received; the error says why the connection ends.
+async fn handle_events(
+    shared: &SharedConnectionState,
+    incoming: &mpsc::Sender<IncomingMessage>,
+) -> Result<(), String> {
+    loop {
+        let message = {
+            let mut state = shared.state();
+            let event = state.session.next_event();
+            if !state.session.out.is_empty() {
+                shared.has_output.notify_one();
             }
-            match tokio::time::timeout(PING_EVERY * 2, reader.read_buf(&mut buffer)).await {
-                Ok(Ok(0)) => break "the broker closed the connection".into(),
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => break format!("the connection broke: {error}"),
-                Err(_) => break "the broker does not answer any more".to_owned(),
-            }
-        };
-        self.shared.state().close(&why);
-        // Callers that wait for room are notified that there will be none.
-        self.window.close();
-    }
-
-    /// Removes one packet from the buffer and handles it; returns whether there was a complete one.
-    async fn handle(&self, buffer: &mut BytesMut) -> Result<bool, String> {
-        let wrong = |error: mqtt::Error| format!("the broker sent invalid MQTT: {}", error.detail);
-        let Some(frame) = split_frame(buffer, MAX_PACKET_BYTES).map_err(wrong)? else {
-            return Ok(false);
-        };
-        let length = frame.len;
-        let packet = Packet::decode(frame, self.version, Direction::FromServer).map_err(wrong)?;
-        let mut received = None;
-        match packet {
-            Packet::PubAck(ack) => self.handle_ack(ack),
-            Packet::PingResp => {
-                if let Some(asker) = self.shared.state().pings.pop_front() {
-                    let _ = asker.send(());
+            match event.map_err(|error| format!("the broker sent invalid MQTT: {error}"))? {
+                None => return Ok(()),
+                Some(SessionEvent::Published { packet_id, answer }) => {
+                    if let Some(place) = state.in_flight.remove(&packet_id) {
+                        shared.window.add_permits(1);
+                        state.complete(place, answer.reason);
+                    }
+                    continue;
                 }
-            }
-            Packet::SubAck(answer) => {
-                if let Some(asker) = self.shared.state().subscribed.take() {
-                    let _ = asker.send(answer.codes.to_vec());
+                Some(SessionEvent::Pong) => {
+                    if let Some(asker) = state.pings.pop_front() {
+                        let _ = asker.send(());
+                    }
+                    continue;
                 }
+                Some(SessionEvent::Subscribed { codes, .. }) => {
+                    if let Some(asker) = state.subscribed.take() {
+                        let _ = asker.send(codes);
+                    }
+                    continue;
+                }
+                Some(SessionEvent::Disconnected { answer, .. }) => {
+                    return Err(format!("the broker ended the connection: {answer}"));
+                }
+                Some(SessionEvent::Message(message)) => message,
+                // Nothing of this node causes the other events.
+                Some(_) => continue,
             }
-            Packet::Publish(publish) => {
-                let id = (publish.qos != QoS::AtMostOnce).then_some(publish.packet_id);
-                received = Some((source_message(&publish), id));
-            }
-            Packet::Disconnect(bye) => {
-                return Err(format!("the broker ended the connection: {}", bye.reason));
-            }
-            // All other packets need no handling.
-            _ => {}
-        }
-        buffer.advance(length);
-        if let Some(incoming) = received {
-            // A closed channel means that the receiver was dropped.
-            let _ = self.incoming.send(incoming).await;
-        }
-        Ok(true)
-    }
-
-    fn handle_ack(&self, ack: Ack<'_>) {
-        let mut state = self.shared.state();
-        let Some((batch, place)) = state.in_flight.remove(&ack.packet_id) else {
-            return;
         };
-        self.window.add_permits(1);
-        let Some(waiting) = state.batches.get_mut(&batch) else {
-            return;
-        };
-        waiting.codes[place] = ack.reason;
-        waiting.missing -= 1;
-        if waiting.missing == 0
-            && let Some(waiting) = state.batches.remove(&batch)
-        {
-            let _ = waiting.done.send(waiting.codes);
-        }
+        let pending_ack = message.pending_ack;
+        // A closed channel means that the receiver was dropped.
+        let _ = incoming.send((source_message(message), pending_ack)).await;
     }
 }

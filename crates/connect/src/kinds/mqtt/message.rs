@@ -1,6 +1,6 @@
 //! Messages of the bridge: what sources receive, and how it recognises its own.
 
-use mqtt::Publish;
+use mqtt_client::ReceivedMessage;
 use serde_json::Map;
 
 use crate::connector::SourceMessage;
@@ -8,27 +8,28 @@ use crate::connector::SourceMessage;
 /// User property by which a bridge recognises its own messages; its value is the client id prefix.
 pub(super) const BRIDGE_PROPERTY: &str = "tidegate-bridge";
 
-/// Converts a PUBLISH to a source message.
-pub(super) fn source_message(publish: &Publish<'_>) -> SourceMessage {
+/// Converts a received message to a source message.
+pub(super) fn source_message(received: ReceivedMessage) -> SourceMessage {
+    let properties = received.properties.as_properties();
     let mut fields = Map::new();
     let texts = [
-        ("content_type", publish.properties.content_type()),
-        ("response_topic", publish.properties.response_topic()),
+        ("content_type", properties.content_type()),
+        ("response_topic", properties.response_topic()),
     ];
     for (name, text) in texts {
         if let Some(text) = text {
             fields.insert(name.to_owned(), text.into());
         }
     }
-    let properties = publish.properties.user_properties();
+    let user_properties = properties.user_properties();
     SourceMessage {
-        topic: publish.topic.to_owned(),
-        payload: publish.payload.to_vec(),
-        qos: publish.qos as u8,
-        retain: publish.retain,
-        properties: properties
+        qos: received.qos as u8,
+        retain: received.retain,
+        properties: user_properties
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
+        topic: received.topic,
+        payload: received.payload,
         fields,
         ..SourceMessage::default()
     }

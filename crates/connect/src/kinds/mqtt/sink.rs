@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mqtt::{
-    Packet, PropertiesBuf, Property, Publish, QoS, ReasonCode, TopicLimits, Version,
-    validate_topic_name,
-};
+use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, TopicLimits, Version, validate_topic_name};
+use mqtt_client::OutgoingMessage;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::connection::MqttConnection;
 use super::connector::MqttConnector;
 use super::message::BRIDGE_PROPERTY;
 use crate::batch::SinkBatch;
@@ -54,7 +51,8 @@ pub(super) struct MqttSinkWriter {
     user_properties: Vec<(String, Template)>,
 }
 
-struct OutgoingMessage {
+/// A message, and the place of its row in the batch.
+struct RowMessage {
     place: usize,
     topic: String,
     payload: Vec<u8>,
@@ -101,11 +99,7 @@ impl MqttSinkWriter {
         })
     }
 
-    fn build_message(
-        &self,
-        row: SinkRow<'_>,
-        place: usize,
-    ) -> Result<OutgoingMessage, ConnectorError> {
+    fn build_message(&self, row: SinkRow<'_>, place: usize) -> Result<RowMessage, ConnectorError> {
         let topic = self.topic.render_name("topic", row)?;
         if let Err(error) = validate_topic_name(&topic, &TopicLimits::NONE) {
             return Err(ConnectorError::bad_rows(format!(
@@ -133,7 +127,7 @@ impl MqttSinkWriter {
                 &self.remote.client_id,
             ));
         }
-        Ok(OutgoingMessage {
+        Ok(RowMessage {
             place,
             topic,
             payload,
@@ -141,17 +135,15 @@ impl MqttSinkWriter {
         })
     }
 
-    fn encode(&self, message: &OutgoingMessage, qos: QoS, packet_id: u16, out: &mut Vec<u8>) {
-        let publish = Packet::Publish(Publish {
-            dup: false,
+    fn outgoing<'m>(&self, message: &'m RowMessage, qos: QoS) -> OutgoingMessage<'m> {
+        OutgoingMessage {
+            topic: &message.topic,
+            payload: &message.payload,
             qos,
             retain: self.retain,
-            topic: &message.topic,
-            packet_id,
-            properties: message.properties.as_properties(),
-            payload: &message.payload,
-        });
-        publish.encode(self.remote.server.version, out);
+            properties: &message.properties,
+            topic_alias: None,
+        }
     }
 
     async fn publish(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {
@@ -167,56 +159,41 @@ impl MqttSinkWriter {
         let mut failures = Vec::new();
         let mut messages = Vec::with_capacity(batch.len());
         for (place, row) in batch.rows().enumerate() {
-            let message = self.build_message(row, place).and_then(|message| {
-                // Allowance for the fixed header and other parts not counted here.
-                let about = message.topic.len() + message.payload.len() + 16;
-                let size = about + message.properties.as_properties().as_bytes().len();
-                match size > link.max_packet {
-                    true => {
-                        let what = format!("{size} bytes exceed the broker's maximum packet size");
-                        Err(ConnectorError::bad_rows(what))
-                    }
-                    false => Ok(message),
-                }
-            });
-            match message {
+            match self.build_message(row, place) {
                 Ok(message) => messages.push(message),
                 Err(failure) => failures.push((place, failure)),
             }
         }
-        match qos {
+        let codes = match qos {
             QoS::AtMostOnce => {
-                let mut bytes = Vec::new();
-                for message in &messages {
-                    self.encode(message, qos, 0, &mut bytes);
-                }
-                link.send(bytes).await?;
+                let outgoing = messages.iter().map(|message| self.outgoing(message, qos));
+                link.publish_unacknowledged(outgoing).await?
             }
             _ => {
-                self.publish_acknowledged(&link, &messages, &mut failures)
-                    .await?
+                let outgoing = |at: usize| self.outgoing(&messages[at], qos);
+                link.publish(messages.len(), outgoing).await?
             }
-        }
+        };
+        self.add_refusals(&messages, &codes, &mut failures);
         Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 
-    async fn publish_acknowledged(
+    /// Adds the messages that the broker refused, or that exceed its limits.
+    fn add_refusals(
         &self,
-        link: &MqttConnection,
-        messages: &[OutgoingMessage],
+        messages: &[RowMessage],
+        codes: &[ReasonCode],
         failures: &mut Vec<(usize, ConnectorError)>,
-    ) -> Result<(), ConnectorError> {
-        let encode = |at: usize, id, out: &mut Vec<u8>| {
-            self.encode(&messages[at], QoS::AtLeastOnce, id, out);
-        };
-        let codes = link.publish(messages.len(), encode).await?;
+    ) {
         for (message, code) in messages.iter().zip(codes) {
             if !code.is_error() {
                 continue;
             }
             let what = format!("topic {:?}: {code}", message.topic);
-            let is_of_row = match code {
-                ReasonCode::TOPIC_NAME_INVALID | ReasonCode::PAYLOAD_FORMAT_INVALID => true,
+            let is_of_row = match *code {
+                ReasonCode::TOPIC_NAME_INVALID
+                | ReasonCode::PAYLOAD_FORMAT_INVALID
+                | ReasonCode::PACKET_TOO_LARGE => true,
                 // With a constant topic the row content cannot be the cause.
                 ReasonCode::NOT_AUTHORIZED => self.topic.constant().is_none(),
                 _ => false,
@@ -227,7 +204,6 @@ impl MqttSinkWriter {
             };
             failures.push((message.place, failure));
         }
-        Ok(())
     }
 }
 

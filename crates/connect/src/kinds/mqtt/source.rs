@@ -111,12 +111,12 @@ impl MqttSource {
             return Ok(());
         };
         link.subscribe(&self.filters).await?;
-        while let Some((message, packet_id)) = incoming.recv().await {
+        while let Some((message, pending_ack)) = incoming.recv().await {
             if !self.is_own_message(&message) {
                 inlet.accept(self.with_local_topic(message)).await;
             }
-            if let Some(packet_id) = packet_id {
-                link.acknowledge(packet_id).await?;
+            if let Some(pending_ack) = pending_ack {
+                link.acknowledge(pending_ack).await?;
             }
         }
         Err(link.close_reason())

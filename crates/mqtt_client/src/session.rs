@@ -1,12 +1,6 @@
-//! The client side of an MQTT connection without I/O: bytes in, events out, output in `out`.
-//!
-//! Acknowledges automatically: PUBACK and PUBREC when a message is returned to the caller, PUBREL
-//! after PUBREC. The state of incoming QoS 2 messages outlives a connection, so that a resumed
-//! session delivers them once.
+//! The state machine of one client session.
 
-#[cfg(test)]
-mod tests;
-
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use mqtt::{
@@ -14,9 +8,11 @@ use mqtt::{
     QoS, ReasonCode, SubscribeBuf, SubscriptionOptions, UnsubscribeBuf, Version,
 };
 
+type Result<T> = std::result::Result<T, String>;
+
 /// An event caused by the broker.
 #[derive(Debug)]
-pub(crate) enum SessionEvent {
+pub enum SessionEvent {
     Connected(ConnackInfo),
     /// The next step of an enhanced authentication.
     Auth {
@@ -47,9 +43,9 @@ pub(crate) enum SessionEvent {
 
 /// A reason code with the broker's explanation.
 #[derive(Debug, Clone)]
-pub(crate) struct AckResult {
-    pub(crate) reason: ReasonCode,
-    pub(crate) reason_string: Option<String>,
+pub struct AckResult {
+    pub reason: ReasonCode,
+    pub reason_string: Option<String>,
 }
 
 impl std::fmt::Display for AckResult {
@@ -64,37 +60,58 @@ impl std::fmt::Display for AckResult {
 
 /// The contents of CONNACK.
 #[derive(Debug)]
-pub(crate) struct ConnackInfo {
-    pub(crate) answer: AckResult,
-    pub(crate) session_present: bool,
-    pub(crate) assigned_client_id: Option<String>,
-    pub(crate) server_keep_alive_s: Option<u16>,
-    pub(crate) server_reference: Option<String>,
-    pub(crate) authentication_data: Vec<u8>,
-    pub(crate) max_qos: u8,
+pub struct ConnackInfo {
+    pub answer: AckResult,
+    pub session_present: bool,
+    pub assigned_client_id: Option<String>,
+    pub server_keep_alive_s: Option<u16>,
+    pub server_reference: Option<String>,
+    pub authentication_data: Vec<u8>,
+    pub max_qos: u8,
+    /// QoS 1 and 2 messages that the broker accepts at a time; `None`: not stated.
+    pub receive_maximum: Option<u16>,
+    pub retain_available: bool,
 }
 
 /// A received message.
 #[derive(Debug, Clone)]
-pub(crate) struct ReceivedMessage {
+pub struct ReceivedMessage {
     /// The topic name, also if the packet used an alias.
-    pub(crate) topic: String,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    pub(crate) dup: bool,
-    pub(crate) properties: PropertiesBuf,
+    pub topic: String,
+    pub payload: Vec<u8>,
+    pub qos: QoS,
+    pub retain: bool,
+    pub dup: bool,
+    pub properties: PropertiesBuf,
+    /// To pass to [`ClientSession::acknowledge`]; `None`: nothing is left to acknowledge.
+    pub pending_ack: Option<PendingAck>,
+}
+
+/// The acknowledgement that a received message still needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PendingAck {
+    packet_id: u16,
+    qos: QoS,
+}
+
+/// When received messages are acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckMode {
+    /// Before the message is returned to the caller.
+    Automatic,
+    /// By [`ClientSession::acknowledge`], for callers that process messages first.
+    Manual,
 }
 
 /// A message to publish.
-pub(crate) struct OutgoingMessage<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) payload: &'a [u8],
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    pub(crate) properties: &'a PropertiesBuf,
+pub struct OutgoingMessage<'a> {
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+    pub qos: QoS,
+    pub retain: bool,
+    pub properties: &'a PropertiesBuf,
     /// Topic alias to use: the topic is sent the first time only.
-    pub(crate) topic_alias: Option<u16>,
+    pub topic_alias: Option<u16>,
 }
 
 /// The packet awaited for a published message.
@@ -107,10 +124,21 @@ enum AwaitedPacket {
     UnsubAck,
 }
 
-pub(crate) struct ClientSession {
+/// The client side of an MQTT session without I/O.
+///
+/// For each connection the caller
+/// 1. calls [`start_connection`](Self::start_connection) and [`send`](Self::send)s CONNECT,
+/// 2. passes received bytes to [`receive`](Self::receive) and takes events from [`next_event`](Self::next_event)
+///    until there is none,
+/// 3. writes [`out`](Self::out) to the broker after each call, and removes what is written.
+///
+/// An error of `next_event` is a violation of the protocol: the connection must be closed. Time is the caller's, too: it sends
+/// PINGREQ and expects [`SessionEvent::Pong`].
+pub struct ClientSession {
     version: Version,
+    ack_mode: AckMode,
     /// Output bytes.
-    pub(crate) out: Vec<u8>,
+    pub out: Vec<u8>,
     input: Vec<u8>,
     /// Number of processed bytes of `input`.
     consumed: usize,
@@ -136,13 +164,17 @@ pub(crate) struct ClientSession {
     server_max_packet_size: u32,
 }
 
-type Result<T> = std::result::Result<T, String>;
-
 impl ClientSession {
     /// `max_packet_size` and `topic_alias_maximum` are the values sent to the broker.
-    pub(crate) fn new(version: Version, max_packet_size: u32, topic_alias_maximum: u16) -> Self {
+    pub fn new(
+        version: Version,
+        ack_mode: AckMode,
+        max_packet_size: u32,
+        topic_alias_maximum: u16,
+    ) -> Self {
         Self {
             version,
+            ack_mode,
             out: Vec::new(),
             input: Vec::new(),
             consumed: 0,
@@ -162,7 +194,7 @@ impl ClientSession {
     }
 
     /// Resets the state of the connection, but not that of the session.
-    pub(crate) fn start_connection(&mut self) {
+    pub fn start_connection(&mut self) {
         self.out.clear();
         self.input.clear();
         self.consumed = 0;
@@ -173,30 +205,35 @@ impl ClientSession {
         self.in_flight = 0;
     }
 
+    /// Adds bytes from the broker to the input.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
+    }
+
     /// The output buffer and the input buffer.
-    pub(crate) fn output_and_input(&mut self) -> (&mut Vec<u8>, &mut Vec<u8>) {
+    pub fn output_and_input(&mut self) -> (&mut Vec<u8>, &mut Vec<u8>) {
         (&mut self.out, &mut self.input)
     }
 
     /// Sends a packet that needs no state.
-    pub(crate) fn send(&mut self, packet: &Packet<'_>) {
+    pub fn send(&mut self, packet: &Packet<'_>) {
         packet.encode(self.version, &mut self.out);
     }
 
     /// The number of incomplete QoS 1 and 2 messages.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Whether the broker accepts another QoS 1 or 2 message now.
-    pub(crate) fn has_quota(&self) -> bool {
+    pub fn has_quota(&self) -> bool {
         self.in_flight < usize::from(self.send_quota)
     }
 
     /// Sends a message and returns its packet identifier (0 at QoS 0). The caller must check
     /// [`has_quota`](Self::has_quota) first.
-    pub(crate) fn publish(&mut self, message: &OutgoingMessage<'_>) -> Result<u16> {
-        let mut properties = message.properties.clone();
+    pub fn publish(&mut self, message: &OutgoingMessage<'_>) -> Result<u16> {
+        let mut properties = Cow::Borrowed(message.properties);
         let mut topic = message.topic;
         if let Some(alias) = message.topic_alias {
             if alias > self.server_topic_alias_maximum {
@@ -205,7 +242,7 @@ impl ClientSession {
                     self.server_topic_alias_maximum
                 ));
             }
-            properties.push(Property::TopicAlias(alias));
+            properties.to_mut().push(Property::TopicAlias(alias));
             if self
                 .outgoing_aliases
                 .get(&alias)
@@ -246,7 +283,7 @@ impl ClientSession {
         Ok(packet_id)
     }
 
-    pub(crate) fn subscribe(
+    pub fn subscribe(
         &mut self,
         filters: &[(String, SubscriptionOptions)],
         properties: &PropertiesBuf,
@@ -260,11 +297,7 @@ impl ClientSession {
         Ok(())
     }
 
-    pub(crate) fn unsubscribe(
-        &mut self,
-        filters: &[String],
-        properties: &PropertiesBuf,
-    ) -> Result<()> {
+    pub fn unsubscribe(&mut self, filters: &[String], properties: &PropertiesBuf) -> Result<()> {
         let packet_id = self.allocate_packet_id(AwaitedPacket::UnsubAck)?;
         let mut packet = UnsubscribeBuf::new(packet_id);
         for filter in filters {
@@ -275,7 +308,7 @@ impl ClientSession {
     }
 
     /// Sends DISCONNECT. Before MQTT 5 there are no reason codes.
-    pub(crate) fn disconnect(&mut self, reason: ReasonCode, properties: &PropertiesBuf) {
+    pub fn disconnect(&mut self, reason: ReasonCode, properties: &PropertiesBuf) {
         self.send(&Packet::Disconnect(Disconnect {
             reason,
             properties: properties.as_properties(),
@@ -295,7 +328,7 @@ impl ClientSession {
 
     /// The next event of the received bytes; `None`: more bytes are needed. The error describes the
     /// protocol violation.
-    pub(crate) fn next_event(&mut self) -> Result<Option<SessionEvent>> {
+    pub fn next_event(&mut self) -> Result<Option<SessionEvent>> {
         loop {
             let input = std::mem::take(&mut self.input);
             let step = self.handle_next(&input[self.consumed..]);
@@ -346,6 +379,8 @@ impl ClientSession {
                         .unwrap_or_default()
                         .to_owned(),
                     max_qos: properties.maximum_qos().unwrap_or(2),
+                    receive_maximum: properties.receive_maximum(),
+                    retain_available: properties.retain_available().unwrap_or(true),
                 }))
             }
             Packet::Auth(auth) => Some(SessionEvent::Auth {
@@ -368,7 +403,7 @@ impl ClientSession {
                     let answer = ack_result(ack.reason, ack.properties);
                     self.pubrec_answers.insert(ack.packet_id, answer);
                 }
-                self.acknowledge(PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
+                self.send_ack(PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
                 None
             }
             Packet::PubComp(ack) => Some(self.complete_publish(AwaitedPacket::PubComp, &ack)?),
@@ -379,7 +414,7 @@ impl ClientSession {
                     true => ReasonCode::SUCCESS,
                     false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
                 };
-                self.acknowledge(PacketType::PubComp, ack.packet_id, reason);
+                self.send_ack(PacketType::PubComp, ack.packet_id, reason);
                 None
             }
             Packet::SubAck(ack) => {
@@ -429,19 +464,22 @@ impl ClientSession {
                 publish.topic.to_owned()
             }
         };
-        match publish.qos {
-            QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => {
-                self.acknowledge(PacketType::PubAck, publish.packet_id, ReasonCode::SUCCESS);
-            }
-            QoS::ExactlyOnce => {
-                let is_new = self.incoming_qos2.insert(publish.packet_id);
-                self.acknowledge(PacketType::PubRec, publish.packet_id, ReasonCode::SUCCESS);
-                if !is_new {
-                    return Ok(None);
-                }
-            }
+        let ack = PendingAck {
+            packet_id: publish.packet_id,
+            qos: publish.qos,
+        };
+        if publish.qos == QoS::ExactlyOnce && self.incoming_qos2.contains(&publish.packet_id) {
+            self.acknowledge(ack);
+            return Ok(None);
         }
+        let pending_ack = match (publish.qos, self.ack_mode) {
+            (QoS::AtMostOnce, _) => None,
+            (_, AckMode::Manual) => Some(ack),
+            (_, AckMode::Automatic) => {
+                self.acknowledge(ack);
+                None
+            }
+        };
         let mut properties = PropertiesBuf::new();
         properties.extend(publish.properties);
         Ok(Some(ReceivedMessage {
@@ -451,7 +489,21 @@ impl ClientSession {
             retain: publish.retain,
             dup: publish.dup,
             properties,
+            pending_ack,
         }))
+    }
+
+    /// Sends PUBACK or PUBREC for a received message.
+    pub fn acknowledge(&mut self, message: PendingAck) {
+        let kind = match message.qos {
+            QoS::AtMostOnce => return,
+            QoS::AtLeastOnce => PacketType::PubAck,
+            QoS::ExactlyOnce => {
+                self.incoming_qos2.insert(message.packet_id);
+                PacketType::PubRec
+            }
+        };
+        self.send_ack(kind, message.packet_id, ReasonCode::SUCCESS);
     }
 
     fn complete_publish(&mut self, awaits: AwaitedPacket, ack: &Ack<'_>) -> Result<SessionEvent> {
@@ -478,7 +530,7 @@ impl ClientSession {
         }
     }
 
-    fn acknowledge(&mut self, kind: PacketType, packet_id: u16, reason: ReasonCode) {
+    fn send_ack(&mut self, kind: PacketType, packet_id: u16, reason: ReasonCode) {
         let ack = Ack {
             packet_id,
             reason,

@@ -1,9 +1,18 @@
 //! Tests of the session against a scripted broker.
 
+#![allow(clippy::unwrap_used)]
+
+use mqtt::{
+    Ack, Direction, Packet, PacketType, Properties, PropertiesBuf, Property, Publish, QoS,
+    ReasonCode, Version,
+};
+
 use super::*;
 
+type Result<T> = std::result::Result<T, String>;
+
 fn session() -> ClientSession {
-    let mut session = ClientSession::new(Version::V5, 1024, 2);
+    let mut session = ClientSession::new(Version::V5, AckMode::Automatic, 1024, 2);
     connack(
         &mut session,
         false,
@@ -199,7 +208,7 @@ fn publishing_heeds_receive_maximum_and_runs_to_its_end() {
 
 #[test]
 fn a_packet_larger_than_the_broker_takes_is_not_sent() {
-    let mut session = ClientSession::new(Version::V5, 1024, 0);
+    let mut session = ClientSession::new(Version::V5, AckMode::Automatic, 1024, 0);
     connack(&mut session, false, &[Property::MaximumPacketSize(20)]);
     let none = PropertiesBuf::new();
     let message = OutgoingMessage {
@@ -258,4 +267,42 @@ fn topic_aliases_work_both_ways_within_their_limits() {
         heard(&mut session, "x", 3).unwrap_err(),
         "topic alias 3, but 2 are allowed"
     );
+}
+
+#[test]
+fn manual_acknowledgements_are_sent_when_the_caller_says_so() {
+    let mut session = ClientSession::new(Version::V311, AckMode::Manual, 1024, 0);
+    let receive = |session: &mut ClientSession, qos| {
+        let mut bytes = Vec::new();
+        publish("a", qos, Properties::EMPTY).encode(Version::V311, &mut bytes);
+        session.receive(&bytes);
+        session.next_event().unwrap()
+    };
+    let Some(SessionEvent::Message(message)) = receive(&mut session, QoS::AtLeastOnce) else {
+        panic!("a message is expected");
+    };
+    assert!(session.out.is_empty());
+    session.acknowledge(message.pending_ack.unwrap());
+    assert_eq!(session.out, [0x40, 2, 0, 9]);
+    session.out.clear();
+
+    let Some(SessionEvent::Message(message)) = receive(&mut session, QoS::ExactlyOnce) else {
+        panic!("a message is expected");
+    };
+    assert!(session.out.is_empty());
+    session.acknowledge(message.pending_ack.unwrap());
+    assert_eq!(session.out, [0x50, 2, 0, 9]);
+    session.out.clear();
+    // The broker has not read PUBREC.
+    assert!(receive(&mut session, QoS::ExactlyOnce).is_none());
+    assert_eq!(session.out, [0x50, 2, 0, 9]);
+    session.out.clear();
+    session.receive(&[0x62, 2, 0, 9]);
+    assert!(session.next_event().unwrap().is_none());
+    assert_eq!(session.out, [0x70, 2, 0, 9]);
+
+    let Some(SessionEvent::Message(message)) = receive(&mut session, QoS::AtMostOnce) else {
+        panic!("a message is expected");
+    };
+    assert_eq!(message.pending_ack, None);
 }
