@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use hooks::relay::{RelayClose, RelayConnection};
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use crate::device_messages::{DeviceRequest, Identity, RequestError, response};
 use crate::endpoint::Endpoint;
-use crate::service::now_ms;
 use crate::system_message::{policy_close, system_message};
 
 /// Requests of one connection that may wait for their responses.

@@ -11,6 +11,7 @@ use hooks::relay::{
     RelayService as RelayServicePort,
 };
 use ring::rand::{SecureRandom, SystemRandom};
+use wall_clock::now_ms;
 
 use crate::client::EndpointClient;
 use crate::definition::EndpointDefinition;
@@ -251,11 +252,6 @@ impl RelayService {
             endpoint.counters.sample(now_ms);
         }
     }
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn disabled_close(reason: &str, now_ms: u64) -> RelayClose {

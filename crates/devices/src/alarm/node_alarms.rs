@@ -138,7 +138,7 @@ pub fn check_node_alarm_rules(rules: &Json) -> Result<(), AlarmDefinitionError> 
 }
 
 impl NodeAlarms {
-    /// Uses rules in the format of [`node_alarm_rules`]. Alarms of rules that no longer exist are cleared.
+    /// Uses rules in the format of `node_alarm_rules`. Alarms of rules that no longer exist are cleared.
     pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, AlarmDefinitionError> {
         let compiled = compile(rules)?;
         let mut machine = DeviceAlarms::new(&compiled.set);
