@@ -56,6 +56,8 @@ pub struct HttpConfig {
     /// Seconds that a client may leave sent data unread.
     pub write_timeout_s: u32,
     /// Validity of a login token, in seconds.
+    /// Whether people may register themselves with an invite.
+    pub registration_enabled: bool,
     pub token_ttl_s: u32,
     /// Validity of a refresh token on the ThingsBoard paths, in seconds.
     pub refresh_token_ttl_s: u32,
@@ -95,6 +97,7 @@ impl HttpConfig {
             header_timeout_s: 10,
             body_timeout_s: 10,
             write_timeout_s: 10,
+            registration_enabled: false,
             token_ttl_s: 3600,
             refresh_token_ttl_s: 604_800,
             max_failed_logins: 10,

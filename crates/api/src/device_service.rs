@@ -222,14 +222,6 @@ impl DeviceService {
         }
     }
 
-    /// The ids of products in these namespaces.
-    pub(crate) fn product_ids(&self, namespaces: &NamespaceSelection) -> Vec<String> {
-        let products = self.registry.products();
-        let products = products.iter();
-        let selected = products.filter(|slot| namespaces.contains(slot.get().namespace()));
-        selected.map(|slot| slot.id().to_string()).collect()
-    }
-
     fn device_view(
         &self,
         device: &Device,

@@ -52,7 +52,9 @@ pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorSta
 pub use node_backend::{
     NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
 };
-pub use objects::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
+pub use objects::{
+    BackendObjectKind, DeclaredObject, INVITE_KIND, ObjectBackend, ObjectValidationError,
+};
 pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;
 pub use state::ApiParts;

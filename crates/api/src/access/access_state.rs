@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use super::login_attempts::LoginAttempts;
 use super::password::PasswordHasher;
 use super::secret::SecretHash;
-use super::tokens::{TokenFamily, TokenStore};
+use super::tokens::{TokenFamily, TokenOwner, TokenStore};
 use crate::config::SharedHttpConfig;
 
 /// State of the access checks that outlives a request.
@@ -37,6 +37,14 @@ impl AccessState {
     pub(crate) fn end_login(&self, family: TokenFamily) {
         self.tokens.revoke_family(family);
         self.refresh_tokens.revoke_family(family);
+        self.notify_revocation();
+    }
+
+    /// Revokes all tokens of an operator.
+    pub(crate) fn end_logins_of(&self, operator: &str) {
+        let owner = TokenOwner::Operator(operator.to_owned());
+        self.tokens.revoke_owner(&owner);
+        self.refresh_tokens.revoke_owner(&owner);
         self.notify_revocation();
     }
 

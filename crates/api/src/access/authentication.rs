@@ -136,7 +136,8 @@ async fn identify_by_token(
     Ok(identity)
 }
 
-/// The current operator or key behind a login. `None`: it was changed, disabled or deleted since.
+/// The current operator or key behind a login. `None`: it was changed, disabled,
+/// banned or deleted since.
 pub(crate) async fn find_login_holder(
     app: &ApiState,
     login: &LoginRecord,
@@ -147,7 +148,8 @@ pub(crate) async fn find_login_holder(
     };
     let operator = load_object::<StoredOperator>(app, OPERATOR_KIND, name).await?;
     let operator = operator.filter(|operator| {
-        operator.enabled && SecretHash::from_secret(&operator.password_hash) == login.password
+        operator.may_log_in(now_ms())
+            && SecretHash::from_secret(&operator.password_hash) == login.password
     });
     Ok(operator.map(|operator| CallerIdentity {
         name: name.clone(),

@@ -42,6 +42,8 @@ pub fn ensure_first_operator(
         namespaces: Vec::new(),
         enabled: true,
         description: "Created at the first start".into(),
+        email: None,
+        ban: None,
         password_hash: password::hash_password(&password)
             .map_err(|error| FirstOperatorError::Hash(error.to_string()))?,
     };

@@ -19,15 +19,17 @@ pub(crate) use access_state::AccessState;
 pub(crate) use authentication::{
     authenticate, credentials_header, find_api_key, find_login_holder,
 };
-pub(crate) use authority::{Authority, NamespaceGrant};
+pub(crate) use authority::{Authority, NamespaceGrant, NamespaceRole};
 pub(crate) use caller_identity::{AuthenticationMethod, CallerIdentity};
 pub(crate) use endpoint_access::EndpointAccess;
 pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
-pub(crate) use password::check_strength as check_password;
+pub(crate) use password::{
+    check_registered as check_registered_password, check_strength as check_password,
+};
 pub use role::Role;
 pub(crate) use scope_check::authorize;
 pub use secret::{RandomSourceError, new_local_token};
-pub(crate) use secret::{SecretHash, random_id, random_secret, readable_token};
+pub(crate) use secret::{SecretHash, random_id, random_password, random_secret, readable_token};
 pub use stored_credentials::{API_KEY_KIND, OPERATOR_KIND};
-pub(crate) use stored_credentials::{ApiKeyRole, StoredApiKey, StoredOperator};
+pub(crate) use stored_credentials::{ApiKeyRole, OperatorBan, StoredApiKey, StoredOperator};
 pub(crate) use tokens::{LoginRecord, TokenFamily, TokenOwner};

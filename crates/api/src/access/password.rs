@@ -71,6 +71,22 @@ pub(crate) fn check_strength(password: &str) -> Result<(), ProblemDetails> {
     Ok(())
 }
 
+/// Rejects passwords that are weak for people who registered themselves.
+pub(crate) fn check_registered(password: &str) -> Result<(), ProblemDetails> {
+    check_strength(password)?;
+    let has = |is: fn(char) -> bool| password.chars().any(is);
+    match has(char::is_uppercase)
+        && has(char::is_lowercase)
+        && has(|letter| letter.is_ascii_digit())
+    {
+        true => Ok(()),
+        false => Err(ProblemDetails::invalid_field(
+            "password",
+            "password: expected an upper-case letter, a lower-case letter and a digit.",
+        )),
+    }
+}
+
 pub(super) fn hash_password(password: &str) -> Result<String, HashError> {
     auth::password::hash(password.as_bytes())
 }
@@ -119,5 +135,9 @@ mod tests {
         assert!(check_strength("1234567").is_err());
         assert!(check_strength("pässwörd").is_ok());
         assert!(check_strength(&"x".repeat(257)).is_err());
+        for weak in ["Short1", "lower-case-1", "UPPER-CASE-1", "No-digit-here"] {
+            assert!(check_registered(weak).is_err(), "{weak}");
+        }
+        assert!(check_registered("Correct-horse-1").is_ok());
     }
 }

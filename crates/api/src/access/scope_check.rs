@@ -47,19 +47,21 @@ pub(crate) async fn authorize(
             let selection = selection(app, who, needed)?;
             let id = path.iter().find(|(name, _)| name == addressed.parameter);
             let id = id.map_or("", |(_, id)| id.as_str());
-            match namespace_of_addressed(app, addressed, id).await? {
-                Some(namespace) if selection.contains(&namespace) => {
+            match owner_of_addressed(app, addressed, id).await? {
+                AddressedOwner::Namespace(namespace) if selection.contains(&namespace) => {
                     Ok(selection.within(&namespace))
                 }
-                Some(namespace) if who.authority.has_role_in(&namespace) => {
+                AddressedOwner::Namespace(namespace) if who.authority.has_role_in(&namespace) => {
                     Err(insufficient(app, who, needed, Some(&namespace)))
                 }
-                None if addressed.may_be_new => Ok(selection),
-                // Objects of other namespaces are answered like absent ones.
-                _ => Err(ProblemDetails::not_found(format!(
-                    "There is no {} {id:?}.",
-                    addressed.kind.noun()
-                ))),
+                AddressedOwner::Absent if addressed.may_be_new => Ok(selection),
+                // Objects of the node and of other namespaces are answered like absent ones.
+                AddressedOwner::Absent | AddressedOwner::Node | AddressedOwner::Namespace(_) => {
+                    Err(ProblemDetails::not_found(format!(
+                        "There is no {} {id:?}.",
+                        addressed.kind.noun()
+                    )))
+                }
             }
         }
     }
@@ -111,13 +113,27 @@ fn insufficient(
     ))
 }
 
-/// The namespace of the addressed object. `None`: there is no such object, or it belongs to the
-/// node as a whole.
-async fn namespace_of_addressed(
+/// To whom an addressed object belongs.
+enum AddressedOwner {
+    /// There is no such object.
+    Absent,
+    /// The node as a whole.
+    Node,
+    Namespace(String),
+}
+
+impl From<Option<String>> for AddressedOwner {
+    /// Of an object that belongs to a namespace if it exists.
+    fn from(namespace: Option<String>) -> Self {
+        namespace.map_or(Self::Absent, Self::Namespace)
+    }
+}
+
+async fn owner_of_addressed(
     app: &ApiState,
     addressed: &AddressedObject,
     id: &str,
-) -> Result<Option<String>, ProblemDetails> {
+) -> Result<AddressedOwner, ProblemDetails> {
     const UNREADABLE: &str = "The object cannot be read now.";
     let unavailable =
         |error: &dyn std::fmt::Display| ProblemDetails::unavailable(format!("{error}."));
@@ -126,27 +142,28 @@ async fn namespace_of_addressed(
             let (devices, id) = (app.devices.clone(), id.to_owned());
             let found = run_blocking(move || devices.registry().device(&id), UNREADABLE).await?;
             let device = found.map_err(|error| unavailable(&error))?;
-            Ok(device.map(|device| device.product.get().namespace().to_owned()))
+            let namespace = device.map(|device| device.product.get().namespace().to_owned());
+            Ok(namespace.into())
         }
         AddressedKind::Command => {
             let Ok(id) = id.parse() else {
-                return Ok(None);
+                return Ok(AddressedOwner::Absent);
             };
             let commands = app.commands.clone();
             let found = run_blocking(move || commands.get(id), UNREADABLE).await?;
             let command = found
                 .map_err(|_| ProblemDetails::unavailable("The commands cannot be read now."))?;
-            Ok(command.map(|command| command.namespace))
+            Ok(command.map(|command| command.namespace).into())
         }
         AddressedKind::Alarm => {
             let Ok(id) = id.parse() else {
-                return Ok(None);
+                return Ok(AddressedOwner::Absent);
             };
             let alarms = app.alarms.clone();
             let found = run_blocking(move || alarms.get(id), UNREADABLE).await?;
             let alarm =
                 found.map_err(|_| ProblemDetails::unavailable("The alarms cannot be read now."))?;
-            Ok(alarm.map(|alarm| alarm.namespace))
+            Ok(alarm.map(|alarm| alarm.namespace).into())
         }
         AddressedKind::Object {
             storage_kind,
@@ -163,8 +180,13 @@ async fn namespace_of_addressed(
                     .await?
                     .map(|object| object.value),
             };
-            let namespace = value.and_then(|value| Some(owner.namespace(id, &value)?.to_owned()));
-            Ok(namespace)
+            Ok(match value {
+                None => AddressedOwner::Absent,
+                Some(value) => match owner.namespace(id, &value) {
+                    None => AddressedOwner::Node,
+                    Some(namespace) => AddressedOwner::Namespace(namespace.to_owned()),
+                },
+            })
         }
     }
 }

@@ -21,8 +21,30 @@ pub(crate) struct StoredOperator {
     pub(crate) namespaces: Vec<NamespaceGrant>,
     pub(crate) enabled: bool,
     pub(crate) description: String,
+    #[serde(default)]
+    pub(crate) email: Option<String>,
+    #[serde(default)]
+    pub(crate) ban: Option<OperatorBan>,
     /// `$argon2id$...`
     pub(crate) password_hash: String,
+}
+
+/// Why an operator may not log in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct OperatorBan {
+    pub(crate) reason: String,
+    /// Who banned the operator.
+    pub(crate) by: String,
+    /// When, in milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    /// End of the ban, in milliseconds since 1970; `null`: none.
+    pub(crate) until_ms: Option<u64>,
+}
+
+impl OperatorBan {
+    pub(crate) fn is_in_force(&self, now_ms: u64) -> bool {
+        self.until_ms.is_none_or(|until_ms| now_ms < until_ms)
+    }
 }
 
 /// An API key in its stored form.
@@ -53,6 +75,15 @@ pub(crate) enum ApiKeyRole {
 }
 
 impl StoredOperator {
+    /// The ban, if there is one that has not ended.
+    pub(crate) fn current_ban(&self, now_ms: u64) -> Option<&OperatorBan> {
+        self.ban.as_ref().filter(|ban| ban.is_in_force(now_ms))
+    }
+
+    pub(crate) fn may_log_in(&self, now_ms: u64) -> bool {
+        self.enabled && self.current_ban(now_ms).is_none()
+    }
+
     pub(crate) fn authority(&self) -> Authority {
         match self.role {
             Some(role) => Authority::Node(role),

@@ -98,6 +98,11 @@ impl TokenStore {
         self.lock().remove(token).map(|kept| kept.login)
     }
 
+    /// Revokes all tokens of an operator or key.
+    pub(crate) fn revoke_owner(&self, owner: &TokenOwner) {
+        self.lock().retain(|_, kept| kept.login.owner != *owner);
+    }
+
     pub(crate) fn revoke_family(&self, family: TokenFamily) {
         self.lock().retain(|_, kept| kept.login.family != family);
     }
@@ -182,6 +187,10 @@ mod tests {
             ["0", "1", "2", "3", "4", "theirs"].map(left),
             [false, true, false, true, true, true]
         );
+        let of_bob = TokenOwner::Operator("bob".to_owned());
+        tokens.add("bob", login("bob", TokenFamily::new()), HOUR);
+        tokens.revoke_owner(&of_bob);
+        assert!(!left("bob") && left("theirs"));
         tokens.revoke_family(ours);
         assert_eq!(
             ["1", "3", "4", "theirs"].map(left),

@@ -98,7 +98,7 @@ impl ObjectKind for ApiKeys {
                 return Err(ProblemDetails::invalid_field("id", detail));
             }
             let mut once = Map::new();
-            let secret_hash = match credential_holder::existing_secret(current, SECRET_FIELD) {
+            let secret_hash = match credential_holder::existing_field(current, SECRET_FIELD) {
                 Some(kept) => kept,
                 None => {
                     let secret = random_secret()

@@ -37,8 +37,8 @@ pub(super) fn schemas<I: JsonSchema, V: JsonSchema>(
     (input, V::json_schema(generator).to_value())
 }
 
-/// The existing secret of an object; it stays unless it is replaced.
-pub(super) fn existing_secret<T: DeserializeOwned>(
+/// An existing field of an object, such as its secret, which stays unless it is replaced.
+pub(super) fn existing_field<T: DeserializeOwned>(
     current: Option<&Value>,
     field: &str,
 ) -> Option<T> {
@@ -95,20 +95,17 @@ mod tests {
     fn a_secret_stays_and_is_not_shown() {
         let current = json!({"role": "admin", "password_hash": "$x"});
         let field = "password_hash";
+        assert_eq!(existing_field(Some(&current), field), Some("$x".to_owned()));
         assert_eq!(
-            existing_secret(Some(&current), field),
-            Some("$x".to_owned())
-        );
-        assert_eq!(
-            existing_secret::<String>(Some(&current), "secret_hash"),
+            existing_field::<String>(Some(&current), "secret_hash"),
             None
         );
         assert_eq!(
-            existing_secret::<u64>(Some(&current), field),
+            existing_field::<u64>(Some(&current), field),
             None,
             "not what it was"
         );
-        assert_eq!(existing_secret::<String>(None, field), None);
+        assert_eq!(existing_field::<String>(None, field), None);
         assert_eq!(without_field(&current, field), json!({"role": "admin"}));
     }
 }

@@ -15,7 +15,7 @@ use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
 use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
-use super::{api_key, backend_objects, object_schema, operator};
+use super::{api_key, backend_objects, invite, object_schema, operator};
 use crate::access::{Role, random_id};
 use crate::audit::{self, AuditedChange};
 use crate::call::{self, ApiCall, ListPage};
@@ -43,8 +43,11 @@ fn object_problem(error: &ObjectError) -> ProblemDetails {
 
 /// All kinds of objects.
 pub(crate) fn object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn ObjectKind>> {
-    let mut kinds: Vec<Arc<dyn ObjectKind>> =
-        vec![Arc::new(operator::Operators), Arc::new(api_key::ApiKeys)];
+    let mut kinds: Vec<Arc<dyn ObjectKind>> = vec![
+        Arc::new(operator::Operators),
+        Arc::new(api_key::ApiKeys),
+        Arc::new(invite::Invites),
+    ];
     for kind in backend_objects::backend_object_kinds(backend) {
         kinds.push(Arc::new(kind));
     }
@@ -354,8 +357,26 @@ fn take_object_id(kind: &dyn ObjectKind, input: &mut Map<String, Value>) -> Opti
 
 async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     let names = kind.names();
-    let mut input = fields_of(call.body_value().await?)?;
-    let id = match (take_object_id(&*kind, &mut input), names.id_prefix) {
+    let input = fields_of(call.body_value().await?)?;
+    let (object, body) = create_object(&kind, &call, input).await?;
+    let mut response = with_etag(StatusCode::CREATED, &object, body);
+    let segment = percent_encode(&object.id);
+    let location = format!("/api/v1/{}/{segment}", names.path);
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Creates an object, and returns it with what is shown in the response. The route has checked the
+/// role of the caller.
+pub(crate) async fn create_object(
+    kind: &Arc<dyn ObjectKind>,
+    call: &ApiCall,
+    mut input: Map<String, Value>,
+) -> Result<(Object, Value), ProblemDetails> {
+    let names = kind.names();
+    let id = match (take_object_id(&**kind, &mut input), names.id_prefix) {
         (Some(Value::String(id)), _) => id,
         (None, Some(prefix)) => {
             random_id(prefix).map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?
@@ -370,8 +391,8 @@ async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
         }
     };
     check_id(names.id_field, &id)?;
-    check_not_declared(&*kind, &id)?;
-    membership::complete_namespace(&*kind, &call, &id, &mut input, None)?;
+    check_not_declared(&**kind, &id)?;
+    membership::complete_namespace(&**kind, call, &id, &mut input, None)?;
     let _changing = call.app.changing.lock().await;
     if get_object(&call.app, names.kind, &id).await?.is_some() {
         let detail = format!("There is {} {id:?} already.", names.singular);
@@ -380,17 +401,11 @@ async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     let accepted = kind
         .prepare(&call.app, &id, Value::Object(input), None)
         .await?;
-    let (object, mut body) = save(&kind, &call, &id, accepted.stored, None).await?;
+    let (object, mut body) = save(kind, call, &id, accepted.stored, None).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.shown_once);
     }
-    let mut response = with_etag(StatusCode::CREATED, &object, body);
-    let segment = percent_encode(&id);
-    let location = format!("/api/v1/{}/{segment}", names.path);
-    if let Ok(location) = HeaderValue::try_from(location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    Ok((object, body))
 }
 
 /// Creates an object of a backend kind unless it exists. The caller's role must allow it.

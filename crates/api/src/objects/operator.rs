@@ -6,11 +6,14 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
+use wall_clock::now_ms;
 
 use super::credential_holder::{self, check_description, default_enabled};
 use super::kind_names::{ObjectKindNames, ObjectOwner};
 use super::object_kind::{ObjectKind, PrepareFuture};
-use crate::access::{NamespaceGrant, OPERATOR_KIND, Role, StoredOperator, check_password};
+use crate::access::{
+    NamespaceGrant, OPERATOR_KIND, OperatorBan, Role, StoredOperator, check_password,
+};
 use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
@@ -18,6 +21,8 @@ use crate::state::ApiState;
 const MAX_OPERATORS: usize = 10_000;
 /// Maximum number of namespaces of an operator.
 const MAX_GRANTS: usize = 64;
+/// RFC 5321.
+const MAX_EMAIL_BYTES: usize = 254;
 /// The field of [`StoredOperator`] that is never shown.
 const SECRET_FIELD: &str = "password_hash";
 
@@ -37,6 +42,13 @@ struct OperatorInput {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     description: String,
+    #[serde(default)]
+    #[schemars(length(max = 254))]
+    email: Option<String>,
+    /// Accepted and ignored, so that the response of a GET can be sent back. Bans have routes of
+    /// their own.
+    #[serde(default, rename = "ban")]
+    _ban: Option<Value>,
     /// Password of at least 8 characters. If omitted, it stays unchanged.
     #[serde(default)]
     #[schemars(length(min = 8, max = 256))]
@@ -50,6 +62,9 @@ struct OperatorView<'a> {
     namespaces: &'a [NamespaceGrant],
     enabled: bool,
     description: &'a str,
+    email: Option<&'a str>,
+    /// Why and until when the operator may not log in; `null`: not banned.
+    ban: Option<&'a OperatorBan>,
 }
 
 /// Checks that an operator has either a node-wide role or roles in namespaces that exist.
@@ -91,6 +106,26 @@ fn check_grants(
     Ok(())
 }
 
+/// Checks the form of an e-mail address. Whether mail arrives there is not checked.
+pub(crate) fn check_email(email: &str) -> Result<(), ProblemDetails> {
+    let is_plain = |text: &str| {
+        !text.is_empty()
+            && !text.contains(|letter: char| letter.is_whitespace() || letter.is_control())
+    };
+    let parts = email.split_once('@');
+    let fits =
+        parts.is_some_and(|(name, host)| is_plain(name) && is_plain(host) && !host.contains('@'));
+    match fits && email.len() <= MAX_EMAIL_BYTES {
+        true => Ok(()),
+        false => Err(ProblemDetails::invalid_field(
+            "email",
+            format!(
+                "email: expected an address such as ann@example.com of at most {MAX_EMAIL_BYTES} bytes."
+            ),
+        )),
+    }
+}
+
 pub(crate) struct Operators;
 
 const NAMES: ObjectKindNames = ObjectKindNames {
@@ -129,9 +164,13 @@ impl ObjectKind for Operators {
             let input: OperatorInput = parse(input)?;
             check_description(&input.description)?;
             check_grants(app, input.role, &input.namespaces)?;
+            if let Some(email) = &input.email {
+                check_email(email)?;
+            }
+            let ban = credential_holder::existing_field(current, "ban");
             let password_hash = match (
                 input.password,
-                credential_holder::existing_secret(current, SECRET_FIELD),
+                credential_holder::existing_field(current, SECRET_FIELD),
             ) {
                 (Some(password), _) => {
                     check_password(&password)?;
@@ -148,6 +187,8 @@ impl ObjectKind for Operators {
                 namespaces: input.namespaces,
                 enabled: input.enabled,
                 description: input.description,
+                email: input.email,
+                ban,
                 password_hash,
             });
             Ok(stored.into())
@@ -165,14 +206,36 @@ impl ObjectKind for Operators {
         shown
     }
 
-    /// At least one admin who can log in must remain.
     fn check_change(
         &self,
         objects: &Objects,
         id: &str,
         next: Option<&Value>,
     ) -> Result<(), ProblemDetails> {
-        let is_admin = |value: &Value| value["role"] == "admin" && value["enabled"] == true;
+        Self::check_remaining_admin(objects, id, next)
+    }
+}
+
+impl Operators {
+    /// Checks that one more operator may be stored.
+    pub(crate) fn check_capacity(objects: &Objects, id: &str) -> Result<(), ProblemDetails> {
+        credential_holder::list_with_capacity_for(id, &NAMES, MAX_OPERATORS, objects).map(drop)
+    }
+
+    /// Checks that at least one admin who can log in remains if an operator gets this value
+    /// (`None`: is deleted).
+    pub(crate) fn check_remaining_admin(
+        objects: &Objects,
+        id: &str,
+        next: Option<&Value>,
+    ) -> Result<(), ProblemDetails> {
+        let now_ms = now_ms();
+        let is_admin = |value: &Value| {
+            let operator = StoredOperator::deserialize(value);
+            operator.is_ok_and(|operator| {
+                operator.role == Some(Role::Admin) && operator.may_log_in(now_ms)
+            })
+        };
         let all = match next {
             Some(_) => {
                 credential_holder::list_with_capacity_for(id, &NAMES, MAX_OPERATORS, objects)?

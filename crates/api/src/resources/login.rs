@@ -2,19 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use store::ExpectedVersion;
 use wall_clock::now_ms;
 
+use super::operator_change::change_operator;
 use crate::access::{
-    self, AuthenticationMethod, Authority, EndpointAccess, NamespaceGrant, OPERATOR_KIND, Role,
-    SecretHash, StoredOperator, TokenFamily, TokenOwner, check_password, random_secret,
+    self, AuthenticationMethod, Authority, EndpointAccess, NamespaceGrant, OPERATOR_KIND,
+    OperatorBan, Role, SecretHash, StoredOperator, TokenFamily, TokenOwner, check_password,
+    check_registered_password, random_secret,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get, post, put};
-use crate::object_store::{load_object, run_on_store, store_problem};
+use crate::object_store::load_object;
+use crate::objects::check_email;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 #[derive(Deserialize, JsonSchema)]
@@ -56,6 +59,15 @@ struct PasswordChangeInput {
     password: String,
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EmailChangeInput {
+    current_password: String,
+    /// `null` removes the address.
+    #[schemars(length(max = 254))]
+    email: Option<String>,
+}
+
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/login", "login", login)
@@ -68,6 +80,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .request_body::<LoginInput>()
             .response::<LoginResult>(200, "The token, which is shown only once.")
             .problem_response(401, "The name or the password is wrong.")
+            .problem_response(403, "The operator is banned.")
             .problem_response(
                 429,
                 "Too many failed logins for this name from this address, from this address, or for this name.",
@@ -83,6 +96,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .summary("Who asks")
             .response::<CurrentCaller>(200, "The identity of the caller."),
+        post(
+            "/api/v1/me/logout-everywhere",
+            "logOutEverywhere",
+            logout_everywhere,
+        )
+        .role(Role::Viewer, EndpointScope::Caller)
+        .tag("access")
+        .summary("Log out everywhere")
+        .description("For operators. All their tokens are revoked, and their streams end.")
+        .empty_response(204, "All tokens were revoked; log in again.")
+        .problem_response(409, "The caller is not an operator who has logged in."),
+        put("/api/v1/me/email", "setMyEmail", set_email)
+            .role(Role::Viewer, EndpointScope::Caller)
+            .tag("access")
+            .summary("Change the caller's e-mail address")
+            .description("For operators.")
+            .request_body::<EmailChangeInput>()
+            .empty_response(204, "The address was changed.")
+            .problem_response(409, "The caller is not an operator who has logged in.")
+            .problem_response(429, "Too many wrong passwords."),
         put("/api/v1/me/password", "setMyPassword", set_password)
             .role(Role::Viewer, EndpointScope::Caller)
             .tag("access")
@@ -157,12 +190,30 @@ async fn verify_operator(
         .map(|operator| operator.password_hash.clone());
     if gatekeeper.passwords.verify(password, hash).await? {
         gatekeeper.attempts.record_success(call.client_ip, username);
+        if let Some(ban) = operator
+            .as_ref()
+            .and_then(|operator| operator.current_ban(now_ms()))
+        {
+            let refused = banned(username, ban);
+            audit::record_login(call, username, None).await;
+            return Err(refused);
+        }
         return Ok(operator);
     }
     gatekeeper
         .attempts
         .record_failure(call.client_ip, username, Instant::now());
     Ok(None)
+}
+
+/// Told only to callers that know the password.
+fn banned(username: &str, ban: &OperatorBan) -> ProblemDetails {
+    let until = match ban.until_ms {
+        Some(until_ms) => format!(" until {until_ms} (milliseconds since 1970)"),
+        None => String::new(),
+    };
+    let detail = format!("The operator {username:?} is banned{until}: {}", ban.reason);
+    ProblemDetails::new(StatusCode::FORBIDDEN, detail)
 }
 
 async fn login(mut call: ApiCall) -> ApiResult {
@@ -230,37 +281,69 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
             "Only operators who have logged in have a password.",
         ));
     }
-    check_password(&password)?;
+    // People with roles in namespaces may have registered themselves.
+    match call.identity.authority.node_role() {
+        Some(_) => check_password(&password)?,
+        None => check_registered_password(&password)?,
+    }
     let username = call.identity.name.clone();
     let Some(operator) = verify_operator(&call, &username, current_password).await? else {
         let detail = "current_password: wrong password.";
         return Err(ProblemDetails::invalid_field("current_password", detail));
     };
     let password_hash = call.app.access.passwords.hash(password).await?;
-    let changed = StoredOperator {
-        password_hash,
-        ..operator
-    };
-    let value = serde_json::to_value(changed).expect("its fields are plain");
-    {
-        let _changing = call.app.changing.lock().await;
-        let name = username.clone();
-        run_on_store(&call.app, move |objects| {
-            let current = objects.get(OPERATOR_KIND, &name)?;
-            let Some(current) = current else {
-                return Ok(false);
-            };
-            let expected = ExpectedVersion::Version(current.version);
-            let put = objects.put(OPERATOR_KIND, &name, value, expected);
-            Ok(put.is_ok())
-        })
-        .await?
-        .map_err(|error| store_problem(&error))?
-        .then_some(())
-        .ok_or_else(|| {
-            ProblemDetails::conflict("The operator was changed meanwhile; try again.")
-        })?;
-    }
+    change_operator(&call, &username, |current| {
+        // Another password may have been set meanwhile.
+        if current.password_hash != operator.password_hash {
+            let detail = "The operator was changed meanwhile; try again.";
+            return Err(ProblemDetails::conflict(detail));
+        }
+        current.password_hash = password_hash;
+        Ok(())
+    })
+    .await?;
     audit::record_action(&call, "operator.password", Some(&username), None).await;
+    call::no_content()
+}
+
+/// The name of the caller, who must be an operator with a login token.
+fn operator_name(call: &ApiCall) -> Result<String, ProblemDetails> {
+    match call.identity.authentication {
+        AuthenticationMethod::Token => Ok(call.identity.name.clone()),
+        _ => Err(ProblemDetails::conflict(
+            "This is only possible for operators who have logged in.",
+        )),
+    }
+}
+
+async fn logout_everywhere(call: ApiCall) -> ApiResult {
+    let username = operator_name(&call)?;
+    call.app.access.end_logins_of(&username);
+    audit::record_action(&call, "logout.everywhere", Some(&username), None).await;
+    call::no_content()
+}
+
+async fn set_email(mut call: ApiCall) -> ApiResult {
+    let EmailChangeInput {
+        current_password,
+        email,
+    } = call.body_json().await?;
+    let username = operator_name(&call)?;
+    if let Some(email) = &email {
+        check_email(email)?;
+    }
+    if verify_operator(&call, &username, current_password)
+        .await?
+        .is_none()
+    {
+        let detail = "current_password: wrong password.";
+        return Err(ProblemDetails::invalid_field("current_password", detail));
+    }
+    change_operator(&call, &username, |operator| {
+        operator.email = email;
+        Ok(())
+    })
+    .await?;
+    audit::record_action(&call, "operator.email", Some(&username), None).await;
     call::no_content()
 }

@@ -26,6 +26,8 @@ mod message_json;
 mod namespaces;
 pub(crate) mod node;
 pub(crate) mod openapi_page;
+mod operator_change;
+mod people;
 mod publish;
 mod pull_sources;
 mod queues;
@@ -68,6 +70,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     node::endpoints,
     login::endpoints,
     namespaces::endpoints,
+    people::endpoints,
     clients::endpoints,
     sessions::endpoints,
     subscriptions::endpoints,

@@ -361,7 +361,10 @@ async fn list(call: ApiCall) -> ApiResult {
 
 async fn types(call: ApiCall) -> ApiResult {
     let selection = call.namespaces();
-    let products = run_blocking(&call.app, move |tools| Ok(tools.product_ids(&selection))).await?;
+    let products = run_blocking(&call.app, move |tools| {
+        Ok(tools.registry().product_ids(&selection))
+    })
+    .await?;
     let types = products.into_iter().map(|name| DeviceType {
         name,
         entity_type: "DEVICE",

@@ -595,6 +595,8 @@ impl Server {
             true,
         );
         let (commands, devices) = (commands.unwrap(), api::DeviceService::new(registry, states));
+        let relay = relay::RelayService::new();
+        relay::open_endpoints(&relay, &objects, &[]).unwrap();
         let parts = ApiParts {
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
@@ -615,7 +617,7 @@ impl Server {
             telemetry_backend: Arc::new(NoTelemetryBackend),
             alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
-            relay: relay::RelayService::new(),
+            relay,
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };

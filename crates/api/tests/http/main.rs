@@ -12,6 +12,7 @@ mod fake;
 mod limits;
 mod objects;
 mod outsider;
+mod people;
 mod steering;
 mod thingsboard;
 

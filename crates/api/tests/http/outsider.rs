@@ -75,6 +75,7 @@ async fn server() -> Server {
             "foreign-notification",
             json!({"namespace": "acme"}),
         ),
+        ("endpoint", "foreign-endpoint", json!({"namespace": "acme"})),
         ("product", "own-product", json!({"namespace": "other"})),
     ] {
         server
@@ -84,6 +85,8 @@ async fn server() -> Server {
     }
     let key = json!({"id": "foreign-key", "namespace": "acme", "role": "owner"});
     admin(&server, "POST", "/api/v1/api-keys", key).await;
+    let invite = json!({"id": "foreign-invite", "namespace": "acme"});
+    admin(&server, "POST", "/api/v1/invites", invite).await;
     for (id, product) in [
         ("foreign-device", "foreign-product"),
         ("own-device", "own-product"),
@@ -139,8 +142,10 @@ fn foreign_id(path: &str, name: &str) -> String {
         "function" => "f",
         _ if is_below("/device-groups/") => "foreign-group",
         _ if is_below("/notifications/") => "foreign-notification",
+        _ if is_below("/endpoints/") => "foreign-endpoint",
         _ if is_below("/products/") => "foreign-product",
         _ if is_below("/api-keys/") => "foreign-key",
+        _ if is_below("/invites/") => "foreign-invite",
         _ if is_below("/namespaces/") => "acme",
         _ if is_below("/rpc/persistent/device/") => "foreign-device",
         _ if is_below("/commands/") || is_below("/rpc/persistent/") => "1",
@@ -188,7 +193,9 @@ async fn operations(server: &Server) -> Vec<Operation> {
 fn body_of(operation: &Operation) -> String {
     match operation.id.as_str() {
         "createDevice" => json!({"id": "new-device", "product": "foreign-product"}).to_string(),
-        "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey" => {
+        "createInviteBatch" => json!({"count": 2, "namespace": "acme"}).to_string(),
+        "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey"
+        | "createInvite" => {
             json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
         }
         "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
@@ -259,7 +266,9 @@ async fn foreign_state(server: &Server) -> Value {
         "products/foreign-product",
         "device-groups/foreign-group",
         "notifications/foreign-notification",
+        "endpoints/foreign-endpoint",
         "api-keys/foreign-key",
+        "invites/foreign-invite",
         "namespaces/acme",
         "devices/foreign-device",
         "commands/1",
@@ -395,6 +404,11 @@ async fn objects_of_an_owner_belong_to_the_own_namespace_and_stay_clear_of_the_n
         200
     );
 
+    // Keys of the node do not exist for the owner.
+    let of_node = json!({"id": "node-key", "role": "viewer"});
+    admin(&server, "POST", "/api/v1/api-keys", of_node).await;
+    let refused = put("api-keys/node-key", json!({"role": "viewer"})).await;
+    assert_eq!(refused.status, 404, "{}", refused.body);
     // A key of the owner is limited as the owner is.
     for role in ["admin", "none"] {
         let body = json!({"role": role, "namespace": "other"});

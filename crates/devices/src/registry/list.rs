@@ -72,7 +72,16 @@ impl Registry {
         also: &mut dyn FnMut(&Device) -> bool,
     ) -> Result<DeviceListPage, RegistryError> {
         let inner = &*self.inner;
-        let (table, prefix) = match filter.most_selective_key() {
+        // Most namespaces have few products; one alone is found by its index.
+        let products = match &filter.namespaces {
+            NamespaceSelection::All => Vec::new(),
+            NamespaceSelection::Only(_) => self.product_ids(&filter.namespaces),
+        };
+        let own_product = match &products[..] {
+            [only] => Some(DeviceIndexKey::Product(only)),
+            _ => None,
+        };
+        let (table, prefix) = match filter.most_selective_key().or(own_product) {
             Some(narrowest) => (&inner.index, narrowest.prefix()),
             None => (&inner.devices, Vec::new()),
         };
@@ -113,6 +122,15 @@ impl Registry {
             Some(error) => Err(error),
             None => Ok(page),
         }
+    }
+
+    /// The ids of products in these namespaces, in their order.
+    #[must_use]
+    pub fn product_ids(&self, namespaces: &NamespaceSelection) -> Vec<String> {
+        let products = self.products();
+        let products = products.iter();
+        let selected = products.filter(|slot| namespaces.contains(slot.get().namespace()));
+        selected.map(|slot| slot.id().to_string()).collect()
     }
 
     /// Returns the child devices of a gateway.

@@ -357,6 +357,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("http.anonymous_role", http.anonymous_role, choice::<AnonymousRole>(), "Role of API requests without credentials. Only with `bind` on a loopback address."),
     setting!(at run time "http.metrics_access", http.metrics_access, choice::<RouteOpenness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
     setting!(at run time "http.docs_access", http.docs_access, choice::<RouteOpenness>(), "The same for the API documentation, `/api/docs` and `/api/v1/openapi.json`."),
+    setting!(at run time "http.registration_enabled", http.registration_enabled, Flag, "Whether people may register themselves as operators with the code of an [invite](../guides/namespaces.md#invites)."),
     setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "Validity of login tokens."),
     setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "Validity of refresh tokens of logins on ThingsBoard's paths."),
     setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Maximum number of failed logins for one name from one address within `failed_login_window_s`; then further attempts are rejected (429). Ten times as many are allowed for any names from one address, and for one name from any addresses; clients that logged in from there before are exempt."),

@@ -17,6 +17,7 @@ mod limit_args;
 mod namespaces;
 mod objects;
 mod output;
+mod people;
 mod pull_sources;
 mod relay_endpoints;
 mod rules;
@@ -124,6 +125,12 @@ enum CtlCommand {
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::ObjectsCommand),
+    /// People who use the HTTP API, and their bans
+    #[command(subcommand)]
+    People(people::PeopleCommand),
+    /// Codes with which people register themselves
+    #[command(subcommand)]
+    Invites(people::InvitesCommand),
     /// Parts of the node that belong to different people
     #[command(subcommand)]
     Namespaces(namespaces::NamespacesCommand),
@@ -206,6 +213,8 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Operators(command) => {
             command.run(ObjectKindArg::Operators, client, output).await
         }
+        CtlCommand::People(command) => command.run(client, output).await,
+        CtlCommand::Invites(command) => command.run(client, output).await,
         CtlCommand::Namespaces(command) => command.run(client, output).await,
         CtlCommand::ApiKeys(command) => command.run(ObjectKindArg::ApiKeys, client, output).await,
         CtlCommand::Listeners(command) => command.run(client, output).await,

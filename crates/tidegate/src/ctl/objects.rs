@@ -32,6 +32,7 @@ pub(super) enum ObjectKindArg {
     Operators,
     ApiKeys,
     Namespaces,
+    Invites,
 }
 
 impl ObjectKindArg {
@@ -54,6 +55,7 @@ impl ObjectKindArg {
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
             Self::Namespaces => "/api/v1/namespaces",
+            Self::Invites => "/api/v1/invites",
         }
     }
 
@@ -198,6 +200,16 @@ impl ObjectKindArg {
                 ("EXPIRES", "expires_at_ms"),
                 ("DESCRIPTION", "description"),
             ],
+            Self::Invites => &[
+                ("ID", "id"),
+                ("NAMESPACE", "namespace"),
+                ("ROLE", "role"),
+                ("ENABLED", "enabled"),
+                ("USES", "max_uses"),
+                ("USED BY", "used_by"),
+                ("EXPIRES", "expires_at_ms"),
+                ("DESCRIPTION", "description"),
+            ],
             Self::Namespaces => &[
                 ("NAMESPACE", "id"),
                 ("NAME", "name"),
@@ -218,6 +230,7 @@ impl ObjectKindArg {
                 | Self::DeviceGroups
                 | Self::ApiKeys
                 | Self::RelayEndpoints
+                | Self::Invites
         )
     }
 }
@@ -229,7 +242,7 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
-        /// Only objects of this namespace; for products, groups, notifications, relay endpoints and API keys
+        /// Only objects of this namespace; for products, groups, notifications, relay endpoints, API keys and invites
         #[arg(long, value_name = "ID")]
         namespace: Option<String>,
         #[command(flatten)]
@@ -402,6 +415,10 @@ impl ObjectsCommand {
                 }
                 let made = client.post(kind.path(), &Value::Object(body)).await?;
                 let id = made[kind.id_field()].as_str().unwrap_or_default();
+                if let Some(code) = made["code"].as_str() {
+                    let text = format!("{id} was created. Its code is not shown again:\n{code}");
+                    return output.print_done(&text, &made);
+                }
                 match made["secret"].as_str() {
                     Some(secret) => output.print_done(
                         &format!("{id} was created. Its secret is not shown again; for --key-file:\n{id}:{secret}"),

@@ -115,8 +115,23 @@ impl NodeDevices {
     ) -> Result<(), api::ObjectValidationError> {
         // An invalid product was rejected before.
         let product = Product::read(id, stored, 0).ok();
-        match product.and_then(|product| self.registry.owner_of_key(&product)) {
+        let owner = product
+            .as_ref()
+            .and_then(|product| self.registry.owner_of_key(product));
+        let is_foreign = |owner: &str| {
+            let owner = self.registry.product(owner);
+            owner.is_some_and(|owner| {
+                let namespace = product.as_ref().map(Product::namespace);
+                namespace != Some(owner.get().namespace())
+            })
+        };
+        match owner {
             None => Ok(()),
+            // Products of other namespaces are not named.
+            Some(owner) if is_foreign(owner.as_str()) => Err(api::ObjectValidationError {
+                field: "provisioning.key".to_owned(),
+                detail: "another product has this key already; choose another key.".to_owned(),
+            }),
             Some(owner) => Err(api::ObjectValidationError {
                 field: "provisioning.key".to_owned(),
                 detail: format!(

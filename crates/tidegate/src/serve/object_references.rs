@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 20] = [
+const REFERENCE_FIELDS: [ReferenceField; 21] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -76,6 +76,7 @@ const REFERENCE_FIELDS: [ReferenceField; 20] = [
     ReferenceField::namespace(group::KIND),
     ReferenceField::namespace(NOTIFICATION),
     ReferenceField::namespace(api::API_KEY_KIND),
+    ReferenceField::namespace(api::INVITE_KIND),
     ReferenceField {
         path: "namespaces[].namespace",
         ..ReferenceField::namespace(api::OPERATOR_KIND)

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{local_token, own_node, send};
-use crate::support::{Connect, Node, Raw};
+use super::{closed_with, local_token, own_node, send};
+use crate::support::{Connect, Node, Raw, eventually};
 
 fn ask(node: &Node, method: &str, path: &str, body: Value) -> (u16, Value) {
     let answer = send(
@@ -198,4 +198,92 @@ fn devices_of_a_disabled_namespace_are_sent_away_until_it_is_active_again() {
     assert_ne!(connect().1, 0);
     set(json!({}));
     assert_eq!(connect().1, 0);
+}
+
+#[test]
+fn a_person_registers_and_sees_and_changes_the_own_namespace_only() {
+    if !own_node() {
+        return;
+    }
+    let node = closed_with(&["--set", "http.registration_enabled=true"]);
+    made(&node, "products", json!({"id": "meter"}));
+    made(&node, "devices", json!({"id": "m1", "product": "meter"}));
+    let invite = made(&node, "invites", json!({}));
+    let register = |username: &str| {
+        let body = json!({
+            "code": invite["code"], "username": username, "password": "Correct-horse-1",
+        });
+        send(&node, "", "POST", "/api/v1/register", &body)
+    };
+    let registered = register("Ann");
+    assert_eq!(registered.status, 201, "{}", registered.body);
+    assert_eq!(register("Bob").status, 403, "the invite is used up");
+    let login = json!({"username": "Ann", "password": "Correct-horse-1"});
+    let login = send(&node, "", "POST", "/api/v1/login", &login).body;
+    let ann = login["token"].as_str().expect("a token").to_owned();
+    let as_ann = |method: &str, path: &str, body: Value| {
+        let answer = send(&node, &ann, method, &format!("/api/v1/{path}"), &body);
+        (answer.status, answer.body)
+    };
+
+    // From a product to telemetry and an alarm, all in the own namespace.
+    let rule = json!({"id": "hot", "raise": [
+        {"severity": "MAJOR", "when": {"key": "t", "is": ">", "value": 60}},
+    ]});
+    let product = json!({"id": "pump", "alarms": [rule], "mode": "sync"});
+    let (status, pump) = as_ann("POST", "products", product);
+    assert_eq!((status, &pump["namespace"]), (201, &json!("ann")), "{pump}");
+    let credentials = json!([{"type": "token", "token": "token-p1"}]);
+    let device = json!({"id": "p1", "product": "pump", "credentials": credentials});
+    assert_eq!(as_ann("POST", "devices", device).0, 201);
+    let mut raw = Raw::open(&node, 5);
+    let connack = raw.hand_shake(&Connect::new(5, "p1").username("token-p1"));
+    assert_eq!(connack.reason, 0);
+    raw.publish_qos1("v1/devices/me/telemetry", r#"{"t": 70}"#, 1);
+    let (status, latest) = as_ann("GET", "devices/p1/telemetry/latest", Value::Null);
+    assert_eq!(
+        (status, &latest["values"]["t"]["value"]),
+        (200, &json!(70)),
+        "{latest}"
+    );
+    eventually("the alarm is listed", || {
+        let (_, alarms) = as_ann("GET", "alarms", Value::Null);
+        alarms["data"][0]["namespace"] == "ann"
+    });
+    let query = |device: &str| json!({"devices": [device], "keys": ["t"], "from_ms": 0});
+    assert_eq!(as_ann("POST", "telemetry/query", query("p1")).0, 200);
+
+    for (method, path, status) in [
+        ("GET", "devices/m1", 404),
+        ("GET", "devices/m1/telemetry/latest", 404),
+        ("GET", "devices/m1/telemetry/live", 404),
+        ("DELETE", "devices/m1", 404),
+        ("GET", "products/meter", 404),
+        ("GET", "namespaces/default", 404),
+        ("GET", "clients", 403),
+        ("GET", "rules", 403),
+        ("GET", "operators", 403),
+        ("GET", "backup", 403),
+    ] {
+        let (found, answer) = as_ann(method, path, Value::Null);
+        assert_eq!(found, status, "{method} {path}: {answer}");
+    }
+    assert_eq!(as_ann("POST", "telemetry/query", query("m1")).0, 404);
+    let (_, devices) = as_ann("GET", "devices", Value::Null);
+    assert_eq!(
+        devices["data"].as_array().map(Vec::len),
+        Some(1),
+        "{devices}"
+    );
+    let (_, usage) = as_ann("GET", "namespaces/ann/usage", Value::Null);
+    assert_eq!(
+        usage["data"][1],
+        json!({"quota": "devices", "used": 1, "limit": null})
+    );
+
+    let ban = json!({"reason": "Shares the password"});
+    let (status, answer) = ask(&node, "POST", "operators/Ann/ban", ban);
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(as_ann("GET", "devices", Value::Null).0, 401);
+    raw.ping();
 }

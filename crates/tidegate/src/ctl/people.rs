@@ -1,0 +1,88 @@
+//! `tidegate ctl people` and `invites`: operators with their bans, and the codes for registration.
+
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+
+use super::http::{ApiClient, percent_encode};
+use super::objects::{FieldsArgs, ObjectKindArg, ObjectsCommand};
+use super::output::{Column, CtlOutput};
+
+const CODE_COLUMNS: &[Column] = &[("ID", "id"), ("CODE", "code")];
+
+#[derive(Subcommand)]
+pub(super) enum PeopleCommand {
+    #[command(flatten)]
+    Objects(ObjectsCommand),
+    /// Ban an operator: revoke its tokens and reject its logins
+    Ban {
+        username: String,
+        /// Why; the operator sees it
+        #[arg(long)]
+        reason: String,
+        /// End of the ban in milliseconds since 1970; default: none
+        #[arg(long, value_name = "MS")]
+        until_ms: Option<u64>,
+    },
+    /// End the ban of an operator
+    Unban { username: String },
+}
+
+impl PeopleCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let path = |username: &str, action: &str| {
+            format!("/api/v1/operators/{}/{action}", percent_encode(username))
+        };
+        match self {
+            Self::Objects(objects) => objects.run(ObjectKindArg::Operators, client, output).await,
+            Self::Ban {
+                username,
+                reason,
+                until_ms,
+            } => {
+                let body = json!({"reason": reason, "until_ms": until_ms});
+                let answer = client.post(&path(&username, "ban"), &body).await?;
+                output.print_done(&format!("{username} is banned"), &answer)
+            }
+            Self::Unban { username } => {
+                let answer = client.post_empty(&path(&username, "unban")).await?;
+                output.print_done(&format!("{username} is not banned any more"), &answer)
+            }
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum InvitesCommand {
+    #[command(flatten)]
+    Objects(ObjectsCommand),
+    /// Create several invites and print their codes
+    Batch {
+        /// Number of invites, at most 50
+        count: u32,
+        #[arg(value_name = "NAME=VALUE")]
+        assignments: Vec<String>,
+        #[command(flatten)]
+        fields: FieldsArgs,
+    },
+}
+
+impl InvitesCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        match self {
+            Self::Objects(objects) => objects.run(ObjectKindArg::Invites, client, output).await,
+            Self::Batch {
+                count,
+                assignments,
+                fields,
+            } => {
+                let mut body: Map<String, Value> = fields.fields(&assignments)?;
+                body.insert("count".to_owned(), count.into());
+                let made = client
+                    .post("/api/v1/invite-batches", &Value::Object(body))
+                    .await?;
+                let rows = made["data"].as_array().cloned().unwrap_or_default();
+                output.print_rows((rows, false), CODE_COLUMNS)
+            }
+        }
+    }
+}
