@@ -30,6 +30,7 @@ impl EvaluationScratch {
 
     /// Releases everything about previous events. Called between events; a chain of rules counts as one
     /// event.
+    #[inline]
     pub fn reset(&mut self) {
         if self.arena.allocated_bytes() > self.shrink_above_bytes {
             self.arena = Arena::new();
@@ -39,6 +40,7 @@ impl EvaluationScratch {
     }
 
     #[must_use]
+    #[inline]
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -50,6 +52,7 @@ impl EvaluationScratch {
 
     /// Creates the view of an event. `now_ms` is the time that functions see.
     #[must_use]
+    #[inline]
     pub fn view<'a>(&'a self, event: &'a RuleEvent<'a>, now_ms: u64) -> EventView<'a> {
         EventView {
             event,
@@ -83,17 +86,20 @@ pub struct EventView<'a> {
 
 impl<'a> EventView<'a> {
     #[must_use]
+    #[inline]
     pub fn event(&self) -> &'a RuleEvent<'a> {
         self.event
     }
 
     /// The arena for values of this evaluation.
     #[must_use]
+    #[inline]
     pub fn arena(&self) -> &'a Arena {
         self.arena
     }
 
     #[must_use]
+    #[inline]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }
@@ -209,7 +215,11 @@ impl<'a> EventView<'a> {
         if let Some(value) = self.whole.get() {
             return value;
         }
-        let trimmed = text.trim_matches([' ', '\t', '\r', '\n']);
+        let trimmed = match text.as_bytes() {
+            // Most payloads have no whitespace around them.
+            [b'{' | b'[', .., b'}' | b']'] => text,
+            _ => text.trim_matches([' ', '\t', '\r', '\n']),
+        };
         let is_structure = trimmed.starts_with(['{', '[']) && crate::json::check(trimmed).is_ok();
         let value = if is_structure {
             Value::Json(trimmed)

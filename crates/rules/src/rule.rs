@@ -156,6 +156,7 @@ impl Rule {
     /// # Errors
     /// An error caused by the event: an overflow, an argument of the wrong type, too many steps. In that case
     /// `out` was not called.
+    #[inline]
     pub fn run<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -170,6 +171,7 @@ impl Rule {
     ///
     /// # Errors
     /// As [`Rule::run`].
+    #[inline]
     pub fn run_indexed<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -390,6 +392,7 @@ impl Rule {
     }
 }
 
+#[inline]
 fn filter_passes(
     filter: Option<OpId>,
     evaluator: &mut Evaluator<'_, '_>,

@@ -168,34 +168,49 @@ fn escape_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
 }
 
 /// Number of bytes from the start that need no attention inside a string: no quote, backslash or control
-/// character. Processes eight bytes at a time: a byte of `x - 0x01..` has its top bit set where the byte of
-/// `x` was zero.
+/// character. Processes eight bytes at a time. The last eight may overlap those before them, and a text of four to
+/// seven bytes is two overlapping halves, so that only very short texts are read byte by byte.
 #[inline]
 pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
-    const BYTE_ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const BYTE_HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
     let mut at = 0;
     while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-        let chunk = u64::from_le_bytes(*chunk);
-        let quote = chunk ^ (BYTE_ONES * u64::from(b'"'));
-        let slash = chunk ^ (BYTE_ONES * u64::from(b'\\'));
-        let hits = (quote.wrapping_sub(BYTE_ONES) & !quote)
-            | (slash.wrapping_sub(BYTE_ONES) & !slash)
-            | (chunk.wrapping_sub(BYTE_ONES * 0x20) & !chunk);
-        let hits = hits & BYTE_HIGH_BITS;
-        if hits != 0 {
-            return at + (hits.trailing_zeros() / 8) as usize;
+        if let Some(hit) = first_special_byte(u64::from_le_bytes(*chunk)) {
+            return at + hit;
         }
         at += 8;
     }
-    while let Some(byte) = bytes.get(at)
-        && *byte >= 0x20
-        && *byte != b'"'
-        && *byte != b'\\'
-    {
-        at += 1;
+    if at == bytes.len() {
+        return at;
     }
-    at
+    if let Some(chunk) = bytes.last_chunk::<8>() {
+        let hit = first_special_byte(u64::from_le_bytes(*chunk));
+        return hit.map_or(bytes.len(), |hit| bytes.len() + hit - 8);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return match first_special_byte(u64::from(first) | u64::from(last) << 32) {
+            Some(hit) if hit < 4 => hit,
+            Some(hit) => bytes.len() + hit - 8,
+            None => bytes.len(),
+        };
+    }
+    let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    bytes.iter().position(is_special).unwrap_or(bytes.len())
+}
+
+/// The lowest byte that is a quote, a backslash or a control character. A byte of `x - 0x01..` has its top bit set
+/// where the byte of `x` was zero.
+#[inline]
+fn first_special_byte(chunk: u64) -> Option<usize> {
+    const BYTE_ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const BYTE_HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let quote = chunk ^ (BYTE_ONES * u64::from(b'"'));
+    let slash = chunk ^ (BYTE_ONES * u64::from(b'\\'));
+    let hits = (quote.wrapping_sub(BYTE_ONES) & !quote)
+        | (slash.wrapping_sub(BYTE_ONES) & !slash)
+        | (chunk.wrapping_sub(BYTE_ONES * 0x20) & !chunk);
+    let hits = hits & BYTE_HIGH_BITS;
+    (hits != 0).then(|| (hits.trailing_zeros() / 8) as usize)
 }
 
 #[cfg(test)]
@@ -205,16 +220,21 @@ mod tests {
     #[test]
     fn unescaped_prefix_stops_at_special_bytes() {
         for stop in [b'"', b'\\', 0x1f, 0] {
-            for at in 0..40 {
-                let mut bytes = vec![b'x'; 40];
+            for (length, at) in (0..40).flat_map(|length| (0..length).map(move |at| (length, at))) {
+                let mut bytes = vec![b'x'; length];
                 bytes[at] = stop;
                 bytes[..at]
                     .iter_mut()
                     .step_by(3)
                     .for_each(|byte| *byte = 0xe9);
-                assert_eq!(unescaped_prefix_length(&bytes), at);
+                assert_eq!(unescaped_prefix_length(&bytes), at, "{bytes:?}");
+                // The first of several counts.
+                bytes[at..].fill(stop);
+                assert_eq!(unescaped_prefix_length(&bytes), at, "{bytes:?}");
             }
         }
-        assert_eq!(unescaped_prefix_length(&[0x7f; 21]), 21);
+        for length in 0..40 {
+            assert_eq!(unescaped_prefix_length(&vec![0x7f; length]), length);
+        }
     }
 }
