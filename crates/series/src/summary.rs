@@ -307,8 +307,7 @@ impl IntervalSummary {
                 self.add_decimals(&numbers[places], *scale);
             }
             (None, Some(ValueKind::Float), FloatValues::Plain(floats)) => {
-                let floats = floats[places].iter().filter(|float| !float.is_nan());
-                floats.for_each(|&float| self.add_number(Some(NumericValue::Float(float))));
+                self.add_floats(&floats[places]);
             }
             (None, Some(ValueKind::Int), _) => self.add_ints(&values.ints[places]),
             (None, Some(ValueKind::Bool), _) => self.add_ints(&values.bools[places]),
@@ -328,6 +327,30 @@ impl IntervalSummary {
             false => ints.iter().map(|&number| i128::from(number)).sum(),
         };
         self.add_extremes(NumericValue::Int(least), NumericValue::Int(most));
+    }
+
+    /// Adds floats; those that are not a number do not count.
+    fn add_floats(&mut self, floats: &[f64]) {
+        let mut known = floats.iter().copied().filter(|float| !float.is_nan());
+        let Some(first) = known.next() else { return };
+        self.numbers += 1;
+        self.sum.add_float(first);
+        let (mut least, mut most) = (first, first);
+        for float in known {
+            self.numbers += 1;
+            self.sum.add_float(float);
+            least = if float.total_cmp(&least).is_lt() {
+                float
+            } else {
+                least
+            };
+            most = if float.total_cmp(&most).is_gt() {
+                float
+            } else {
+                most
+            };
+        }
+        self.add_extremes(NumericValue::Float(least), NumericValue::Float(most));
     }
 
     /// Adds floats that are decimals of one scale.
