@@ -166,6 +166,8 @@ impl EndpointDefinition {
     pub fn read(mut value: Value, current: Option<&Value>) -> Result<Self, EndpointError> {
         if let Some(fields) = value.as_object_mut() {
             let hash_field = "access_key_sha256";
+            // Part of the answers, which clients change and send back.
+            fields.remove("has_access_key");
             match fields.remove("access_key") {
                 None => {
                     let kept = current.and_then(|current| current.get(hash_field));
@@ -341,6 +343,8 @@ mod tests {
         let view = EndpointDefinition::public_view(&stored);
         assert_eq!(view["has_access_key"], true);
         assert!(view.get("access_key_sha256").is_none());
+        let shown = EndpointDefinition::read(view, Some(&stored)).unwrap();
+        assert_eq!(shown, first);
         let kept = EndpointDefinition::read(json!({"name": "n"}), Some(&stored)).unwrap();
         assert!(kept.access_key().is_some());
         let none = EndpointDefinition::read(json!({"access_key": null}), Some(&stored)).unwrap();
