@@ -2,7 +2,7 @@
 //! that name the field.
 
 use hooks::relay::RELAY_TOPIC_PREFIX;
-use rules::Dialect;
+use rules::{Dialect, MAX_SQL_BYTES};
 use serde_json::{Map, Value, json};
 
 use crate::definition_error::RuleDefinitionError;
@@ -12,7 +12,6 @@ pub const RULE_KIND: &str = "rule";
 const MAX_NAME_BYTES: usize = 128;
 const MAX_ACTIONS: usize = 16;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
-const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 const MAX_USER_PROPERTIES: usize = 64;
 /// The longest window: 31 days.
 const MAX_WINDOW_MS: u64 = 31 * 86_400_000;
@@ -580,7 +579,7 @@ impl<'a> FieldReader<'a> {
             Some(Value::String(text)) if text.is_empty() => Ok((Vec::new(), None)),
             Some(Value::String(text)) => {
                 let is_placeholder = text.starts_with("${") && text.ends_with('}');
-                match is_placeholder && text.len() <= MAX_TEMPLATE_BYTES {
+                match is_placeholder && text.len() <= MAX_SQL_BYTES {
                     true => Ok((Vec::new(), Some(text.clone()))),
                     false => {
                         let detail = "expected an object of names and templates, or one placeholder that yields one";
@@ -642,9 +641,11 @@ impl<'a> FieldReader<'a> {
     fn take_text(&mut self, name: &'static str) -> Result<Option<String>, RuleDefinitionError> {
         match self.take(name) {
             None => Ok(None),
-            Some(Value::String(text)) if text.len() <= MAX_TEMPLATE_BYTES => Ok(Some(text.clone())),
-            Some(Value::String(_)) => {
-                let detail = format!("expected at most {MAX_TEMPLATE_BYTES} bytes");
+            Some(Value::String(text)) if text.len() <= MAX_SQL_BYTES => Ok(Some(text.clone())),
+            Some(Value::String(text)) => {
+                let len = text.len();
+                let detail =
+                    format!("expected at most {MAX_SQL_BYTES} bytes (max_sql_bytes), found {len}");
                 Err(self.field_error(name, detail))
             }
             Some(_) => Err(self.field_error(name, "expected a text")),

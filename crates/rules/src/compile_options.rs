@@ -1,6 +1,7 @@
 //! Compile options: dialect, time zone and limits of a statement.
 
 use crate::function_context::Dialect;
+use crate::statement_error::{Span, StatementError};
 use crate::zone::Zone;
 
 /// Everything that compilation needs besides the text.
@@ -12,6 +13,9 @@ pub struct CompileOptions {
     pub timezone: Zone,
     pub limits: StatementLimits,
 }
+
+/// Maximum length of a statement, a template or an expression.
+pub const MAX_SQL_BYTES: usize = 32 << 10;
 
 /// Limits of a statement and of one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +48,16 @@ pub(crate) struct EvaluationLimits {
 }
 
 impl StatementLimits {
+    /// Checks the length of a text, which `name` describes: a statement, a template or an expression.
+    pub(crate) fn check_length(&self, name: &str, text: &str) -> Result<(), StatementError> {
+        if text.len() <= self.max_sql_bytes {
+            return Ok(());
+        }
+        let span = Span::new(self.max_sql_bytes, self.max_sql_bytes);
+        let error = StatementError::at(text, span, format!("the {name} has {} bytes", text.len()));
+        Err(error.with_expected(format!("at most {} (max_sql_bytes)", self.max_sql_bytes)))
+    }
+
     pub(crate) fn evaluation_limits(&self) -> EvaluationLimits {
         EvaluationLimits {
             max_steps: self.max_steps,
@@ -56,7 +70,7 @@ impl StatementLimits {
 impl Default for StatementLimits {
     fn default() -> Self {
         Self {
-            max_sql_bytes: 32 << 10,
+            max_sql_bytes: MAX_SQL_BYTES,
             max_depth: 64,
             max_items: 256,
             max_nodes: 4096,

@@ -11,7 +11,7 @@ use crate::plan::resolver::{NameScope, Resolver};
 use crate::plan::{OpId, Plan};
 use crate::rule::{Rule, RuleState};
 use crate::rule_source::{EventKind, RuleSource};
-use crate::statement_error::{Span, StatementError};
+use crate::statement_error::StatementError;
 use crate::syntax::parse_expression;
 use crate::value::{Number, Value};
 use crate::zone::Zone;
@@ -42,11 +42,7 @@ impl EventTime {
         options: &CompileOptions,
     ) -> Result<Self, StatementError> {
         let bounds = &options.limits;
-        if text.len() > bounds.max_sql_bytes {
-            let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
-            let error = StatementError::at(text, span, "the expression is too long");
-            return Err(error.with_expected(format!("at most {} bytes", bounds.max_sql_bytes)));
-        }
+        bounds.check_length("expression", text)?;
         let expression = parse_expression(text, 0, bounds)?;
         let builder = PlanBuilder::new(rule.dialect, options.timezone.clone(), bounds.max_depth);
         let mut resolver = Resolver::new(text, builder, bounds, NameScope::Event);

@@ -41,7 +41,7 @@ pub mod windows;
 pub mod zone;
 
 pub use compile::compile;
-pub use compile_options::{CompileOptions, StatementLimits};
+pub use compile_options::{CompileOptions, MAX_SQL_BYTES, StatementLimits};
 pub use evaluation_error::EvaluationError;
 pub use evaluation_resources::{Environment, EvaluationResources};
 pub use event::{ConnectionDetails, RuleEvent, WillDetails};

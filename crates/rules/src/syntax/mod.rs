@@ -47,12 +47,7 @@ impl<'s> Parser<'s> {
         start: usize,
         bounds: &'s StatementLimits,
     ) -> Result<Self, StatementError> {
-        if sql.len() > bounds.max_sql_bytes {
-            let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
-            let message = format!("the statement has {} bytes", sql.len());
-            return Err(StatementError::at(sql, span, message)
-                .with_expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes)));
-        }
+        bounds.check_length("statement", sql)?;
         Ok(Self {
             sql,
             tokens: lexer::tokenize(sql, start)?,

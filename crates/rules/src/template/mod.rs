@@ -292,14 +292,7 @@ fn split_template(
     text: &str,
     bounds: &StatementLimits,
 ) -> Result<Vec<TemplatePiece>, StatementError> {
-    if text.len() > bounds.max_sql_bytes {
-        let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
-        let error =
-            StatementError::at(text, span, format!("the template has {} bytes", text.len()));
-        return Err(
-            error.with_expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes))
-        );
-    }
+    bounds.check_length("template", text)?;
     let mut pieces = Vec::new();
     let mut plain = String::new();
     let mut at = 0;
