@@ -85,11 +85,13 @@ impl Engine {
             }
         };
         let duration_ns = began.elapsed().as_nanos() as u64;
-        let actions = describe_actions(&bound, &view, outputs.as_slice(), &mut stage);
+        let (actions, has_failed_action) =
+            describe_actions(&bound, &view, outputs.as_slice(), &mut stage);
         Ok(RuleTestOutcome {
             dialect: bound.rule.dialect().name().to_owned(),
             plan: bound.rule.explain(),
             matched: !outputs.as_slice().is_empty(),
+            failed: report.has_failed || has_failed_action,
             reason: report.reason,
             compared: report.compared,
             payload_problem: bound.rule.payload_error(&view),
@@ -121,6 +123,7 @@ fn catch_test_panic(
 
 #[derive(Default)]
 struct ActionReport {
+    has_failed: bool,
     /// The reason why there is no output.
     reason: Option<String>,
     /// The values that WHERE compared, if there is no output.
@@ -173,6 +176,7 @@ fn evaluate_rule<'a>(
             (report.reason, report.compared) = (Some(reason), Some(compared));
         }
         Err(fault) => {
+            report.has_failed = true;
             report.reason = Some(format!("the rule failed: {fault}"));
             let compared = with_state(bound, spare, |state| {
                 explain_no_result(bound, view, state).1
@@ -270,15 +274,15 @@ fn sample_window<'a>(
     ran
 }
 
-/// Describes the effects of the actions.
+/// Describes the effects of the actions, and returns whether one of them failed.
 fn describe_actions<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
     outputs: &[RuleOutput<'a>],
     stage: &mut LaneContext,
-) -> Vec<Value> {
+) -> (Vec<Value>, bool) {
     let counters = bound.monitor.counters.lane(stage.lane);
-    let mut done = Vec::new();
+    let (mut done, mut has_failed) = (Vec::new(), false);
     for &output in outputs {
         let made = ActionInput {
             rule: bound.as_acting(),
@@ -305,11 +309,12 @@ fn describe_actions<'a>(
                 }));
             }
             if let Some(failure) = failure {
+                has_failed = true;
                 done.push(json!({"kind": "republish", "error": failure.to_string()}));
             }
         }
     }
-    done
+    (done, has_failed)
 }
 
 #[cfg(test)]
@@ -358,6 +363,39 @@ mod tests {
         let event = test_event(json!({"topic": "t"}));
         let tested = catch_test_panic(|| engine.test_rule(&rule, &event));
         assert!(tested.expect("it is valid").matched);
+    }
+
+    #[test]
+    fn a_rule_that_fails_differs_from_one_that_selects_nothing() {
+        let event = json!({"topic": "t", "payload": {"a": "x"}});
+        let is_failed = |rule: Value| tried(rule, event.clone())["failed"] == true;
+        assert!(is_failed(
+            json!({"sql": "SELECT int(payload.a) AS a FROM \"t\""})
+        ));
+        assert!(!is_failed(
+            json!({"sql": "SELECT 1 AS a FROM \"t\" WHERE qos = 1"})
+        ));
+        let republish = |topic: &str| {
+            let actions = json!([{"kind": "republish", "topic": topic, "payload": "x"}]);
+            json!({"sql": "SELECT topic FROM \"t\"", "actions": actions})
+        };
+        assert!(is_failed(republish("${none}")));
+        assert!(!is_failed(republish("out")));
+    }
+
+    #[test]
+    fn long_statements_are_refused_with_one_limit() {
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        let event = test_event(json!({"topic": "t"}));
+        for spaces in [40_000, 70_000] {
+            let sql = format!("SELECT {}1 AS a FROM \"t\"", " ".repeat(spaces));
+            let error = engine.test_rule(&json!({"sql": sql}), &event);
+            let error = error.expect_err("it is too long").to_string();
+            assert!(
+                error.contains("at most 32768") && !error.contains("65536"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

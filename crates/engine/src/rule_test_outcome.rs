@@ -15,6 +15,8 @@ pub struct RuleTestOutcome {
     pub plan: String,
     /// Whether there is an output.
     pub matched: bool,
+    /// Whether the evaluation, or one of the actions, failed. An event that the rule does not select is no failure.
+    pub failed: bool,
     /// Reason why there is no output.
     pub reason: Option<String>,
     /// Operands compared by WHERE with their values, if there is no output.

@@ -18,7 +18,7 @@ use crate::store_command::StoreCommand;
 const EXIT_CODES: &str = "\
 Exit status:
   0  done
-  1  something else failed
+  1  something else failed, or a rule that was tested
   2  wrong usage, or something is wrong with the configuration
   3  the broker (or node) cannot be reached, or the connection to it was lost
   4  the broker (or node) refused
@@ -195,7 +195,11 @@ impl Cli {
             CliCommand::Pub(arguments) => arguments.run()?,
             CliCommand::Sub(arguments) => arguments.run()?,
             CliCommand::Ctl(arguments) => arguments.run()?,
-            CliCommand::Rule(arguments) => arguments.run()?,
+            CliCommand::Rule(arguments) => {
+                if let Err(status) = arguments.run()? {
+                    return Ok(status.into());
+                }
+            }
             CliCommand::Bench(arguments) => return bench::run(arguments),
             CliCommand::Config(ConfigCommand::Check { file, sets }) => check_config(file, sets)?,
             CliCommand::Config(ConfigCommand::Explain { key, config, sets }) => {

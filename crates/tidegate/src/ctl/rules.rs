@@ -16,6 +16,7 @@ use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{CtlOutput, OutputFormat, print_text};
 use super::target::TargetArgs;
+use crate::exit_status::ExitStatus;
 use crate::serve::NoopDevicePort;
 
 #[derive(Subcommand)]
@@ -156,7 +157,8 @@ struct TestArgs {
 }
 
 impl RuleArgs {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    /// Runs the command. `Failure`: the tested rule failed, which the output tells.
+    pub(crate) fn run(self) -> anyhow::Result<Result<(), ExitStatus>> {
         let output = CtlOutput {
             format: match self.json {
                 true => OutputFormat::Json,
@@ -182,8 +184,9 @@ impl RuleArgs {
             match self.command {
                 RuleTestCommand::Trace { name, count } => {
                     let path = format!("/api/v1/rules/{}/trace", percent_encode(&name));
-                    events::print_stream(&client().await?, &path, count, |json| format!("{json}\n"))
-                        .await
+                    let client = client().await?;
+                    events::print_stream(&client, &path, count, |json| format!("{json}\n")).await?;
+                    Ok(Ok(()))
                 }
                 RuleTestCommand::Test(arguments) => match &arguments.name {
                     Some(name) => {
@@ -255,10 +258,23 @@ impl TestArgs {
     }
 }
 
-fn print_outcome(outcome: &RuleTestOutcome, output: &CtlOutput) -> anyhow::Result<()> {
-    if output.format == OutputFormat::Json {
-        return print_text(&format!("{}\n", serde_json::to_string_pretty(outcome)?));
-    }
+/// Prints the result of a test. A rule that fails is a failure of the command, so that scripts can test their rules;
+/// an event that WHERE or FROM does not select is a result like others.
+fn print_outcome(
+    outcome: &RuleTestOutcome,
+    output: &CtlOutput,
+) -> anyhow::Result<Result<(), ExitStatus>> {
+    print_text(&match output.format {
+        OutputFormat::Json => format!("{}\n", serde_json::to_string_pretty(outcome)?),
+        OutputFormat::Table => outcome_text(outcome)?,
+    })?;
+    Ok(match outcome.failed {
+        true => Err(ExitStatus::Failure),
+        false => Ok(()),
+    })
+}
+
+fn outcome_text(outcome: &RuleTestOutcome) -> anyhow::Result<String> {
     let mut text = format!("dialect: {}\n{}", outcome.dialect, outcome.plan);
     if !text.ends_with('\n') {
         text.push('\n');
@@ -312,5 +328,5 @@ fn print_outcome(outcome: &RuleTestOutcome, output: &CtlOutput) -> anyhow::Resul
         "compiled in {} us, evaluated in {} ns\n",
         outcome.compile_duration_us, outcome.duration_ns
     ));
-    print_text(&text)
+    Ok(text)
 }

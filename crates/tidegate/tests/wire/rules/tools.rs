@@ -154,8 +154,16 @@ fn the_command_line_tries_a_rule_without_a_node() {
         text.contains("dialect: emqx") && text.contains(r#"output: {"name":"ANN"}"#),
         "{text}"
     );
-    let (_, text, _) = run(&["--sql", sql, "--topic", "t/1", "--qos", "1"]);
+    let (code, text, _) = run(&["--sql", sql, "--topic", "t/1", "--qos", "1"]);
     assert!(text.contains("no output: WHERE"), "{text}");
+    assert_eq!(code, Some(0), "a filtered event is no failure");
+    let failing = "SELECT int(payload.name) AS name FROM \"t/#\"";
+    for format in [&[][..], &["--json"]] {
+        let arguments = ["--sql", failing, "--topic", "t/1", "--payload"];
+        let (code, text, error) = run(&[&arguments[..], &[r#"{"name": "ann"}"#], format].concat());
+        assert_eq!(code, Some(1), "{text}{error}");
+        assert!(text.contains("the rule failed: "), "{text}");
+    }
     let (code, _, error) = run(&[
         "--sql",
         "SELECT uppper(topic) AS x FROM \"t\"",
