@@ -1,10 +1,12 @@
 //! The command line: commands and their arguments.
 
 use std::io::{self, Write as _};
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
@@ -264,6 +266,35 @@ fn print_text(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("cannot write to standard output"),
     }
+}
+
+/// The error of a wrong command line. The parsers of numbers say "invalid digit found in string"; this names what is
+/// expected instead.
+pub(crate) fn clarify_usage_error(error: clap::Error) -> clap::Error {
+    let source = std::error::Error::source(&error);
+    let expected = match source.and_then(|source| source.downcast_ref::<ParseIntError>()) {
+        Some(source) => match source.kind() {
+            IntErrorKind::PosOverflow => "expected a smaller whole number",
+            IntErrorKind::NegOverflow => "expected a larger whole number",
+            _ => "expected a whole number",
+        },
+        None if source.is_some_and(|source| source.is::<ParseFloatError>()) => {
+            "expected a number, such as 0.5"
+        }
+        None => return error,
+    };
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (value, argument) = (
+        text(ContextKind::InvalidValue),
+        text(ContextKind::InvalidArg),
+    );
+    let detail = format!(
+        "invalid value '{value}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n"
+    );
+    clap::Error::raw(error.kind(), detail)
 }
 
 #[cfg(test)]

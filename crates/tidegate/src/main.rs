@@ -27,8 +27,9 @@ fn main() -> ExitCode {
     // return an error, which is ignored.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    let outcome = cli::Cli::parse().run();
-    match outcome {
+    let cli = cli::Cli::try_parse();
+    let cli = cli.unwrap_or_else(|error| cli::clarify_usage_error(error).exit());
+    match cli.run() {
         Ok(code) => code,
         Err(error) => {
             // One line with all causes; the last one contains the remedy if there is one.

@@ -28,20 +28,23 @@ pub(super) enum AlarmsCommand {
     /// List alarms, newest first
     List(AlarmListArgs),
     /// Show an alarm
-    Show { id: u64 },
+    Show {
+        #[arg(value_parser = parse_alarm_id)]
+        id: u64,
+    },
     /// Acknowledge one or several alarms
     Ack {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = parse_alarm_id)]
         ids: Vec<u64>,
     },
     /// Clear one or several alarms, regardless of their conditions
     Clear {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = parse_alarm_id)]
         ids: Vec<u64>,
     },
     /// Delete one or several alarms
     Delete {
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = parse_alarm_id)]
         ids: Vec<u64>,
     },
     /// Count alarms
@@ -54,6 +57,12 @@ pub(super) enum AlarmsCommand {
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
     },
+}
+
+fn parse_alarm_id(text: &str) -> Result<u64, String> {
+    let expected =
+        "expected the number of an alarm, such as 17; `tidegate ctl alarms list` shows the numbers";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 #[derive(Args)]

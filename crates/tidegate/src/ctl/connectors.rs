@@ -90,8 +90,13 @@ pub(super) enum DeadLettersCommand {
 pub(super) struct DeadLetterSelectionArgs {
     sink: String,
     /// Only these ids; default: all
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = parse_dead_letter_id)]
     ids: Vec<u64>,
+}
+
+fn parse_dead_letter_id(text: &str) -> Result<u64, String> {
+    let expected = "expected the number of a dead letter, such as 17; `tidegate ctl sinks dead-letters list SINK` shows the numbers";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 impl SinksCommand {

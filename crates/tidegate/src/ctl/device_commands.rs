@@ -69,9 +69,20 @@ pub(super) enum DeviceCommandsCommand {
         limit: LimitArgs,
     },
     /// Show a command
-    Show { id: u64 },
+    Show {
+        #[arg(value_parser = parse_command_id)]
+        id: u64,
+    },
     /// Cancel a command that has not ended
-    Cancel { id: u64 },
+    Cancel {
+        #[arg(value_parser = parse_command_id)]
+        id: u64,
+    },
+}
+
+fn parse_command_id(text: &str) -> Result<u64, String> {
+    let expected = "expected the number of a command, such as 17; `tidegate ctl commands list` shows the numbers";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 #[derive(Args)]

@@ -221,6 +221,22 @@ impl ObjectKindArg {
         }
     }
 
+    /// Checks that a new object whose kind has a password has one, because the node does not know the options that
+    /// give it.
+    fn check_password(self, fields: &Map<String, Value>) -> Result<(), CtlError> {
+        let (name, accepted): (_, &[&str]) = match self {
+            Self::Users => ("user", &["password", "password_hash", "scram"]),
+            Self::Operators => ("operator", &["password"]),
+            _ => return Ok(()),
+        };
+        if accepted.iter().any(|field| fields.contains_key(*field)) {
+            return Ok(());
+        }
+        Err(CtlError::Usage(format!(
+            "a new {name} needs a password: give --ask-password, or --password-file FILE"
+        )))
+    }
+
     /// Whether its list can be limited to one namespace.
     fn has_namespace(self) -> bool {
         matches!(
@@ -413,6 +429,7 @@ impl ObjectsCommand {
                 if let Some(id) = id {
                     body.insert(kind.id_field().to_owned(), json!(id));
                 }
+                kind.check_password(&body)?;
                 let made = client.post(kind.path(), &Value::Object(body)).await?;
                 let id = made[kind.id_field()].as_str().unwrap_or_default();
                 if let Some(code) = made["code"].as_str() {

@@ -143,6 +143,50 @@ fn what_cannot_be_done_is_said_with_a_status() {
 }
 
 #[test]
+fn wrong_numbers_are_refused_with_what_is_expected() {
+    for (arguments, wanted) in [
+        (
+            &["alarms", "ack", "x"][..],
+            "`tidegate ctl alarms list` shows",
+        ),
+        (&["alarms", "show", "x"], "expected the number of an alarm"),
+        (
+            &["commands", "cancel", "x"],
+            "`tidegate ctl commands list` shows",
+        ),
+        (
+            &["sinks", "dead-letters", "replay", "s", "x"],
+            "`tidegate ctl sinks dead-letters",
+        ),
+        (
+            &["clients", "list", "--limit", "x"],
+            "expected a whole number",
+        ),
+        (
+            &["telemetry", "list", "d", "--from-ms", "1.5"],
+            "'1.5' for '--from-ms <MS>': expected a whole number",
+        ),
+        (
+            &["clients", "list", "--limit", "99999999999999999999999"],
+            "expected a smaller whole number",
+        ),
+    ] {
+        let told = run(&[&["ctl"], arguments].concat()).failed(2);
+        assert!(told.contains(wanted), "{told}");
+        assert!(!told.contains("digit"), "{told}");
+    }
+}
+
+#[test]
+fn a_user_without_a_password_is_refused_with_the_option_for_one() {
+    let node = Node::start(&[]);
+    for kind in ["users", "operators"] {
+        let told = ctl(&node, &[kind, "add", "x", "role=viewer"]).failed(2);
+        assert!(told.contains("--ask-password"), "{told}");
+    }
+}
+
+#[test]
 fn a_rule_of_a_node_that_is_not_named_is_no_panic() {
     for arguments in [
         &["rule", "trace", "r"][..],
