@@ -48,7 +48,8 @@ pub struct RowQuery {
 pub struct IntervalQuery {
     pub devices: Vec<String>,
     pub keys: Vec<String>,
-    pub from_ms: i64,
+    /// `None`: the time of the first value of these devices and keys.
+    pub from_ms: Option<i64>,
     pub to_ms: i64,
     pub length: IntervalLength,
     /// Start of an interval of fixed length. `None`: a local midnight if there is a time zone,

@@ -203,9 +203,10 @@ fn interval_length(
 }
 
 async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -> ApiResult {
-    let from_ms = call.query.number_value(FROM_MS).unwrap_or(0) as i64;
-    let to_ms = end_or_now(from_ms, call.query.number_value(TO_MS).map(|ms| ms as i64));
-    check_times(from_ms, to_ms)?;
+    let from_ms = call.query.number_value(FROM_MS).map(|ms| ms as i64);
+    let to_ms = call.query.number_value(TO_MS).map(|ms| ms as i64);
+    let to_ms = end_or_now(from_ms.unwrap_or(0), to_ms);
+    check_times(from_ms.unwrap_or(0), to_ms)?;
     let Some(keys) = keys(&call)? else {
         return Err(ProblemDetails::invalid_parameter(
             KEYS.name,
@@ -287,7 +288,7 @@ async fn query_group(mut call: ApiCall) -> ApiResult {
     let query = IntervalQuery {
         devices,
         keys: query.keys,
-        from_ms: query.from_ms,
+        from_ms: Some(query.from_ms),
         to_ms,
         length: length.map_err(|detail| ProblemDetails::invalid_field(INTERVAL.name, detail))?,
         origin_ms: query.origin_ms,

@@ -291,7 +291,7 @@ async fn append_intervals(
     let query = IntervalQuery {
         devices: vec![call.path("id").to_owned()],
         keys,
-        from_ms,
+        from_ms: Some(from_ms),
         to_ms,
         length: unit.map_or(IntervalLength::Ms(interval_ms), IntervalLength::Calendar),
         origin_ms: Some(from_ms),

@@ -202,7 +202,7 @@ impl History {
                 let query = IntervalQuery {
                     devices: vec![device.to_owned()],
                     keys: keys.unwrap_or_default().to_vec(),
-                    from_ms: *from_ms,
+                    from_ms: Some(*from_ms),
                     to_ms: *to_ms,
                     length: aggregation.length,
                     origin_ms: Some(*from_ms),

@@ -270,7 +270,7 @@ impl RelayRequestHandler {
         let query = IntervalQuery {
             devices: vec![device.id.as_str().to_owned()],
             keys: vec![key.to_owned()],
-            from_ms: start_ms,
+            from_ms: Some(start_ms),
             to_ms: end_ms,
             length: IntervalLength::Ms(interval_ms),
             origin_ms: None,

@@ -2,13 +2,16 @@
 //! years of a calendar.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 
 use api::{CalendarUnit, IntervalLength, IntervalQuery, IntervalRow, TelemetryBackendError};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
 use serde_json::Value;
-use series::{Aggregate, DeviceNo, IntervalSummary, Intervals, KeyId, Series};
+use series::{
+    Aggregate, DeviceNo, IntervalSummary, Intervals, KeyId, RangeQuery, RowOrder, Series,
+};
 
 use super::telemetry_values::{to_backend_error, value_to_json};
 
@@ -108,26 +111,24 @@ fn interval_starts(
     Ok(starts)
 }
 
-fn interval_list(query: &IntervalQuery) -> Result<Intervals, TelemetryBackendError> {
+fn interval_list(query: &IntervalQuery, from_ms: i64) -> Result<Intervals, TelemetryBackendError> {
     let zone = parse_time_zone(query.time_zone.as_deref())?;
-    let times = (query.from_ms, query.to_ms);
+    let times = (from_ms, query.to_ms);
     let mut intervals = Intervals {
-        from_ms: query.from_ms,
+        from_ms,
         to_ms: query.to_ms,
         ..Intervals::default()
     };
     match query.length {
         IntervalLength::All => {
-            intervals.interval_ms = (query.to_ms - query.from_ms).max(1);
-            intervals.origin_ms = query.from_ms;
+            intervals.interval_ms = (query.to_ms - from_ms).max(1);
+            intervals.origin_ms = from_ms;
         }
         IntervalLength::Ms(interval_ms) => {
             intervals.interval_ms = interval_ms;
             intervals.origin_ms = match query.origin_ms {
                 Some(origin_ms) => origin_ms,
-                None if query.time_zone.is_some() => {
-                    day_start(date_of(query.from_ms, &zone)?, &zone)?
-                }
+                None if query.time_zone.is_some() => day_start(date_of(from_ms, &zone)?, &zone)?,
                 None => 0,
             };
         }
@@ -143,13 +144,41 @@ fn function_values(summary: &IntervalSummary, functions: &[Aggregate]) -> Vec<Va
         .collect()
 }
 
+/// The time of the first value before `to_ms`; `to_ms` if there is none.
+fn first_value_ms(
+    series: &Series,
+    to_ms: i64,
+    (devices, keys): (&[DeviceNo], &[KeyId]),
+) -> Result<i64, TelemetryBackendError> {
+    let mut first_ms = to_ms;
+    for &device in devices {
+        let range = RangeQuery {
+            from_ms: 0,
+            to_ms: first_ms,
+            limit: 1,
+            order: RowOrder::OldestFirst,
+        };
+        let found = series.range(device, Some(keys), &range, &mut |row| {
+            first_ms = row.ts_ms;
+            ControlFlow::Break(())
+        });
+        found.map_err(to_backend_error)?;
+    }
+    Ok(first_ms)
+}
+
 /// The intervals of each device and key, ascending; if merged, of each key over all devices.
 pub(super) fn query_intervals(
     series: &Series,
     query: &IntervalQuery,
     (devices, keys): (&[DeviceNo], &[KeyId]),
 ) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
-    let intervals = interval_list(query)?;
+    // Intervals from 1970 on would be as many as a caller asks for, and one interval of everything would be dated 1970.
+    let from_ms = match query.from_ms {
+        Some(from_ms) => from_ms,
+        None => first_value_ms(series, query.to_ms, (devices, keys))?,
+    };
+    let intervals = interval_list(query, from_ms)?;
     let name = |key| series.key_name(key).unwrap_or_default().to_owned();
     let names: HashMap<_, _> = devices.iter().copied().zip(&query.devices).collect();
     let (mut rows, mut is_too_much) = (Vec::new(), false);

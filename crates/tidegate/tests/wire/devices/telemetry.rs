@@ -92,6 +92,13 @@ fn intervals_keep_the_types_of_values_and_follow_the_calendar() {
     assert_eq!(values("is_up"), is_up);
     let load = json!({"first": [0], "last": [23], "max": null, "sum": null});
     assert_eq!(values("load"), load);
+    // Without from_ms, the range begins with the first value.
+    let all = get(&node, &format!("{path}?keys=id&functions=count"));
+    let interval = &all["data"][0];
+    assert_eq!(
+        (&interval["ts_ms"], &interval["values"]["count"]),
+        (&json!(noon_ms), &json!(24))
+    );
     // Kiritimati is 14 hours ahead all year: its midnight is at 10 o'clock.
     let query = "keys=id&interval=day&time_zone=Pacific/Kiritimati&functions=count";
     let answer = get(&node, &format!("{path}?from_ms={noon_ms}&{query}"));
