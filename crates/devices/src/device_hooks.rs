@@ -306,8 +306,20 @@ mod tests {
     struct Rows(Mutex<Vec<(u32, i64)>>);
 
     impl TelemetryStorage for Rows {
-        fn register_key(&self, _: &str) -> Result<KeyId, StorageError> {
-            Ok(KeyId(0))
+        fn reserve_key(
+            &self,
+            _: &str,
+            _: &mut dyn FnMut(u32) -> bool,
+        ) -> Result<Option<KeyId>, StorageError> {
+            Ok(Some(KeyId(0)))
+        }
+
+        fn commit_keys(&self) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        fn has_key(&self, _: KeyId) -> bool {
+            true
         }
 
         fn append(&self, no: DeviceNo, ts_ms: i64, _: &[Point<'_>]) -> Result<(), StorageError> {

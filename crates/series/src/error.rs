@@ -46,7 +46,8 @@ pub enum SeriesError {
     /// A row without points.
     #[error("a row has no points")]
     EmptyRow,
-    /// A number that [`get_or_create_key`](crate::Series::get_or_create_key) has not returned.
+    /// A number that [`get_or_create_key`](crate::Series::get_or_create_key) has not returned, or that is only
+    /// [reserved](crate::Series::reserve_key).
     #[error("there is no key with number {0}")]
     UnknownKey(u32),
     /// An invalid name.

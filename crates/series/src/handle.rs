@@ -188,6 +188,27 @@ impl Series {
         self.shared().keys.get_or_create(name)
     }
 
+    /// Returns the key of this name. If it does not exist, it is reserved if `admit`, which gets the number of keys
+    /// that can still be created, agrees; `None`: it does not. Rows with a reserved key are rejected until
+    /// [`commit_keys`](Self::commit_keys).
+    pub fn reserve_key(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, SeriesError> {
+        self.shared().keys.reserve(name, admit)
+    }
+
+    /// Writes all reserved keys to disk, together.
+    pub fn commit_keys(&self) -> Result<(), SeriesError> {
+        self.shared().keys.commit()
+    }
+
+    /// Whether the key exists and is not only reserved.
+    pub fn has_key(&self, key: KeyId) -> bool {
+        key.0 < self.shared().keys.len()
+    }
+
     pub fn find_key(&self, name: &str) -> Option<KeyId> {
         self.shared().keys.find(name)
     }

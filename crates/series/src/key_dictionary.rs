@@ -3,7 +3,12 @@
 //! A look-up takes no lock: slots of an open-addressed table contain numbers, and names never move. File: a
 //! head line, then per key the CRC32C of the rest, the length (2 bytes) and the name. The number of a key is
 //! its position.
+//!
+//! New keys are reserved first, in memory only, and written together when they are committed. A sync takes
+//! milliseconds, and one message may bring thousands of new keys. Invariant: look-ups and rows know a key only when
+//! its name is in the file, and on disk if the policy demands it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::hash::BuildHasher as _;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -33,9 +38,17 @@ pub(crate) struct KeyDictionary {
     len: AtomicU32,
     max: u32,
     is_synced: bool,
-    file: Mutex<(File, u64)>,
+    file: Mutex<KeyFile>,
     path: PathBuf,
     marks: OnceLock<Arc<SeriesMarks>>,
+}
+
+struct KeyFile {
+    file: File,
+    /// End of the committed keys.
+    end: u64,
+    /// Keys that are not committed: their numbers follow those of the committed keys.
+    reserved: HashMap<Box<str>, KeyId>,
 }
 
 /// Names of a file in order; `None` for names that a repair found lost.
@@ -178,7 +191,11 @@ impl KeyDictionary {
             len: AtomicU32::new(0),
             max,
             is_synced,
-            file: Mutex::new((file, end)),
+            file: Mutex::new(KeyFile {
+                file,
+                end,
+                reserved: HashMap::new(),
+            }),
             path,
             marks: OnceLock::new(),
         };
@@ -197,7 +214,7 @@ impl KeyDictionary {
     pub(crate) fn sync(&self) -> Result<u32, SeriesError> {
         let file = lock(&self.file);
         if !self.is_synced {
-            let synced = file.0.sync_data();
+            let synced = file.file.sync_data();
             synced.map_err(io_error("force to disk", &self.path))?;
         }
         Ok(self.len())
@@ -230,8 +247,22 @@ impl KeyDictionary {
 
     /// Returns the key of this name; creates it if it does not exist.
     pub(crate) fn get_or_create(&self, name: &str) -> Result<KeyId, SeriesError> {
+        let key = self.reserve(name, &mut |_| true)?;
+        self.commit()?;
+        // It is refused only by the closure.
+        key.ok_or(SeriesError::TooManyKeys { max: self.max })
+    }
+
+    /// Returns the key of this name. A key that does not exist is reserved if `admit`, which gets the number of keys
+    /// that can still be created, agrees; `None`: it does not. Rows with the key are accepted, and look-ups find it,
+    /// after a [`commit`](Self::commit).
+    pub(crate) fn reserve(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, SeriesError> {
         if let Some(key) = self.find(name) {
-            return Ok(key);
+            return Ok(Some(key));
         }
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(SeriesError::KeyName {
@@ -240,27 +271,53 @@ impl KeyDictionary {
             });
         }
         let mut file = lock(&self.file);
-        if let Some(key) = self.find(name) {
-            return Ok(key);
+        if let Some(key) = file.reserved.get(name).copied().or_else(|| self.find(name)) {
+            return Ok(Some(key));
         }
-        if self.len() >= self.max {
+        let count = self.len() + file.reserved.len() as u32;
+        if count >= self.max {
             return Err(SeriesError::TooManyKeys { max: self.max });
         }
-        let bytes = encode(name);
-        let (file, end) = &mut *file;
+        if !admit(self.max - count) {
+            return Ok(None);
+        }
+        file.reserved.insert(name.into(), KeyId(count));
+        Ok(Some(KeyId(count)))
+    }
+
+    /// Writes all reserved keys, of all callers, with one sync. After an error they stay reserved, and the next call
+    /// writes them again.
+    pub(crate) fn commit(&self) -> Result<(), SeriesError> {
+        let mut guard = lock(&self.file);
+        let KeyFile {
+            file,
+            end,
+            reserved,
+        } = &mut *guard;
+        if reserved.is_empty() {
+            return Ok(());
+        }
+        let mut names: Vec<(&str, KeyId)> =
+            reserved.iter().map(|(name, key)| (&**name, *key)).collect();
+        names.sort_unstable_by_key(|(_, key)| *key);
+        let bytes: Vec<u8> = names.iter().flat_map(|(name, _)| encode(name)).collect();
         let io = |what| io_error(what, &self.path);
         file.seek(SeekFrom::Start(*end)).map_err(io("write"))?;
         file.write_all(&bytes).map_err(io("write"))?;
         if self.is_synced {
-            // From now on, rows with this number may be forced to disk at any time.
+            // From now on, rows with these numbers may be forced to disk at any time.
             file.sync_data().map_err(io("force to disk"))?;
         }
         *end += bytes.len() as u64;
-        let key = self.insert(name);
-        if let Some(guard) = self.marks.get() {
-            guard.set_keys(key.0 + 1, self.is_synced);
+        for (name, key) in names {
+            let inserted = self.insert(name);
+            debug_assert_eq!(inserted, key, "numbers are given in the order of the file");
         }
-        Ok(key)
+        reserved.clear();
+        if let Some(guard) = self.marks.get() {
+            guard.set_keys(self.len(), self.is_synced);
+        }
+        Ok(())
     }
 
     fn insert(&self, name: &str) -> KeyId {
@@ -292,6 +349,42 @@ fn entry_len(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_committed_together_and_not_visible_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let keys = KeyDictionary::open(dir.path(), 10, true, 0).unwrap();
+        let reserve = |name: &str| keys.reserve(name, &mut |_| true).unwrap();
+        let empty = std::fs::read(&path).unwrap();
+        for (name, number) in [("a", 0), ("b", 1), ("a", 0)] {
+            assert_eq!(reserve(name), Some(KeyId(number)));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), empty);
+        assert_eq!((keys.find("a"), keys.len()), (None, 0));
+        keys.commit().unwrap();
+        assert_eq!((keys.find("b"), keys.len()), (Some(KeyId(1)), 2));
+        // A key of another caller follows those that are reserved, and commits them, too.
+        assert_eq!(reserve("c"), Some(KeyId(2)));
+        assert_eq!(keys.get_or_create("d").unwrap(), KeyId(3));
+        assert_eq!(keys.find("c"), Some(KeyId(2)));
+        let mut room = 0;
+        let refused = keys.reserve("e", &mut |free| {
+            room = free;
+            false
+        });
+        assert_eq!((refused.unwrap(), room), (None, 6));
+        assert_eq!(
+            keys.reserve("a", &mut |_| false).unwrap(),
+            Some(KeyId(0)),
+            "only new keys need room"
+        );
+        // It was never written: its number is free again.
+        assert_eq!(reserve("lost"), Some(KeyId(4)));
+        drop(keys);
+        let keys = KeyDictionary::open(dir.path(), 10, true, 4).unwrap();
+        assert_eq!((keys.len(), keys.find("d")), (4, Some(KeyId(3))));
+    }
 
     #[test]
     fn names_keep_their_numbers() {

@@ -21,8 +21,8 @@ pub trait ChainEffects<'a> {
     /// Arena for data that must live until the row is stored.
     fn arena(&self) -> &'a Bump;
     fn key_name(&self, key: KeyId) -> &str;
-    /// Returns the number of a key, which is created if necessary; `None`: the key dictionary is full.
-    fn register_key(&self, name: &str) -> Option<KeyId>;
+    /// Returns the number of a key, which is created if necessary, or the reason why it cannot be created.
+    fn register_key(&self, name: &str) -> Result<KeyId, Box<str>>;
     fn save_row(&mut self, points: &[Point<'a>]);
     fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]);
     fn republish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool);

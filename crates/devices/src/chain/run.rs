@@ -245,11 +245,8 @@ fn collect_columns<'a>(
             rules::Value::Str(text) => PointValue::Text(arena.alloc_str(text)),
             other => PointValue::Json(json_of(other, arena)),
         };
-        let Some(key) = effects.register_key(name) else {
-            return Err(format!(
-                "the key {name:?} cannot be created: the key dictionary is full"
-            ));
-        };
+        let key = effects.register_key(name);
+        let key = key.map_err(|reason| format!("the key {name:?} cannot be created: {reason}"))?;
         columns.points.push(Point { key, value });
         columns.names.push(arena.alloc_str(name));
     }

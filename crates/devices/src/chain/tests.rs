@@ -49,9 +49,10 @@ impl<'a> ChainEffects<'a> for RecordingEffects<'a> {
         KEYS[..3].get(key.0 as usize).unwrap_or(&"")
     }
 
-    fn register_key(&self, name: &str) -> Option<KeyId> {
-        let at = KEYS.iter().position(|known| *known == name)?;
-        Some(KeyId(at as u32))
+    fn register_key(&self, name: &str) -> Result<KeyId, Box<str>> {
+        let at = KEYS.iter().position(|known| *known == name);
+        let at = at.ok_or("the key dictionary is full")?;
+        Ok(KeyId(at as u32))
     }
 
     fn save_row(&mut self, points: &[Point<'a>]) {
@@ -89,7 +90,7 @@ fn run(definition: serde_json::Value, temperature: PointValue<'_>) -> Vec<String
     let keys: Vec<_> = chain
         .keys()
         .iter()
-        .filter_map(|name| stops.register_key(name))
+        .filter_map(|name| stops.register_key(name).ok())
         .collect();
     let point = |key, value| Point {
         key: KeyId(key),

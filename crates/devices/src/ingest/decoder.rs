@@ -8,15 +8,14 @@ use series::{KeyId, Point};
 
 use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
-use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
+use super::ports::{DeviceResolver, PipelineOutputs, SettleScope};
+use super::product_keys::{KeyRegistrar, too_many_keys};
 use super::profile::{
     DeviceHandle, DeviceRef, KeyRule, ProductNo, ProductProfile, parse_number, untyped_value,
 };
 use super::rejections::RejectionLog;
 use crate::protocol::{ControlMessage, DeviceProtocol, KeySlot, MessageVisitor, RawValue, RowInfo};
 
-/// Maximum number of keys for the devices of a product.
-const MAX_KEYS: usize = 4096;
 /// Maximum number of keys of a message whose positions are remembered, and maximum length of such a key.
 const MAX_POSITIONS: usize = 256;
 const MAX_WRITTEN_BYTES: usize = 256;
@@ -54,23 +53,11 @@ enum KeyDisposition {
 
 const TOO_MANY_KEYS: KeySlot = KeySlot::MAX;
 
-/// Registers a key, and describes how its values are handled.
-fn register(
-    storage: &dyn TelemetryStorage,
-    name: &str,
-    disposition_of: impl FnOnce(KeyId) -> KeyDisposition,
-) -> KeyDisposition {
-    match storage.register_key(name) {
-        Ok(key) => disposition_of(key),
-        Err(error) => KeyDisposition::Rejected(error.reason),
-    }
-}
-
 impl ProductContext {
-    pub(super) fn new(profile: Arc<ProductProfile>, storage: &dyn TelemetryStorage) -> Self {
+    fn new(product: ProductNo, profile: Arc<ProductProfile>, registrar: KeyRegistrar<'_>) -> Self {
         let keys = profile.chain.keys().iter();
         // No message has a key with an invalid name.
-        let number = |name: &str| storage.register_key(name).unwrap_or(KeyId(u32::MAX));
+        let number = |name: &str| registrar.reserve(product, name).unwrap_or(KeyId(u32::MAX));
         let chain_keys = keys.map(|name| number(name)).collect();
         Self {
             profile,
@@ -82,25 +69,27 @@ impl ProductContext {
         }
     }
 
-    fn slot(&mut self, name: &str, storage: &dyn TelemetryStorage) -> KeySlot {
+    fn slot(&mut self, product: ProductNo, name: &str, registrar: KeyRegistrar<'_>) -> KeySlot {
         if let Some(slot) = self.names.get(name) {
             return *slot;
         }
-        if self.slots.len() >= MAX_KEYS {
+        if self.slots.len() >= registrar.counts.max_per_product() {
             return TOO_MANY_KEYS;
         }
         // Only a key that is stored is registered: keys are limited for the whole node and never removed,
         // so a device must not be able to use them up with names that its product does not accept.
+        let register = |disposition_of: &dyn Fn(KeyId) -> KeyDisposition| {
+            let key = registrar.reserve(product, name);
+            key.map_or_else(KeyDisposition::Rejected, disposition_of)
+        };
         let disposition = match self.profile.model.key_rule(name) {
             KeyRule::Unknown => {
                 KeyDisposition::Rejected("the thing model has no such property".into())
             }
             KeyRule::Ignored => KeyDisposition::Ignored,
-            KeyRule::Open => register(storage, name, KeyDisposition::Open),
-            KeyRule::OpenNumbers => register(storage, name, KeyDisposition::OpenNumbers),
-            KeyRule::Property(property) => {
-                register(storage, name, |key| KeyDisposition::Property(key, property))
-            }
+            KeyRule::Open => register(&KeyDisposition::Open),
+            KeyRule::OpenNumbers => register(&KeyDisposition::OpenNumbers),
+            KeyRule::Property(property) => register(&|key| KeyDisposition::Property(key, property)),
         };
         let slot = self.slots.len() as KeySlot;
         if let KeyDisposition::Open(key)
@@ -235,7 +224,7 @@ impl<'a> DecodedMessages<'a> {
 /// The parts of the lane that decoding needs.
 pub(super) struct DecodeContext<'l> {
     pub(super) products: &'l mut ProductContexts,
-    pub(super) storage: &'l dyn TelemetryStorage,
+    pub(super) registrar: KeyRegistrar<'l>,
     pub(super) resolver: &'l dyn DeviceResolver,
     pub(super) outputs: &'l dyn PipelineOutputs,
     pub(super) counters: &'l LaneCounters,
@@ -259,7 +248,7 @@ impl ProductContexts {
         &mut self,
         product: ProductNo,
         profiles: &[Option<Arc<ProductProfile>>],
-        storage: &dyn TelemetryStorage,
+        registrar: KeyRegistrar<'_>,
     ) -> Option<&mut ProductContext> {
         let at = product.0 as usize;
         let profile = profiles.get(at)?.as_ref()?;
@@ -269,7 +258,13 @@ impl ProductContexts {
         let place = &mut self.0[at];
         match place {
             Some(product_context) if Arc::ptr_eq(&product_context.profile, profile) => {}
-            _ => *place = Some(Box::new(ProductContext::new(profile.clone(), storage))),
+            _ => {
+                *place = Some(Box::new(ProductContext::new(
+                    product,
+                    profile.clone(),
+                    registrar,
+                )))
+            }
         }
         place.as_deref_mut()
     }
@@ -325,13 +320,18 @@ impl<'l, 'a> MessageDecoder<'l, 'a> {
             RowSubject::Child(at) => self.decoded.children[at as usize].no,
         };
         let (rejections, now_ms) = (self.context.rejections, self.received_ms);
+        let max_keys = self.context.registrar.counts.max_per_product();
         let Some(product) = self.product_context() else {
             return;
         };
         let name = product.name_of(slot);
+        let too_many;
         let reason = match (&reason, product.slots.get(slot as usize)) {
             (Some(reason), _) | (None, Some(KeyDisposition::Rejected(reason))) => reason,
-            _ => "the product has too many keys; the maximum is 4096",
+            _ => {
+                too_many = too_many_keys(max_keys);
+                &too_many
+            }
         };
         rejections.record(device, now_ms, name, reason);
     }
@@ -361,11 +361,11 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
             return false;
         };
         let product = child_device.product;
-        let storage = self.context.storage;
+        let registrar = self.context.registrar;
         let product_context = self
             .context
             .products
-            .context_of(product, self.profiles, storage);
+            .context_of(product, self.profiles, registrar);
         if product_context.is_none() {
             return false;
         }
@@ -387,11 +387,11 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
 
     #[cold]
     fn resolve_key(&mut self, place: usize, written: &[u8], name: &str) -> KeySlot {
-        let storage = self.context.storage;
+        let (registrar, number) = (self.context.registrar, self.product);
         let Some(product) = self.product_context() else {
             return TOO_MANY_KEYS;
         };
-        let slot = product.slot(name, storage);
+        let slot = product.slot(number, name, registrar);
         product.remember_position(place, written, slot);
         slot
     }

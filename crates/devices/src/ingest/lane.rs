@@ -1,5 +1,6 @@
 //! One thread's path through the pipeline: its buffers and its cache of products.
 
+use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +20,7 @@ use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
 use super::pipeline_shared::{PipelineShared, ProfileTable};
 use super::ports::{PipelineOutputs, SettleScope, StorageError, StorageErrorKind, StoredRow};
+use super::product_keys::KeyRegistrar;
 use super::profile::{DeviceRef, PipelineMode};
 use super::rejections::RejectionLog;
 use crate::chain::{ChainEffects, ChainRow};
@@ -52,6 +54,8 @@ pub struct Lane {
     waits_when_busy: bool,
     is_reporting: bool,
     waits_when_full: bool,
+    /// Decoded messages use keys that are only reserved.
+    has_reserved_keys: Cell<bool>,
     /// An output or the store holds something that is not durable yet.
     unsettled: Option<SettleScope>,
     /// The store rejected rows that it may accept later.
@@ -93,6 +97,7 @@ impl Lane {
             waits_when_busy: false,
             is_reporting: false,
             waits_when_full: false,
+            has_reserved_keys: Cell::new(false),
             unsettled: None,
             was_storage_full: false,
             shared,
@@ -244,11 +249,16 @@ impl Lane {
         let profiles: &ProfileTable = self.profiles.load();
         let shared = &*self.shared;
         let wants_rows = shared.outputs.wants_rows();
+        let registrar = KeyRegistrar {
+            storage: &*shared.storage,
+            counts: &shared.key_counts,
+            has_reserved_keys: &self.has_reserved_keys,
+        };
         self.counters.messages.add(messages.len() as u64);
         for (number, message) in messages.iter().enumerate() {
             let room = DecodeContext {
                 products: &mut self.products,
-                storage: &*shared.storage,
+                registrar,
                 resolver: &*shared.resolver,
                 outputs: &*shared.outputs,
                 counters: &self.counters,
@@ -266,13 +276,23 @@ impl Lane {
                 &mut decoded,
             );
         }
+        // All new keys of the batch with one sync: before rows with them are stored, and before outputs look up their
+        // names.
+        if self.has_reserved_keys.get()
+            && let Err(error) = self.commit_keys()
+        {
+            let has_discarded =
+                self.discard_rows_with_reserved_keys(messages, &mut decoded, &error);
+            self.was_storage_full |= has_discarded && error.kind != StorageErrorKind::Invalid;
+        }
+        let profiles: &ProfileTable = self.profiles.load();
         let mut has_effects = false;
         for at in 0..decoded.rows.len() {
             let row = decoded.rows[at];
             let device_ref = subject_of(messages, &decoded, row.message, row.about);
-            let product_context =
-                self.products
-                    .context_of(device_ref.product, profiles, &*shared.storage);
+            let product_context = self
+                .products
+                .context_of(device_ref.product, profiles, registrar);
             let Some(product_context) = product_context else {
                 continue;
             };
@@ -348,6 +368,47 @@ impl Lane {
             true => self.arena = Bump::new(),
             false => self.arena.reset(),
         }
+    }
+
+    /// Creates the keys that decoded messages have reserved.
+    #[cold]
+    fn commit_keys(&self) -> Result<(), StorageError> {
+        loop {
+            match self.shared.storage.commit_keys() {
+                Ok(()) => {
+                    self.has_reserved_keys.set(false);
+                    return Ok(());
+                }
+                Err(error) if self.should_retry(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Rejects the rows whose keys could not be created. Returns whether there were any.
+    #[cold]
+    fn discard_rows_with_reserved_keys(
+        &self,
+        messages: &[DeviceMessage<'_>],
+        decoded: &mut DecodedMessages<'_>,
+        error: &StorageError,
+    ) -> bool {
+        let mut has_discarded = false;
+        for row in std::mem::take(&mut decoded.rows) {
+            let (first, count) = (row.first as usize, row.count as usize);
+            let mut points = decoded.points[first..first + count].iter();
+            if points.all(|point| self.shared.storage.has_key(point.key)) {
+                decoded.rows.push(row);
+                continue;
+            }
+            has_discarded = true;
+            self.counters.unstored.add(1);
+            let device = subject_of(messages, decoded, row.message, row.about).no;
+            let now_ms = messages[row.message as usize].received_ms;
+            let rejections = &self.shared.rejections;
+            rejections.record(device, now_ms, "telemetry", &error.reason);
+        }
+        has_discarded
     }
 
     /// Stores rows. Returns whether the store rejected some that it may accept later.
@@ -457,7 +518,9 @@ fn decode<'a>(
     let Some(route) = protocol::parse_device_topic(message.topic) else {
         return;
     };
-    let product_context = room.products.context_of(by.product, profiles, room.storage);
+    let product_context = room
+        .products
+        .context_of(by.product, profiles, room.registrar);
     let Some(product_context) = product_context else {
         counters.unknown.add(1);
         return;
@@ -578,8 +641,20 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
         self.product_context.key_name(key)
     }
 
-    fn register_key(&self, name: &str) -> Option<KeyId> {
-        self.shared.storage.register_key(name).ok()
+    fn register_key(&self, name: &str) -> Result<KeyId, Box<str>> {
+        let has_reserved_keys = Cell::new(false);
+        let registrar = KeyRegistrar {
+            storage: &*self.shared.storage,
+            counts: &self.shared.key_counts,
+            has_reserved_keys: &has_reserved_keys,
+        };
+        let key = registrar.reserve(self.device_ref.product, name)?;
+        // Columns of a statement: a few names, each new once.
+        if has_reserved_keys.get() {
+            let committed = self.shared.storage.commit_keys();
+            committed.map_err(|error| error.reason)?;
+        }
+        Ok(key)
     }
 
     fn save_row(&mut self, points: &[Point<'a>]) {

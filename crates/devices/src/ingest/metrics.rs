@@ -111,6 +111,8 @@ pub struct PipelineSnapshot {
     pub unknown: u64,
     pub ignored: u64,
     pub batches: u64,
+    /// Keys that could not be created because of a limit.
+    pub refused_keys: u64,
     /// Messages now in mailboxes.
     pub queued: u64,
     pub queued_bytes: u64,

@@ -37,6 +37,7 @@ mod metrics;
 mod pipeline;
 mod pipeline_shared;
 mod ports;
+mod product_keys;
 mod profile;
 mod rejections;
 mod series_storage;

@@ -19,6 +19,7 @@ use super::message::DeviceMessage;
 use super::metrics::{PipelineSnapshot, snapshot};
 use super::pipeline_shared::{PipelineShared, ProfileTable, RECHECK_INTERVAL};
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
+use super::product_keys::ProductKeyCounts;
 use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
 use super::rejections::{DeviceRejections, RejectionLog};
 use crate::protocol;
@@ -42,6 +43,8 @@ pub struct PipelineConfig {
     pub mailbox_bytes: usize,
     /// Maximum number of messages processed together.
     pub max_mailbox_batch_messages: usize,
+    /// Maximum number of keys of a product.
+    pub max_keys_per_product: usize,
 }
 
 impl Default for PipelineConfig {
@@ -51,6 +54,7 @@ impl Default for PipelineConfig {
             mailboxes: thread::available_parallelism().map_or(1, usize::from),
             mailbox_bytes: 512 << 10,
             max_mailbox_batch_messages: 256,
+            max_keys_per_product: 4096,
         }
     }
 }
@@ -191,6 +195,7 @@ impl Pipeline {
             resolver: family,
             outputs: outside,
             rejections: RejectionLog::default(),
+            key_counts: ProductKeyCounts::new(config.max_keys_per_product),
             lanes: Mutex::default(),
             random: RandomState::new(),
             is_stopping: AtomicBool::new(false),
@@ -446,6 +451,7 @@ impl Pipeline {
         let lanes = self.shared.lanes().clone();
         let sum = |pick: fn(&Mailbox) -> u64| self.mailboxes.iter().map(pick).sum();
         PipelineSnapshot {
+            refused_keys: self.shared.key_counts.refused(),
             queued: sum(|mailbox| mailbox.queued.load(Ordering::Relaxed)),
             queued_bytes: sum(|mailbox| mailbox.queued_bytes.load(Ordering::Relaxed)),
             mailboxes: self.mailboxes.len() as u64,

@@ -10,6 +10,7 @@ use hooks::DurableCallback;
 
 use super::metrics::LaneCounters;
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
+use super::product_keys::ProductKeyCounts;
 use super::profile::ProductProfile;
 use super::rejections::RejectionLog;
 
@@ -28,6 +29,7 @@ pub(super) struct PipelineShared {
     pub(super) resolver: Arc<dyn DeviceResolver>,
     pub(super) outputs: Arc<dyn PipelineOutputs>,
     pub(super) rejections: RejectionLog,
+    pub(super) key_counts: ProductKeyCounts,
     pub(super) lanes: Mutex<Vec<Arc<LaneCounters>>>,
     pub(super) random: RandomState,
     /// Nothing waits for room any more.

@@ -39,11 +39,26 @@ pub struct StoredRow {
 
 /// Storage of rows. Accepted rows survive the end of the process.
 pub trait TelemetryStorage: Send + Sync {
-    /// Returns the number of a key; creates the key if necessary.
+    /// Returns the number of a key. A key that does not exist is reserved if `admit`, which gets the number of keys that
+    /// can still be created, agrees; `None`: it does not. Rows may contain a reserved key after
+    /// [`TelemetryStorage::commit_keys`].
     ///
     /// # Errors
     /// If there are too many keys, or the name is invalid.
-    fn register_key(&self, name: &str) -> Result<KeyId, StorageError>;
+    fn reserve_key(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, StorageError>;
+
+    /// Creates all reserved keys.
+    ///
+    /// # Errors
+    /// If they cannot be written. They stay reserved.
+    fn commit_keys(&self) -> Result<(), StorageError>;
+
+    /// Whether the key exists and is not only reserved.
+    fn has_key(&self, key: KeyId) -> bool;
 
     /// Stores one row.
     ///

@@ -20,8 +20,20 @@ fn storage_error(error: &SeriesError) -> StorageError {
 }
 
 impl TelemetryStorage for Series {
-    fn register_key(&self, name: &str) -> Result<KeyId, StorageError> {
-        Series::get_or_create_key(self, name).map_err(|error| storage_error(&error))
+    fn reserve_key(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, StorageError> {
+        Series::reserve_key(self, name, admit).map_err(|error| storage_error(&error))
+    }
+
+    fn commit_keys(&self) -> Result<(), StorageError> {
+        Series::commit_keys(self).map_err(|error| storage_error(&error))
+    }
+
+    fn has_key(&self, key: KeyId) -> bool {
+        Series::has_key(self, key)
     }
 
     /// Does not wait for a sync, whatever the fsync policy: use [`TelemetryStorage::settle`].

@@ -3,7 +3,7 @@
 mod durability;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bumpalo::Bump;
@@ -18,12 +18,19 @@ use crate::{DeviceId, ProductId};
 #[derive(Default)]
 struct MemoryStorage {
     keys: Mutex<Vec<String>>,
+    /// Number of keys that are not only reserved.
+    committed_keys: AtomicUsize,
+    commits: AtomicUsize,
     rows: Mutex<BTreeMap<u32, Vec<String>>>,
     is_full: AtomicBool,
 }
 
 impl TelemetryStorage for MemoryStorage {
-    fn register_key(&self, name: &str) -> Result<KeyId, StorageError> {
+    fn reserve_key(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, StorageError> {
         let mut keys = self.keys.lock().unwrap();
         if name == "impossible" {
             return Err(StorageError {
@@ -31,12 +38,31 @@ impl TelemetryStorage for MemoryStorage {
                 kind: StorageErrorKind::Invalid,
             });
         }
-        let at = keys.iter().position(|key| key == name);
-        let at = at.unwrap_or_else(|| {
-            keys.push(name.to_owned());
-            keys.len() - 1
-        });
-        Ok(KeyId(at as u32))
+        if let Some(at) = keys.iter().position(|key| key == name) {
+            return Ok(Some(KeyId(at as u32)));
+        }
+        if !admit(10_000 - keys.len() as u32) {
+            return Ok(None);
+        }
+        keys.push(name.to_owned());
+        Ok(Some(KeyId(keys.len() as u32 - 1)))
+    }
+
+    fn commit_keys(&self) -> Result<(), StorageError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StorageError {
+                reason: "the disk is full".into(),
+                kind: StorageErrorKind::NoRoom,
+            });
+        }
+        let count = self.keys.lock().unwrap().len();
+        self.committed_keys.store(count, Ordering::Relaxed);
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn has_key(&self, key: KeyId) -> bool {
+        (key.0 as usize) < self.committed_keys.load(Ordering::Relaxed)
     }
 
     fn append(
@@ -51,6 +77,7 @@ impl TelemetryStorage for MemoryStorage {
                 kind: StorageErrorKind::NoRoom,
             });
         }
+        assert!(points.iter().all(|point| self.has_key(point.key)));
         let keys = self.keys.lock().unwrap();
         let points = points
             .iter()
@@ -271,6 +298,64 @@ fn rows_are_stored_and_published_in_both_modes() {
         assert_eq!((counts.messages, counts.rows, counts.points), (4, 3, 4));
         assert_eq!(counts.malformed + counts.refused + counts.unstored, 0);
     }
+}
+
+#[test]
+fn new_keys_of_a_message_are_created_together_before_its_rows() {
+    let setup = setup(PipelineMode::Sync);
+    let mut lane = setup.pipeline.lane();
+    let of_many = |first: usize| {
+        let values = (first..first + 1000).map(|key| format!("\"k{key}\":{key}"));
+        format!("{{{}}}", values.collect::<Vec<_>>().join(","))
+    };
+    let commits = || setup.memory.commits.load(Ordering::Relaxed);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(0), 10);
+    assert_eq!((setup.memory.rows(0).len(), commits()), (1, 1));
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(0), 20);
+    assert_eq!((setup.memory.rows(0).len(), commits()), (2, 1));
+    // Keys that cannot be written reject their rows for now only.
+    setup.memory.set_full(true);
+    let outcome = send(&setup, &mut lane, 0, TELEMETRY, &of_many(500), 30);
+    assert_eq!(outcome, SubmitOutcome::StorageFull);
+    assert_eq!(
+        &*setup.pipeline.rejections_of(DeviceNo(0)).last[0].reason,
+        "the disk is full"
+    );
+    setup.memory.set_full(false);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(500), 40);
+    assert_eq!((setup.memory.rows(0).len(), commits()), (3, 2));
+    assert_eq!(setup.pipeline.snapshot().refused, 0);
+}
+
+#[test]
+fn a_product_does_not_use_up_the_keys_of_the_node() {
+    let config = PipelineConfig {
+        mailboxes: 1,
+        max_keys_per_product: 100,
+        ..PipelineConfig::default()
+    };
+    let setup = setup_with(&config, PipelineMode::Sync, Arc::default());
+    // Together over all threads.
+    for part in 0..3 {
+        let mut lane = setup.pipeline.lane();
+        for key in 0..60 {
+            let payload = format!("{{\"p{part}k{key}\":1}}");
+            let _ = send(&setup, &mut lane, 0, TELEMETRY, &payload, 10);
+        }
+    }
+    assert_eq!(setup.memory.rows(0).len(), 100);
+    assert_eq!(setup.memory.keys.lock().unwrap().len(), 100);
+    let snapshot = setup.pipeline.snapshot();
+    assert_eq!((snapshot.refused, snapshot.refused_keys), (80, 80));
+    let rejections = setup.pipeline.rejections_of(DeviceNo(0));
+    let reason = &rejections.last[0].reason;
+    assert!(
+        reason.contains("the maximum is 100 (telemetry.max_keys_per_product)"),
+        "{reason}"
+    );
+    let mut lane = setup.pipeline.lane();
+    let _ = send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
+    assert_eq!(setup.memory.rows(1), ["30: temperature=Float(20.0)"]);
 }
 
 #[test]

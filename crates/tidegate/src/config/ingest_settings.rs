@@ -18,6 +18,7 @@ pub(crate) struct IngestSettings {
     pub(crate) max_wal_bytes: u64,
     pub(crate) min_free_bytes: u64,
     pub(crate) max_keys: u32,
+    pub(crate) max_keys_per_product: usize,
     pub(crate) max_future_s: u32,
     pub(crate) latest_cache_bytes: usize,
     pub(crate) verify_bytes_per_s: u64,
@@ -44,6 +45,7 @@ impl Default for IngestSettings {
             max_wal_bytes: series.max_wal_bytes,
             min_free_bytes: series.min_free_bytes,
             max_keys: series.max_keys,
+            max_keys_per_product: ingest.max_keys_per_product,
             max_future_s: (series.max_future_ms / 1000) as u32,
             latest_cache_bytes: series.latest_cache_bytes,
             verify_bytes_per_s: series.verify_bytes_per_s,
@@ -84,6 +86,7 @@ impl IngestSettings {
             },
             mailbox_bytes: self.mailbox_bytes,
             max_mailbox_batch_messages: self.max_mailbox_batch_messages,
+            max_keys_per_product: self.max_keys_per_product,
         }
     }
 }

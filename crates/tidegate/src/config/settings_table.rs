@@ -317,6 +317,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("telemetry.max_wal_bytes", telemetry.max_wal_bytes, Bytes(64 << 20, MAX_MEMORY), "Size of the write-ahead log from which rows are written to segments early."),
     setting!("telemetry.min_free_bytes", telemetry.min_free_bytes, Bytes(0, MAX_MEMORY), "With less free space than this on the file system, telemetry is rejected."),
     setting!("telemetry.max_keys", telemetry.max_keys, Count(1, 16_777_216), "Maximum number of keys of all devices together."),
+    setting!("telemetry.max_keys_per_product", telemetry.max_keys_per_product, Count(1, 65_536), "Maximum number of keys of the devices of a product. A product also creates, since the start of the node, at most as many keys as it leaves free of `telemetry.max_keys` for others."),
     setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "Maximum time that a row may be ahead of the node's clock."),
     setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory of the cache for latest values of devices."),
     setting!("telemetry.verify_bytes_per_s", telemetry.verify_bytes_per_s, Bytes(0, MAX_MEMORY), "Bytes of telemetry files verified per second, once after a start, to report damaged ones; 0 disables this."),

@@ -11,12 +11,13 @@ use super::node_ingest::NodeIngest;
 type MetricSpec<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
 
 #[rustfmt::skip]
-const PIPELINE_METRICS: [MetricSpec<PipelineSnapshot>; 13] = [
+const PIPELINE_METRICS: [MetricSpec<PipelineSnapshot>; 14] = [
     ("ingest_messages_total", Counter, "Messages of devices.", |s| s.messages),
     ("ingest_rows_total", Counter, "Telemetry rows stored.", |s| s.rows),
     ("ingest_points_total", Counter, "Telemetry values stored.", |s| s.points),
     ("ingest_malformed_messages_total", Counter, "Messages of devices that could not be parsed.", |s| s.malformed),
     ("ingest_rejected_values_total", Counter, "Values rejected by the thing model.", |s| s.refused),
+    ("ingest_rejected_keys_total", Counter, "Keys not created because of telemetry.max_keys or telemetry.max_keys_per_product.", |s| s.refused_keys),
     ("ingest_rejected_rows_total", Counter, "Rows rejected by the time series.", |s| s.unstored),
     ("ingest_filtered_rows_total", Counter, "Rows discarded by a rule chain.", |s| s.filtered),
     ("ingest_unknown_device_messages_total", Counter, "Messages about unknown devices.", |s| s.unknown),
