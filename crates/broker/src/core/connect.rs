@@ -470,7 +470,7 @@ impl Shard {
         });
         self.metrics().inc(Metric::ConnectAccepted);
         let deadlines = &self.delivery.connections[at].deadlines;
-        if let Some(deadline) = deadlines.keep_alive_deadline_ms(keep_alive) {
+        if let Some(deadline) = deadlines.keep_alive_deadline_ms(keep_alive, 0) {
             self.schedule_check(at, deadline);
         }
         self.release_connect_state(at);
@@ -730,7 +730,7 @@ impl Shard {
         let at = self.open_connection(moving.listener, moving.peer);
         let connection = &mut self.delivery.connections[at];
         connection.local_address = moving.local;
-        connection.deadlines.record_input(moving.opened_ms);
+        connection.deadlines.set_opened(moving.opened_ms);
         connection.partial_packets = moving.partial;
         let raw = moving.extra.connect.clone();
         connection.extra = Some(moving.extra);

@@ -58,6 +58,8 @@ pub(crate) struct Connection {
     pub(crate) is_slow: bool,
     /// Whether packets wait until an earlier SUBSCRIBE is answered.
     pub(crate) is_held: bool,
+    /// Whether its socket stays open for a moment after the last bytes, so that the client can read them.
+    pub(crate) lingers: bool,
     /// Whether it belongs to a relay endpoint and speaks plain WebSocket.
     pub(crate) is_relay: bool,
     /// Whether more messages may be sent once the outbox has drained.
@@ -179,6 +181,7 @@ impl Connection {
             is_dirty: false,
             is_slow: false,
             is_held: false,
+            lingers: true,
             is_relay: false,
             wants_pump: false,
             wants_problem_information: false,
@@ -199,8 +202,12 @@ impl Connection {
     }
 
     /// Whether the connection holds bytes of an incomplete packet, or of an incomplete message of a relay connection.
-    pub(crate) fn has_fragment(&self) -> bool {
-        !self.partial_packets.is_empty() || self.is_relay && self.relay_partial_bytes() > 0
+    pub(crate) fn fragment_bytes(&self) -> usize {
+        let of_relay = match self.is_relay {
+            true => self.relay_partial_bytes(),
+            false => 0,
+        };
+        self.partial_packets.len() + of_relay
     }
 }
 

@@ -86,10 +86,10 @@ impl Shard {
             // The time-out for CONNECT runs already.
             return;
         }
-        let has_fragment = connection.has_fragment();
+        // Its bytes so far only make the deadline later.
         let deadlines = &connection.deadlines;
         let deadline_ms = deadlines
-            .fragment_deadline_ms(self.limits.packet_timeout_s, has_fragment)
+            .fragment_deadline_ms(self.limits.packet_timeout_s, 1)
             .unwrap_or(u64::MAX);
         if deadlines.needs_check_before(deadline_ms, now_ms) {
             self.schedule_check(at, deadline_ms);

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
 use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase};
-use super::connection_deadlines::{DeadlineCheck, DeadlineLimits};
+use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTES_PER_S};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
@@ -247,9 +247,9 @@ impl Shard {
         if connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
         }
-        if connection.phase == ConnectionPhase::Connected {
-            // Until CONNECT it stays the time of accept: bytes that trickle in do not extend the time allowed for
-            // CONNECT.
+        if connection.is_held || connection.is_relay {
+            // Whether there is a packet in the bytes of a held connection is not known yet. Silence of a relay
+            // connection is detected by pings.
             connection.deadlines.record_input(self.delivery.now_ms);
         }
         self.delivery
@@ -267,6 +267,7 @@ impl Shard {
         }
         if connection.partial_packets.is_empty() {
             let (consumed, flow) = self.process(at, data);
+            self.record_packets(at, consumed);
             self.save_partial(at, &data[consumed..], flow);
             self.finish_input(at, data.len(), flow)
         } else {
@@ -288,7 +289,7 @@ impl Shard {
             ConnectionPhase::AwaitConnect | ConnectionPhase::Connected => {}
         }
         if connection.phase == ConnectionPhase::Connected {
-            connection.deadlines.record_resume(self.delivery.now_ms);
+            connection.deadlines.record_input(self.delivery.now_ms);
         }
         let taken = std::mem::take(&mut connection.partial_packets);
         self.process_buffer(at, taken, 0)
@@ -301,6 +302,7 @@ impl Shard {
         fresh: usize,
     ) -> ConnectionAction {
         let (consumed, flow) = self.process(at, &buffer);
+        self.record_packets(at, consumed);
         if consumed == buffer.len() || flow == ConnectionAction::Close {
             self.delivery.pool.put_back(buffer);
         } else {
@@ -315,6 +317,16 @@ impl Shard {
             }
         }
         self.finish_input(at, fresh, flow)
+    }
+
+    /// Records that packets of a connected client have arrived, if any bytes were consumed. Until CONNECT the time stays
+    /// that of accept, so that nothing extends the time allowed for CONNECT.
+    #[inline]
+    fn record_packets(&mut self, at: ConnectionIx, consumed: usize) {
+        let connection = &mut self.delivery.connections[at];
+        if consumed > 0 && connection.phase == ConnectionPhase::Connected {
+            connection.deadlines.record_input(self.delivery.now_ms);
+        }
     }
 
     fn save_partial(&mut self, at: ConnectionIx, rest: &[u8], flow: ConnectionAction) {
@@ -611,7 +623,7 @@ impl Shard {
                     false => connection.keep_alive_s,
                 },
                 packet_timeout_s: self.limits.packet_timeout_s,
-                has_fragment: connection.has_fragment(),
+                fragment_bytes: connection.fragment_bytes(),
             },
         };
         let is_relay = connection.is_relay && connection.phase == ConnectionPhase::Connected;
@@ -631,11 +643,14 @@ impl Shard {
             DeadlineCheck::ConnectOverdue => {
                 self.metrics().inc(Metric::ConnectionsRefusedTimeout);
                 self.close(at, CloseReason::without_code("connect_timeout"));
+                // The client has got nothing that it must be able to read first.
+                self.delivery.connections[at].lingers = false;
             }
             DeadlineCheck::PacketOverdue => {
                 self.metrics().inc(Metric::PacketTimeouts);
                 let detail = format!(
-                    "a packet was not completed within {} s (limits.packet_timeout_s)",
+                    "a packet was not completed within {} s (limits.packet_timeout_s), and its bytes arrived at less than \
+                     {MIN_PACKET_BYTES_PER_S} per second",
                     self.limits.packet_timeout_s
                 );
                 let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");

@@ -458,6 +458,9 @@ impl ConnectionTask {
                 let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
             }
         }
+        if *progress == CloseProgress::Done && !self.shard.lingers(self.at) {
+            return self.finish();
+        }
         loop {
             let mut guard = match io.socket.poll_read_ready(context) {
                 Poll::Pending => return Poll::Pending,

@@ -239,6 +239,11 @@ impl ShardIo {
         self.core.borrow().delivery.connections[at].phase
     }
 
+    /// Whether the socket of a closing connection stays open until the client has read the last bytes.
+    pub(crate) fn lingers(&self, at: ConnectionIx) -> bool {
+        self.core.borrow().delivery.connections[at].lingers
+    }
+
     /// Whether packets of a connection still wait for something.
     pub(crate) fn is_holding_packets(&self, at: ConnectionIx) -> bool {
         let core = self.core.borrow();

@@ -208,7 +208,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(128, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
     setting!(at run time "limits.max_connect_bytes", broker.limits.max_connect_bytes, Bytes(128, MAX_PACKET), "Largest CONNECT accepted, will and password included; never larger than `max_packet_size`. It limits the memory that a client without credentials can occupy."),
     setting!(at run time "limits.max_partial_packet_bytes_per_shard", broker.limits.max_partial_packet_bytes_per_shard, Bytes(65536, MAX_MEMORY), "Maximum bytes of incompletely received packets, over all connections of a shard. A connection that exceeds it is closed (0x97)."),
-    setting!(at run time "limits.packet_timeout_s", broker.limits.packet_timeout_s, Seconds(1, MAX_U32), "Time limit for receiving a packet completely. For CONNECT, the listener's `connect_timeout_s` applies."),
+    setting!(at run time "limits.packet_timeout_s", broker.limits.packet_timeout_s, Seconds(1, MAX_U32), "Time limit for receiving a packet completely, if its bytes arrive at less than 1024 per second: each received byte extends it, and the keep-alive, by the time it takes at that rate. For CONNECT, the listener's `connect_timeout_s` applies."),
     setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter, in bytes."),
     setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Maximum number of levels of a topic name or filter."),
     setting!(at run time "limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id, in bytes."),

@@ -9,6 +9,7 @@ use mqtt::{
 
 use super::sim::{Sim, SimConnection};
 use crate::config::BrokerLimits;
+use crate::core::connection::ConnectionPhase;
 
 /// A message as received, with what is left of its expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +182,6 @@ fn pass(sim: &mut Sim, ms: u64) {
 }
 
 fn is_open(sim: &Sim, connection: SimConnection) -> bool {
-    use crate::core::connection::ConnectionPhase;
     sim.shards[connection.shard].delivery.connections[connection.at].phase
         == ConnectionPhase::Connected
 }
@@ -231,8 +231,75 @@ fn mqtt_3_1_2_24_a_client_that_stops_inside_a_packet_is_disconnected() {
     sim.send(&mut connection, &[0x30, 20, 0, 5]);
     pass(&mut sim, 7_000);
     sim.send(&mut connection, b"topic");
-    // Bytes of a packet count as well; `packet_timeout_s` limits for how long.
+    // Bytes of an incomplete packet are no Control Packet.
+    expect_end_after(&mut sim, connection, 8_000);
+}
+
+#[test]
+fn mqtt_3_1_2_24_single_bytes_of_a_packet_do_not_keep_a_connection() {
+    let mut sim = sim();
+    let none = PropertiesBuf::new();
+    let trickling = Connect {
+        version: Version::V311,
+        keep_alive_s: 10,
+        ..connect("trickling", &none)
+    };
+    let (mut connection, _, _) = open(&mut sim, &trickling);
+    sim.send(&mut connection, &[0x30, 100, 0, 5]);
+    for _ in 0..14 {
+        pass(&mut sim, 1_000);
+        sim.send(&mut connection, b"x");
+    }
+    expect_end_after(&mut sim, connection, 1_000);
+}
+
+#[test]
+fn mqtt_3_1_2_24_a_large_packet_on_a_slow_link_is_not_cut() {
+    let mut sim = sim();
+    let none = PropertiesBuf::new();
+    let slow = Connect {
+        version: Version::V311,
+        keep_alive_s: 10,
+        ..connect("slow", &none)
+    };
+    let (mut connection, _, _) = open(&mut sim, &slow);
+    let mut packet = Vec::new();
+    let publish = Packet::Publish(Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: "t",
+        packet_id: 1,
+        properties: Properties::EMPTY,
+        payload: &[0; 200 << 10],
+    });
+    publish.encode(Version::V311, &mut packet);
+    // Longer than the keep-alive and limits.packet_timeout_s.
+    for piece in packet.chunks(2 << 10) {
+        pass(&mut sim, 1_000);
+        assert!(is_open(&sim, connection), "cut");
+        sim.send(&mut connection, piece);
+    }
+    assert!(sim.has(connection, PacketType::PubAck));
+    // From now on it may be silent no longer than others.
     expect_end_after(&mut sim, connection, 15_000);
+}
+
+#[test]
+fn a_connection_without_connect_is_closed_in_time() {
+    let mut sim = sim();
+    let at = sim.shards[0].open_connection(0, hooks::PeerAddress::Unix);
+    let mut connection = SimConnection { shard: 0, at };
+    // Bytes of an incomplete CONNECT extend nothing.
+    for byte in [0x10, 20, 0, 4, b'M', b'Q', b'T', b'T', 4] {
+        pass(&mut sim, 1_000);
+        sim.send(&mut connection, &[byte]);
+    }
+    let phase = |sim: &Sim| sim.shards[0].delivery.connections[at].phase;
+    pass(&mut sim, 900);
+    assert_eq!(phase(&sim), ConnectionPhase::AwaitConnect);
+    pass(&mut sim, 600);
+    assert_eq!(phase(&sim), ConnectionPhase::Closing);
 }
 
 #[test]

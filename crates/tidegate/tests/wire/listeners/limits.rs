@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{client, folder, greet, limited, listener, open, own_node};
 use crate::certificates::Authority;
 use crate::support::{
-    Connect, Node, Props, Publish, Raw, Value, eventually, kind, unique, upgrade,
+    Connect, DEADLINE, Node, Props, Publish, Raw, Value, eventually, kind, unique, upgrade,
 };
 
 const MAXIMUM_PACKET_SIZE: u8 = 0x27;
@@ -376,6 +376,24 @@ fn a_trickle_of_bytes_does_not_extend_the_time_to_connect() {
         std::thread::sleep(Duration::from_millis(100));
     }
     panic!("a CONNECT in 20 seconds was taken");
+}
+
+#[test]
+fn a_connection_without_connect_does_not_outlast_its_time() {
+    use std::io::{Read, Write};
+    if !own_node() {
+        return;
+    }
+    let node = limited("connect_timeout_s = 1");
+    let mut socket = TcpStream::connect(node.address("limited")).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    assert_eq!(socket.read(&mut [0; 1]).unwrap(), 0);
+    // The node does not wait for the client to close, too.
+    let end = Instant::now();
+    while socket.write_all(b"x").is_ok() {
+        assert!(end.elapsed() < Duration::from_secs(1), "still open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
