@@ -657,6 +657,15 @@ impl Delivery {
         }
     }
 
+    /// Discards the output that waits for a turn, and returns its first byte; `None`: there is none.
+    pub(crate) fn discard_held_output(&mut self, at: ConnectionIx) -> Option<u8> {
+        let connection = &mut self.connections[at];
+        let before = connection.outbox.len();
+        let first_byte = connection.outbox.discard_held(&mut self.pool);
+        self.buffered_bytes -= before - connection.outbox.len();
+        first_byte
+    }
+
     /// Records that bytes were written to the connection's socket.
     pub(crate) fn record_written(&mut self, at: ConnectionIx, count: usize) {
         let connection = &mut self.connections[at];

@@ -87,7 +87,7 @@ pub(crate) struct ShardJournal {
     /// Shards with new entries in their link.
     updated_links: u64,
     /// Connections with bytes that wait for a turn.
-    held_connections: VecDeque<(u64, Vec<ConnectionIx>)>,
+    held_connections: VecDeque<HeldTurn>,
     /// Shard messages received: the own turn, the sending shard, the sender's turn.
     received_turns: VecDeque<(u64, u16, u64)>,
     /// Sessions by their number in the store.
@@ -99,6 +99,13 @@ pub(crate) struct ShardJournal {
     /// Whether the store refuses new writes; set by its owner.
     pub(crate) refuses_writes: bool,
     scratch: Vec<u8>,
+}
+
+/// What waits for a turn.
+struct HeldTurn {
+    turn: u64,
+    since_ms: u64,
+    connections: Vec<ConnectionIx>,
 }
 
 /// The results of closing a turn.
@@ -182,7 +189,7 @@ impl ShardJournal {
             || self
                 .held_connections
                 .back()
-                .is_some_and(|&(turn, _)| turn == self.turn)
+                .is_some_and(|held| held.turn == self.turn)
             || self
                 .received_turns
                 .back()
@@ -326,20 +333,36 @@ impl ShardJournal {
     }
 
     /// Records that a connection has bytes that wait for this turn.
-    pub(crate) fn hold_connection(&mut self, connection: ConnectionIx) {
+    pub(crate) fn hold_connection(&mut self, connection: ConnectionIx, now_ms: u64) {
         match self.held_connections.back_mut() {
-            Some((turn, connections)) if *turn == self.turn => connections.push(connection),
-            _ => self
-                .held_connections
-                .push_back((self.turn, vec![connection])),
+            Some(held) if held.turn == self.turn => held.connections.push(connection),
+            _ => self.held_connections.push_back(HeldTurn {
+                turn: self.turn,
+                since_ms: now_ms,
+                connections: vec![connection],
+            }),
         }
+    }
+
+    /// The connections with bytes that have waited since `since_ms` or longer for a log, of this or another shard. They
+    /// are returned once.
+    pub(crate) fn take_overdue(&mut self, since_ms: u64) -> Vec<ConnectionIx> {
+        let stored = self.last_stored_turn();
+        let held = self.held_connections.iter_mut();
+        held.take_while(|held| held.since_ms <= since_ms)
+            .filter(|held| held.turn > stored)
+            .flat_map(|held| std::mem::take(&mut held.connections))
+            .collect()
     }
 
     /// The next connections whose turn is complete, and that turn.
     pub(crate) fn pop_releasable(&mut self) -> Option<(u64, Vec<ConnectionIx>)> {
         let complete = self.last_complete_turn();
         match self.held_connections.front() {
-            Some(&(turn, _)) if turn <= complete => self.held_connections.pop_front(),
+            Some(held) if held.turn <= complete => {
+                let held = self.held_connections.pop_front()?;
+                Some((held.turn, held.connections))
+            }
             _ => None,
         }
     }

@@ -134,6 +134,46 @@ impl Outbox {
         }
     }
 
+    /// Discards the bytes that wait for a turn, and returns the first of them; `None`: there are none.
+    pub(crate) fn discard_held(&mut self, pool: &mut BufferPool) -> Option<u8> {
+        self.holds.as_ref()?;
+        let mut left = self.len - self.ready_bytes();
+        self.holds = None;
+        self.len -= left;
+        let mut first = None;
+        while left > 0 {
+            let written = match self.earlier {
+                None => self.written,
+                Some(_) => 0,
+            };
+            let cut = left.min(self.tail.len() - written);
+            let keep = self.tail.len() - cut;
+            first = self.tail.get(keep).copied().or(first);
+            self.tail.truncate(keep);
+            left -= cut;
+            if left == 0 {
+                break;
+            }
+            match self.earlier.as_mut().and_then(|earlier| earlier.pop_back()) {
+                None => break,
+                Some(OutboxSegment::Own(buffer)) => {
+                    pool.put_back(std::mem::replace(&mut self.tail, buffer));
+                }
+                // A payload is never the start of held bytes: its packet begins before it.
+                Some(OutboxSegment::Shared(bytes)) => left = left.saturating_sub(bytes.len()),
+            }
+            if self
+                .earlier
+                .as_ref()
+                .is_some_and(|earlier| earlier.is_empty())
+            {
+                self.earlier = None;
+            }
+        }
+        self.advance(0, pool);
+        first
+    }
+
     /// Bytes that may be written now.
     #[inline]
     pub(crate) fn ready_bytes(&self) -> usize {
@@ -243,6 +283,34 @@ mod tests {
         let mut slices = [IoSlice::new(&[]); 16];
         let filled = outbox.fill_slices(&mut slices);
         slices[..filled].iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    #[test]
+    fn bytes_that_wait_can_be_discarded() {
+        let mut pool = BufferPool::default();
+        for written in [0, 2] {
+            let mut outbox = Outbox::default();
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"abc"));
+            assert_eq!(outbox.discard_held(&mut pool), None);
+            outbox.advance(written, &mut pool);
+            outbox.hold(1);
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"Xyz"));
+            outbox.append_shared(Bytes::from_static(b"DEFG"));
+            outbox.append_shared(Bytes::from_static(b"HI"));
+            outbox.hold(2);
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"jk"));
+            assert_eq!(outbox.discard_held(&mut pool), Some(b'X'));
+            assert_eq!(content(&outbox), &b"abc"[written..]);
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"l"));
+            assert_eq!(content(&outbox), [&b"abc"[written..], b"l"].concat());
+            assert_eq!(outbox.len(), 4 - written);
+            outbox.advance(4 - written, &mut pool);
+            assert!(outbox.is_empty());
+            outbox.hold(3);
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"M"));
+            assert_eq!(outbox.discard_held(&mut pool), Some(b'M'));
+            assert!(outbox.is_empty());
+        }
     }
 
     #[test]

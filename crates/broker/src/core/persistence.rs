@@ -4,12 +4,12 @@
 //! It orchestrates: the records of a turn, and what waits for it, are in `ShardJournal`.
 
 use hooks::MessageView;
-use mqtt::{SubscriptionFilter, SubscriptionOptions};
+use mqtt::{PacketType, ReasonCode, SubscriptionFilter, SubscriptionOptions};
 use std::sync::Arc;
 
 use store::{QueuePage, QueueSummary, StateKind, StoreBatch};
 
-use super::connection::ConnectionPhase;
+use super::connection::{CloseReason, Connection, ConnectionPhase};
 use super::delivery::Delivery;
 use super::directory::{NodeDirectory, SessionClaim};
 use super::dispatch::Dispatch;
@@ -25,6 +25,9 @@ use super::subscription_tree::filter_and_group;
 use super::tables::{ConnectionIx, FilterId, GroupId, SessionIx};
 use super::timers::Timer;
 use crate::metrics::Metric;
+
+/// How long an answer waits for a store that does not write.
+const MAX_ANSWER_DELAY_MS: u64 = 5000;
 
 /// A session as stored.
 pub(crate) struct RecoveredSession {
@@ -57,12 +60,49 @@ impl Delivery {
             && (journal.has_pending_records() || journal.last_complete_turn() + 1 < journal.turn())
             && self.connections[at].outbox.hold(journal.turn())
         {
-            journal.hold_connection(at);
+            journal.hold_connection(at, self.now_ms);
         }
     }
 }
 
 impl Shard {
+    /// Closes the connections whose answers have waited too long for a store that does not write.
+    ///
+    /// What they wait for is in memory and will be written when the store recovers, or is lost with the process. So there
+    /// is no true answer to it: PUBACK and PUBREC with success would confirm what is not durable [MQTT-4.3.2-4,
+    /// MQTT-4.3.3-8], and with an error they would say that a message is not accepted (MQTT 5, section 3.4.2.1) that
+    /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open: the client
+    /// sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store refuses it before it takes effect.
+    pub(crate) fn close_unanswered_connections(&mut self) {
+        let now_ms = self.now_ms();
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        if !journal.refuses_writes {
+            return;
+        }
+        for at in journal.take_overdue(now_ms.saturating_sub(MAX_ANSWER_DELAY_MS)) {
+            let is_connected =
+                |connection: &Connection| connection.phase == ConnectionPhase::Connected;
+            if !self.delivery.connections.get(at).is_some_and(is_connected) {
+                continue;
+            }
+            // Another connection may have got the slot meanwhile.
+            let Some(first_byte) = self.delivery.discard_held_output(at) else {
+                continue;
+            };
+            // Nothing is sent before CONNACK [MQTT-3.2.0-1].
+            let closing = match first_byte >> 4 == PacketType::ConnAck as u8 {
+                true => CloseReason::without_code("store_failed"),
+                false => {
+                    CloseReason::new(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, "store_failed")
+                }
+            };
+            let detail = "the store cannot write; what was not acknowledged may be lost";
+            self.close(at, closing.with_detail(detail));
+        }
+    }
+
     /// Writes the durable state of a session, or deletes it if the session is no longer durable.
     pub(crate) fn persist_session(&mut self, at: SessionIx) {
         if self.delivery.journal.is_none() {

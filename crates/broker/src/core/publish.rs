@@ -226,7 +226,11 @@ impl Shard {
             QoS::ExactlyOnce => PacketType::PubRec,
             _ => PacketType::PubAck,
         };
-        self.send_ack(at, kind, publish.packet_id, refusal);
+        // It confirms nothing, so that it does not wait for the records of this turn, which may never be written.
+        let version = self.delivery.connections[at].version;
+        self.delivery.write(at, |out| {
+            encode_ack(kind, version, publish.packet_id, refusal, out);
+        });
         Ok(ConnectionAction::Continue)
     }
 

@@ -113,7 +113,7 @@ impl Delivery {
             && journal.has_pending_records()
             && self.connections[at].outbox.hold(journal.turn())
         {
-            journal.hold_connection(at);
+            journal.hold_connection(at, self.now_ms);
         }
     }
 

@@ -571,6 +571,7 @@ impl Shard {
         let partial = self.packet_budget.total() as u64;
         self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
+        self.close_unanswered_connections();
         while let Some(timer) = self.timers.poll(now_ms) {
             match timer {
                 Timer::ConnectionCheck(at, serial) => self.check_deadlines(at, serial),
@@ -642,9 +643,9 @@ impl Shard {
             DeadlineCheck::CheckAt(deadline) => self.schedule_check(at, deadline),
             DeadlineCheck::ConnectOverdue => {
                 self.metrics().inc(Metric::ConnectionsRefusedTimeout);
-                self.close(at, CloseReason::without_code("connect_timeout"));
                 // The client has got nothing that it must be able to read first.
                 self.delivery.connections[at].lingers = false;
+                self.close(at, CloseReason::without_code("connect_timeout"));
             }
             DeadlineCheck::PacketOverdue => {
                 self.metrics().inc(Metric::PacketTimeouts);

@@ -307,3 +307,58 @@ fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
     kept.has_nothing_more(&node, 0);
     kept.take(&node, 1, 0..Kept::MESSAGES);
 }
+
+/// Limits the size of files that the node may write, as a disk that fails does.
+fn limit_file_size(node: &Node, bytes: &str) {
+    let pid = node.pid().to_string();
+    let limit = format!("--fsize={bytes}:unlimited");
+    let status = Command::new("prlimit")
+        .args(["--pid", &pid, &limit])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn nothing_waits_without_an_answer_for_a_store_that_fails() {
+    if external().is_some() {
+        return report_skipped("needs a node of its own");
+    }
+    let node = start(&temporary_directory(), 0);
+    let topic = unique("failing/");
+    let away = unique("away");
+    let mut raw = Raw::connect(&node, &durable(5, &away));
+    raw.subscribe(&topic, 2);
+    raw.disconnect();
+    let mut publishers = [4, 5].map(|version| Raw::client(&node, version));
+    limit_file_size(&node, "1");
+    for publisher in &mut publishers {
+        publisher.send_publish(&Publish::new(&topic, "in flight").qos(1, 1));
+    }
+    let [mut old, mut new] = publishers;
+    // Neither success, which would confirm what is not durable, nor an error, which would deny what may still arrive.
+    old.expect_closed();
+    let packets = new.packets_until_closed();
+    let reasons: Vec<_> = packets
+        .iter()
+        .map(|packet| (packet.kind, packet.reason))
+        .collect();
+    assert_eq!(reasons, [(kind::DISCONNECT, 0x83)]);
+    eventually("the failure is known", || is(&node, "failed"));
+    let mut publisher = Raw::client(&node, 5);
+    for qos in [1, 2] {
+        let reason = answer(&mut publisher, &Publish::new(&topic, "x").qos(qos, 7));
+        assert_eq!(reason, QUOTA_EXCEEDED, "at QoS {qos}");
+    }
+    let mut old = Raw::client(&node, 4);
+    old.send_publish(&Publish::new(&topic, "x").qos(1, 7));
+    old.expect_closed();
+
+    limit_file_size(&node, "unlimited");
+    all_is_well(&node);
+    let mut raw = resume(&node, &away);
+    for _ in 0..2 {
+        let message = raw.recv(kind::PUBLISH);
+        assert_eq!(message.text(), "in flight");
+        raw.send(&ack(kind::PUBACK, message.id()));
+    }
+}
