@@ -23,6 +23,7 @@ use crate::engine_shared::{EngineShared, RuleSnapshot, hooks_interest};
 use crate::evaluation_context::{EvaluationContext, EvaluationContextCell};
 use crate::ports::{DevicePort, EnginePorts, SinkPort};
 use crate::recent_error::RuleFailure;
+use crate::relay_events::RELAY_EVENTS;
 use crate::rule_hooks::RuleHooksFactory;
 use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
@@ -103,6 +104,7 @@ impl Engine {
             rows,
             ports: Arc::new(EnginePorts::default()),
             wants_devices: AtomicBool::new(false),
+            wants_relay: AtomicBool::new(false),
             device_lanes: (0..shards).map(|_| ShardDeviceEvents::default()).collect(),
             by_serial: Mutex::default(),
             lanes: shards + 2,
@@ -389,8 +391,12 @@ impl Engine {
             interest,
         });
         let wants_devices = table.index.has_rules_for(EventKind::Device);
+        let wants_relay = RELAY_EVENTS
+            .into_iter()
+            .any(|kind| table.index.has_rules_for(kind));
         let before = self.shared.snapshot.swap(snapshot);
         self.shared.wants_devices.store(wants_devices, Relaxed);
+        self.shared.wants_relay.store(wants_relay, Relaxed);
         if before.interest != interest
             && let Some(broker) = self.shared.ports.broker.get()
         {

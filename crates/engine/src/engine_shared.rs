@@ -39,6 +39,8 @@ pub(crate) struct EngineShared {
     pub(crate) ports: Arc<EnginePorts>,
     /// Whether any rule wants device events.
     pub(crate) wants_devices: AtomicBool,
+    /// Whether any rule wants events of relay endpoints.
+    pub(crate) wants_relay: AtomicBool,
     /// Device events of each shard.
     pub(crate) device_lanes: Box<[ShardDeviceEvents]>,
     /// The environment variables that `getenv` may read.
@@ -164,8 +166,12 @@ pub(crate) fn hooks_interest(index: &RuleIndex<Arc<RunningRule>>) -> Interest {
         EventKind::Subscribed => Interest::SUBSCRIBE,
         EventKind::Unsubscribed => Interest::UNSUBSCRIBE,
         EventKind::Ping => Interest::PING,
-        // Emitted by the device platform and by the engine itself.
-        EventKind::Device | EventKind::RuleFailed => Interest::NONE,
+        // Emitted by the device platform, by relay endpoints and by the engine itself.
+        EventKind::Device
+        | EventKind::RelayConnected
+        | EventKind::RelayIdentified
+        | EventKind::RelayDisconnected
+        | EventKind::RuleFailed => Interest::NONE,
     };
     let wanted = EventKind::ALL
         .into_iter()

@@ -21,6 +21,7 @@ mod fallback;
 mod lane_context;
 mod ports;
 mod recent_error;
+mod relay_events;
 mod republish;
 mod rule_hooks;
 mod rule_json;

@@ -115,8 +115,62 @@ pub enum RelayPayloadKind {
     Binary,
 }
 
+/// Something that happened to a connection of an endpoint, as rules see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayEvent {
+    pub kind: RelayEventKind,
+    pub endpoint_id: String,
+    /// Namespace of the endpoint.
+    pub namespace: String,
+    /// `$relay/` and the endpoint's id.
+    pub topic: String,
+    pub connection_id: String,
+    /// The broker's client id of the connection.
+    pub client_id: String,
+    pub peer: PeerAddress,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    pub connected_ms: u64,
+    /// The device that the connection is.
+    pub device: Option<Arc<RelayDeviceIdentity>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RelayEventKind {
+    Connected,
+    /// The connection is a device from now on.
+    Identified,
+    Disconnected {
+        /// A short word such as `normal`.
+        reason: &'static str,
+        traffic: RelayTraffic,
+    },
+}
+
+/// The device that a connection has identified itself as.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RelayDeviceIdentity {
+    /// As the client sent it.
+    pub device_id: String,
+    /// The id in the registry.
+    pub registry_id: String,
+}
+
+/// Messages of a connection, without those of the service itself, and the bytes of their payloads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RelayTraffic {
+    pub messages_in: u64,
+    pub bytes_in: u64,
+    /// Passed to the socket.
+    pub messages_out: u64,
+    pub bytes_out: u64,
+}
+
 /// The service's state for one connection, on the connection's shard.
 pub trait RelayClient: Send {
+    /// The connection is admitted and receives messages. Called once, before all others.
+    fn opened(&mut self);
+
     /// A complete message of the client. Text is valid UTF-8. Text messages appended to `replies` are sent to this
     /// client.
     fn received(
@@ -130,8 +184,8 @@ pub trait RelayClient: Send {
     /// The receiver has caught up after `dropped` messages to it were dropped; returns a text message for it.
     fn caught_up(&mut self, dropped: u64, now_ms: u64) -> Option<String>;
 
-    /// The connection has closed. `reason` is a short word such as `normal`.
-    fn closed(&mut self, reason: &'static str);
+    /// The connection has closed, or could not be opened. `reason` is a short word such as `normal`.
+    fn closed(&mut self, reason: &'static str, traffic: RelayTraffic);
 }
 
 /// What the broker does with a client's message.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use hooks::relay::{RelayClient, RelayPayloadKind, RelayVerdict};
+use hooks::relay::{RelayClient, RelayEventKind, RelayPayloadKind, RelayTraffic, RelayVerdict};
+use wall_clock::now_ms;
 
 use crate::device_messages::{Classified, DeviceRequest, RequestError, classify, response};
 use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
@@ -14,9 +15,10 @@ const WARNING_INTERVAL_MS: u64 = 1000;
 
 pub(crate) struct EndpointClient {
     endpoint: Arc<Endpoint>,
-    connection_id: String,
     device: Arc<DeviceConnection>,
     devices: Option<Arc<dyn RelayDevices>>,
+    /// The broker serves the connection.
+    is_open: bool,
     /// The client has identified itself; the platform may have rejected it.
     is_device: bool,
     /// Data messages that were not stored since the last warning.
@@ -27,15 +29,14 @@ pub(crate) struct EndpointClient {
 impl EndpointClient {
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
-        connection_id: String,
         device: DeviceConnection,
         devices: Option<Arc<dyn RelayDevices>>,
     ) -> Self {
         Self {
             endpoint,
-            connection_id,
             device: Arc::new(device),
             devices,
+            is_open: false,
             is_device: false,
             unstored: 0,
             warned_ms: 0,
@@ -138,6 +139,12 @@ fn busy_message(kind: &str, now_ms: u64) -> String {
 }
 
 impl RelayClient for EndpointClient {
+    fn opened(&mut self) {
+        self.is_open = true;
+        let events = self.device.events();
+        events.emit(RelayEventKind::Connected, events.connected_ms);
+    }
+
     fn received(
         &mut self,
         kind: RelayPayloadKind,
@@ -168,8 +175,13 @@ impl RelayClient for EndpointClient {
         ))
     }
 
-    fn closed(&mut self, reason: &'static str) {
-        self.endpoint.remove_connection(&self.connection_id);
+    fn closed(&mut self, reason: &'static str, traffic: RelayTraffic) {
+        let events = self.device.events();
+        self.endpoint.remove_connection(&events.connection_id);
+        if self.is_open {
+            let kind = RelayEventKind::Disconnected { reason, traffic };
+            events.emit(kind, now_ms());
+        }
         if let (true, Some(devices)) = (self.is_device, &self.devices) {
             devices.closed(&self.device, reason);
         }
@@ -185,6 +197,7 @@ mod tests {
 
     use super::*;
     use crate::definition::EndpointDefinition;
+    use crate::events::ConnectionEvents;
     use crate::message_history::HistoryPayload;
     use crate::statistics::StatisticsRecord;
 
@@ -248,14 +261,11 @@ mod tests {
             StatisticsRecord::default(),
         ));
         let (platform, sent) = (Arc::<Platform>::default(), Arc::<Sent>::default());
-        let device = DeviceConnection::new(endpoint.clone(), "c1", sent.clone());
+        let peer = (hooks::PeerAddress::Unix, 0);
+        let events = ConnectionEvents::new(endpoint.clone(), "c1".to_owned(), peer, Arc::default());
+        let device = DeviceConnection::new(events, sent.clone());
         Setup {
-            client: EndpointClient::new(
-                endpoint.clone(),
-                "c1".to_owned(),
-                device,
-                Some(platform.clone()),
-            ),
+            client: EndpointClient::new(endpoint.clone(), device, Some(platform.clone())),
             platform,
             endpoint,
             sent,
@@ -317,7 +327,7 @@ mod tests {
             identified,
             serde_json::json!({"type": "identified", "deviceId": "d", "customName": "Pump", "dbDeviceId": "room:d"})
         );
-        setup.client.closed("normal");
+        setup.client.closed("normal", RelayTraffic::default());
         assert_eq!(setup.received(), ["closed normal"]);
     }
 
@@ -353,7 +363,7 @@ mod tests {
     #[test]
     fn a_client_that_never_identified_itself_is_no_device_at_its_end() {
         let mut setup = setup();
-        setup.client.closed("normal");
+        setup.client.closed("normal", RelayTraffic::default());
         assert!(setup.received().is_empty());
     }
 }

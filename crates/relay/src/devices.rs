@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use hooks::relay::{RelayClose, RelayConnection};
+use hooks::relay::{RelayClose, RelayConnection, RelayDeviceIdentity, RelayEventKind};
 use serde_json::{Value, json};
 use wall_clock::now_ms;
 
 use crate::device_messages::{DeviceRequest, Identity, RequestError, response};
-use crate::endpoint::Endpoint;
+use crate::events::ConnectionEvents;
 use crate::system_message::{policy_close, system_message};
 
 /// Requests of one connection that may wait for their responses.
@@ -56,7 +56,7 @@ impl DeviceMessage {
 
 /// A connection of an endpoint, as the device platform sees it.
 pub struct DeviceConnection {
-    endpoint: Arc<Endpoint>,
+    events: ConnectionEvents,
     client_id: String,
     handle: Arc<dyn RelayConnection>,
     /// The sender of its messages in the history.
@@ -65,16 +65,13 @@ pub struct DeviceConnection {
 }
 
 impl DeviceConnection {
-    pub(crate) fn new(
-        endpoint: Arc<Endpoint>,
-        connection_id: &str,
-        handle: Arc<dyn RelayConnection>,
-    ) -> Self {
+    pub(crate) fn new(events: ConnectionEvents, handle: Arc<dyn RelayConnection>) -> Self {
+        let id = &events.connection_id;
         Self {
-            client_id: endpoint.client_id(connection_id),
-            endpoint,
+            client_id: events.endpoint.client_id(id),
+            sender: ArcSwap::from_pointee(format!("connection {id}")),
+            events,
             handle,
-            sender: ArcSwap::from_pointee(format!("connection {connection_id}")),
             pending_requests: AtomicU32::new(0),
         }
     }
@@ -82,25 +79,29 @@ impl DeviceConnection {
     /// Id of the endpoint.
     #[must_use]
     pub fn endpoint(&self) -> &str {
-        &self.endpoint.id
+        &self.events.endpoint.id
     }
 
     /// Namespace of the endpoint.
     #[must_use]
     pub fn namespace(&self) -> String {
-        self.endpoint.active().definition.namespace.clone()
+        (self.events.endpoint.active().definition.namespace).clone()
     }
 
     /// Product of the endpoint's devices; `None`: its own.
     #[must_use]
     pub fn product(&self) -> Option<String> {
-        self.endpoint.active().definition.product.clone()
+        (self.events.endpoint.active().definition.product).clone()
     }
 
     /// The broker's client id of the connection.
     #[must_use]
     pub fn client_id(&self) -> &str {
         &self.client_id
+    }
+
+    pub(crate) fn events(&self) -> &ConnectionEvents {
+        &self.events
     }
 
     pub(crate) fn sender(&self) -> arc_swap::Guard<Arc<String>> {
@@ -110,6 +111,11 @@ impl DeviceConnection {
     /// Tells the client that it is this device now. `registry_id` is the id of the device in the API.
     pub fn confirm_identity(&self, device_id: &str, device_name: &str, registry_id: &str) {
         self.sender.store(Arc::new(device_name.to_owned()));
+        self.events.set_device(RelayDeviceIdentity {
+            device_id: device_id.to_owned(),
+            registry_id: registry_id.to_owned(),
+        });
+        self.events.emit(RelayEventKind::Identified, now_ms());
         let message = json!({
             "type": "identified",
             "deviceId": device_id,

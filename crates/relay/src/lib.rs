@@ -13,6 +13,7 @@ mod device_messages;
 mod devices;
 mod endpoint;
 mod envelope;
+mod events;
 mod message_history;
 mod service;
 mod statistics;
@@ -28,6 +29,7 @@ pub use definition::{
 pub use device_messages::{DeviceRequest, Identity, RequestError};
 pub use devices::{DeviceConnection, DeviceMessage, RelayDevices};
 pub use endpoint::{ConnectionSummary, EndpointStatus};
+pub use events::RelayEvents;
 pub use message_history::{HistoryEntry, HistoryPayload};
 pub use service::RelayService;
 pub use statistics::EndpointStatistics;

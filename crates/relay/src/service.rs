@@ -17,6 +17,7 @@ use crate::client::EndpointClient;
 use crate::definition::EndpointDefinition;
 use crate::devices::{DeviceConnection, RelayDevices, device_close};
 use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
+use crate::events::{ConnectionEvents, RelayEvents, RelayEventsPort};
 use crate::message_history::HistoryEntry;
 use crate::statistics::StatisticsRecord;
 use crate::system_message::{policy_close, system_message};
@@ -46,6 +47,7 @@ struct ServiceInner {
     /// Serialises changes of `endpoints`.
     change: Mutex<()>,
     devices: OnceLock<Arc<dyn RelayDevices>>,
+    events: RelayEventsPort,
     /// Removed endpoints whose stored statistics are not removed yet.
     removed: Mutex<Vec<String>>,
 }
@@ -72,6 +74,12 @@ impl RelayService {
     pub fn set_devices(&self, devices: Arc<dyn RelayDevices>) {
         // The first stays.
         let _ = self.inner.devices.set(devices);
+    }
+
+    /// Connects the rules; call it once. Without them, events of connections are ignored.
+    pub fn set_events(&self, events: Arc<dyn RelayEvents>) {
+        // The first stays.
+        let _ = self.inner.events.set(events);
     }
 
     /// Sends a text message to the client with this client id; false if it is not connected.
@@ -295,8 +303,13 @@ impl RelayServicePort for RelayService {
         };
         let result = admit_to(&endpoint, request, key);
         let connection_id = result.inspect_err(|_| endpoint.counters.reject())?;
-        let device_connection =
-            DeviceConnection::new(endpoint.clone(), &connection_id, connection.clone());
+        let events = ConnectionEvents::new(
+            endpoint.clone(),
+            connection_id.clone(),
+            (request.peer, now_ms),
+            self.inner.events.clone(),
+        );
+        let device_connection = DeviceConnection::new(events, connection.clone());
         let connection = EndpointConnection {
             handle: connection,
             peer: request.peer,
@@ -306,7 +319,6 @@ impl RelayServicePort for RelayService {
         Ok(RelayAdmission {
             client: Box::new(EndpointClient::new(
                 endpoint.clone(),
-                connection_id.clone(),
                 device_connection,
                 self.inner.devices.get().cloned(),
             )),
@@ -456,7 +468,9 @@ mod tests {
         );
         let (mut admission, _) = admit(&service, "/ws/room?x=1", None, &[]).unwrap();
         assert_eq!(refusal(&service, "/ws/room").0, "TOO_MANY_CONNECTIONS");
-        admission.client.closed("normal");
+        admission
+            .client
+            .closed("normal", hooks::relay::RelayTraffic::default());
         assert!(admit(&service, "/ws/room", None, &[]).is_ok());
         let status = service.status("room").unwrap().statistics;
         assert_eq!(

@@ -8,7 +8,7 @@ use crate::plan::builder::PlanBuilder;
 use crate::plan::resolver::{NameScope, Resolver};
 use crate::plan::{ColumnTarget, Op, OpId, OutputColumn};
 use crate::rule::{Rule, RuleBody, WindowedBody};
-use crate::rule_source::{EventKind, RuleSource};
+use crate::rule_source::{EventKind, RuleSource, own_fields};
 use crate::statement_error::{Span, StatementError};
 use crate::syntax::ast::{
     AliasPart, Expr, ExprNode, GroupBy, SelectItem, SelectItemKind, Statement,
@@ -33,6 +33,7 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
     builder.text("");
     let mut resolver = Resolver::new(sql, builder, &options.limits, NameScope::Event);
     resolver.is_open = sources.iter().any(RuleSource::has_open_fields);
+    resolver.own_fields = own_fields(&sources);
     resolver.is_of_devices =
         (sources.iter()).all(|source| *source == RuleSource::Event(EventKind::Device));
     let parts = match &statement.body {

@@ -402,7 +402,10 @@ fn fluxmq_columns(kind: EventKind) -> EventColumns {
         }
         EventKind::Unsubscribed => columns!(fluxmq { "messageId": MessageId, "topic": Topic }),
         EventKind::Ping => columns!(fluxmq {}),
-        EventKind::Device => &[("timestamp", F::Timestamp)],
+        EventKind::Device
+        | EventKind::RelayConnected
+        | EventKind::RelayIdentified
+        | EventKind::RelayDisconnected => &[("timestamp", F::Timestamp)],
         EventKind::RuleFailed => columns!(fluxmq {
             "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
         }),
@@ -464,6 +467,9 @@ fn emqx_columns(kind: EventKind) -> EventColumns {
             "clean_start": CleanStart, "expiry_interval": ExpiryInterval, "conn_props": Properties,
         }),
         EventKind::Device => &[("timestamp", F::Timestamp)],
+        EventKind::RelayConnected | EventKind::RelayIdentified | EventKind::RelayDisconnected => {
+            &[("event", F::EventName), ("timestamp", F::Timestamp)]
+        }
         EventKind::RuleFailed => columns!(emqx {
             "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
         }),

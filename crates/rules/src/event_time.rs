@@ -10,7 +10,7 @@ use crate::plan::builder::PlanBuilder;
 use crate::plan::resolver::{NameScope, Resolver};
 use crate::plan::{OpId, Plan};
 use crate::rule::{Rule, RuleState};
-use crate::rule_source::{EventKind, RuleSource};
+use crate::rule_source::{EventKind, RuleSource, own_fields};
 use crate::statement_error::StatementError;
 use crate::syntax::parse_expression;
 use crate::value::{Number, Value};
@@ -48,6 +48,7 @@ impl EventTime {
         let mut resolver = Resolver::new(text, builder, bounds, NameScope::Event);
         resolver.builder.text("");
         resolver.is_open = rule.sources.iter().any(RuleSource::has_open_fields);
+        resolver.own_fields = own_fields(&rule.sources);
         resolver.is_of_devices =
             (rule.sources.iter()).all(|source| *source == RuleSource::Event(EventKind::Device));
         let node = resolver.resolve_expr(&expression)?;

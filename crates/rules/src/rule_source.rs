@@ -28,12 +28,18 @@ pub enum EventKind {
     Unsubscribed,
     Ping,
     Device,
+    /// A client has connected to a relay endpoint.
+    RelayConnected,
+    /// A client of a relay endpoint has identified itself as a device.
+    RelayIdentified,
+    /// A client of a relay endpoint has disconnected.
+    RelayDisconnected,
     /// A rule failed, or one of its actions failed permanently.
     RuleFailed,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::Publish,
         Self::Delivered,
         Self::Acked,
@@ -51,6 +57,9 @@ impl EventKind {
         Self::Unsubscribed,
         Self::Ping,
         Self::Device,
+        Self::RelayConnected,
+        Self::RelayIdentified,
+        Self::RelayDisconnected,
         Self::RuleFailed,
     ];
 
@@ -74,6 +83,9 @@ impl EventKind {
             Self::Unsubscribed => "$EVENT.UNSUBSCRIBE",
             Self::Ping => "$EVENT.PING",
             Self::Device => "$EVENT.DEVICE",
+            Self::RelayConnected => "$events/relay/connected",
+            Self::RelayIdentified => "$events/relay/identified",
+            Self::RelayDisconnected => "$events/relay/disconnected",
             Self::RuleFailed => "$EVENT.RULE_FAILED",
         }
     }
@@ -96,10 +108,45 @@ impl EventKind {
             Self::Unsubscribed => "session.unsubscribed",
             Self::Ping => "client.ping",
             Self::Device => "device",
+            Self::RelayConnected => "relay.connected",
+            Self::RelayIdentified => "relay.identified",
+            Self::RelayDisconnected => "relay.disconnected",
             Self::RuleFailed => "rule.failed",
         }
     }
+
+    /// The names of the fields in [`RuleEvent::extra`](crate::RuleEvent::extra), if only this kind of event has them
+    /// and all are known.
+    pub fn own_fields(self) -> &'static [&'static str] {
+        match self {
+            Self::RelayConnected | Self::RelayIdentified | Self::RelayDisconnected => RELAY_FIELDS,
+            _ => &[],
+        }
+    }
+
+    /// Whether `SELECT *` selects the fields in [`RuleEvent::extra`](crate::RuleEvent::extra) in addition to the columns
+    /// of the event.
+    pub(crate) fn extends_columns(self) -> bool {
+        self == Self::Device || !self.own_fields().is_empty()
+    }
 }
+
+/// The fields of events of relay endpoints; an event has a part of them.
+const RELAY_FIELDS: &[&str] = &[
+    "endpoint_id",
+    "namespace",
+    "connection_id",
+    "peer_address",
+    "connected_at",
+    "device_id",
+    "db_device_id",
+    "reason",
+    "duration_ms",
+    "messages_in",
+    "bytes_in",
+    "messages_out",
+    "bytes_out",
+];
 
 /// FluxMQ's names without `$EVENT.`; a `/` is accepted instead of the dot.
 const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
@@ -133,6 +180,9 @@ const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("auth/check_authz_complete", EventKind::AuthzComplete),
     ("session/subscribed", EventKind::Subscribed),
     ("session/unsubscribed", EventKind::Unsubscribed),
+    ("relay/connected", EventKind::RelayConnected),
+    ("relay/identified", EventKind::RelayIdentified),
+    ("relay/disconnected", EventKind::RelayDisconnected),
     // Names before EMQX 5.7, which existing rules still use.
     ("client/check_authn_complete", EventKind::AuthnComplete),
     ("client/check_authz_complete", EventKind::AuthzComplete),
@@ -229,6 +279,14 @@ impl RuleSource {
         }
     }
 
+    /// The names of the fields that only events of this source have, if they are known.
+    pub(crate) fn own_fields(&self) -> &'static [&'static str] {
+        match self {
+            Self::Event(kind) => kind.own_fields(),
+            Self::Topic(_) | Self::Rule(_) | Self::Bridge(_) => &[],
+        }
+    }
+
     /// Whether the fields are known only to the sender.
     pub fn has_open_fields(&self) -> bool {
         matches!(
@@ -236,6 +294,12 @@ impl RuleSource {
             Self::Rule(_) | Self::Bridge(_) | Self::Event(EventKind::Device)
         )
     }
+}
+
+/// The names of the fields that only events of these sources have. All kinds with such fields have the same ones.
+pub(crate) fn own_fields(sources: &[RuleSource]) -> &'static [&'static str] {
+    let mut lists = sources.iter().map(RuleSource::own_fields);
+    lists.find(|list| !list.is_empty()).unwrap_or_default()
 }
 
 impl fmt::Display for RuleSource {
@@ -283,6 +347,9 @@ fn nearest_event(name: &str) -> Option<&'static str> {
         "$events/auth/check_authz_complete",
         "$events/session/subscribed",
         "$events/session/unsubscribed",
+        "$events/relay/connected",
+        "$events/relay/identified",
+        "$events/relay/disconnected",
     ];
     crate::suggestion::nearest_name(name, NAMES.iter().copied())
 }

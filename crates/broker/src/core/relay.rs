@@ -27,7 +27,7 @@ use super::tables::{ConnectionIx, SessionIx};
 use crate::metrics::Metric;
 use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayPayloadKind,
-    RelayRequest, RelayVerdict, SlowReceiverPolicy,
+    RelayRequest, RelayTraffic, RelayVerdict, SlowReceiverPolicy,
 };
 
 /// Pings without an answer after which a connection is closed.
@@ -63,6 +63,8 @@ impl Delivery {
             .relay_frame
             .get_or_insert_with(|| RelayFrame::encode(&*relay.endpoint, &dispatch.view));
         let len = frame.as_bytes().len();
+        relay.traffic.messages_out += 1;
+        relay.traffic.bytes_out += frame.payload_len();
         self.metrics.inc(Metric::RelaySent);
         if relay.backlog.is_empty()
             && (connection.outbox.is_empty() || connection.outbox.len() + len <= PUMP_HIGH_BYTES)
@@ -109,6 +111,7 @@ impl Delivery {
                 break;
             };
             relay.backlog_bytes -= oldest.len();
+            relay.uncount_sent(&oldest);
             freed += oldest.len();
             dropped += 1;
         }
@@ -185,7 +188,9 @@ impl Delivery {
     /// Bytes of the backlog of a relay connection.
     pub(super) fn clear_relay_backlog(&mut self, at: ConnectionIx) {
         if let Some(relay) = self.relay_peer(at) {
-            relay.backlog = VecDeque::new();
+            for frame in std::mem::take(&mut relay.backlog) {
+                relay.uncount_sent(&frame);
+            }
             let bytes = std::mem::take(&mut relay.backlog_bytes);
             self.buffered_bytes -= bytes;
         }
@@ -224,7 +229,7 @@ impl Shard {
             Ok(action) => action,
             Err((mut client, close)) => {
                 self.metrics().inc(Metric::RelayRejected);
-                client.closed("not_authorized");
+                client.closed("not_authorized", RelayTraffic::default());
                 let why = CloseReason::without_code("not_authorized");
                 self.close(at, why.with_relay(close));
                 ConnectionAction::Close
@@ -239,7 +244,7 @@ impl Shard {
     ) -> Result<ConnectionAction, (Box<dyn RelayClient>, RelayClose)> {
         let RelayAdmission {
             endpoint,
-            client,
+            mut client,
             connection_id,
         } = admission;
         let overloaded = |reason: &'static str| RelayClose {
@@ -264,6 +269,7 @@ impl Shard {
                 overloaded("the node has reached limits.max_sessions"),
             ));
         }
+        client.opened();
         let now_ms = self.now_ms();
         let mut session = Session::new(id.clone(), now_ms);
         session.connection = Some(at);
@@ -297,6 +303,7 @@ impl Shard {
             dropped: 0,
             unanswered_pings: 0,
             is_close_sent: false,
+            traffic: RelayTraffic::default(),
         }));
         if let Some(rate) =
             ClientRateLimiter::new(limits.max_messages_per_s, limits.max_bytes_per_s, now_ms)
@@ -461,6 +468,8 @@ impl Shard {
             return Ok(ConnectionAction::Close);
         };
         relay.unanswered_pings = 0;
+        relay.traffic.messages_in += 1;
+        relay.traffic.bytes_in += payload.len() as u64;
         let endpoint = relay.endpoint.clone();
         self.delivery.sessions[session].messages_received += 1;
         let mut replies = Vec::new();
@@ -561,7 +570,7 @@ impl Shard {
         if let Some(relay) = self.delivery.relay_peer(at)
             && let Some(input) = &mut relay.input
         {
-            input.client.closed(closing.reason);
+            input.client.closed(closing.reason, relay.traffic);
         }
         self.delivery.sessions[session].connection = None;
         self.end_session(session);

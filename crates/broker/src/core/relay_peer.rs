@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hooks::MessageView;
-use hooks::relay::{RelayClient, RelayEndpoint, RelayPayloadKind};
+use hooks::relay::{RelayClient, RelayEndpoint, RelayPayloadKind, RelayTraffic};
 use ws::{Decoder, FrameHeader, MAX_HEADER_BYTES, Opcode};
 
 /// The state of a relay connection.
@@ -20,6 +20,8 @@ pub(crate) struct RelayPeer {
     pub(super) dropped: u64,
     pub(super) unanswered_pings: u8,
     pub(super) is_close_sent: bool,
+    /// Messages so far; those that wait in the backlog count as sent.
+    pub(super) traffic: RelayTraffic,
 }
 
 /// What processing the input of a connection needs.
@@ -31,10 +33,26 @@ pub(super) struct RelayInput {
 }
 
 impl RelayPeer {
+    /// A frame that was counted as sent is dropped.
+    pub(super) fn uncount_sent(&mut self, frame: &[u8]) {
+        self.traffic.messages_out -= 1;
+        self.traffic.bytes_out -= frame_payload_len(frame);
+    }
+
     /// Bytes of an incomplete message.
     pub(super) fn partial_bytes(&self) -> usize {
         self.input.as_ref().map_or(0, |input| input.message.len())
     }
+}
+
+/// Length of the payload of an encoded frame without mask, RFC 6455 section 5.2.
+fn frame_payload_len(frame: &[u8]) -> u64 {
+    let header_len = match frame.get(1) {
+        Some(126) => 4,
+        Some(127) => 10,
+        _ => 2,
+    };
+    frame.len().saturating_sub(header_len) as u64
 }
 
 /// The frame that all receivers of a message on this shard get.
@@ -62,6 +80,10 @@ impl RelayFrame {
             start,
             shared: None,
         }
+    }
+
+    pub(super) fn payload_len(&self) -> u64 {
+        frame_payload_len(self.as_bytes())
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {

@@ -215,7 +215,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         })
     }
 
-    /// A field of `$rule/`, `$bridges/` or a device event.
+    /// A field of `$rule/`, `$bridges/`, a device event or a relay event.
     fn evaluate_open_field(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
         match self
             .view

@@ -8,7 +8,6 @@ use crate::evaluation_error::EvaluationError;
 use crate::event_field::{self, Field};
 use crate::list_positions::list_position;
 use crate::plan::{ColumnTarget, Op, OpId, OutputColumn, PutStep};
-use crate::rule_source::EventKind;
 use crate::value::{Arena, Value};
 
 pub(crate) type OutputColumns<'a> = &'a [(&'a str, Value<'a>)];
@@ -69,7 +68,7 @@ impl<'a> Evaluator<'a, '_> {
     fn select_all(&mut self, fields: &mut OutputFields<'a>) {
         let event = self.view.event;
         let is_open = !event.extra.is_null();
-        if !is_open || event.kind == EventKind::Device {
+        if !is_open || event.kind.extends_columns() {
             // The first columns have distinct names, so no lookup is necessary.
             let is_first = fields.is_empty();
             for &(name, field) in event_field::columns(event.kind, self.context.dialect) {

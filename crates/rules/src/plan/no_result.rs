@@ -102,7 +102,10 @@ impl Rule {
         // The items of FOREACH are objects with arbitrary fields.
         let takes_items = matches!(&self.body, RuleBody::Foreach { .. });
         columns.iter().any(|column| match column.target {
-            ColumnTarget::All => takes_items || self.sources.iter().any(is_open),
+            ColumnTarget::All => {
+                let has_own = |source: &RuleSource| source.own_fields().contains(&name);
+                takes_items || self.sources.iter().any(|it| is_open(it) || has_own(it))
+            }
             ColumnTarget::Key(key) => self.plan.text(key) == name,
             ColumnTarget::Nested(list) => matches!(
                 self.plan.puts(list).first(),

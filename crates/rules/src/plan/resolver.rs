@@ -38,6 +38,8 @@ pub(crate) struct Resolver<'s> {
     pub(crate) scope: NameScope,
     /// Whether a source has fields that only the sender knows.
     pub(crate) is_open: bool,
+    /// Further known fields of the sources; their events have them in addition to the common ones.
+    pub(crate) own_fields: &'static [&'static str],
     /// Whether all events are device events, whose fields have two spellings.
     pub(crate) is_of_devices: bool,
     pub(crate) aliases: Vec<Alias>,
@@ -68,6 +70,7 @@ impl<'s> Resolver<'s> {
             bounds,
             scope,
             is_open: false,
+            own_fields: &[],
             is_of_devices: false,
             aliases: Vec::new(),
             item: None,
@@ -425,6 +428,7 @@ impl<'s> Resolver<'s> {
         }
         let is_alias = |alias: &Alias| matches!(alias.parts.first(), Some(AliasPart::Key(key)) if **key == *text);
         let is_known = Field::find(text).is_some()
+            || self.own_fields.contains(&text)
             || self.item.as_deref() == Some(text)
             || self.aliases.iter().any(is_alias);
         if is_known {
@@ -463,7 +467,7 @@ impl<'s> Resolver<'s> {
         });
         let op = match (self.scope, field) {
             (NameScope::Template, field) => Op::Column(text, field),
-            (_, field) if self.is_open => Op::Open(text, field),
+            (_, field) if self.is_open || self.own_fields.contains(&name) => Op::Open(text, field),
             (_, Some(field)) => Op::Field(field),
             (_, None) => return Err(self.unknown_name_error(name, span)),
         };
@@ -502,7 +506,8 @@ impl<'s> Resolver<'s> {
             .iter()
             .map(String::as_str)
             .chain(self.item.as_deref());
-        let known = Field::names().map(|name| -> &str { name }).chain(own);
+        let known = Field::names().map(|name| -> &str { name });
+        let known = known.chain(self.own_fields.iter().copied()).chain(own);
         match nearest_name(name, known) {
             Some(name) => error.with_suggestion(Some(format!("`{name}`"))),
             // Users of other products tend to omit `payload.`.

@@ -34,6 +34,7 @@ mod pull_metrics;
 mod registration_audit;
 mod relay_devices;
 mod relay_endpoints;
+mod relay_events;
 mod relay_requests;
 mod signals;
 mod sink_metrics;

@@ -168,6 +168,7 @@ impl Node {
             rule_device_port: self.services.rule_device_port.clone(),
             pulls: self.pulls.clone(),
             commands: self.services.commands.clone(),
+            relay_events: self.services.relay.events.clone(),
             http: live.clone(),
         };
         let program = ProgramService::new(program, config);

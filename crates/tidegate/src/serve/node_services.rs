@@ -32,6 +32,7 @@ use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
 use super::relay_devices::NodeRelayDevices;
 use super::relay_endpoints::NodeRelay;
+use super::relay_events::RelayEventQueue;
 use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
 use super::{fallback_actions, start_error, store_health};
@@ -81,7 +82,7 @@ impl NodeServices {
             devices.registry.clone(),
             config.declared_objects(),
         );
-        let relay = open_relay(config, &store).await?;
+        let relay = open_relay(config, &store, &engine).await?;
         let alert_targets = (relay.service.clone(), devices.registry.clone());
         let notification_transport =
             create_notification_transport(config, &connectors, alert_targets);
@@ -257,9 +258,11 @@ fn open_chains(config: &Config, store: &Store) -> anyhow::Result<Chains> {
     Ok(chains)
 }
 
-/// Opens the namespaces, and creates the default one.
-async fn open_relay(config: &Config, store: &Store) -> anyhow::Result<NodeRelay> {
+/// Opens the relay endpoints, whose events go to the rules.
+async fn open_relay(config: &Config, store: &Store, engine: &Engine) -> anyhow::Result<NodeRelay> {
     let (objects, service) = (store.objects().clone(), RelayService::new());
+    let events = RelayEventQueue::start(engine.clone());
+    service.set_events(Arc::new(events.clone()));
     let declared = declared_of_kind(config, relay::KIND);
     let statistics = run_blocking("opening the relay endpoints", {
         let service = service.clone();
@@ -269,6 +272,7 @@ async fn open_relay(config: &Config, store: &Store) -> anyhow::Result<NodeRelay>
     let relay = NodeRelay {
         service,
         statistics: statistics.context("cannot read the relay endpoints of the store")?,
+        events,
     };
     tokio::spawn(relay.clone().run());
     Ok(relay)
@@ -283,6 +287,7 @@ fn declared_of_kind(config: &Config, kind: &str) -> Vec<(String, Value)> {
         .collect()
 }
 
+/// Opens the namespaces, and creates the default one.
 async fn open_namespaces(config: &Config, store: &Store) -> anyhow::Result<Namespaces> {
     let objects = store.objects().clone();
     let declared = declared_of_kind(config, namespaces::KIND);

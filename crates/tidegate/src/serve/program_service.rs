@@ -19,6 +19,7 @@ use super::device_port::RuleDevicePort;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
 use super::node_ingest::NodeIngest;
+use super::relay_events::RelayEventQueue;
 use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_health};
 use crate::config::{Config, RuntimeSettings};
 use crate::logging::LogLevels;
@@ -38,6 +39,7 @@ pub(super) struct ProgramParts {
     pub(super) rule_device_port: RuleDevicePort,
     pub(super) pulls: PullScheduler,
     pub(super) commands: NodeCommands,
+    pub(super) relay_events: RelayEventQueue,
     pub(super) http: SharedHttpConfig,
 }
 
@@ -155,6 +157,7 @@ impl api::ProgramBackend for ProgramService {
         metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
         metrics.extend(pull_metrics::metrics(&self.parts.pulls));
         metrics.extend(self.parts.commands.metrics());
+        metrics.extend(self.parts.relay_events.metrics());
         metrics
     }
 

@@ -10,6 +10,7 @@ use relay::{EndpointDefinition, EndpointError, RelayService, StoredStatistics};
 use serde_json::{Value, json};
 
 use super::node_devices::inline_schema;
+use super::relay_events::RelayEventQueue;
 
 /// Interval at which statistics are stored and rates sampled.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ impl HooksFactory for RelayHooks {
 pub(super) struct NodeRelay {
     pub(super) service: RelayService,
     pub(super) statistics: StoredStatistics,
+    pub(super) events: RelayEventQueue,
 }
 
 impl NodeRelay {

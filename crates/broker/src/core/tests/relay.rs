@@ -11,7 +11,8 @@ use crate::core::shard::ConnectionAction;
 use ::hooks::{MessageView, PeerAddress};
 use hooks::relay::{
     RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayEndpoint, RelayLimits,
-    RelayPayloadKind, RelayRequest, RelayService, RelayVerdict, SlowReceiverPolicy, payload_kind,
+    RelayPayloadKind, RelayRequest, RelayService, RelayTraffic, RelayVerdict, SlowReceiverPolicy,
+    payload_kind,
 };
 
 const MASK: [u8; 4] = [1, 2, 3, 4];
@@ -90,6 +91,8 @@ impl RelayEndpoint for TestEndpoint {
 }
 
 impl RelayClient for TestClient {
+    fn opened(&mut self) {}
+
     fn received(
         &mut self,
         _kind: RelayPayloadKind,
@@ -115,7 +118,7 @@ impl RelayClient for TestClient {
         Some(format!("{dropped} messages were dropped"))
     }
 
-    fn closed(&mut self, reason: &'static str) {
+    fn closed(&mut self, reason: &'static str, _traffic: RelayTraffic) {
         self.0.closed.lock().unwrap().push(reason);
     }
 }

@@ -3,6 +3,7 @@
 mod clients;
 mod devices;
 mod endpoints;
+mod events;
 mod floods;
 mod messages;
 
