@@ -15,6 +15,7 @@ mod derived;
 mod devices;
 mod line;
 mod publisher;
+mod relay;
 mod retained;
 mod sinks;
 mod stage;

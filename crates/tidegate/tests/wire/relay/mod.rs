@@ -5,6 +5,7 @@ mod devices;
 mod endpoints;
 mod events;
 mod floods;
+mod isolation;
 mod messages;
 
 use serde_json::{Value, json};
