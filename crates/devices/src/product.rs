@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::alarm;
 use crate::id::ProductId;
-use crate::model::{ThingModel, UnknownKeys, default_unit};
+use crate::model::{ThingModel, UnknownKeys};
 
 /// The kind of the configuration objects that define products.
 pub const KIND: &str = "product";
@@ -291,12 +291,10 @@ pub struct Product {
 }
 
 impl Product {
-    /// The unit of a key: that of the thing model, or the usual one for its name.
+    /// The unit of a key in the thing model.
     #[must_use]
     pub fn unit_of(&self, key: &str) -> Option<&str> {
-        let property = self.model.property(key);
-        let stated = property.and_then(|property| property.unit.as_deref());
-        stated.or_else(|| default_unit(key))
+        self.model.property(key)?.unit.as_deref()
     }
 
     /// Parses and validates a product; each error names its field.

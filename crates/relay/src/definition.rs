@@ -1,5 +1,7 @@
 //! The definition of an endpoint, as stored and as shown by the API.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,6 +19,9 @@ const MAX_NAME_CHARS: usize = 100;
 const MAX_HEADER_CHARS: usize = 255;
 const MAX_REASON_CHARS: usize = 255;
 const MAX_ORIGINS: usize = 64;
+const MAX_UNITS: usize = 256;
+const MAX_UNIT_KEY_CHARS: usize = 100;
+const MAX_UNIT_CHARS: usize = 20;
 const MIN_ACCESS_KEY_CHARS: usize = 16;
 const MAX_ACCESS_KEY_CHARS: usize = 128;
 
@@ -88,6 +93,11 @@ pub struct EndpointDefinition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub product: Option<String>,
+    /// Units of keys that the thing model describes without a unit or not at all, in addition to the usual ones of common
+    /// names such as `temperature`; an empty text: none. Upper and lower case of keys are the same.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 256))]
+    pub units: BTreeMap<String, String>,
     /// Seconds between pings. A client that has not answered two of them is disconnected with the next.
     #[schemars(range(min = 1, max = 3600))]
     pub ping_interval_s: u16,
@@ -118,6 +128,7 @@ impl Default for EndpointDefinition {
             max_backlog_bytes: DEFAULT_MAX_BACKLOG_BYTES,
             slow_receivers: SlowReceivers::default(),
             product: None,
+            units: BTreeMap::new(),
             ping_interval_s: 15,
             history_messages: 50,
             history_bytes: 256 * 1024,
@@ -222,6 +233,7 @@ impl EndpointDefinition {
             );
             return Err(invalid("product", detail));
         }
+        self.check_units()?;
         match (self.mode, &self.header) {
             (Mode::CustomHeader, None) => {
                 return Err(invalid(
@@ -270,6 +282,30 @@ impl EndpointDefinition {
             if !(least..=most).contains(&value) {
                 let detail = format!("expected a number from {least} to {most}, found {value}");
                 return Err(invalid(field, detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_units(&self) -> Result<(), EndpointError> {
+        if self.units.len() > MAX_UNITS {
+            let detail = format!("expected at most {MAX_UNITS} units");
+            return Err(invalid("units", detail));
+        }
+        for (at, (key, unit)) in self.units.iter().enumerate() {
+            let field = format!("units.{key}");
+            if !(1..=MAX_UNIT_KEY_CHARS).contains(&key.chars().count())
+                || unit.chars().count() > MAX_UNIT_CHARS
+            {
+                let detail = format!(
+                    "expected a key of 1 to {MAX_UNIT_KEY_CHARS} characters and a unit of at most {MAX_UNIT_CHARS}"
+                );
+                return Err(invalid(&field, detail));
+            }
+            let mut before = self.units.keys().take(at);
+            if let Some(same) = before.find(|other| other.eq_ignore_ascii_case(key)) {
+                let detail = format!("the same key as {same:?}; omit one of them");
+                return Err(invalid(&field, detail));
             }
         }
         Ok(())
@@ -327,6 +363,8 @@ mod tests {
             error(json!({"access_key": "short"})).starts_with("access_key: expected 16 to 128")
         );
         assert!(error(json!({"product": ""})).starts_with("product: expected the id"));
+        assert!(error(json!({"units": {"t": "x".repeat(21)}})).starts_with("units.t: expected"));
+        assert!(error(json!({"units": {"T": "K", "t": "K"}})).contains("the same key as \"T\""));
         assert!(error(json!({"acess_key": "x"})).contains("unknown field"));
         assert!(EndpointDefinition::check_id("a/b").is_err());
         assert!(EndpointDefinition::check_id("Aa0_-").is_ok());

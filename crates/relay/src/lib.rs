@@ -19,6 +19,7 @@ mod service;
 mod statistics;
 mod store;
 mod system_message;
+mod units;
 
 pub use crate::store::{StoredStatistics, open_endpoints};
 pub use access_key::AccessKeyHash;

@@ -4,14 +4,12 @@
 //! look-up by key, and one or two comparisons.
 
 mod date;
-mod default_unit;
 mod parser;
 mod thing_model;
 mod value_error;
 mod value_type;
 
 pub use date::DateFormat;
-pub use default_unit::default_unit;
 pub use parser::ThingModelError;
 pub use thing_model::{
     EventModel, FunctionModel, MAX_ITEMS, MAX_PROPERTIES, MAX_TYPE_DEPTH, PropertyModel,

@@ -174,7 +174,7 @@ impl RelayDeviceWorker {
                 self.pass(&device, &topic, &payload, received_ms);
             }
             (DeviceMessage::Request(request), Some(known)) => {
-                let result = self.requests.answer(&known.device, &request);
+                let result = self.requests.answer(connection, &known.device, &request);
                 connection.respond(&request.request_id, result);
             }
             (DeviceMessage::Request(DeviceRequest { request_id, .. }), None) => {

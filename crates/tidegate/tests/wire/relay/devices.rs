@@ -200,7 +200,8 @@ fn requests_of_devices_are_answered() {
         return;
     }
     let node = Node::start(&[]);
-    let room = new_endpoint(&node, json!({"mode": "direct"}));
+    let definition = json!({"mode": "direct", "units": {"N": "pcs"}});
+    let room = new_endpoint(&node, definition);
     let mut page = RelayClient::connect(&node, &room);
     let mut device = RelayClient::connect(&node, &room);
     let refused = device.request("status_sync", json!({}));
@@ -233,6 +234,7 @@ fn requests_of_devices_are_answered() {
         data["values"]["temp"],
         json!({"value": 4, "unit": "°C", "timestamp": start_ms + 4000})
     );
+    assert_eq!(data["values"]["n"]["unit"], "pcs", "{response}");
     assert_eq!(data["history"].as_array().map(Vec::len), Some(2));
     assert_eq!(data["history"][1]["values"], json!({"temp": 3, "n": 3}));
 
