@@ -111,6 +111,8 @@ pub(crate) enum AuthenticatorAnswer {
     Unknown(DecoyPasswordCheck),
     Allow(Box<AuthenticatedIdentity>),
     Deny,
+    /// The credentials are right, but a quota permits no further connection.
+    QuotaExceeded,
 }
 
 impl AuthenticatorAnswer {

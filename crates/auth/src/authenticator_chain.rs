@@ -24,6 +24,8 @@ pub(crate) enum LoginError {
     WrongCredentials,
     /// No credentials were sent although some are required.
     MissingCredentials,
+    /// A quota permits no further connection.
+    QuotaExceeded,
     /// An authenticator or rule source failed.
     BackendFailed,
 }
@@ -41,6 +43,7 @@ impl LoginError {
         match self {
             Self::WrongCredentials => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
             Self::MissingCredentials => ReasonCode::NOT_AUTHORIZED,
+            Self::QuotaExceeded => ReasonCode::QUOTA_EXCEEDED,
             Self::BackendFailed => ReasonCode::SERVER_UNAVAILABLE,
         }
     }
@@ -61,6 +64,10 @@ impl AuthenticatorEntry {
             Ok(AuthenticatorAnswer::Deny) => {
                 tracing::debug!(name, client_id, "client refused by authenticator");
                 Err(LoginError::WrongCredentials)
+            }
+            Ok(AuthenticatorAnswer::QuotaExceeded) => {
+                tracing::debug!(name, client_id, "client refused because of a quota");
+                Err(LoginError::QuotaExceeded)
             }
             Err(AuthBackendError(why)) => {
                 self.log_failure(client_id, &why);

@@ -34,6 +34,7 @@ fn to_answer(found: DeviceLookupResult) -> Option<AuthenticatorAnswer> {
     Some(match found {
         DeviceLookupResult::NoDevice => AuthenticatorAnswer::Ignore,
         DeviceLookupResult::WrongCredentials => AuthenticatorAnswer::Deny,
+        DeviceLookupResult::QuotaExceeded => AuthenticatorAnswer::QuotaExceeded,
         DeviceLookupResult::NotInMemory => return None,
         DeviceLookupResult::Device(device) => {
             AuthenticatorAnswer::Allow(Box::new(AuthenticatedIdentity {

@@ -29,6 +29,8 @@ pub enum DeviceLookupResult {
     /// The device exists, but the credentials do not match.
     WrongCredentials,
     Device(Box<DeviceIdentity>),
+    /// The credentials match, but the namespace of the device has as many connections as it may have.
+    QuotaExceeded,
     /// The answer needs a disk read or a slow check.
     NotInMemory,
 }

@@ -46,7 +46,7 @@ impl AnswerTally {
     pub(crate) fn count(&self, answer: &Result<AuthenticatorAnswer, AuthBackendError>) {
         let count = match answer {
             Ok(AuthenticatorAnswer::Allow(_)) => &self.accepted,
-            Ok(AuthenticatorAnswer::Deny) => &self.rejected,
+            Ok(AuthenticatorAnswer::Deny | AuthenticatorAnswer::QuotaExceeded) => &self.rejected,
             Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => &self.ignored,
             Err(AuthBackendError(why)) => {
                 let error = AuthenticatorError {

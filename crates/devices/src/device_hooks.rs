@@ -8,7 +8,9 @@ use hooks::{
     AcceptedConnect, BackpressureCheck, Client, DurableCallback, Hooks, HooksFactory, Interest,
     MessageOrigin, MessageView, PacketFacts, PublishVerdict, carries_secret,
 };
-use mqtt::{QoS, SubscriptionOptions};
+use mqtt::{QoS, SubscriptionOptions, Version};
+use namespaces::{CountedConnection, NamespaceUsage};
+use wall_clock::now_ms;
 
 use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SettleScope, SubmitOutcome};
 use crate::protocol;
@@ -19,8 +21,12 @@ pub trait DeviceClients: Send + Sync {
     /// Whether devices can exist at all. When this changes, call [`BrokerPort::refresh_hook_interest`](hooks::BrokerPort::refresh_hook_interest).
     fn is_in_use(&self) -> bool;
 
-    /// The device of a client that was just authenticated. Called once per connection; never waits.
-    fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>>;
+    /// The device of a client that was just authenticated, and the connection as its namespace counts it. Called once per
+    /// connection; never waits.
+    fn device_for(
+        &self,
+        client: &Client<'_>,
+    ) -> Option<(Arc<DeviceHandle>, Option<CountedConnection>)>;
 
     /// The device has subscribed to this filter. Never waits.
     fn notify_subscribed(&self, device: &DeviceHandle, filter: &str) {
@@ -87,8 +93,9 @@ pub struct DeviceHooks {
 }
 
 impl HooksFactory for DeviceHooks {
-    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
+    fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
         Box::new(DeviceShardHooks {
+            shard,
             lane: self.pipeline.lane(),
             pipeline: self.pipeline.clone(),
             clients: self.clients.clone(),
@@ -97,11 +104,13 @@ impl HooksFactory for DeviceHooks {
             unsettled: None,
             devices: HashMap::default(),
             has_fed_full_pipeline: false,
+            exceeded: None,
         })
     }
 }
 
 struct DeviceShardHooks {
+    shard: u16,
     pipeline: Arc<Pipeline>,
     clients: Arc<dyn DeviceClients>,
     down_topics: Arc<DownTopicPolicy>,
@@ -114,12 +123,16 @@ struct DeviceShardHooks {
     devices: HashMap<Box<str>, ConnectedDevice, foldhash::fast::RandomState>,
     /// A message was passed to a saturated pipeline, so its publisher has to wait.
     has_fed_full_pipeline: bool,
+    /// The namespace of the publisher sends too many messages, so the publisher has to wait.
+    exceeded: Option<Arc<NamespaceUsage>>,
 }
 
 struct ConnectedDevice {
     device: Arc<DeviceHandle>,
     /// When the device was last reported as active, in seconds since 1970.
     last_activity_s: u32,
+    /// The connection in its namespace.
+    counted: Option<CountedConnection>,
 }
 
 /// Minimum interval between two activity reports of a device, in seconds.
@@ -137,10 +150,11 @@ impl Hooks for DeviceShardHooks {
 
     fn connected(&mut self, client: &Client<'_>, _accepted: &AcceptedConnect<'_>) {
         let before = match self.clients.device_for(client) {
-            Some(handle) => {
+            Some((handle, counted)) => {
                 let device = ConnectedDevice {
                     device: handle,
                     last_activity_s: 0,
+                    counted,
                 };
                 self.devices.insert(client.client_id.into(), device)
             }
@@ -216,14 +230,25 @@ impl Hooks for DeviceShardHooks {
 
     #[inline]
     fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
-        let device = origin
-            .client
-            .and_then(|client| self.devices.get(client.client_id));
-        device.is_some_and(|device| {
-            let device_ref = device.device.as_device_ref();
-            self.pipeline
-                .would_refuse(&mut self.lane, device_ref, message.topic)
-        })
+        let Some(client) = origin.client else {
+            return false;
+        };
+        let Some(device) = self.devices.get(client.client_id) else {
+            return false;
+        };
+        let device_ref = device.device.as_device_ref();
+        if self
+            .pipeline
+            .would_refuse(&mut self.lane, device_ref, message.topic)
+        {
+            return true;
+        }
+        // Others are slowed, see `publish`.
+        client.version == Version::V5
+            && device.counted.as_ref().is_some_and(|counted| {
+                let (shard, now_ms) = (self.shard, message.received_ms);
+                !counted.usage().try_take_message(shard, now_ms)
+            })
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
@@ -246,6 +271,16 @@ impl Hooks for DeviceShardHooks {
             self.clients
                 .record_activity(&device.device, message.received_ms);
         }
+        // Such messages cannot be refused, at least not without closing the connection.
+        if (qos == QoS::AtMostOnce || client.version != Version::V5)
+            && let Some(counted) = &device.counted
+            && counted
+                .usage()
+                .take_message(self.shard, message.received_ms)
+                > 0
+        {
+            self.exceeded = Some(counted.usage().clone());
+        }
         // Other clients must not receive what a device publishes there.
         let is_for_node_alone = protocol::parse_downlink_topic(message.topic)
             .is_some_and(|downward| downward.is_bidirectional)
@@ -261,7 +296,8 @@ impl Hooks for DeviceShardHooks {
             return PublishVerdict::Refuse;
         }
         self.has_fed_full_pipeline |= self.pipeline.is_saturated();
-        match self.lane.is_unsettled() || self.has_fed_full_pipeline {
+        let must_wait = self.has_fed_full_pipeline || self.exceeded.is_some();
+        match self.lane.is_unsettled() || must_wait {
             _ if is_for_node_alone => PublishVerdict::Stop,
             true => PublishVerdict::ContinueAndCollect,
             false => PublishVerdict::Continue,
@@ -283,15 +319,21 @@ impl Hooks for DeviceShardHooks {
 
     fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         let is_fed = std::mem::take(&mut self.has_fed_full_pipeline);
-        let pipeline = is_fed.then(|| self.pipeline.clone())?;
-        Some(Box::new(move || pipeline.is_saturated()))
+        let pipeline = is_fed.then(|| self.pipeline.clone());
+        let exceeded = self.exceeded.take();
+        if pipeline.is_none() && exceeded.is_none() {
+            return None;
+        }
+        Some(Box::new(move || {
+            pipeline.as_ref().is_some_and(|it| it.is_saturated())
+                || (exceeded.as_ref()).is_some_and(|usage| usage.is_over_message_limit(now_ms()))
+        }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use hooks::PeerAddress;
-    use mqtt::Version;
     use series::{DeviceNo, KeyId, Point};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -341,13 +383,17 @@ mod tests {
             id == "p"
         }
 
-        fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>> {
+        fn device_for(
+            &self,
+            client: &Client<'_>,
+        ) -> Option<(Arc<DeviceHandle>, Option<CountedConnection>)> {
             let no = client.client_id.parse().ok()?;
-            Some(Arc::new(DeviceHandle {
+            let handle = DeviceHandle {
                 no: DeviceNo(no),
                 product: ProductNo(0),
                 id: DeviceId::new(client.client_id).ok()?,
-            }))
+            };
+            Some((Arc::new(handle), None))
         }
     }
 

@@ -30,6 +30,8 @@ pub struct RelayRequest<'a> {
     pub subprotocols: &'a [String],
     pub peer: PeerAddress,
     pub listener: &'a str,
+    /// The shard that serves the connection from now on.
+    pub shard: u16,
     /// Milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -180,6 +182,9 @@ pub trait RelayClient: Send {
         now_ms: u64,
         replies: &mut Vec<String>,
     ) -> RelayVerdict;
+
+    /// For how many milliseconds the client is not to be read, because of the message received last. 0: no limit applies.
+    fn take_pause_ms(&mut self) -> u64;
 
     /// The receiver has caught up after `dropped` messages to it were dropped; returns a text message for it.
     fn caught_up(&mut self, dropped: u64, now_ms: u64) -> Option<String>;

@@ -8,11 +8,13 @@ mod definition;
 mod quota;
 mod selection;
 mod table;
+mod usage;
 
 pub use definition::{NamespaceDefinition, NamespaceError, NamespaceState, check_id};
 pub use quota::{Quota, Quotas};
 pub use selection::NamespaceSelection;
 pub use table::{NamespaceLimits, Namespaces, WeakNamespaces, ensure_default_namespace};
+pub use usage::{CountedConnection, NamespaceUsage};
 
 use serde_json::Value;
 

@@ -10,6 +10,7 @@ use store::{ExpectedVersion, ObjectError, Objects, StoreError};
 
 use crate::definition::{NamespaceDefinition, NamespaceState};
 use crate::quota::Quotas;
+use crate::usage::NamespaceUsage;
 use crate::{DEFAULT, KIND};
 
 /// State and limits of one namespace. Immutable: a change of the namespace replaces it.
@@ -61,6 +62,8 @@ pub struct Namespaces {
 
 struct NamespacesInner {
     current: ArcSwap<Table>,
+    /// Outlives changes of a namespace; that of a deleted one is kept for a new one with its id.
+    usages: Mutex<HashMap<Box<str>, Arc<NamespaceUsage>, RandomState>>,
     /// Serialises changes of the table.
     changing: Mutex<()>,
     /// Namespaces that the configuration declares; a stored namespace with the same id is ignored.
@@ -81,6 +84,7 @@ impl Namespaces {
         let this = Self {
             inner: Arc::new(NamespacesInner {
                 current: ArcSwap::default(),
+                usages: Mutex::default(),
                 changing: Mutex::default(),
                 declared: declared.collect(),
                 observers: RwLock::default(),
@@ -114,6 +118,19 @@ impl Namespaces {
     #[must_use]
     pub fn get(&self, id: &str) -> Option<Arc<NamespaceLimits>> {
         self.inner.current.load().get(id).cloned()
+    }
+
+    /// The current usage of a namespace. Called once for each connection. `None`: there is no such namespace.
+    #[must_use]
+    pub fn usage(&self, id: &str) -> Option<Arc<NamespaceUsage>> {
+        let usages = self.inner.usages.lock();
+        let mut usages = usages.unwrap_or_else(PoisonError::into_inner);
+        let limits = self.get(id)?;
+        let create = || Arc::new(NamespaceUsage::new(&limits.quotas));
+        Some(match usages.get(id) {
+            Some(usage) => usage.clone(),
+            None => usages.entry(id.into()).or_insert_with(create).clone(),
+        })
     }
 
     /// Whether the namespace exists and is not disabled.
@@ -167,7 +184,14 @@ impl NamespacesInner {
                     None => return,
                 },
             }
+            let limits = table.get(id).cloned();
             self.current.store(Arc::new(table));
+            // Later, because a usage that is created meanwhile has the limits of the table.
+            let usages = self.usages.lock();
+            let usages = usages.unwrap_or_else(PoisonError::into_inner);
+            if let (Some(usage), Some(limits)) = (usages.get(id), limits) {
+                usage.set_limits(&limits.quotas);
+            }
         }
         let observers = self.observers.read();
         let observers = observers.unwrap_or_else(PoisonError::into_inner);

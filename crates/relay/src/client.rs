@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hooks::relay::{RelayClient, RelayEventKind, RelayPayloadKind, RelayTraffic, RelayVerdict};
+use namespaces::CountedConnection;
 use wall_clock::now_ms;
 
 use crate::device_messages::{Classified, DeviceRequest, RequestError, classify, response};
@@ -12,6 +13,8 @@ use crate::system_message::system_message;
 
 /// Minimum interval between two warnings that data were not stored.
 const WARNING_INTERVAL_MS: u64 = 1000;
+/// Minimum interval between two warnings that the client is paused.
+const PAUSE_WARNING_INTERVAL_MS: u64 = 10_000;
 
 pub(crate) struct EndpointClient {
     endpoint: Arc<Endpoint>,
@@ -24,6 +27,12 @@ pub(crate) struct EndpointClient {
     /// Data messages that were not stored since the last warning.
     unstored: u64,
     warned_ms: u64,
+    shard: u16,
+    /// The connection in its namespace, while it is open.
+    counted: Option<CountedConnection>,
+    pause_ms: u64,
+    /// When the client was last told that it is paused.
+    pause_warned_ms: u64,
 }
 
 impl EndpointClient {
@@ -31,6 +40,7 @@ impl EndpointClient {
         endpoint: Arc<Endpoint>,
         device: DeviceConnection,
         devices: Option<Arc<dyn RelayDevices>>,
+        (shard, counted): (u16, Option<CountedConnection>),
     ) -> Self {
         Self {
             endpoint,
@@ -40,7 +50,34 @@ impl EndpointClient {
             is_device: false,
             unstored: 0,
             warned_ms: 0,
+            shard,
+            counted,
+            pause_ms: 0,
+            pause_warned_ms: 0,
         }
+    }
+
+    /// Counts a message in the namespace. If that has sent too many, the client is not read for a while, and is told so.
+    fn count_message(&mut self, now_ms: u64, replies: &mut Vec<String>) {
+        let Some(counted) = &self.counted else {
+            return;
+        };
+        let usage = counted.usage();
+        self.pause_ms = usage.take_message(self.shard, now_ms);
+        if self.pause_ms == 0 || now_ms < self.pause_warned_ms + PAUSE_WARNING_INTERVAL_MS {
+            return;
+        }
+        self.pause_warned_ms = now_ms;
+        let limit = usage.max_messages_per_s().unwrap_or_default();
+        let message = format!(
+            "The clients of this namespace send more than {limit} messages per second: this client is not read for a while."
+        );
+        replies.push(system_message(
+            "warning",
+            "RATE_LIMIT_WARNING",
+            &message,
+            now_ms,
+        ));
     }
 
     /// Passes a message to the device platform; returns whether the platform has taken it.
@@ -152,6 +189,7 @@ impl RelayClient for EndpointClient {
         now_ms: u64,
         replies: &mut Vec<String>,
     ) -> RelayVerdict {
+        self.count_message(now_ms, replies);
         if kind == RelayPayloadKind::Text
             && self.devices.is_some()
             && !self.handle_device_message(payload, now_ms, replies)
@@ -161,6 +199,10 @@ impl RelayClient for EndpointClient {
         let sender = self.device.sender();
         self.endpoint.record_message(kind, payload, &sender, now_ms);
         RelayVerdict::Publish
+    }
+
+    fn take_pause_ms(&mut self) -> u64 {
+        std::mem::take(&mut self.pause_ms)
     }
 
     fn caught_up(&mut self, dropped: u64, now_ms: u64) -> Option<String> {
@@ -178,6 +220,7 @@ impl RelayClient for EndpointClient {
     fn closed(&mut self, reason: &'static str, traffic: RelayTraffic) {
         let events = self.device.events();
         self.endpoint.remove_connection(&events.connection_id);
+        self.counted = None;
         if self.is_open {
             let kind = RelayEventKind::Disconnected { reason, traffic };
             events.emit(kind, now_ms());
@@ -265,7 +308,12 @@ mod tests {
         let events = ConnectionEvents::new(endpoint.clone(), "c1".to_owned(), peer, Arc::default());
         let device = DeviceConnection::new(events, sent.clone());
         Setup {
-            client: EndpointClient::new(endpoint.clone(), device, Some(platform.clone())),
+            client: EndpointClient::new(
+                endpoint.clone(),
+                device,
+                Some(platform.clone()),
+                (0, None),
+            ),
             platform,
             endpoint,
             sent,

@@ -10,6 +10,7 @@ use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayAdmission, RelayClose, RelayConnection, RelayRequest,
     RelayService as RelayServicePort,
 };
+use namespaces::{CountedConnection, Namespaces};
 use ring::rand::{SecureRandom, SystemRandom};
 use wall_clock::now_ms;
 
@@ -48,6 +49,7 @@ struct ServiceInner {
     change: Mutex<()>,
     devices: OnceLock<Arc<dyn RelayDevices>>,
     events: RelayEventsPort,
+    namespaces: OnceLock<Namespaces>,
     /// Removed endpoints whose stored statistics are not removed yet.
     removed: Mutex<Vec<String>>,
 }
@@ -74,6 +76,12 @@ impl RelayService {
     pub fn set_devices(&self, devices: Arc<dyn RelayDevices>) {
         // The first stays.
         let _ = self.inner.devices.set(devices);
+    }
+
+    /// Applies the limits of namespaces; call it once, before clients connect.
+    pub fn set_namespaces(&self, namespaces: Namespaces) {
+        // The first stays.
+        let _ = self.inner.namespaces.set(namespaces);
     }
 
     /// Connects the rules; call it once. Without them, events of connections are ignored.
@@ -171,6 +179,31 @@ impl RelayService {
                 now_ms(),
             ));
         }
+    }
+
+    /// Counts a connection in the namespace of its endpoint.
+    fn count_in_namespace(
+        &self,
+        endpoint: &Endpoint,
+        now_ms: u64,
+    ) -> Result<Option<CountedConnection>, RelayClose> {
+        let active = endpoint.active();
+        let namespace = &active.definition.namespace;
+        let namespaces = self.inner.namespaces.get();
+        let Some(usage) = namespaces.and_then(|namespaces| namespaces.usage(namespace)) else {
+            return Ok(None);
+        };
+        usage.try_connect().map(Some).map_err(|limit| {
+            let message = format!(
+                "The quota connections of the namespace {namespace:?} is {limit}, and all are in use."
+            );
+            policy_close(
+                "TOO_MANY_CONNECTIONS",
+                &message,
+                "Too many connections",
+                now_ms,
+            )
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut EndpointMap)) {
@@ -301,8 +334,9 @@ impl RelayServicePort for RelayService {
             let message = "Invalid endpoint";
             return Err(policy_close("INVALID_ENDPOINT", message, message, now_ms));
         };
-        let result = admit_to(&endpoint, request, key);
-        let connection_id = result.inspect_err(|_| endpoint.counters.reject())?;
+        let count = || self.count_in_namespace(&endpoint, now_ms);
+        let result = admit_to(&endpoint, request, key, count);
+        let (connection_id, counted) = result.inspect_err(|_| endpoint.counters.reject())?;
         let events = ConnectionEvents::new(
             endpoint.clone(),
             connection_id.clone(),
@@ -321,6 +355,7 @@ impl RelayServicePort for RelayService {
                 endpoint.clone(),
                 device_connection,
                 self.inner.devices.get().cloned(),
+                (request.shard, counted),
             )),
             endpoint,
             connection_id,
@@ -334,12 +369,14 @@ impl RelayServicePort for RelayService {
     }
 }
 
-/// Checks whether a client may connect to an endpoint and counts it; returns an id for the connection.
+/// Checks whether a client may connect to an endpoint and counts it, also in its namespace; returns an id for the
+/// connection.
 fn admit_to(
     endpoint: &Endpoint,
     request: &RelayRequest<'_>,
     key: Option<&str>,
-) -> Result<String, RelayClose> {
+    count_in_namespace: impl FnOnce() -> Result<Option<CountedConnection>, RelayClose>,
+) -> Result<(String, Option<CountedConnection>), RelayClose> {
     let now_ms = request.now_ms;
     let active = endpoint.active();
     let definition = &active.definition;
@@ -375,6 +412,7 @@ fn admit_to(
             ));
         }
     }
+    let counted = count_in_namespace()?;
     if !endpoint
         .counters
         .try_connect(definition.max_connections, now_ms)
@@ -390,7 +428,7 @@ fn admit_to(
             now_ms,
         ));
     }
-    random_id(CONNECTION_ID_LEN).ok_or_else(|| {
+    let connection_id = random_id(CONNECTION_ID_LEN).ok_or_else(|| {
         endpoint.counters.disconnect();
         let message = "The system provides no random bytes.";
         RelayClose {
@@ -398,7 +436,8 @@ fn admit_to(
             reason: "Internal server error".into(),
             message: Some(system_message("error", "INTERNAL_ERROR", message, now_ms)),
         }
-    })
+    })?;
+    Ok((connection_id, counted))
 }
 
 #[cfg(test)]
@@ -439,6 +478,7 @@ mod tests {
             subprotocols: &offered,
             peer: PeerAddress::Unix,
             listener: "ws",
+            shard: 0,
             now_ms: 1,
         };
         let admission = service.admit(&request, handle.clone())?;

@@ -1,11 +1,12 @@
 //! Membership of objects in namespaces: the field `namespace`, and the quotas.
 
 use axum::http::StatusCode;
-use namespaces::{NamespaceSelection, Namespaces, Quota};
+use namespaces::{NamespaceSelection, NamespaceUsage, Namespaces, Quota};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use store::{Objects, StoreError};
+use wall_clock::now_ms;
 
 use super::kind_names::ObjectOwner;
 use super::object_kind::ObjectKind;
@@ -187,16 +188,24 @@ pub(crate) struct QuotaUsage {
     limit: Option<u32>,
 }
 
-/// The usage of all quotas of a namespace. `devices` is the number of its devices.
+/// The usage of all quotas of a namespace. `devices` is the number of its devices, `clients` the usage by its clients.
 pub(crate) fn quota_usage(
     kinds: &[std::sync::Arc<dyn ObjectKind>],
     objects: &Objects,
     limits: &namespaces::NamespaceLimits,
     devices: u64,
+    clients: Option<&NamespaceUsage>,
 ) -> Result<Vec<QuotaUsage>, StoreError> {
+    let of_clients =
+        |get: &dyn Fn(&NamespaceUsage) -> u32| -> u64 { clients.map_or(0, get).into() };
     let mut rows = Vec::with_capacity(Quota::ALL.len());
     for quota in Quota::ALL {
-        let mut used = if *quota == Quota::Devices { devices } else { 0 };
+        let mut used = match quota {
+            Quota::Devices => devices,
+            Quota::Connections => of_clients(&NamespaceUsage::connections),
+            Quota::MessagesPerS => of_clients(&|clients| clients.messages_per_s(now_ms())),
+            _ => 0,
+        };
         for kind in kinds {
             let counts = kind.names().owner.counts().iter();
             for row in counts.filter(|row| row.quota == *quota) {

@@ -18,7 +18,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .path_parameter("id", "The namespace's id.")
             .summary("Read how much of its quotas a namespace uses")
-            .description("Numbers of objects now, counted and not estimated.")
+            .description(
+                "Numbers of objects and connections now, counted and not estimated, and messages of the last second.",
+            )
             .unpaged::<QuotaUsage>(),
     ]
 }
@@ -30,10 +32,11 @@ async fn usage(call: ApiCall) -> ApiResult {
         .ok_or_else(|| ProblemDetails::not_found(format!("There is no namespace {id:?}.")))?;
     let kinds = objects::object_kinds(&call.app.object_backend);
     let devices = call.app.devices.clone();
+    let clients = call.app.namespaces.usage(id);
     let rows = run_on_store(&call.app, move |objects| {
         let count = devices.registry().count_in_namespace(&limits.id);
         let count = count.map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
-        let usage = objects::quota_usage(&kinds, objects, &limits, count);
+        let usage = objects::quota_usage(&kinds, objects, &limits, count, clients.as_deref());
         usage.map_err(|error| store_problem(&error))
     })
     .await??;

@@ -477,10 +477,11 @@ impl Shard {
         for reply in &replies {
             self.delivery.write_relay_text(at, reply);
         }
-        match verdict {
-            RelayVerdict::Consume => Ok(self.action_after_publish(at)),
+        let pause_ms = client.take_pause_ms();
+        let action = match verdict {
+            RelayVerdict::Consume => self.action_after_publish(at),
             RelayVerdict::Close(close) => {
-                Err(CloseReason::without_code("protocol_error").with_relay(close))
+                return Err(CloseReason::without_code("protocol_error").with_relay(close));
             }
             RelayVerdict::Publish => {
                 let properties = match kind {
@@ -504,9 +505,13 @@ impl Shard {
                 self.derived_messages.begin_publisher();
                 self.publish_from(&view, Some(session), &MessageOrigin::default());
                 self.wait_for_derived(at);
-                Ok(self.action_after_publish(at))
+                self.action_after_publish(at)
             }
-        }
+        };
+        Ok(match action {
+            ConnectionAction::Continue if pause_ms > 0 => self.pause(at, pause_ms),
+            action => action,
+        })
     }
 
     /// The timer of a relay connection: closes one that is gone, pings all others. Returns when the next check is due.

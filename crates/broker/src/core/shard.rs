@@ -481,7 +481,7 @@ impl Shard {
     }
 
     /// Stops reading for a while; the keep-alive timer does not count that time against the client.
-    fn pause(&mut self, at: ConnectionIx, wait_ms: u64) -> ConnectionAction {
+    pub(super) fn pause(&mut self, at: ConnectionIx, wait_ms: u64) -> ConnectionAction {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
         let connection = &mut self.delivery.connections[at];

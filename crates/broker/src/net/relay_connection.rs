@@ -57,6 +57,7 @@ impl ShardIo {
             subprotocols: &upgrade.subprotocols,
             peer: connection.peer,
             listener: &node.listeners[usize::from(connection.listener)].config.name,
+            shard: core.id,
             now_ms: core.now_ms(),
         };
         core.open_relay(at, &request, Arc::new(handle))

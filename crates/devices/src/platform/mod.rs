@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use hooks::{Client, DurableCallback, PeerAddress};
+use namespaces::CountedConnection;
 use series::{DeviceNo, Point};
 
 use wall_clock::now_ms;
@@ -155,7 +156,10 @@ impl DeviceClients for Platform {
         self.registry().has_products()
     }
 
-    fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>> {
+    fn device_for(
+        &self,
+        client: &Client<'_>,
+    ) -> Option<(Arc<DeviceHandle>, Option<CountedConnection>)> {
         if !self.is_in_use() {
             return None;
         }
@@ -181,7 +185,9 @@ impl DeviceClients for Platform {
         parts.states.connect(&device, now_ms());
         // The session may have subscriptions of an earlier connection.
         parts.outputs.notify_reachable(handle.as_device_ref(), None);
-        Some(handle)
+        let product = device.product.get();
+        let usage = self.registry().namespace_usage(product.namespace());
+        Some((handle, usage.map(|usage| usage.connect())))
     }
 
     fn has_product(&self, id: &str) -> bool {

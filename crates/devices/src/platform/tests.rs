@@ -166,15 +166,17 @@ impl Setup {
     }
 
     fn connect_as(&self, device: &Device, username: Option<&str>) -> Option<Arc<DeviceHandle>> {
-        self.platform.device_for(&Client {
-            client_id: &format!("client-{}", device.id),
+        let client_id = format!("client-{}", device.id);
+        let connected = self.platform.device_for(&Client {
+            client_id: &client_id,
             username,
             peer: Some(PeerAddress::Unix),
             last_address: None,
             local_address: None,
             version: Version::V311,
             connection: Default::default(),
-        })
+        });
+        connected.map(|(handle, _)| handle)
     }
 
     fn send(&mut self, by: &DeviceHandle, topic: &str, payload: Value) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use namespaces::{Namespaces, Quota};
+use namespaces::{NamespaceUsage, Namespaces, Quota};
 
 use super::{Registry, RegistryError, RegistryInner};
 
@@ -26,6 +26,11 @@ impl Registry {
     /// Fails if the store cannot be read.
     pub fn count_in_namespace(&self, namespace: &str) -> Result<u64, RegistryError> {
         self.inner.count_in_namespace(namespace)
+    }
+
+    /// The current usage of a namespace; `None`: it has no limits.
+    pub fn namespace_usage(&self, namespace: &str) -> Option<Arc<NamespaceUsage>> {
+        self.inner.namespaces.get()?.usage(namespace)
     }
 
     /// Whether a namespace may have one more product.

@@ -84,6 +84,7 @@ fn request<'a>(
         subprotocols,
         peer: PeerAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))),
         listener: "ws",
+        shard: 0,
         now_ms: 7,
     }
 }

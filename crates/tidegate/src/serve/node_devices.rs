@@ -251,6 +251,15 @@ impl NodeDevices {
             })),
             DeviceLookup::Device(admission) => {
                 let device = Arc::clone(&admission.device);
+                let usage = self
+                    .registry
+                    .namespace_usage(device.product.get().namespace());
+                // A device that is online usually replaces its connection.
+                if usage.is_some_and(|usage| !usage.has_room_for_connection())
+                    && !self.states.is_online(device.no)
+                {
+                    return DeviceLookupResult::QuotaExceeded;
+                }
                 let expires_at_ms = admission.expires_at_ms;
                 self.directory.add_admission(login.peer, shown, admission);
                 DeviceLookupResult::Device(Box::new(DeviceIdentity {

@@ -83,6 +83,7 @@ impl NodeServices {
             config.declared_objects(),
         );
         let relay = open_relay(config, &store, &engine).await?;
+        relay.service.set_namespaces(namespaces.clone());
         let alert_targets = (relay.service.clone(), devices.registry.clone());
         let notification_transport =
             create_notification_transport(config, &connectors, alert_targets);

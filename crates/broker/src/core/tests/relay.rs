@@ -114,6 +114,10 @@ impl RelayClient for TestClient {
         }
     }
 
+    fn take_pause_ms(&mut self) -> u64 {
+        0
+    }
+
     fn caught_up(&mut self, dropped: u64, _now_ms: u64) -> Option<String> {
         Some(format!("{dropped} messages were dropped"))
     }
@@ -153,6 +157,7 @@ fn open(sim: &mut Sim, shard: usize, target: &str) -> (SimConnection, Connection
         subprotocols: &[],
         peer,
         listener: "ws",
+        shard: shard as u16,
         now_ms: sim.now_ms,
     };
     let action = core.open_relay(at, &request, Arc::new(NoHandle));

@@ -7,6 +7,7 @@ mod events;
 mod floods;
 mod isolation;
 mod messages;
+mod quotas;
 
 use serde_json::{Value, json};
 
