@@ -8,6 +8,7 @@ mod floods;
 mod isolation;
 mod messages;
 mod quotas;
+mod soak;
 
 use serde_json::{Value, json};
 
