@@ -2,8 +2,9 @@
 //! stored.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use secret::SecretFields;
 use serde_json::{Value, json};
 
 use crate::authenticator::{
@@ -22,8 +23,14 @@ pub const AUTHENTICATOR: &str = "authenticator";
 pub const ACL_RULE: &str = "acl_rule";
 pub const BAN: &str = "ban";
 
-/// Fields omitted from API responses.
-const SECRET_FIELDS: [&str; 5] = ["password", "password_hash", "scram", "secret", "headers"];
+/// The secrets of authenticators of all types, and the fields that address the system which receives them.
+static AUTHENTICATOR_SECRETS: LazyLock<SecretFields> = LazyLock::new(|| {
+    let address_fields = &["type", "url", "server", "jwks_url"];
+    SecretFields::from_names(&["password", "secret", "headers"], address_fields)
+});
+
+/// The credential of a user as written and as stored.
+const CREDENTIAL_FIELDS: [&str; 3] = ["password", "password_hash", "scram"];
 
 /// Shown in place of a user's credential.
 const HAS_PASSWORD_FIELD: &str = "has_password";
@@ -100,51 +107,44 @@ impl Authenticator for FailingAuthenticator {
     }
 }
 
-/// Converts an object into its stored form: a user's `password` becomes a hash, and omitted secrets keep their stored
-/// values.
+/// Converts an object into its stored form: a user's `password` becomes a hash, and an omitted credential stays as it is.
 pub(crate) fn prepare_for_storage(
     kind: &str,
     mut written: Value,
     current: Option<&Value>,
 ) -> Result<Value, AuthObjectError> {
-    if let (Some(fields), Some(current)) = (written.as_object_mut(), current) {
-        let says_secret = fields
-            .keys()
-            .any(|name| SECRET_FIELDS.contains(&name.as_str()));
-        // An omitted secret is carried over only if type and server are unchanged, so it is never sent to another
-        // server.
-        let is_for_the_same = ["type", "url", "server", "jwks_url"]
-            .iter()
-            .all(|name| fields.get(*name) == current.get(*name));
-        if !says_secret && is_for_the_same {
-            for name in SECRET_FIELDS {
-                if let Some(secret) = current.get(name) {
-                    fields.insert(name.to_owned(), secret.clone());
-                }
-            }
+    if kind != USER {
+        return Ok(written);
+    }
+    if let Some(fields) = written.as_object_mut() {
+        fields.remove(HAS_PASSWORD_FIELD);
+        fields.retain(|name, value| !(is_credential(name) && *value == secret::MASK));
+        let is_given = fields.keys().any(|name| is_credential(name));
+        if let Some(current) = current.and_then(Value::as_object).filter(|_| !is_given) {
+            let kept = current.iter().filter(|(name, _)| is_credential(name));
+            fields.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
         }
     }
-    match kind {
-        USER => {
-            if let Some(fields) = written.as_object_mut() {
-                fields.remove(HAS_PASSWORD_FIELD);
-            }
-            Ok(users::hash_password(written)?)
-        }
-        _ => Ok(written),
-    }
+    Ok(users::hash_password(written)?)
 }
 
-/// The object without its secrets, as shown by the API.
-pub fn redact(kind: &str, mut value: Value) -> Value {
-    let had_password = value.get("password_hash").is_some() || value.get("scram").is_some();
-    if let Some(fields) = value.as_object_mut() {
-        fields.retain(|name, _| !SECRET_FIELDS.contains(&name.as_str()));
-        if kind == USER {
-            fields.insert(HAS_PASSWORD_FIELD.into(), json!(had_password));
-        }
+fn is_credential(name: &str) -> bool {
+    CREDENTIAL_FIELDS.contains(&name)
+}
+
+/// The secrets of a kind of objects that are stored as they are written. Those of users are stored as hashes.
+pub fn secret_fields(kind: &str) -> Option<&'static SecretFields> {
+    (kind == AUTHENTICATOR).then(|| &*AUTHENTICATOR_SECRETS)
+}
+
+/// A user as shown: whether there is a password, instead of its hashes.
+pub fn user_view(mut stored: Value) -> Value {
+    if let Some(fields) = stored.as_object_mut() {
+        let has_password = fields.keys().any(|name| is_credential(name));
+        fields.retain(|name, _| !is_credential(name));
+        fields.insert(HAS_PASSWORD_FIELD.into(), json!(has_password));
     }
-    value
+    stored
 }
 
 impl StoredAuthObjects {
@@ -206,28 +206,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn the_password_of_a_user_is_hashed_kept_and_not_shown() {
         let written = json!({"password": "pencil", "is_superuser": true});
-        let user = prepare_for_storage(USER, written, None).unwrap();
-        let shown_user = redact(USER, user);
+        let stored = prepare_for_storage(USER, written, None).unwrap();
+        let shown = user_view(stored.clone());
+        assert_eq!(shown, json!({"is_superuser": true, "has_password": true}));
+        for unchanged in [shown, json!({"is_superuser": true, "password": "***"})] {
+            let again = prepare_for_storage(USER, unchanged, Some(&stored)).unwrap();
+            assert_eq!(again, stored);
+        }
+        let hash = json!({"password_hash": stored["password_hash"]});
+        let only_hash = prepare_for_storage(USER, hash.clone(), Some(&stored)).unwrap();
         assert_eq!(
-            shown_user,
-            json!({"is_superuser": true, "has_password": true})
+            only_hash, hash,
+            "the verifier of the former password is gone"
         );
-        let http = json!({"type": "http", "url": "http://h", "headers": {"authorization": "x"}});
-        let shown_http = redact(AUTHENTICATOR, http.clone());
-        assert_eq!(shown_http, json!({"type": "http", "url": "http://h"}));
-        let again = prepare_for_storage(AUTHENTICATOR, shown_http, Some(&http)).unwrap();
-        assert_eq!(again, http, "what was not shown need not be said again");
-        let elsewhere = json!({"type": "http", "url": "http://other"});
-        assert_eq!(
-            prepare_for_storage(AUTHENTICATOR, elsewhere.clone(), Some(&http)).unwrap(),
-            elsewhere
-        );
-        let database = json!({"type": "mysql", "password": "x", "username": "u"});
-        assert_eq!(
-            redact(AUTHENTICATOR, database),
-            json!({"type": "mysql", "username": "u"})
-        );
+    }
+
+    #[test]
+    fn secrets_of_authenticators_are_kept_and_not_shown() {
+        let fields = secret_fields(AUTHENTICATOR).unwrap();
+        for (stored, shown) in [
+            (
+                json!({"type": "http", "url": "http://h", "headers": {"authorization": "x"}}),
+                json!({"type": "http", "url": "http://h", "headers": {"authorization": "***"}}),
+            ),
+            (
+                json!({"type": "mysql", "password": "x", "username": "u"}),
+                json!({"type": "mysql", "password": "***", "username": "u"}),
+            ),
+            (
+                json!({"type": "jwt", "secret": "x"}),
+                json!({"type": "jwt", "secret": "***"}),
+            ),
+        ] {
+            assert_eq!(fields.mask(stored.clone()), shown);
+            assert_eq!(fields.restore(shown, Some(&stored)), Ok(stored));
+        }
     }
 }

@@ -1,12 +1,16 @@
-//! Connectors, sinks and sources as API objects: schemas, redaction of secrets, and storing of changes.
+//! Connectors, sinks and sources as API objects: their schemas and secret fields.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
+use secret::SecretFields;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::connector::{BatchDefaults, ConnectorKind};
-use crate::kinds::{self, CONNECTOR_KINDS};
+use crate::kinds::CONNECTOR_KINDS;
 use crate::service::SourceSettings;
 use crate::settings::SinkSettings;
 
@@ -97,8 +101,8 @@ pub fn schemas(object: &str) -> (Value, Value) {
             let names: Vec<_> = CONNECTOR_KINDS.iter().map(|kind| kind.name).collect();
             json!({
                 "type": "object",
-                "description": "Further fields depend on the type, see /api/v1/connector-types. Secrets are written and \
-                    never shown.",
+                "description": "Further fields depend on the type, see /api/v1/connector-types. Secrets are \
+                    shown as `***`.",
                 "required": ["type"],
                 "properties": {
                     "type": {"type": "string", "enum": names},
@@ -119,114 +123,37 @@ pub fn schemas(object: &str) -> (Value, Value) {
             schema
         }
     };
-    (schema.clone(), schema)
+    secret::written_and_shown_schemas(schema)
 }
 
-/// The schema that applies to a stored object; for sinks and sources those of all kinds, since their kind is not known here.
-fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
-    match object {
-        CONNECTOR => {
-            let kind = value["type"].as_str().and_then(kinds::find_kind);
-            kind.map(connector_schema).into_iter().collect()
-        }
-        // A field that is secret in any kind is redacted in all.
-        SOURCE => {
-            let of_kinds = CONNECTOR_KINDS
-                .iter()
-                .filter_map(|kind| source_schema(kind));
-            [common_source_schema()]
-                .into_iter()
-                .chain(of_kinds)
-                .collect()
-        }
-        _ => CONNECTOR_KINDS
+/// The secret fields of an object; `None` if its type is unknown to this program. Sinks and sources do not tell their type: a
+/// field that is secret in any type is secret in all.
+pub fn secret_fields(object: &str, value: &Value) -> Option<&'static SecretFields> {
+    static CONNECTORS: LazyLock<BTreeMap<&str, SecretFields>> = LazyLock::new(|| {
+        let kinds = CONNECTOR_KINDS.iter().map(|kind| {
+            let fields = SecretFields::from_schemas([&connector_schema(kind)], &ADDRESS_FIELDS);
+            (kind.name, fields)
+        });
+        kinds.collect()
+    });
+    static SINKS: LazyLock<SecretFields> = LazyLock::new(|| {
+        let schemas: Vec<_> = CONNECTOR_KINDS
             .iter()
             .map(|kind| sink_schema(kind))
-            .collect(),
-    }
-}
-
-/// The object without its secrets.
-pub fn redact_secrets(object: &str, mut value: Value) -> Value {
-    let schemas = schemas_of(object, &value);
-    if schemas.is_empty() {
-        // The type is unknown to this program, and therefore also which fields are secret.
-        let kind = value["type"].take();
-        return json!({"type": kind});
-    }
-    for schema in &schemas {
-        remove_secrets(schema, &mut value);
-    }
-    value
-}
-
-fn is_secret(schema: &Value) -> bool {
-    let alternatives = ["anyOf", "oneOf"]
-        .iter()
-        .filter_map(|name| schema[*name].as_array())
-        .flatten();
-    schema["writeOnly"] == true || alternatives.into_iter().any(is_secret)
-}
-
-/// The schemas of a value's fields in all alternatives.
-fn field_schemas<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
-    let mut found = Vec::new();
-    found.extend(schema["properties"].get(name));
-    if found.is_empty() {
-        found.extend(Some(&schema["additionalProperties"]).filter(|more| more.is_object()));
-    }
-    for alternatives in ["anyOf", "oneOf", "allOf"] {
-        for alternative in schema[alternatives].as_array().into_iter().flatten() {
-            found.extend(field_schemas(alternative, name));
-        }
-    }
-    found
-}
-
-fn remove_secrets(schema: &Value, value: &mut Value) {
-    if let Some(fields) = value.as_object_mut() {
-        fields.retain(|name, value| {
-            let schemas = field_schemas(schema, name);
-            for schema in &schemas {
-                remove_secrets(schema, value);
-            }
-            !schemas.iter().any(|schema| is_secret(schema))
-        });
-    }
-}
-
-/// Prepares a written object for storage: omitted secrets keep their stored value if the object still addresses the same system.
-pub fn carry_over_secrets(object: &str, mut written: Value, current: Option<&Value>) -> Value {
-    let Some(current) = current else {
-        return written;
-    };
-    let is_for_the_same = ADDRESS_FIELDS
-        .iter()
-        .all(|name| written.get(name) == current.get(name));
-    if is_for_the_same {
-        for schema in schemas_of(object, current) {
-            keep_secrets(&schema, &mut written, current);
-        }
-    }
-    written
-}
-
-fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
-    let (Some(written), Some(current)) = (written.as_object_mut(), current.as_object()) else {
-        return;
-    };
-    for (name, value) in current {
-        for schema in field_schemas(schema, name) {
-            // `password_file` replaces `password`.
-            let is_replaced = written.contains_key(&format!("{name}_file"));
-            match written.get_mut(name) {
-                Some(inner) => keep_secrets(schema, inner, value),
-                None if is_secret(schema) && !is_replaced => {
-                    written.insert(name.clone(), value.clone());
-                }
-                None => {}
-            }
-        }
+            .collect();
+        SecretFields::from_schemas(&schemas, &ADDRESS_FIELDS)
+    });
+    static SOURCES: LazyLock<SecretFields> = LazyLock::new(|| {
+        let schemas: Vec<_> = CONNECTOR_KINDS
+            .iter()
+            .filter_map(|kind| source_schema(kind))
+            .collect();
+        SecretFields::from_schemas(&schemas, &ADDRESS_FIELDS)
+    });
+    match object {
+        CONNECTOR => CONNECTORS.get(value["type"].as_str()?),
+        SOURCE => Some(&SOURCES),
+        _ => Some(&SINKS),
     }
 }
 
@@ -310,57 +237,62 @@ mod tests {
         }
     }
 
+    /// A secret in a list or in a map of objects would not be found.
+    #[test]
+    fn all_secrets_are_found() {
+        let mut schemas = vec![common_sink_schema(), common_source_schema()];
+        for kind in CONNECTOR_KINDS {
+            schemas.extend([connector_schema(kind), sink_schema(kind)]);
+            schemas.extend(source_schema(kind));
+        }
+        for schema in schemas {
+            let expected = schema.to_string().matches("\"writeOnly\":true").count();
+            let found = SecretFields::from_schemas([&schema], &[]).count();
+            assert_eq!(found, expected, "{schema}");
+        }
+    }
+
+    fn mask_and_restore(object: &str, stored: Value, expected: Value) {
+        let fields = secret_fields(object, &stored).unwrap();
+        let shown = fields.mask(stored.clone());
+        assert_eq!(shown, expected);
+        assert_eq!(fields.restore(shown, Some(&stored)), Ok(stored));
+    }
+
     #[test]
     fn secrets_are_kept_and_not_shown() {
         let stored = json!({
             "type": "http", "url": "http://h", "headers": {"authorization": "x"}, "password": "pencil", "username": "u"
         });
-        let seen = redact_secrets(CONNECTOR, stored.clone());
+        let expected = json!({
+            "type": "http", "url": "http://h", "headers": {"authorization": "***"}, "password": "***", "username": "u"
+        });
+        mask_and_restore(CONNECTOR, stored.clone(), expected);
+        let fields = secret_fields(CONNECTOR, &stored).unwrap();
+        let elsewhere = json!({"type": "http", "url": "http://other", "username": "u"});
         assert_eq!(
-            seen,
-            json!({"type": "http", "url": "http://h", "headers": {}, "username": "u"})
+            fields.restore(elsewhere.clone(), Some(&stored)),
+            Ok(elsewhere)
         );
-        assert_eq!(
-            carry_over_secrets(CONNECTOR, seen.clone(), Some(&stored)),
-            stored
-        );
-        let mut elsewhere = seen.clone();
-        elsewhere["url"] = "http://other".into();
-        assert_eq!(
-            carry_over_secrets(CONNECTOR, elsewhere.clone(), Some(&stored)),
-            elsewhere
-        );
-        let mut other = seen;
-        other["headers"] = json!({"authorization": "y"});
-        let kept = carry_over_secrets(CONNECTOR, other, Some(&stored));
-        assert_eq!(
-            (&kept["headers"]["authorization"], &kept["password"]),
-            (&json!("y"), &json!("pencil"))
-        );
-        let sink = json!({"connector": "c", "signature": {"secret": "s", "header": "x-sign"}});
-        let seen = redact_secrets(SINK, sink.clone());
-        assert_eq!(
-            seen,
-            json!({"connector": "c", "signature": {"header": "x-sign"}})
-        );
-        assert_eq!(carry_over_secrets(SINK, seen, Some(&sink)), sink);
+        let stored = json!({"connector": "c", "signature": {"secret": "s", "header": "x-sign"}});
+        let expected =
+            json!({"connector": "c", "signature": {"secret": "***", "header": "x-sign"}});
+        mask_and_restore(SINK, stored, expected);
     }
 
     #[cfg(feature = "http")]
     #[test]
     fn secrets_of_sources_are_kept_and_not_shown() {
-        let stored = json!({
-            "connector": "c", "token": "t", "topic": "x", "signature": {"secret": "s", "header": "x-sign"}
-        });
-        let seen = redact_secrets(SOURCE, stored.clone());
-        let expected = json!({"connector": "c", "topic": "x", "signature": {"header": "x-sign"}});
-        assert_eq!(seen, expected);
-        assert_eq!(carry_over_secrets(SOURCE, seen, Some(&stored)), stored);
+        let signature = json!({"secret": "s", "header": "x-sign"});
+        let stored = json!({"connector": "c", "token": "t", "topic": "x", "signature": signature});
+        let mut expected = stored.clone();
+        expected["token"] = "***".into();
+        expected["signature"]["secret"] = "***".into();
+        mask_and_restore(SOURCE, stored, expected);
     }
 
     #[test]
-    fn an_object_of_an_unknown_type_shows_nothing() {
-        let stored = json!({"type": "gone", "key": "secret"});
-        assert_eq!(redact_secrets(CONNECTOR, stored), json!({"type": "gone"}));
+    fn secrets_of_an_unknown_type_are_unknown() {
+        assert!(secret_fields(CONNECTOR, &json!({"type": "gone", "key": "secret"})).is_none());
     }
 }

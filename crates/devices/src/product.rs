@@ -168,8 +168,8 @@ pub struct ProductProvisioning {
     /// Key by which devices name this product; unique in the node.
     #[schemars(length(min = 8, max = 64))]
     pub key: String,
-    /// Secret that authorises registration. Not returned by the API.
-    #[schemars(length(min = 8, max = 64))]
+    /// Secret that authorises registration. Shown as `***`.
+    #[schemars(length(min = 8, max = 64), extend("writeOnly" = true))]
     pub secret: String,
 }
 
@@ -187,8 +187,8 @@ impl fmt::Debug for ProductProvisioning {
 pub struct SharedSecure {
     #[schemars(length(min = 1, max = 128))]
     pub secure_id: String,
-    /// Secure key. Not returned by the API.
-    #[schemars(length(min = 1, max = 128))]
+    /// Secure key. Shown as `***`.
+    #[schemars(length(min = 1, max = 128), extend("writeOnly" = true))]
     pub secure_key: String,
 }
 

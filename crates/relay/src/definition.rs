@@ -169,8 +169,8 @@ impl EndpointDefinition {
         Ok(())
     }
 
-    /// Reads the JSON of a request or of the store. The field `access_key` is replaced by its hash; if it is omitted, the
-    /// hash of `current` stays, and `null` removes it.
+    /// Reads the JSON of a request or of the store. The field `access_key` is replaced by its hash; if it is omitted or `***`,
+    /// the hash of `current` stays, and `null` removes it.
     ///
     /// # Errors
     /// Returns the path of the invalid field and what is wrong with it.
@@ -179,7 +179,8 @@ impl EndpointDefinition {
             let hash_field = "access_key_sha256";
             // Part of the answers, which clients change and send back.
             fields.remove("has_access_key");
-            match fields.remove("access_key") {
+            let key = fields.remove("access_key");
+            match key.filter(|key| *key != secret::MASK) {
                 None => {
                     let kept = current.and_then(|current| current.get(hash_field));
                     if let Some(kept) = kept.filter(|_| !fields.contains_key(hash_field)) {
@@ -383,8 +384,10 @@ mod tests {
         assert!(view.get("access_key_sha256").is_none());
         let shown = EndpointDefinition::read(view, Some(&stored)).unwrap();
         assert_eq!(shown, first);
-        let kept = EndpointDefinition::read(json!({"name": "n"}), Some(&stored)).unwrap();
-        assert!(kept.access_key().is_some());
+        for unchanged in [json!({"name": "n"}), json!({"access_key": "***"})] {
+            let kept = EndpointDefinition::read(unchanged, Some(&stored)).unwrap();
+            assert!(kept.access_key().is_some());
+        }
         let none = EndpointDefinition::read(json!({"access_key": null}), Some(&stored)).unwrap();
         assert!(none.access_key().is_none());
     }

@@ -1,4 +1,6 @@
-//! Secrets in settings: given directly or in a file, and never shown.
+//! Secrets in settings and API objects: given directly or in a file, and never shown.
+
+mod object;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
+
+pub use object::{MASK, SecretFields, written_and_shown_schemas};
 
 /// Secrets are short; keys in PEM are the longest.
 const MAX_FILE_BYTES: u64 = 64 << 10;

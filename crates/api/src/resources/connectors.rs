@@ -3,8 +3,9 @@
 
 use std::collections::HashSet;
 
+use connect::objects::CONNECTOR;
 use connect::push::{PushError, RequestHead};
-use connect::{ConnectorError, ConnectorStatus, SinkRow, SinkStatus, SourceStatus};
+use connect::{ConnectorError, ConnectorStatus, SettingsError, SinkRow, SinkStatus, SourceStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -309,12 +310,18 @@ async fn test_sink(call: ApiCall) -> ApiResult {
 }
 
 async fn test_settings(mut call: ApiCall) -> ApiResult {
-    let settings = call.body_value().await?;
+    let mut settings = call.body_value().await?;
+    let invalid = |error: SettingsError| match error.field.as_str() {
+        "" => ProblemDetails::unprocessable(error.detail),
+        field => ProblemDetails::invalid_field(field, format!("{field}: {}", error.detail)),
+    };
+    if let Some(secrets) = connect::objects::secret_fields(CONNECTOR, &settings) {
+        // Nothing is stored that `***` could stand for.
+        let restored = secrets.restore(settings, None);
+        settings = restored.map_err(|error| invalid(error.into()))?;
+    }
     let tested = call.app.connectors.test_settings(&settings).await;
-    test_response(tested.map_err(|invalid| match invalid.field.as_str() {
-        "" => ProblemDetails::unprocessable(invalid.detail),
-        field => ProblemDetails::invalid_field(field, format!("{field}: {}", invalid.detail)),
-    })?)
+    test_response(tested.map_err(invalid)?)
 }
 
 async fn dead_letters(call: ApiCall) -> ApiResult {

@@ -9,8 +9,6 @@ use secret::{Secret, SecretError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::secrets;
-
 /// Maximum number of pull sources of a node.
 pub const MAX_SOURCES: usize = 1000;
 pub(super) const MAX_QUERIES: usize = 256;
@@ -63,7 +61,7 @@ pub struct PullHttpServer {
     /// URL `http://HOST:PORT/PATH` or `https://...`, without a user.
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
-    /// Headers sent with each request. Not returned by the API.
+    /// Headers sent with each request. Their values are shown as `***`.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -74,7 +72,7 @@ pub struct PullHttpServer {
     /// User name for basic authentication.
     #[serde(default)]
     pub username: Option<String>,
-    /// Password. Not returned by the API.
+    /// Password. Shown as `***`.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -84,7 +82,7 @@ pub struct PullHttpServer {
     /// Path of a file that contains the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Token, sent as `Authorization: Bearer TOKEN`. Not returned by the API.
+    /// Token, sent as `Authorization: Bearer TOKEN`. Shown as `***`.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -185,7 +183,7 @@ pub struct IpmiSettings {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub username: Option<String>,
-    /// Password. Not returned by the API.
+    /// Password. Shown as `***`.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -363,13 +361,5 @@ impl PullSourceDefinition {
             (None, Some(_)) => "http",
             (None, None) => "ipmi",
         }
-    }
-
-    /// Derives the schemas of requests and responses from the complete schema.
-    #[must_use]
-    pub fn schemas(whole: Value) -> (Value, Value) {
-        let mut shown = whole.clone();
-        secrets::hide_secrets(&mut shown);
-        (whole, shown)
     }
 }

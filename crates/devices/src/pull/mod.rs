@@ -19,7 +19,6 @@ mod label_template;
 mod prometheus;
 mod readings;
 mod schedule;
-mod secrets;
 mod source;
 
 #[cfg(test)]
@@ -30,7 +29,6 @@ pub use health::{PullSourceHealth, PullSourceState, PullSourceStatus};
 pub use intake::{IntakeOutcome, ReadingIntake};
 pub use readings::{PullError, Reading, Readings};
 pub use schedule::{PullOptions, PullScheduler};
-pub use secrets::{redact, restore_secrets};
 
 /// The kind of the configuration objects that define pull sources.
 pub const KIND: &str = "pull_source";

@@ -107,16 +107,12 @@ impl PullScheduler {
         }
     }
 
-    /// Adds omitted secrets from the stored definition to a written one.
+    /// Validates a written definition and returns its stored form.
     ///
     /// # Errors
     /// Returns the path of the invalid field and what is wrong with it.
-    pub fn restore_secrets(
-        written: Value,
-        current: Option<&Value>,
-    ) -> Result<Value, PullSourceError> {
-        let sealed = crate::pull::secrets::restore_secrets(written, current);
-        let source = PullSource::from_definition(&sealed)?;
+    pub fn stored_form(written: &Value) -> Result<Value, PullSourceError> {
+        let source = PullSource::from_definition(written)?;
         serde_json::to_value(&source.definition)
             .map_err(|error| PullSourceError::new("", error.to_string()))
     }

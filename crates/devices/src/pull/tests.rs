@@ -243,7 +243,7 @@ async fn sources_follow_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
     let objects = store.objects();
-    let accepted = PullScheduler::restore_secrets(rooms(&web.url()), None).unwrap();
+    let accepted = PullScheduler::stored_form(&rooms(&web.url())).unwrap();
     let put = |value: Value| {
         objects
             .put(KIND, "rooms", value, store::ExpectedVersion::Any)
@@ -256,11 +256,8 @@ async fn sources_follow_the_store() {
         (!stored.rows.lock().unwrap().is_empty()).then_some(())
     })
     .await;
-    let mut off = redact(&accepted);
-    assert!(!off.to_string().contains("s3cret") && !off.to_string().contains("k3y"));
+    let mut off = accepted;
     off["enabled"] = false.into();
-    let off = PullScheduler::restore_secrets(off, Some(&accepted)).unwrap();
-    assert!(off.to_string().contains("s3cret"));
     put(off);
     assert_eq!(
         pulls.status("rooms").unwrap().state,
@@ -386,11 +383,7 @@ fn source_errors_name_the_field() {
         .build()
         .unwrap();
     let _runtime = runtime.enter();
-    let field = |source: Value| {
-        PullScheduler::restore_secrets(source, None)
-            .unwrap_err()
-            .field
-    };
+    let field = |source: Value| PullScheduler::stored_form(&source).unwrap_err().field;
     let server = json!({"url": "http://h"});
     assert_eq!(field(json!({})), "");
     assert_eq!(

@@ -115,7 +115,7 @@ const TABLES: [ObjectTableSpec; 6] = [
         name_field: "name",
         most: pull::MAX_SOURCES,
         read: |_, value| {
-            PullScheduler::restore_secrets(value, None).map_err(|error| (error.field, error.detail))
+            PullScheduler::stored_form(&value).map_err(|error| (error.field, error.detail))
         },
     },
 ];

@@ -9,9 +9,6 @@ use super::config_error::ValueOrigin;
 use super::setting_kind::{Setting, SettingKind, SettingValue};
 use super::settings_table::{LISTENER, NODE, USER};
 
-/// Shown instead of a secret.
-const REDACTED: &str = "***";
-
 /// All settings, sorted by key.
 pub(super) fn list_settings(draft: &ConfigDraft) -> Vec<SettingInfo> {
     let mut shown = section_settings(draft, NODE, &draft.node, "");
@@ -62,7 +59,7 @@ fn section_settings<T>(
 pub(super) fn json_of(kind: SettingKind, value: Option<SettingValue>) -> Json {
     match (kind, value) {
         (_, None) => Json::Null,
-        (SettingKind::Credential | SettingKind::Secret, Some(_)) => json!(REDACTED),
+        (SettingKind::Credential | SettingKind::Secret, Some(_)) => json!(secret::MASK),
         (_, Some(SettingValue::Flag(flag))) => json!(flag),
         (_, Some(SettingValue::Number(number))) => json!(number),
         (_, Some(SettingValue::Text(text))) => json!(text),

@@ -52,20 +52,9 @@ impl FleetKind {
             Self::Chain => inline_schema::<chain::ChainDefinition>(),
             Self::Group => inline_schema::<group::GroupDefinition>(),
             Self::Namespace => inline_schema::<NamespaceDefinition>(),
-            Self::Pull => {
-                return pull::PullSourceDefinition::schemas(inline_schema::<
-                    pull::PullSourceDefinition,
-                >());
-            }
+            Self::Pull => inline_schema::<pull::PullSourceDefinition>(),
         };
-        (schema.clone(), schema)
-    }
-
-    pub(super) fn object_view(self, stored: &Value) -> Value {
-        match self {
-            Self::Pull => pull::redact(stored),
-            Self::Chain | Self::Group | Self::Namespace => stored.clone(),
-        }
+        secret::written_and_shown_schemas(schema)
     }
 }
 
@@ -82,7 +71,7 @@ impl FleetService {
         &self,
         kind: FleetKind,
         id: &str,
-        input: Value,
+        input: &Value,
         current: Option<&Value>,
     ) -> Result<Value, ObjectValidationError> {
         if current.is_none() {
@@ -91,25 +80,25 @@ impl FleetService {
         }
         let stored = match kind {
             FleetKind::Chain => {
-                let read = chain::ChainDefinition::read(&input);
+                let read = chain::ChainDefinition::read(input);
                 let (chain, _) = read
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)))?;
                 serde_json::to_value(chain)
             }
             FleetKind::Group => {
-                let read = group::GroupDefinition::read(&input);
+                let read = group::GroupDefinition::read(input);
                 let group = read
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)))?;
                 serde_json::to_value(group)
             }
             FleetKind::Namespace => {
-                let read = NamespaceDefinition::read(id, &input);
+                let read = NamespaceDefinition::read(id, input);
                 let namespace = read
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)))?;
                 serde_json::to_value(namespace)
             }
             FleetKind::Pull => {
-                let accepted = PullScheduler::restore_secrets(input, current);
+                let accepted = PullScheduler::stored_form(input);
                 return accepted
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)));
             }

@@ -9,7 +9,7 @@ use api::{BackendObjectKind, ObjectValidationError};
 use broker::BrokerHandle;
 use broker::control::PublishRequest;
 use connect::connector::BoxFuture;
-use connect::objects::{self, CONNECTOR, SINK, SOURCE};
+use connect::objects::{CONNECTOR, SINK, SOURCE};
 use connect::{ConnectorService, SourceMessage, SourceMessageHandler};
 use engine::{BridgeMessage, Engine};
 use serde_json::Value;
@@ -106,10 +106,8 @@ impl NodeConnectors {
         &self,
         kind: &'static str,
         name: &str,
-        input: Value,
-        current: Option<&Value>,
+        value: Value,
     ) -> Result<Value, ObjectValidationError> {
-        let value = objects::carry_over_secrets(kind, input, current);
         let checked = match kind {
             CONNECTOR => self.service.check_connector(name, &value),
             SOURCE => self.service.check_source(&value),

@@ -69,18 +69,8 @@ impl NodeDevices {
     pub(super) fn prepare_product(
         &self,
         id: &str,
-        mut input: Value,
-        current: Option<&Value>,
+        input: Value,
     ) -> Result<Value, api::ObjectValidationError> {
-        // Omitted secrets keep their values.
-        for (part, secret) in PRODUCT_SECRETS {
-            if let Some(fields) = input.get_mut(part).and_then(Value::as_object_mut)
-                && !fields.contains_key(secret)
-                && let Some(kept) = current.and_then(|current| current.get(part)?.get(secret))
-            {
-                fields.insert(secret.to_owned(), kept.clone());
-            }
-        }
         let invalid = |error: &devices::ProductError| api::ObjectValidationError {
             field: match error.field.as_str() {
                 "product" => String::new(),
@@ -141,20 +131,7 @@ impl NodeDevices {
             }),
         }
     }
-
-    pub(super) fn product_view(stored: &Value) -> Value {
-        let mut shown = stored.clone();
-        for (part, secret) in PRODUCT_SECRETS {
-            if let Some(fields) = shown.get_mut(part).and_then(Value::as_object_mut) {
-                fields.remove(secret);
-            }
-        }
-        shown
-    }
 }
-
-/// Secret fields of products, which are not shown.
-const PRODUCT_SECRETS: [(&str, &str); 2] = [("provisioning", "secret"), ("secure", "secure_key")];
 
 /// A schema without references.
 pub(super) fn inline_schema<T: schemars::JsonSchema>() -> Value {
@@ -168,36 +145,6 @@ pub(super) fn inline_schema<T: schemars::JsonSchema>() -> Value {
         fields.remove("title");
     }
     schema
-}
-
-/// JSON schemas of products as written and as shown.
-pub(super) fn product_schemas() -> (Value, Value) {
-    let mut schema = inline_schema::<devices::ProductDefinition>();
-    let mut shown = schema.clone();
-    for (part, secret) in PRODUCT_SECRETS {
-        hide_secret_field(&mut schema, part, secret, false);
-        hide_secret_field(&mut shown, part, secret, true);
-    }
-    (schema, shown)
-}
-
-/// A secret is optional in the written schema and absent from the shown one.
-fn hide_secret_field(schema: &mut Value, part: &str, secret: &str, wholly: bool) {
-    let part = &mut schema["properties"][part];
-    let objects = match part.get_mut("anyOf") {
-        Some(Value::Array(variants)) => variants.iter_mut().collect(),
-        _ => vec![part],
-    };
-    for object in objects {
-        if let Some(required) = object.get_mut("required").and_then(Value::as_array_mut) {
-            required.retain(|name| name != secret);
-        }
-        if wholly
-            && let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut)
-        {
-            properties.remove(secret);
-        }
-    }
 }
 
 struct RegisteredDevicePermissions(Arc<Device>);

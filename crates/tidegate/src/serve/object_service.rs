@@ -1,16 +1,21 @@
 //! Dispatches the objects of the API to the crates that interpret them: `auth` for users,
 //! authenticators, ACL rules and bans, `engine` for rules, `connect` for connectors and sinks.
 
+use std::sync::LazyLock;
+
+use ::devices::ProductDefinition;
 use ::devices::alarm::MAX_NOTIFICATIONS;
+use ::devices::pull::PullSourceDefinition;
 use api::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
 use auth::{AuthService, objects};
 use engine::Engine;
 use relay::EndpointDefinition;
-use serde_json::Value;
+use secret::{SecretError, SecretFields};
+use serde_json::{Value, json};
 
 use super::fleet_service::{FleetKind, FleetService};
 use super::node_connectors::{self, NodeConnectors};
-use super::node_devices::{self, NodeDevices};
+use super::node_devices::{NodeDevices, inline_schema};
 use super::notifications;
 use super::object_references::ObjectReferences;
 use super::relay_endpoints;
@@ -45,6 +50,32 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
     }
 }
 
+/// The secrets of an object that are stored as they are written. `None` for kinds without such secrets, and for connectors of
+/// an unknown type. A rule has no secrets; those of its sinks are in the sinks.
+fn secret_fields(kind: BackendObjectKind, value: &Value) -> Option<&'static SecretFields> {
+    static PRODUCT: LazyLock<SecretFields> =
+        LazyLock::new(|| SecretFields::from_schemas([&inline_schema::<ProductDefinition>()], &[]));
+    static PULL_SOURCE: LazyLock<SecretFields> = LazyLock::new(|| {
+        let schema = inline_schema::<PullSourceDefinition>();
+        SecretFields::from_schemas([&schema], &["url", "hosts"])
+    });
+    match kind {
+        BackendObjectKind::Product => Some(&PRODUCT),
+        BackendObjectKind::PullSource => Some(&PULL_SOURCE),
+        _ => match node_connectors::object_kind(kind) {
+            Some(object) => connect::objects::secret_fields(object, value),
+            None => objects::secret_fields(auth_kind(kind)?),
+        },
+    }
+}
+
+fn secret_error(error: SecretError) -> ObjectValidationError {
+    ObjectValidationError {
+        field: error.field,
+        detail: format!("{}.", error.detail),
+    }
+}
+
 impl ObjectService {
     /// Validates an object without its references.
     fn prepare_without_references(
@@ -55,13 +86,13 @@ impl ObjectService {
         current: Option<&Value>,
     ) -> Result<Value, ObjectValidationError> {
         if let Some(object) = node_connectors::object_kind(kind) {
-            return self.connectors.prepare(object, id, input, current);
+            return self.connectors.prepare(object, id, input);
         }
         if let Some(kind) = FleetKind::from_object_kind(kind) {
-            return self.fleet.prepare(kind, id, input, current);
+            return self.fleet.prepare(kind, id, &input, current);
         }
         if kind == BackendObjectKind::Product {
-            let product = self.devices.prepare_product(id, input, current)?;
+            let product = self.devices.prepare_product(id, input)?;
             self.fleet.check_retention(id, &product)?;
             return Ok(product);
         }
@@ -109,6 +140,10 @@ impl ObjectBackend for ObjectService {
         current: Option<&Value>,
     ) -> Result<Value, ObjectValidationError> {
         let stored = kind.storage_kind();
+        let input = match secret_fields(kind, &input) {
+            Some(fields) => fields.restore(input, current).map_err(secret_error)?,
+            None => input,
+        };
         let accepted = self.prepare_without_references(kind, id, input, current)?;
         self.uses.check_references_exist(stored, &accepted)?;
         Ok(accepted)
@@ -135,25 +170,13 @@ impl ObjectBackend for ObjectService {
     }
 
     fn public_view(&self, kind: BackendObjectKind, stored: &Value) -> Value {
-        if let Some(object) = node_connectors::object_kind(kind) {
-            return connect::objects::redact_secrets(object, stored.clone());
-        }
-        if let Some(kind) = FleetKind::from_object_kind(kind) {
-            return kind.object_view(stored);
-        }
-        if kind == BackendObjectKind::Product {
-            return NodeDevices::product_view(stored);
-        }
-        if kind == BackendObjectKind::Notification {
-            return stored.clone();
-        }
-        if kind == BackendObjectKind::RelayEndpoint {
-            return EndpointDefinition::public_view(stored);
-        }
-        match auth_kind(kind) {
-            Some(name) => objects::redact(name, stored.clone()),
-            // A rule contains no secrets; those of its sinks are in the sinks.
-            None => stored.clone(),
+        match (kind, secret_fields(kind, stored)) {
+            (_, Some(fields)) => fields.mask(stored.clone()),
+            (BackendObjectKind::User, None) => objects::user_view(stored.clone()),
+            (BackendObjectKind::RelayEndpoint, None) => EndpointDefinition::public_view(stored),
+            // The type is unknown to this program, and therefore also which fields are secret.
+            (BackendObjectKind::Connector, None) => json!({"type": stored["type"]}),
+            (_, None) => stored.clone(),
         }
     }
 
@@ -165,7 +188,8 @@ impl ObjectBackend for ObjectService {
             return kind.schemas();
         }
         if kind == BackendObjectKind::Product {
-            return node_devices::product_schemas();
+            let schema = inline_schema::<ProductDefinition>();
+            return secret::written_and_shown_schemas(schema);
         }
         if kind == BackendObjectKind::Notification {
             return notifications::schemas();
