@@ -5,6 +5,7 @@ mod apt;
 mod bench;
 mod check;
 mod deny;
+mod disk_space;
 mod docs;
 mod fuzz;
 mod layers;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::process::{self, cargo, command_line};
 use crate::report::{Report, StepOutcome};
 use crate::tools::Environment;
-use crate::{TaskError, check, deny, docs, test_programs, tools};
+use crate::{TaskError, check, deny, disk_space, docs, test_programs, tools};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -26,6 +26,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), TaskError> {
             "`{flag}`: `test` takes parts of test names, no flags"
         ));
     }
+    disk_space::check()?;
     let is_whole = filters.is_empty();
     let mut report = Report::default();
     let (environment, programs) = std::thread::scope(|scope| {
@@ -49,7 +50,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), TaskError> {
         deny::steps(&mut report);
     }
     report.run_section("tests", |report| {
-        test_programs::run(programs, filters, &environment, report);
+        disk_space::print_peak(|| test_programs::run(programs, filters, &environment, report));
     });
     if is_whole {
         report.run_step(docs::STEP, docs::check);

@@ -13,6 +13,10 @@ pub use testkit::processes::temporary_directory;
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Segments of the message log are allocated ahead, so the default of 64 MiB would be used by each of many nodes. A quarter of
+/// this is the largest packet that a node accepts by default.
+const SEGMENT_BYTES: &str = "4MiB";
+
 /// The broker named by `TIDEGATE_TEST_BROKER`, if the tests are to run against another one.
 pub fn external() -> Option<String> {
     std::env::var("TIDEGATE_TEST_BROKER").ok()
@@ -66,6 +70,13 @@ impl Node {
         ];
         // Tests of the API's access start nodes that set it otherwise.
         all.extend(["--set", "http.anonymous_role=admin"].map(str::to_owned));
+        let sets_segments = |text: &str| text.contains("segment_bytes");
+        if !sets_segments(config) && !arguments.iter().any(|argument| sets_segments(argument)) {
+            all.extend([
+                "--set".to_owned(),
+                format!("store.segment_bytes={SEGMENT_BYTES}"),
+            ]);
+        }
         let listeners = ["--mqtt", "--ws", "--http"];
         all.extend(
             listeners
