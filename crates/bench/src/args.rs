@@ -32,6 +32,21 @@ impl ProtocolVersion {
 }
 
 /// Which broker, and how to get in.
+/// The options of a scenario that runs a load.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LoadScenarioArgs {
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) pace: PaceArgs,
+    #[command(flatten)]
+    pub(crate) clients: ClientArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Broker")]
 pub(crate) struct TargetArgs {

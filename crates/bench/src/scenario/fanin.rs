@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::load_run::{LoadRun, SpreadArgs, parse_clients, run_load};
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::LoadScenarioArgs;
 use crate::load_shape::LoadShape;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -20,15 +20,7 @@ pub(crate) struct FanInScenario {
     #[command(flatten)]
     spread: SpreadArgs,
     #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    pace: PaceArgs,
-    #[command(flatten)]
-    clients: ClientArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    args: LoadScenarioArgs,
 }
 
 impl FanInScenario {
@@ -39,15 +31,7 @@ impl FanInScenario {
             subscribers: self.subscribers,
             topics: self.spread.topics(),
         };
-        let pace = self.pace.pace(20);
-        run_load(LoadRun {
-            name: "fanin",
-            shape,
-            pace,
-            load: &self.load,
-            clients: &self.clients,
-            target: &self.target,
-            output: &self.output,
-        })
+        let pace = self.args.pace.pace(20);
+        run_load(LoadRun::new("fanin", shape, pace, &self.args))
     }
 }

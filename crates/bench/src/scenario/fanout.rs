@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::load_run::{LoadRun, parse_clients, run_load};
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::LoadScenarioArgs;
 use crate::load_shape::{LoadShape, TopicLayout};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -18,15 +18,7 @@ pub(crate) struct FanOutScenario {
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     groups: usize,
     #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    pace: PaceArgs,
-    #[command(flatten)]
-    clients: ClientArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    args: LoadScenarioArgs,
 }
 
 impl FanOutScenario {
@@ -37,15 +29,7 @@ impl FanOutScenario {
             subscribers: self.subscribers,
             topics: TopicLayout::PerPublisher,
         };
-        let pace = self.pace.pace(20);
-        run_load(LoadRun {
-            name: "fanout",
-            shape,
-            pace,
-            load: &self.load,
-            clients: &self.clients,
-            target: &self.target,
-            output: &self.output,
-        })
+        let pace = self.args.pace.pace(20);
+        run_load(LoadRun::new("fanout", shape, pace, &self.args))
     }
 }

@@ -8,7 +8,7 @@ use super::load_run::{
     BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count,
 };
 use crate::alternation::run_alternating;
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::LoadScenarioArgs;
 use crate::broker_access::BrokerAccess;
 use crate::load_shape::{LoadShape, TopicLayout, TopicSpread};
 use crate::units;
@@ -25,24 +25,16 @@ pub(crate) struct FiltersScenario {
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_clients)]
     pairs: usize,
     #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    pace: PaceArgs,
-    #[command(flatten)]
-    clients: ClientArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    args: LoadScenarioArgs,
 }
 
 impl FiltersScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(
-            self.target.versus.is_none(),
+            self.args.target.versus.is_none(),
             "`filters` compares many filters with few on one broker; it takes no --versus"
         );
-        let pace = self.pace.pace(200);
+        let pace = self.args.pace.pace(200);
         let shape = |filters, wildcards| LoadShape {
             groups: self.pairs,
             publishers: 1,
@@ -50,27 +42,33 @@ impl FiltersScenario {
             topics: TopicLayout::Spread(TopicSpread { filters, wildcards }),
         };
         let plans = [
-            load_plan(&self.load, shape(self.filters, self.wildcards), pace)?,
-            load_plan(&self.load, shape(self.pairs, 0.0), pace)?,
+            load_plan(&self.args.load, shape(self.filters, self.wildcards), pace)?,
+            load_plan(&self.args.load, shape(self.pairs, 0.0), pace)?,
         ];
         let target = BrokerTarget {
-            label: self.target.broker.to_string(),
-            access: BrokerAccess::new(&self.clients, &self.target, &self.target.broker)?,
-            pid: self.target.broker_pid,
+            label: self.args.target.broker.to_string(),
+            access: BrokerAccess::new(
+                &self.args.clients,
+                &self.args.target,
+                &self.args.target.broker,
+            )?,
+            pid: self.args.target.broker_pid,
         };
         let labels = [
             format!("{} filters", self.filters),
             format!("{} filters", self.pairs),
         ];
-        let sides = run_alternating(&labels, round_count(&self.target, 2), |number, title| {
-            measure_load(&target, title, &plans[number], self.output.quiet)
-        })?;
-        let mut report = report_load("filters", &plans[0], &self.clients, sides);
+        let sides = run_alternating(
+            &labels,
+            round_count(&self.args.target, 2),
+            |number, title| measure_load(&target, title, &plans[number], self.args.output.quiet),
+        )?;
+        let mut report = report_load("filters", &plans[0], &self.args.clients, sides);
         report.settings[0].1 = target.label;
         // What a message costs is the inverse of how many there are.
         if let Some(ratio) = report.ratios.get("ratio").filter(|&ratio| ratio > 0.0) {
             report.ratios.set("cost_ratio", 1.0 / ratio);
         }
-        report.write_and_finish(&self.output)
+        report.write_and_finish(&self.args.output)
     }
 }

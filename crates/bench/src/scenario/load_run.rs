@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::alternation::run_alternating;
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::{ClientArgs, LoadArgs, LoadScenarioArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::broker_access::BrokerAccess;
 use crate::host::allow_open_files;
 use crate::load_shape::{LoadShape, TopicLayout, TopicSpread};
@@ -162,6 +162,25 @@ pub(super) struct LoadRun<'a> {
     pub(super) clients: &'a ClientArgs,
     pub(super) target: &'a TargetArgs,
     pub(super) output: &'a OutputArgs,
+}
+
+impl<'a> LoadRun<'a> {
+    pub(super) fn new(
+        name: &'static str,
+        shape: LoadShape,
+        pace: LoadPace,
+        args: &'a LoadScenarioArgs,
+    ) -> Self {
+        Self {
+            name,
+            shape,
+            pace,
+            load: &args.load,
+            clients: &args.clients,
+            target: &args.target,
+            output: &args.output,
+        }
+    }
 }
 
 /// Runs a load against the broker, or in turn against both, and delivers the report.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::load_run::{LoadRun, SpreadArgs, parse_clients, run_load};
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::LoadScenarioArgs;
 use crate::load_shape::LoadShape;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -14,15 +14,7 @@ pub(crate) struct P2pScenario {
     #[command(flatten)]
     spread: SpreadArgs,
     #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    pace: PaceArgs,
-    #[command(flatten)]
-    clients: ClientArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    args: LoadScenarioArgs,
 }
 
 impl P2pScenario {
@@ -33,15 +25,7 @@ impl P2pScenario {
             subscribers: 1,
             topics: self.spread.topics(),
         };
-        let pace = self.pace.pace(200);
-        run_load(LoadRun {
-            name: "p2p",
-            shape,
-            pace,
-            load: &self.load,
-            clients: &self.clients,
-            target: &self.target,
-            output: &self.output,
-        })
+        let pace = self.args.pace.pace(200);
+        run_load(LoadRun::new("p2p", shape, pace, &self.args))
     }
 }

@@ -11,7 +11,7 @@ use super::load_run::{
     BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count,
 };
 use crate::alternation::run_alternating;
-use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::args::LoadScenarioArgs;
 use crate::broker_access::{BrokerAccess, OUTPUT_TOPICS};
 use crate::load_shape::{LoadShape, RuleTopics, TopicLayout};
 use crate::metrics::MetricValues;
@@ -67,15 +67,7 @@ pub(crate) struct RulesScenario {
     #[arg(long, conflicts_with = "rate")]
     half_load: bool,
     #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    pace: PaceArgs,
-    #[command(flatten)]
-    clients: ClientArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    args: LoadScenarioArgs,
 }
 
 /// Rules that are taken away again, whatever happens.
@@ -110,7 +102,7 @@ impl InstalledRules<'_> {
 impl RulesScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(
-            self.target.versus.is_none(),
+            self.args.target.versus.is_none(),
             "`rules` measures the rules of one node; it takes no --versus"
         );
         ensure!(
@@ -133,9 +125,13 @@ impl RulesScenario {
             .map(|node| install_rules(node, &rules))
             .transpose()?;
         let target = BrokerTarget {
-            label: self.target.broker.to_string(),
-            access: BrokerAccess::new(&self.clients, &self.target, &self.target.broker)?,
-            pid: self.target.broker_pid,
+            label: self.args.target.broker.to_string(),
+            access: BrokerAccess::new(
+                &self.args.clients,
+                &self.args.target,
+                &self.args.target.broker,
+            )?,
+            pid: self.args.target.broker_pid,
         };
         let mut sides = self.measure(&target, &plan, "full load", installed.as_ref())?;
         let full = sides.first().map(|side| side.total.measures());
@@ -159,7 +155,7 @@ impl RulesScenario {
             half = sides.last().map(half_load_measures).unwrap_or_default();
         }
         drop(installed);
-        let mut report = report_load("rules", &plan, &self.clients, sides);
+        let mut report = report_load("rules", &plan, &self.args.clients, sides);
         report.settings[0].1 = target.label;
         let statement = match self.statement {
             RuleStatement::Simple => "simple",
@@ -172,7 +168,7 @@ impl RulesScenario {
         report.settings.splice(1..1, own);
         // What full load has more than half of it is no comparison of anything.
         report.ratios = half;
-        report.write_and_finish(&self.output)
+        report.write_and_finish(&self.args.output)
     }
 
     fn plan(&self) -> anyhow::Result<LoadPlan> {
@@ -182,8 +178,8 @@ impl RulesScenario {
             subscribers: 1,
             topics: TopicLayout::RuleTopics(self.rule_topics()),
         };
-        let mut plan = load_plan(&self.load, shape, self.pace.pace(200))?;
-        plan.body = PayloadTemplate::text_template(&self.payload_template, self.load.payload)?;
+        let mut plan = load_plan(&self.args.load, shape, self.args.pace.pace(200))?;
+        plan.body = PayloadTemplate::text_template(&self.payload_template, self.args.load.payload)?;
         Ok(plan)
     }
 
@@ -211,7 +207,7 @@ impl RulesScenario {
             let mut action = json!({
                 "kind": "republish",
                 "topic": format!("{OUTPUT_TOPICS}/${{clientid}}"),
-                "qos": self.load.qos,
+                "qos": self.args.load.qos,
             });
             if let Some(template) = &self.republish {
                 action["payload"] = json!(template);
@@ -231,9 +227,10 @@ impl RulesScenario {
         installed: Option<&InstalledRules<'_>>,
     ) -> anyhow::Result<Vec<ReportSide>> {
         let labels = [label.to_owned()];
-        run_alternating(&labels, round_count(&self.target, 1), |_, title| {
+        run_alternating(&labels, round_count(&self.args.target, 1), |_, title| {
             let before = installed.map(InstalledRules::counts).transpose()?;
-            let mut outcome: RoundOutcome = measure_load(target, title, plan, self.output.quiet)?;
+            let mut outcome: RoundOutcome =
+                measure_load(target, title, plan, self.args.output.quiet)?;
             if let (Some(installed), Some(before)) = (installed, before) {
                 let after = installed.counts()?;
                 outcome.tally.rules = Some(RuleCounts {
