@@ -139,6 +139,22 @@ impl RuleHooks {
         });
     }
 
+    fn emit_subscription_event<'e>(
+        &'e mut self,
+        kind: EventKind,
+        client: &Client<'e>,
+        filter: &'e str,
+        options: SubscriptionOptions,
+        packet: PacketFacts<'e>,
+    ) {
+        let qos = Some(options.qos as u8);
+        let looked = index_query(kind, Some(filter), client.client_id, qos);
+        self.emit_client_event(&looked, client, |event| {
+            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
+            event.properties = packet.properties;
+        });
+    }
+
     /// Emits an event about a message and its recipient, or about a message without recipient.
     fn emit_message_event<'e>(
         &mut self,
@@ -526,12 +542,7 @@ impl Hooks for RuleHooks {
         options: SubscriptionOptions,
         packet: PacketFacts<'_>,
     ) {
-        let qos = Some(options.qos as u8);
-        let looked = index_query(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.emit_client_event(&looked, client, |event| {
-            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
-            event.properties = packet.properties;
-        });
+        self.emit_subscription_event(EventKind::Subscribed, client, filter, options, packet);
     }
 
     fn unsubscribed(
@@ -541,12 +552,7 @@ impl Hooks for RuleHooks {
         options: SubscriptionOptions,
         packet: PacketFacts<'_>,
     ) {
-        let qos = Some(options.qos as u8);
-        let looked = index_query(EventKind::Unsubscribed, Some(filter), client.client_id, qos);
-        self.emit_client_event(&looked, client, |event| {
-            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
-            event.properties = packet.properties;
-        });
+        self.emit_subscription_event(EventKind::Unsubscribed, client, filter, options, packet);
     }
 
     fn ping(&mut self, client: &Client<'_>) {

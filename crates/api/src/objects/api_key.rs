@@ -9,7 +9,7 @@ use store::Objects;
 use super::credential_holder::{self, check_description, default_enabled};
 use super::kind_names::{ObjectKindNames, ObjectOwner, QuotaCount};
 use super::object_kind::{ObjectKind, PrepareFuture, PreparedObject};
-use crate::access::{API_KEY_KIND, ApiKeyRole, Role, SecretHash, StoredApiKey, random_secret};
+use crate::access::{API_KEY_KIND, ApiKeyRole, Role, StoredApiKey, random_secret};
 use crate::call::parse;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
@@ -98,16 +98,9 @@ impl ObjectKind for ApiKeys {
                 return Err(ProblemDetails::invalid_field("id", detail));
             }
             let mut once = Map::new();
-            let secret_hash = match credential_holder::existing_field(current, SECRET_FIELD) {
-                Some(kept) => kept,
-                None => {
-                    let secret = random_secret()
-                        .map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
-                    let hashed = SecretHash::from_secret(&secret);
-                    once.insert("secret".to_owned(), secret.into());
-                    hashed
-                }
-            };
+            let (secret_hash, issued) =
+                credential_holder::keep_or_issue_secret(current, SECRET_FIELD, random_secret)?;
+            once.extend(issued.map(|secret| ("secret".to_owned(), secret.into())));
             let stored = StoredApiKey {
                 role: input.role,
                 namespace: input.namespace,

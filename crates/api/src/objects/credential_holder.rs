@@ -1,4 +1,4 @@
-//! Code shared by operators and API keys: both have a role and a secret that is stored as a hash.
+//! Code shared by operators, API keys and invites: each has a secret that is stored as a hash.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -7,6 +7,7 @@ use serde_json::Value;
 use store::{Object, Objects};
 
 use super::kind_names::ObjectKindNames;
+use crate::access::{RandomSourceError, SecretHash};
 use crate::object_store::store_problem;
 use crate::problem_details::ProblemDetails;
 
@@ -43,6 +44,19 @@ pub(super) fn existing_field<T: DeserializeOwned>(
     field: &str,
 ) -> Option<T> {
     T::deserialize(current?.get(field)?).ok()
+}
+
+/// The hash of the secret that an object keeps for life. A new object gets a secret, which is returned with its hash.
+pub(super) fn keep_or_issue_secret(
+    current: Option<&Value>,
+    field: &str,
+    generate: impl FnOnce() -> Result<String, RandomSourceError>,
+) -> Result<(SecretHash, Option<String>), ProblemDetails> {
+    if let Some(kept) = existing_field(current, field) {
+        return Ok((kept, None));
+    }
+    let secret = generate().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
+    Ok((SecretHash::from_secret(&secret), Some(secret)))
 }
 
 pub(super) fn to_stored_value(holder: impl Serialize) -> Value {

@@ -148,16 +148,9 @@ impl ObjectKind for Invites {
                 }
             };
             let mut once = Map::new();
-            let code_hash = match credential_holder::existing_field(current, SECRET_FIELD) {
-                Some(kept) => kept,
-                None => {
-                    let secret = random_password()
-                        .map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
-                    let hashed = SecretHash::from_secret(&secret);
-                    once.insert("code".to_owned(), format!("{id}.{secret}").into());
-                    hashed
-                }
-            };
+            let (code_hash, issued) =
+                credential_holder::keep_or_issue_secret(current, SECRET_FIELD, random_password)?;
+            once.extend(issued.map(|secret| ("code".to_owned(), format!("{id}.{secret}").into())));
             let used_by = credential_holder::existing_field(current, "used_by");
             let stored = StoredInvite {
                 namespace: input.namespace,
