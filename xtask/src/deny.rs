@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::TaskError;
+use crate::install_once::install_once;
 use crate::process::{capture, cargo, find_program, run_lines, run_step};
 use crate::report::{Report, StepOutcome};
-use crate::tools::install_once;
 
 const VERSION: &str = "0.20.2";
 /// Building it takes a minute or two; a crate that compiles for longer than this hangs.

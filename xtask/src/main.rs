@@ -8,6 +8,7 @@ mod deny;
 mod disk_space;
 mod docs;
 mod fuzz;
+mod install_once;
 mod layers;
 mod process;
 mod report;

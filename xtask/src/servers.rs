@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::TaskError;
 use crate::apt::Apt;
+use crate::install_once::install_once;
 use crate::process::{capture, find_program};
-use crate::tools::install_once;
 
 /// Lies beside the `usr` of an unpacked server and names the folders of its libraries, one in each line: the test kit
 /// starts the server with them, however it found it.

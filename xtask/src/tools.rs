@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::apt::Apt;
+use crate::install_once::install_once;
 use crate::process::{capture, find_program, succeeds};
 use crate::report::{Report, StepOutcome};
 use crate::{TaskError, deny, reject_extra_arguments, servers};
@@ -209,23 +210,4 @@ fn install_promtool(dir: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
     }
     install_once(dir, "prometheus", |dir| apt.unpack_alone("prometheus", dir))?;
     Ok(dir.join("usr/bin/promtool"))
-}
-
-/// Runs `install` into an empty `dir` unless it did so before for the same `what`.
-pub(crate) fn install_once(
-    dir: &Path,
-    what: &str,
-    install: impl FnOnce(&Path) -> Result<(), TaskError>,
-) -> Result<(), TaskError> {
-    let stamp = dir.join(".installed");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == what) {
-        return Ok(());
-    }
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    if dir.exists() {
-        fs::remove_dir_all(dir).map_err(told)?;
-    }
-    fs::create_dir_all(dir).map_err(told)?;
-    install(dir)?;
-    fs::write(&stamp, what).map_err(told)
 }
