@@ -2,7 +2,7 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{TaskError, deny, docs, fuzz, layers, reject_extra_arguments};
+use crate::{TaskError, deny, docs, fuzz, layers, profiles, reject_extra_arguments};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     reject_extra_arguments(arguments)?;
@@ -35,5 +35,6 @@ pub(crate) fn steps(report: &mut Report) {
     });
     report.run_step(docs::LINKS_STEP, docs::check_links);
     report.run_step("module layers", layers::check);
+    report.run_step("packages of profiles", profiles::check);
     report.run_step("fuzz targets compile", fuzz::check);
 }

@@ -11,6 +11,7 @@ mod fuzz;
 mod install_once;
 mod layers;
 mod process;
+mod profiles;
 mod report;
 mod servers;
 mod test;
