@@ -160,6 +160,12 @@ impl OpenCommands {
         has_moved
     }
 
+    /// Whether this command is being passed to the device's connection, which has not reported the outcome yet.
+    pub(super) fn is_being_sent(&self, device: DeviceNo, id: CommandId) -> bool {
+        let queue = self.devices.get(&device);
+        queue.is_some_and(|queue| queue.is_sending) && self.first_pending(device) == Some(id)
+    }
+
     /// The newest command sent within the time, which a reply without an id is matched with.
     pub(super) fn newest_sent(
         &self,

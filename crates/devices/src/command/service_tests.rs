@@ -22,7 +22,11 @@ struct Clients {
     online: Mutex<Vec<DeviceNo>>,
     received: Mutex<Vec<(String, EncodedDownlink)>>,
     acks: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+    /// Called with the next command, before it is reported as sent.
+    on_next: Mutex<Option<NextCommandHandler>>,
 }
+
+type NextCommandHandler = Box<dyn FnOnce(&EncodedDownlink) + Send>;
 
 impl DownlinkTransport for Clients {
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
@@ -54,6 +58,9 @@ impl DownlinkTransport for Clients {
         match granted_qos.or(encoded.needs_subscription.then_some(1)) {
             None => done.complete(DownlinkOutcome::Unreachable),
             Some(qos) => {
+                if let Some(on_next) = self.on_next.lock().unwrap().take() {
+                    on_next(&encoded);
+                }
                 self.received
                     .lock()
                     .unwrap()
@@ -307,6 +314,38 @@ fn messages_use_the_protocol_that_the_device_subscribes_to() {
     setup.answer(&child, ReplyKind::Rpc, Some("3"), true);
     assert_eq!(setup.state(below), CommandState::Success);
     assert_eq!(setup.commands.stats().unmatched, 2);
+}
+
+#[test]
+fn a_reply_counts_that_arrives_before_the_command_is_reported_as_sent() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    setup.connect(&device, &[(RPC, 0)]);
+    let (commands, no) = (setup.commands.clone(), device.no);
+    let reply = move |encoded: &EncodedDownlink| {
+        let replied = DeviceReply {
+            to: ReplyKind::Rpc,
+            id: encoded.topic.rsplit('/').next(),
+            is_success: true,
+            body_json: Some("7"),
+            code: None,
+            message: None,
+        };
+        commands.submit_reply(no, &replied, START_MS);
+    };
+    *setup.clients.on_next.lock().unwrap() = Some(Box::new(reply));
+    let first = setup.call(&device, "one");
+    assert_eq!(setup.state(first), CommandState::Success);
+    assert_eq!(setup.commands.get(first).unwrap().unwrap().attempts, 1);
+    // The next one is sent as usual.
+    let second = setup.call(&device, "two");
+    assert_eq!(setup.state(second), CommandState::Sent);
+    assert_eq!(setup.take_received().len(), 2);
+    // A command that was not sent cannot be answered.
+    setup.disconnect(&device);
+    let third = setup.call(&device, "three");
+    setup.answer(&device, ReplyKind::Rpc, Some(&third.0.to_string()), true);
+    assert_eq!(setup.state(third), CommandState::Pending);
 }
 
 #[test]

@@ -29,6 +29,13 @@ impl CommandsInner {
                 lock(&self.open).newest_sent(device, answer.kind, sent_from_ms)
             }
         };
+        if let Some(id) = found {
+            // The device may reply before the outcome of sending is reported by the thread that has passed the command on.
+            let is_early = lock(&self.open).is_being_sent(device, id);
+            if is_early {
+                self.change(id, CommandTransition::Sent { expects_ack: false })?;
+            }
+        }
         let changed = match found {
             Some(id) => self.change(id, self.transition_for(answer))?,
             None => None,
