@@ -11,6 +11,8 @@ const MAX_TEXT_CHARS: usize = 5000;
 const CUT_MARKER: &str = "… (cut)";
 /// Bytes that an entry counts for besides its texts.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
+/// Unused memory that a text may keep, besides its own length.
+const MAX_SPARE_BYTES: usize = 128;
 
 /// A kept message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -61,23 +63,36 @@ impl MessageHistory {
             *self = Self::default();
             return;
         }
+        let (mut text, mut name) = match self.entries.len() >= max_messages {
+            true => self.remove_oldest().map_or_else(Default::default, texts_of),
+            false => Default::default(),
+        };
+        replace_text(&mut name, sender);
         let payload = match kind {
-            RelayPayloadKind::Text => HistoryPayload::Text(cut(payload)),
+            RelayPayloadKind::Text => {
+                replace_with_cut(&mut text, payload);
+                HistoryPayload::Text(text)
+            }
             RelayPayloadKind::Binary => HistoryPayload::BinaryBytes(payload.len()),
         };
         let entry = HistoryEntry {
             at_ms,
-            sender: sender.to_owned(),
+            sender: name,
             payload,
         };
         self.bytes += size_of_entry(&entry);
         self.entries.push_back(entry);
         while self.entries.len() > max_messages || self.bytes > max_bytes {
-            let Some(oldest) = self.entries.pop_front() else {
+            if self.remove_oldest().is_none() {
                 break;
-            };
-            self.bytes -= size_of_entry(&oldest);
+            }
         }
+    }
+
+    fn remove_oldest(&mut self) -> Option<HistoryEntry> {
+        let oldest = self.entries.pop_front()?;
+        self.bytes -= size_of_entry(&oldest);
+        Some(oldest)
     }
 
     /// Newest first.
@@ -86,11 +101,37 @@ impl MessageHistory {
     }
 }
 
-fn cut(payload: &[u8]) -> String {
-    let text = String::from_utf8_lossy(payload);
-    match text.char_indices().nth(MAX_TEXT_CHARS) {
-        Some((end, _)) => format!("{}{CUT_MARKER}", &text[..end]),
-        None => text.into_owned(),
+/// The texts of an entry that has been removed: an endpoint whose history is full then allocates nothing for a message.
+fn texts_of(entry: HistoryEntry) -> (String, String) {
+    match entry.payload {
+        HistoryPayload::Text(text) => (text, entry.sender),
+        HistoryPayload::BinaryBytes(_) => (String::new(), entry.sender),
+    }
+}
+
+/// Replaces a text, without keeping much more memory than the new one needs.
+fn replace_text(text: &mut String, new: &str) {
+    text.clear();
+    if text.capacity() > 2 * new.len() + MAX_SPARE_BYTES {
+        *text = String::new();
+    }
+    text.push_str(new);
+}
+
+/// Replaces a text with the beginning of a payload.
+fn replace_with_cut(text: &mut String, payload: &[u8]) {
+    let new = String::from_utf8_lossy(payload);
+    // There are at most as many characters as bytes.
+    let cut = match new.len() > MAX_TEXT_CHARS {
+        true => new.char_indices().nth(MAX_TEXT_CHARS),
+        false => None,
+    };
+    match cut {
+        Some((end, _)) => {
+            replace_text(text, &new[..end]);
+            text.push_str(CUT_MARKER);
+        }
+        None => replace_text(text, &new),
     }
 }
 
@@ -111,6 +152,40 @@ mod tests {
         assert_eq!(push(&"x".repeat(500), (3, 600)), 1);
         assert_eq!(push("y", (3, 100)), 1);
         assert_eq!(push("z", (0, 100)), 0);
+    }
+
+    #[test]
+    fn texts_of_removed_messages_are_reused_and_not_mixed_up() {
+        let mut history = MessageHistory::default();
+        let limits = (3, 100_000);
+        let long = "x".repeat(4000);
+        for (number, text) in [&long, "a", "bb", "ccc", "dddd"].into_iter().enumerate() {
+            let kind = match number {
+                2 => RelayPayloadKind::Binary,
+                _ => RelayPayloadKind::Text,
+            };
+            history.push(kind, text.as_bytes(), &format!("s{number}"), 1, limits);
+        }
+        let text = |text: &str| HistoryPayload::Text(text.to_owned());
+        let expected = [
+            ("s4", text("dddd")),
+            ("s3", text("ccc")),
+            ("s2", HistoryPayload::BinaryBytes(2)),
+        ];
+        let kept = history.newest(10).into_iter();
+        let kept: Vec<_> = kept.map(|entry| (entry.sender, entry.payload)).collect();
+        assert_eq!(
+            kept,
+            expected.map(|(name, payload)| (name.to_owned(), payload))
+        );
+        for entry in &history.entries {
+            let HistoryPayload::Text(text) = &entry.payload else {
+                continue;
+            };
+            assert!(text.capacity() < 1000, "the memory of a long text is kept");
+        }
+        let bytes: usize = history.entries.iter().map(size_of_entry).sum();
+        assert_eq!(history.bytes, bytes);
     }
 
     #[test]
