@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
+use axum::http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::Objects;
+use store::{JournalEntry, Objects, StoreError};
 use wall_clock::now_ms;
 
-use crate::access::{AuthenticationMethod, Authority, CallerIdentity, Role};
+use crate::access::{AuthenticationMethod, Authority, CallerIdentity, EndpointAccess, Role};
 use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::object_store::{run_on_store, store_problem};
@@ -24,7 +25,7 @@ const MAX_VALUE_BYTES: usize = 16 * 1024;
 const MAX_SCANNED_ENTRIES: usize = 10_000;
 
 /// One change, or one login attempt.
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AuditRecord {
     at_ms: u64,
     /// Name of the operator, id of the API key, `local` for the token file, or the name given in a
@@ -61,11 +62,42 @@ pub(crate) struct AuditedChange<'a> {
     pub(crate) kind: &'static str,
     pub(crate) id: &'a str,
     pub(crate) before: Option<(u64, Value)>,
-    pub(crate) after: Option<(u64, Value)>,
+    pub(crate) after: Option<Value>,
 }
 
-/// Records a change of a configuration object.
-pub(crate) async fn record_object_change(call: &ApiCall, change: AuditedChange<'_>) {
+/// The entry about a change of a configuration object that is about to be made. It is written together with the change.
+pub(crate) struct ObjectChangeEntry {
+    record: AuditRecord,
+    max_entries: u64,
+}
+
+impl ObjectChangeEntry {
+    pub(crate) fn new(call: &ApiCall, change: AuditedChange<'_>) -> Self {
+        Self {
+            record: object_change_record(call, change),
+            max_entries: call.app.config.get().max_audit_entries,
+        }
+    }
+
+    /// The entry for the store; `version_after` is the object's new version, unless it is deleted.
+    pub(crate) fn journal_entry(&self, version_after: Option<u64>) -> JournalEntry {
+        journal_entry(&self.record(version_after), self.max_entries)
+    }
+
+    /// The change has been made.
+    pub(crate) fn log(&self, version_after: Option<u64>) {
+        self.record(version_after).log();
+    }
+
+    fn record(&self, version_after: Option<u64>) -> AuditRecord {
+        AuditRecord {
+            version_after,
+            ..self.record.clone()
+        }
+    }
+}
+
+fn object_change_record(call: &ApiCall, change: AuditedChange<'_>) -> AuditRecord {
     let what = match (&change.before, &change.after) {
         (None, _) => "create",
         (Some(_), Some(_)) => "change",
@@ -75,14 +107,20 @@ pub(crate) async fn record_object_change(call: &ApiCall, change: AuditedChange<'
         let is_small = value.to_string().len() <= MAX_VALUE_BYTES;
         is_small.then(|| value.clone())
     };
-    let entry = AuditRecord {
+    AuditRecord {
         version_before: change.before.as_ref().map(|(version, _)| *version),
-        version_after: change.after.as_ref().map(|(version, _)| *version),
         before: change.before.as_ref().and_then(|(_, value)| bounded(value)),
-        after: change.after.as_ref().and_then(|(_, value)| bounded(value)),
+        after: change.after.as_ref().and_then(bounded),
         ..entry(call, format!("{}.{what}", change.kind), Some(change.id))
-    };
-    append(&call.app, entry).await;
+    }
+}
+
+fn journal_entry(record: &AuditRecord, max_entries: u64) -> JournalEntry {
+    JournalEntry {
+        journal: AUDIT_JOURNAL,
+        value: serde_json::to_value(record).expect("its fields are plain"),
+        max_entries,
+    }
 }
 
 /// Records any other action.
@@ -167,8 +205,7 @@ pub fn append_node_action(objects: &Objects, max_entries: u64, action: NodeActio
         after: Some(action.after),
     };
     entry.log();
-    let value = serde_json::to_value(entry).expect("its fields are plain");
-    if let Err(error) = objects.append_journal_entry(AUDIT_JOURNAL, &value, max_entries) {
+    if let Err(error) = objects.append_journal_entry(&journal_entry(&entry, max_entries)) {
         tracing::error!(%error, "audit log write failed; an entry is missing");
     }
 }
@@ -189,18 +226,36 @@ impl AuditRecord {
 
 async fn append(app: &ApiState, entry: AuditRecord) {
     entry.log();
-    let max_entries = app.config.get().max_audit_entries;
-    let value = serde_json::to_value(entry).expect("its fields are plain");
-    // The change itself has been made, so a missing entry must at least be logged.
-    let appended = run_on_store(app, move |objects| {
-        objects.append_journal_entry(AUDIT_JOURNAL, &value, max_entries)
-    })
-    .await;
-    match appended {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::error!(%error, "audit log write failed; a change is missing"),
-        Err(_) => tracing::error!("audit log write failed; a change is missing"),
+    let unwritten = app.unwritten_audit_entries.clone();
+    unwritten.push(journal_entry(&entry, app.config.get().max_audit_entries));
+    let written = run_on_store(app, move |objects| unwritten.write(objects)).await;
+    match written {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(%error, "audit log write failed; keeping the entry and refusing changes");
+        }
+        Err(_) => tracing::error!("audit log write failed; keeping the entry and refusing changes"),
     }
+}
+
+/// Refuses a request that would be recorded while the audit log cannot be written.
+pub(crate) async fn check_writable(
+    app: &ApiState,
+    endpoint: &Endpoint,
+) -> Result<(), ProblemDetails> {
+    let is_recorded =
+        endpoint.method != Method::GET && matches!(endpoint.access, EndpointAccess::Role(_));
+    let unwritten = app.unwritten_audit_entries.clone();
+    if !is_recorded || unwritten.is_empty() {
+        return Ok(());
+    }
+    let written = run_on_store(app, move |objects| unwritten.write(objects)).await?;
+    written.map_err(|error| {
+        let detail = format!(
+            "The audit log cannot be written ({error}), and changes are not made without it; free space on the disk."
+        );
+        ProblemDetails::unavailable(detail)
+    })
 }
 
 const ACTOR: Parameter = Parameter {
@@ -277,7 +332,7 @@ async fn list(call: ApiCall) -> ApiResult {
         }
     })
     .await?
-    .map_err(|error: store::StoreError| store_problem(&error))?;
+    .map_err(|error: StoreError| store_problem(&error))?;
     call::json_response(ListPage {
         data: rows,
         next: next.map(|number| PageCursor::new(&number.to_string(), "").encode()),

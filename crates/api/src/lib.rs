@@ -33,6 +33,7 @@ mod server;
 mod socket;
 mod state;
 mod telemetry_backend;
+mod unwritten_entries;
 
 pub use access::{
     API_KEY_KIND, FirstOperator, FirstOperatorError, OPERATOR_KIND, RandomSourceError, Role,

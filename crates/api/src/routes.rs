@@ -127,6 +127,7 @@ async fn dispatch(
         Some(place) => SharedRequestPermit::new_for(place.begin_request(endpoint.class(), from)?),
         None => SharedRequestPermit::default(),
     };
+    audit::check_writable(&app, endpoint).await?;
     let call = ApiCall::new(app, caller, share.clone(), query, path, (parts, body));
     let response = (endpoint.handler)(call).await?;
     if is_restricted && !selection.was_read() {

@@ -35,6 +35,7 @@ use crate::resources::openapi_page;
 use crate::routes::{self, PeerIp};
 use crate::socket::{HttpListener, HttpSocket, TimedSocket, read_proxy_header};
 use crate::state::{ApiParts, ApiState};
+use crate::unwritten_entries::UnwrittenEntries;
 
 /// Maximum size of a request head and of a connection's write buffer, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
@@ -161,6 +162,7 @@ fn router(
         // A web page cannot reach a Unix socket.
         loopback_only: address.is_local() && matches!(address, BindAddress::Tcp(_)),
         changing: Mutex::default(),
+        unwritten_audit_entries: UnwrittenEntries::default(),
         stopping,
         document: format!("{document:#}"),
         docs_page: openapi_page::render(&document),

@@ -23,6 +23,7 @@ use crate::device_service::DeviceService;
 use crate::node_backend::{NodeBackend, ProgramBackend};
 use crate::objects::ObjectBackend;
 use crate::telemetry_backend::TelemetryBackend;
+use crate::unwritten_entries::UnwrittenEntries;
 
 /// The components the API is built from; the program provides all of them.
 pub struct ApiParts {
@@ -75,6 +76,7 @@ pub(crate) struct ApiState {
     /// Held while an object changes, so that preconditions are checked against the current version
     /// and the audit log contains the changes in order.
     pub(crate) changing: Mutex<()>,
+    pub(crate) unwritten_audit_entries: UnwrittenEntries,
     /// Becomes true when the API must stop.
     pub(crate) stopping: watch::Receiver<bool>,
     /// The OpenAPI document; the next field is the page that shows it.

@@ -3,7 +3,6 @@
 //! Versions come from one counter for all objects. An object that is deleted and created again therefore never repeats a
 //! version, as an ETag requires. Key: kind, NUL, id. Value: version, created, updated (8 bytes each, little-endian), JSON.
 
-use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use wall_clock::now_ms;
 
 use crate::error::{ObjectError, StoreError};
+use crate::journal_entries::{JournalEntry, JournalNumbers};
 use crate::keyed_state::{KeyedDatabase, KeyedState, u64_at};
 use crate::tables::Tables;
 
@@ -87,8 +87,7 @@ pub(crate) struct ObjectsInner {
 
 #[derive(Default)]
 pub(crate) struct ObjectWriteState {
-    /// The numbers of the first and the next entry of each journal.
-    pub(crate) journals: HashMap<String, (u64, u64)>,
+    pub(crate) journals: JournalNumbers,
 }
 
 impl Objects {
@@ -176,8 +175,31 @@ impl Objects {
         value: Value,
         expected: ExpectedVersion,
     ) -> Result<Object, ObjectError> {
+        self.put_recorded((kind, id), value, expected, None)
+    }
+
+    /// Like [`put`](Self::put), and appends the journal entry that `entry` returns for the stored object. Both are on disk,
+    /// or none.
+    pub fn put_with_entry(
+        &self,
+        kind: &str,
+        id: &str,
+        value: Value,
+        expected: ExpectedVersion,
+        entry: &dyn Fn(&Object) -> JournalEntry,
+    ) -> Result<Object, ObjectError> {
+        self.put_recorded((kind, id), value, expected, Some(entry))
+    }
+
+    fn put_recorded(
+        &self,
+        (kind, id): (&str, &str),
+        value: Value,
+        expected: ExpectedVersion,
+        entry: Option<&dyn Fn(&Object) -> JournalEntry>,
+    ) -> Result<Object, ObjectError> {
         check_names(kind, id)?;
-        let writing = self.lock_writes();
+        let mut writing = self.lock_writes();
         let db = self.db()?;
         let current = read(&db, kind, id)?;
         check_expected(expected, current.as_ref().map(|object| object.version))?;
@@ -194,7 +216,9 @@ impl Objects {
         let mut batch = db.database.batch();
         batch.insert(&db.objects, object_key(kind, id), encoded);
         batch.insert(&db.meta, COUNTER, object.version.to_le_bytes());
-        self.commit(batch)?;
+        let entry = entry.map(|entry| writing.journals.append(&db, &mut batch, &entry(&object)));
+        let appended = entry.transpose()?;
+        writing.journals.finish(self.commit(batch), appended)?;
         self.notify_observers(writing, &[change_from_object(&object)]);
         Ok(object)
     }
@@ -206,7 +230,28 @@ impl Objects {
         id: &str,
         expected: ExpectedVersion,
     ) -> Result<bool, ObjectError> {
-        let writing = self.lock_writes();
+        self.delete_recorded(kind, id, expected, None)
+    }
+
+    /// Like [`delete`](Self::delete), and appends an entry to a journal if the object existed. Both are on disk, or none.
+    pub fn delete_with_entry(
+        &self,
+        kind: &str,
+        id: &str,
+        expected: ExpectedVersion,
+        entry: &JournalEntry,
+    ) -> Result<bool, ObjectError> {
+        self.delete_recorded(kind, id, expected, Some(entry))
+    }
+
+    fn delete_recorded(
+        &self,
+        kind: &str,
+        id: &str,
+        expected: ExpectedVersion,
+        entry: Option<&JournalEntry>,
+    ) -> Result<bool, ObjectError> {
+        let mut writing = self.lock_writes();
         let db = self.db()?;
         let current = read(&db, kind, id)?;
         check_expected(expected, current.as_ref().map(|object| object.version))?;
@@ -217,7 +262,9 @@ impl Objects {
         batch.remove(&db.objects, object_key(kind, id));
         let version = last_version(&db)? + 1;
         batch.insert(&db.meta, COUNTER, version.to_le_bytes());
-        self.commit(batch)?;
+        let entry = entry.map(|entry| writing.journals.append(&db, &mut batch, entry));
+        let appended = entry.transpose()?;
+        writing.journals.finish(self.commit(batch), appended)?;
         let change = ObjectChange {
             kind: kind.to_owned(),
             id: id.to_owned(),
@@ -237,10 +284,20 @@ impl Objects {
     }
 
     pub(crate) fn commit(&self, batch: fjall::OwnedWriteBatch) -> Result<(), StoreError> {
-        let durable = batch.durability(Some(fjall::PersistMode::SyncData));
-        durable.commit().map_err(|error| {
+        let durability = Some(fjall::PersistMode::SyncData);
+        self.commit_with(batch, durability, "write configuration objects")
+    }
+
+    /// After a failed write, the database is opened again before the next one.
+    pub(crate) fn commit_with(
+        &self,
+        batch: fjall::OwnedWriteBatch,
+        durability: Option<fjall::PersistMode>,
+        what: &'static str,
+    ) -> Result<(), StoreError> {
+        batch.durability(durability).commit().map_err(|error| {
             self.inner.keyed.mark_failed();
-            StoreError::keyed_error("write configuration objects")(error)
+            StoreError::keyed_error(what)(error)
         })
     }
 

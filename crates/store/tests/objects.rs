@@ -4,9 +4,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use store::{
-    ExpectedVersion, ImportMode, ObjectError, Objects, Store, StoreConfig, StoreOpenError,
+    ExpectedVersion, ImportMode, JournalEntry, Object, ObjectError, Objects, Store, StoreConfig,
+    StoreOpenError,
 };
 
 fn open(dir: &tempfile::TempDir) -> Store {
@@ -178,7 +179,7 @@ fn a_journal_keeps_the_newest() {
         assert_eq!(
             store
                 .objects()
-                .append_journal_entry("audit", &json!(n), 5)
+                .append_journal_entry(&journal_entry("audit", json!(n)))
                 .unwrap(),
             n
         );
@@ -188,12 +189,12 @@ fn a_journal_keeps_the_newest() {
     let objects = store.objects();
     assert_eq!(
         objects
-            .append_journal_entry("audit", &json!(11), 5)
+            .append_journal_entry(&journal_entry("audit", json!(11)))
             .unwrap(),
         11
     );
     objects
-        .append_journal_entry("auditing", &json!(0), 5)
+        .append_journal_entry(&journal_entry("auditing", json!(0)))
         .unwrap();
     let numbers = |before, limit| {
         let found = objects
@@ -299,4 +300,35 @@ fn all_objects_of_a_kind_are_read_whatever_the_size_of_a_page() {
             assert_eq!(read(), ids[..=number]);
         }
     }
+}
+
+fn journal_entry(journal: &'static str, value: Value) -> JournalEntry {
+    JournalEntry {
+        journal,
+        value,
+        max_entries: 5,
+    }
+}
+
+#[test]
+fn a_change_and_its_journal_entry_are_written_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let objects = store.objects();
+    let entry_of = |object: &Object| journal_entry("audit", json!({"put": object.version}));
+    let put = |expected| objects.put_with_entry("user", "ann", json!(1), expected, &entry_of);
+    let object = put(ExpectedVersion::Absent).unwrap();
+    assert!(put(ExpectedVersion::Absent).is_err());
+    let recorded = journal_entry("audit", json!("deleted"));
+    let delete = |version| {
+        let expected = ExpectedVersion::Version(version);
+        objects.delete_with_entry("user", "ann", expected, &recorded)
+    };
+    assert!(delete(object.version + 1).is_err());
+    assert!(delete(object.version).unwrap());
+    let entries = objects.list_journal_entries("audit", None, 10).unwrap();
+    assert_eq!(
+        entries,
+        [(2, json!("deleted")), (1, json!({"put": object.version}))]
+    );
 }

@@ -17,7 +17,7 @@ use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
 use super::{api_key, backend_objects, invite, object_schema, operator};
 use crate::access::{Role, random_id};
-use crate::audit::{self, AuditedChange};
+use crate::audit::{AuditedChange, ObjectChangeEntry};
 use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
 use crate::endpoint_scope::AddressedKind;
@@ -519,19 +519,22 @@ async fn save(
         ExpectedVersion::Version(object.version)
     });
     let (store_kind, store_id) = (kind.names().kind, id.to_owned());
-    let object = run_on_store(&call.app, move |objects| {
-        objects.put(store_kind, &store_id, value, expected)
-    })
-    .await?
-    .map_err(|error| object_problem(&error))?;
-    let body = object_view(&**kind, &call.app, &object);
     let change = AuditedChange {
         kind: store_kind,
         id,
         before: current.map(|before| (before.version, kind.public_view(&call.app, &before.value))),
-        after: Some((object.version, kind.public_view(&call.app, &object.value))),
+        after: Some(kind.public_view(&call.app, &value)),
     };
-    audit::record_object_change(call, change).await;
+    let entry = ObjectChangeEntry::new(call, change);
+    let object = run_on_store(&call.app, move |objects| {
+        let entry_of = |object: &Object| entry.journal_entry(Some(object.version));
+        let stored = objects.put_with_entry(store_kind, &store_id, value, expected, &entry_of)?;
+        entry.log(Some(stored.version));
+        Ok(stored)
+    })
+    .await?
+    .map_err(|error: ObjectError| object_problem(&error))?;
+    let body = object_view(&**kind, &call.app, &object);
     Ok((object, body))
 }
 
@@ -547,18 +550,21 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     run_check_change(&kind, &call, &id, None, None).await?;
     let (store_kind, store_id) = (names.kind, id.clone());
     let expected = ExpectedVersion::Version(current.version);
-    run_on_store(&call.app, move |objects| {
-        objects.delete(store_kind, &store_id, expected)
-    })
-    .await?
-    .map_err(|error| object_problem(&error))?;
     let change = AuditedChange {
         kind: names.kind,
         id: &id,
         before: Some((current.version, kind.public_view(&call.app, &current.value))),
         after: None,
     };
-    audit::record_object_change(&call, change).await;
+    let entry = ObjectChangeEntry::new(&call, change);
+    run_on_store(&call.app, move |objects| {
+        let recorded = entry.journal_entry(None);
+        objects.delete_with_entry(store_kind, &store_id, expected, &recorded)?;
+        entry.log(None);
+        Ok(())
+    })
+    .await?
+    .map_err(|error: ObjectError| object_problem(&error))?;
     call::no_content()
 }
 

@@ -1,13 +1,15 @@
 //! A full disk: what the node refuses, what goes on, and that all is well again by itself when there is room.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::{Value, json};
 use testkit::report_skipped;
 
+use crate::api::{local_token, send};
 use crate::listeners::get;
 use crate::support::{
     Connect, Node, Packet, Props, Publish, Raw, Subscribe, ack, eventually, external, kind,
@@ -306,6 +308,54 @@ fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
     all_is_well(&node);
     kept.has_nothing_more(&node, 0);
     kept.take(&node, 1, 0..Kept::MESSAGES);
+}
+
+#[test]
+fn on_a_full_disk_every_change_that_is_made_is_in_the_audit_log() {
+    if external().is_some() {
+        return report_skipped("needs a node of its own");
+    }
+    let Some(disk) = SmallDisk::mount() else {
+        return report_skipped("a tmpfs cannot be mounted here (that needs root)");
+    };
+    let node = start(&disk.0, 0);
+    // Objects of different lengths, so that the disk is full at any place of a write.
+    let filler = disk.fill_but(2 * MIB);
+    let token = local_token(&node);
+    let post = |ban: &Value| send(&node, &token, "POST", "/api/v1/bans", ban);
+    let mut refused = 0;
+    for number in 0..4000 {
+        let ban = json!({"id": format!("b{number}"), "client_id": "x", "reason": "y".repeat(number * 37 % 900)});
+        if post(&ban).status >= 500 {
+            refused += 1;
+        }
+        if refused > 20 {
+            break;
+        }
+    }
+    assert!(refused > 0, "the disk was never full");
+    fs::remove_file(filler).unwrap();
+    eventually("changes are made again", || {
+        let ban = json!({"id": unique("later"), "client_id": "x"});
+        post(&ban).status == 201
+    });
+    let ids = |first: &str, field: &str| {
+        let (mut ids, mut next) = (BTreeSet::new(), Some(first.to_owned()));
+        while let Some(path) = next {
+            let page = send(&node, &token, "GET", &path, &Value::Null).body;
+            let rows = page["data"].as_array().unwrap().iter();
+            ids.extend(rows.map(|row| row[field].as_str().unwrap_or_default().to_owned()));
+            let cursor = page["next"].as_str();
+            next = cursor.map(|cursor| format!("{first}&after={cursor}"));
+        }
+        ids
+    };
+    let made = ids("/api/v1/bans?limit=1000", "id");
+    let recorded = ids("/api/v1/audit-log?limit=1000&action=ban.create", "subject");
+    let missing: Vec<_> = made.difference(&recorded).collect();
+    assert!(missing.is_empty(), "not recorded: {missing:?}");
+    drop(node);
+    drop(disk);
 }
 
 /// Limits the size of files that the node may write, as a disk that fails does.
