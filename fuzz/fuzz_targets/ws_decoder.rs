@@ -1,10 +1,16 @@
 //! WebSocket frames: whole at once and piece by piece mean the same, and bounds hold whatever arrives.
 //!
-//! The first byte chooses role, handling of text and a bound on messages, the second the size of the pieces.
+//! The first byte chooses role, handling of text, a bound on messages, compression and how much is decompressed at a time, the
+//! second the size of the pieces.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ws::{Decoder, DecoderEvent, DecoderOptions, MAX_UNCONSUMED_BYTES, Role, close_codes};
+use ws::{
+    Decoder, DecoderEvent, DecoderOptions, Inflater, MAX_UNCONSUMED_BYTES, Role, close_codes,
+};
+
+/// Bound on a decompressed message.
+const MAX_INFLATED_BYTES: usize = 1 << 16;
 
 #[derive(Debug, PartialEq)]
 enum Seen {
@@ -32,17 +38,58 @@ fuzz_target!(|data: &[u8]| {
         },
         refuse_text: choice & 2 != 0,
         max_message_bytes: if choice & 4 == 0 { 64 } else { u64::MAX },
+        has_compression: choice & 8 != 0,
     };
-    let whole = read(options, bytes, bytes.len());
-    let pieces = read(options, bytes, usize::from(*piece).max(1));
+    let room = if choice & 16 == 0 { 3 } else { 1 << 20 };
+    let whole = read(options, bytes, bytes.len(), 1 << 20);
+    let pieces = read(options, bytes, usize::from(*piece).max(1), room);
     assert_eq!(whole, pieces);
 });
 
+/// What has arrived of a message.
+#[derive(Default)]
+struct Partial {
+    payload: Vec<u8>,
+    inflater: Inflater,
+    /// Bytes decompressed at a time.
+    room: usize,
+    has_failed: bool,
+}
+
+impl Partial {
+    /// Appends a piece of a compressed message. False: it is invalid or too long.
+    fn inflate(&mut self, chunk: &[u8], is_end: bool) -> bool {
+        let mut rest = chunk;
+        loop {
+            let before = self.payload.len();
+            let result = self
+                .inflater
+                .inflate(rest, is_end, &mut self.payload, self.room);
+            assert!(self.payload.len() - before <= self.room);
+            let Ok((consumed, is_done)) = result else {
+                return false;
+            };
+            rest = &rest[consumed..];
+            if self.payload.len() > MAX_INFLATED_BYTES {
+                return false;
+            }
+            if is_done {
+                assert!(rest.is_empty());
+                assert_eq!(self.inflater.is_active(), !is_end);
+                return true;
+            }
+        }
+    }
+}
+
 /// Reads as a connection does: what is not consumed stays in front of the next piece.
-fn read(options: DecoderOptions, bytes: &[u8], piece: usize) -> Vec<Seen> {
+fn read(options: DecoderOptions, bytes: &[u8], piece: usize, room: usize) -> Vec<Seen> {
     let mut decoder = Decoder::new(options);
     let mut buffer = Vec::new();
-    let mut message = Vec::new();
+    let mut message = Partial {
+        room,
+        ..Partial::default()
+    };
     let mut seen = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
         buffer.extend_from_slice(piece);
@@ -51,8 +98,8 @@ fn read(options: DecoderOptions, bytes: &[u8], piece: usize) -> Vec<Seen> {
         buffer.drain(..at);
         assert!(buffer.len() <= MAX_UNCONSUMED_BYTES);
     }
-    if !decoder.is_closed() && !message.is_empty() {
-        seen.push(Seen::Open(message));
+    if !decoder.is_closed() && !message.has_failed && !message.payload.is_empty() {
+        seen.push(Seen::Open(message.payload));
     }
     seen
 }
@@ -62,9 +109,13 @@ fn take_event(
     decoder: &mut Decoder,
     buffer: &mut [u8],
     at: &mut usize,
-    message: &mut Vec<u8>,
+    message: &mut Partial,
     seen: &mut Vec<Seen>,
 ) -> bool {
+    if message.has_failed {
+        *at = buffer.len();
+        return false;
+    }
     let available = buffer.len() - *at;
     let step = match decoder.decode(&mut buffer[*at..]) {
         Ok(step) => step,
@@ -89,18 +140,22 @@ fn take_event(
         Some(DecoderEvent::Data {
             chunk,
             is_binary,
+            is_compressed,
             is_end_of_message,
         }) => {
-            message.extend_from_slice(chunk);
+            if !is_compressed {
+                message.payload.extend_from_slice(chunk);
+            } else if !message.inflate(chunk, is_end_of_message) {
+                message.has_failed = true;
+                seen.push(Seen::Error(close_codes::INVALID_PAYLOAD));
+                return false;
+            }
             if is_end_of_message {
-                let payload = std::mem::take(message);
-                if !is_binary {
+                let payload = std::mem::take(&mut message.payload);
+                if !is_binary && !is_compressed {
                     assert!(std::str::from_utf8(&payload).is_ok());
                 }
-                seen.push(Seen::Message {
-                    is_binary,
-                    payload,
-                });
+                seen.push(Seen::Message { is_binary, payload });
             }
         }
         Some(DecoderEvent::Ping(payload)) => {

@@ -276,6 +276,8 @@ pub struct ListenerConfig {
     pub relay_path: Option<String>,
     /// With `websocket_path`: the origins of web pages that may connect; empty: all.
     pub allowed_origins: Vec<String>,
+    /// With `websocket_path`: whether messages are compressed for clients that offer permessage-deflate.
+    pub compression: bool,
     /// Whether each connection must begin with a PROXY protocol header (version 1 or 2).
     pub proxy_protocol: bool,
     /// `None`: anonymous clients are accepted on loopback and Unix sockets only, and not from behind a proxy.
@@ -310,6 +312,7 @@ impl ListenerConfig {
             websocket_path: None,
             relay_path: None,
             allowed_origins: Vec::new(),
+            compression: false,
             proxy_protocol: false,
             allow_anonymous: None,
             max_connections: 1_000_000,

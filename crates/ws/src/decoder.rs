@@ -4,6 +4,7 @@
 //! message, the mask. Headers and control frames are not copied; until they are complete they stay in the
 //! caller's buffer, at most [`MAX_UNCONSUMED_BYTES`].
 
+use crate::deflate::max_compressed_bytes;
 use crate::frame::{IncomingHeader, MAX_CONTROL_PAYLOAD_BYTES, Opcode};
 use crate::mask::apply_mask;
 use crate::utf8_validator::Utf8Validator;
@@ -19,9 +20,11 @@ pub struct DecoderOptions {
     pub role: Role,
     /// Refuse text messages with close code 1003, as MQTT requires. Otherwise text is validated as UTF-8.
     pub refuse_text: bool,
-    /// Maximum length of a message over all its fragments. The decoder's memory does not depend on it; it
+    /// Maximum length of a message over all its fragments; a compressed one may be slightly longer. The decoder's memory does not depend on it; it
     /// protects callers that collect messages.
     pub max_message_bytes: u64,
+    /// Whether compression was negotiated ([`PermessageDeflate`](crate::PermessageDeflate)).
+    pub has_compression: bool,
 }
 
 impl DecoderOptions {
@@ -31,6 +34,7 @@ impl DecoderOptions {
             role,
             refuse_text: true,
             max_message_bytes: u64::MAX,
+            has_compression: false,
         }
     }
 }
@@ -43,6 +47,9 @@ pub enum DecoderEvent<'a> {
     Data {
         chunk: &'a [u8],
         is_binary: bool,
+        /// The message is compressed: pass all its pieces to an [`Inflater`](crate::Inflater), limit the result and check
+        /// that text is UTF-8.
+        is_compressed: bool,
         is_end_of_message: bool,
     },
     /// A ping with at most 125 bytes. The caller answers with a pong that has the same payload.
@@ -84,7 +91,9 @@ pub struct Decoder {
     utf8: Utf8Validator,
     role: Role,
     refuse_text: bool,
+    has_compression: bool,
     message: MessageKind,
+    message_is_compressed: bool,
     is_in_frame: bool,
     frame_is_final: bool,
     is_closed: bool,
@@ -100,7 +109,9 @@ impl Decoder {
             utf8: Utf8Validator::default(),
             role: options.role,
             refuse_text: options.refuse_text,
+            has_compression: options.has_compression,
             message: MessageKind::None,
+            message_is_compressed: false,
             is_in_frame: false,
             frame_is_final: false,
             is_closed: false,
@@ -123,6 +134,11 @@ impl Decoder {
         self.next_step(buf).inspect_err(|_| self.is_closed = true)
     }
 
+    /// Ignores further input, as after an error: for callers that reject what a message contains.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
     /// Whether the peer has closed the connection or violated the protocol.
     pub fn is_closed(&self) -> bool {
         self.is_closed
@@ -131,7 +147,8 @@ impl Decoder {
     fn next_step<'a>(&mut self, buf: &'a mut [u8]) -> Result<DecodeStep<'a>, Error> {
         let mut at = 0;
         while !self.is_in_frame {
-            let Some(header) = IncomingHeader::parse(&buf[at..], self.role)? else {
+            let parsed = IncomingHeader::parse(&buf[at..], self.role, self.has_compression)?;
+            let Some(header) = parsed else {
                 return Ok(DecodeStep {
                     event: None,
                     consumed: at,
@@ -166,11 +183,15 @@ impl Decoder {
                     detail: "text frame where only binary frames are accepted",
                 });
             }
-            (Opcode::Text, MessageKind::None) => self.begin_message(MessageKind::Text),
-            (_, MessageKind::None) => self.begin_message(MessageKind::Binary),
+            (Opcode::Text, MessageKind::None) => self.begin_message(MessageKind::Text, header),
+            (_, MessageKind::None) => self.begin_message(MessageKind::Binary, header),
         }
         self.message_bytes = self.message_bytes.saturating_add(header.payload_bytes);
-        if self.message_bytes > self.max_message_bytes {
+        let max_bytes = match self.message_is_compressed {
+            true => max_compressed_bytes(self.max_message_bytes),
+            false => self.max_message_bytes,
+        };
+        if self.message_bytes > max_bytes {
             return Err(Error {
                 code: close_codes::MESSAGE_TOO_BIG,
                 detail: "message longer than accepted",
@@ -183,8 +204,9 @@ impl Decoder {
         Ok(())
     }
 
-    fn begin_message(&mut self, message: MessageKind) {
+    fn begin_message(&mut self, message: MessageKind, header: &IncomingHeader) {
         self.message = message;
+        self.message_is_compressed = header.is_compressed;
         self.message_bytes = 0;
         self.utf8 = Utf8Validator::default();
     }
@@ -209,7 +231,11 @@ impl Decoder {
         self.is_in_frame = self.frame_remaining_bytes > 0;
         let end_of_message = !self.is_in_frame && self.frame_is_final;
         let binary = self.message == MessageKind::Binary;
-        if !binary && !(self.utf8.accept(chunk) && (!end_of_message || self.utf8.is_complete())) {
+        let compressed = self.message_is_compressed;
+        if !binary
+            && !compressed
+            && !(self.utf8.accept(chunk) && (!end_of_message || self.utf8.is_complete()))
+        {
             return Err(Error {
                 code: close_codes::INVALID_PAYLOAD,
                 detail: "text message is not UTF-8",
@@ -222,6 +248,7 @@ impl Decoder {
             event: Some(DecoderEvent::Data {
                 chunk,
                 is_binary: binary,
+                is_compressed: compressed,
                 is_end_of_message: end_of_message,
             }),
             consumed: at + take,

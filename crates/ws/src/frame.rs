@@ -9,6 +9,8 @@ pub(crate) const MAX_CONTROL_PAYLOAD_BYTES: usize = 125;
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
+/// The first reserved bit, in the first frame of a compressed message (RFC 7692 section 6).
+const COMPRESSED: u8 = 0x40;
 const MASKED: u8 = 0x80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,7 @@ impl Opcode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IncomingHeader {
     pub(crate) is_final: bool,
+    pub(crate) is_compressed: bool,
     pub(crate) opcode: Opcode,
     pub(crate) payload_bytes: u64,
     /// All zero in a frame from a server.
@@ -53,18 +56,24 @@ pub(crate) struct IncomingHeader {
 
 impl IncomingHeader {
     /// Parses the header at the front of `buf`; `None` if it is incomplete. An error is reported at the first
-    /// byte that shows it. `role` is the local role.
+    /// byte that shows it. `role` is the local role; `has_compression`: messages may be compressed.
     #[inline]
-    pub(crate) fn parse(buf: &[u8], role: Role) -> Result<Option<Self>, Error> {
+    pub(crate) fn parse(
+        buf: &[u8],
+        role: Role,
+        has_compression: bool,
+    ) -> Result<Option<Self>, Error> {
         let Some(&first) = buf.first() else {
             return Ok(None);
         };
-        if first & RESERVED != 0 {
-            return Err(Error::protocol_error("reserved bit set in a frame header"));
-        }
         let Some(opcode) = Opcode::from_bits(first & 0x0F) else {
             return Err(Error::protocol_error("unknown frame opcode"));
         };
+        let is_first = matches!(opcode, Opcode::Text | Opcode::Binary);
+        let is_compressed = has_compression && is_first && first & RESERVED == COMPRESSED;
+        if first & RESERVED != 0 && !is_compressed {
+            return Err(Error::protocol_error("reserved bit set in a frame header"));
+        }
         let is_final = first & FIN != 0;
         if opcode.is_control() && !is_final {
             return Err(Error::protocol_error("fragmented control frame"));
@@ -123,6 +132,7 @@ impl IncomingHeader {
         };
         Ok(Some(Self {
             is_final,
+            is_compressed,
             opcode,
             payload_bytes,
             mask,
@@ -187,6 +197,13 @@ impl FrameHeader {
         }
     }
 
+    /// The same header for the first frame of a compressed message.
+    #[must_use]
+    pub fn with_compressed_flag(mut self) -> Self {
+        self.bytes[0] |= COMPRESSED;
+        self
+    }
+
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -246,9 +263,9 @@ mod tests {
                 let mut out = Vec::new();
                 encode_header(Opcode::Binary, payload_bytes, mask, &mut out);
                 for cut in 0..out.len() {
-                    assert_eq!(IncomingHeader::parse(&out[..cut], reader), Ok(None));
+                    assert_eq!(IncomingHeader::parse(&out[..cut], reader, false), Ok(None));
                 }
-                let header = IncomingHeader::parse(&out, reader).unwrap().unwrap();
+                let header = IncomingHeader::parse(&out, reader, false).unwrap().unwrap();
                 assert_eq!(header.payload_bytes, payload_bytes as u64);
                 assert_eq!(header.header_bytes, out.len());
                 assert_eq!(header.mask, mask.unwrap_or_default());
@@ -277,7 +294,7 @@ mod tests {
             ),
         ];
         for (bytes, role, expected) in cases {
-            let error = IncomingHeader::parse(bytes, role).unwrap_err();
+            let error = IncomingHeader::parse(bytes, role, false).unwrap_err();
             assert_eq!(error.code, close_codes::PROTOCOL_ERROR, "{bytes:?}");
             assert!(
                 error.detail.contains(expected),
@@ -285,13 +302,35 @@ mod tests {
                 error.detail
             );
             assert_eq!(
-                IncomingHeader::parse(&bytes[..bytes.len() - 1], role),
+                IncomingHeader::parse(&bytes[..bytes.len() - 1], role, false),
                 Ok(None),
                 "{bytes:?}"
             );
         }
-        let error = IncomingHeader::parse(&[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0], Role::Client);
+        let error =
+            IncomingHeader::parse(&[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0], Role::Client, false);
         assert!(error.unwrap_err().detail.contains("highest bit"));
+    }
+
+    #[test]
+    fn only_the_first_frame_of_a_message_may_be_marked_as_compressed() {
+        for (first, is_permitted) in [
+            (0xC1, true),
+            (0xC2, true),
+            (0x41, true),
+            (0xC0, false),
+            (0xC8, false),
+            (0xC9, false),
+            (0xE1, false),
+            (0xD1, false),
+        ] {
+            for has_compression in [true, false] {
+                let result = IncomingHeader::parse(&[first, 0], Role::Client, has_compression);
+                assert_eq!(result.is_ok(), is_permitted && has_compression, "{first:x}");
+            }
+        }
+        let header = FrameHeader::new(Opcode::Text, 1, None).with_compressed_flag();
+        assert_eq!(header.as_bytes(), [0xC1, 1]);
     }
 
     #[test]

@@ -2,17 +2,19 @@
 //!
 //! A connection starts with [`ServerHandshake`] or [`ClientHandshake`]. Then a [`Decoder`] reads frames, and
 //! [`encode_header`], [`encode_frame`] and [`encode_close`] write them. The decoder returns payload as it
-//! arrives, so that the reader of a byte stream (MQTT) never buffers a whole frame. Extensions are never
-//! negotiated.
+//! arrives, so that the reader of a byte stream (MQTT) never buffers a whole frame. A server may negotiate the compression
+//! of messages: [`Inflater`] reads the compressed messages that a decoder returns, and [`Deflater`] writes them.
 
 pub mod close_codes;
 mod decoder;
+mod deflate;
 mod frame;
 mod handshake;
 mod mask;
 mod utf8_validator;
 
 pub use decoder::{DecodeStep, Decoder, DecoderEvent, DecoderOptions, MAX_UNCONSUMED_BYTES};
+pub use deflate::{Deflater, Inflater, PermessageDeflate};
 pub use frame::{FrameHeader, MAX_HEADER_BYTES, Opcode, encode_close, encode_frame, encode_header};
 pub use handshake::client::{
     ClientHandshake, ClientHandshakeAccepted, ClientHandshakeError, ClientRequest,

@@ -21,6 +21,7 @@ fn options(role: Role) -> DecoderOptions {
         role,
         refuse_text: false,
         max_message_bytes: 1 << 20,
+        has_compression: false,
     }
 }
 
@@ -50,6 +51,7 @@ fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<DecodedItem> {
                     chunk,
                     is_binary: binary,
                     is_end_of_message: end_of_message,
+                    ..
                 }) => {
                     message.extend_from_slice(chunk);
                     if end_of_message {
@@ -161,6 +163,7 @@ fn a_byte_stream_gets_payload_before_its_frame_is_whole() {
             chunk,
             is_binary: true,
             is_end_of_message: end_of_message,
+            ..
         }) = step.event
         else {
             panic!("{step:?}");
@@ -247,6 +250,52 @@ fn long_messages_are_refused_at_the_header_that_makes_them_so() {
     assert_eq!(
         read(limited, &[&[0x82, 0x03, 1, 2, 3, 0x82, 0x03, 1, 2, 3]]).len(),
         2
+    );
+}
+
+#[test]
+fn compressed_messages_are_marked_and_their_content_is_not_checked() {
+    let options = DecoderOptions {
+        has_compression: true,
+        max_message_bytes: 100,
+        ..options(Role::Client)
+    };
+    // Not UTF-8, in two fragments; then a message that is not compressed.
+    let mut bytes = [0x41, 0x02, 0xff, 0xfe, 0x80, 0x01, 0xff, 0x81, 0x01, b'a'];
+    let mut decoder = Decoder::new(options);
+    let mut seen = Vec::new();
+    let mut at = 0;
+    loop {
+        let step = decoder.decode(&mut bytes[at..]).unwrap();
+        at += step.consumed;
+        match step.event {
+            Some(DecoderEvent::Data {
+                chunk,
+                is_compressed,
+                is_end_of_message,
+                ..
+            }) => seen.push((chunk.to_vec(), is_compressed, is_end_of_message)),
+            event => break assert_eq!(event, None),
+        }
+    }
+    let expected = [
+        (vec![0xff, 0xfe], true, false),
+        (vec![0xff], true, true),
+        (vec![b'a'], false, true),
+    ];
+    assert_eq!(seen, expected);
+
+    // Incompressible content may become longer, but not without bounds.
+    assert!(read(options, &[&[0xc2, 125]]).is_empty());
+    for too_long in [&[0xc2, 126, 0x10, 0x00][..], &[0x82, 101]] {
+        let error = DecodedItem::Error(close_codes::MESSAGE_TOO_BIG);
+        assert_eq!(read(options, &[too_long]), [error]);
+    }
+    // Only the first fragment is marked.
+    let marked_twice = [0x41, 0x00, 0xc0, 0x00];
+    assert_eq!(
+        read(options, &[&marked_twice]),
+        [DecodedItem::Error(close_codes::PROTOCOL_ERROR)]
     );
 }
 

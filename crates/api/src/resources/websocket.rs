@@ -23,6 +23,7 @@ const OPTIONS: DecoderOptions = DecoderOptions {
     role: Role::Server,
     refuse_text: false,
     max_message_bytes: 64 * 1024,
+    has_compression: false,
 };
 
 pub(super) fn is_upgrade_requested(headers: &HeaderMap) -> bool {

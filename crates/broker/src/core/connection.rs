@@ -195,16 +195,19 @@ impl Connection {
         self.extra.get_or_insert_default()
     }
 
-    /// Bytes of an incomplete message of a relay connection.
+    fn relay_peer(&self) -> Option<&RelayPeer> {
+        self.extra.as_ref()?.relay.as_deref()
+    }
+
+    /// Memory of an incomplete message of a relay connection.
     pub(crate) fn relay_partial_bytes(&self) -> usize {
-        let relay = self.extra.as_ref().and_then(|extra| extra.relay.as_ref());
-        relay.map_or(0, |relay| relay.partial_bytes())
+        self.relay_peer().map_or(0, RelayPeer::partial_bytes)
     }
 
     /// Whether the connection holds bytes of an incomplete packet, or of an incomplete message of a relay connection.
     pub(crate) fn fragment_bytes(&self) -> usize {
         let of_relay = match self.is_relay {
-            true => self.relay_partial_bytes(),
+            true => self.relay_peer().map_or(0, RelayPeer::fragment_bytes),
             false => 0,
         };
         self.partial_packets.len() + of_relay

@@ -38,6 +38,7 @@ pub(crate) struct Delivery {
     pub(crate) connections: Table<ConnectionIx, Connection>,
     pub(crate) sessions: Table<SessionIx, Session>,
     pub(crate) pool: BufferPool,
+    pub(crate) deflater: ws::Deflater,
     /// Connections with output added since the last turn.
     pub(crate) dirty: Vec<ConnectionIx>,
     /// Connections to close, collected while another operation is in progress.
@@ -116,6 +117,7 @@ impl Delivery {
             connections: Table::default(),
             sessions: Table::default(),
             pool: BufferPool::default(),
+            deflater: ws::Deflater::default(),
             dirty: Vec::new(),
             pending_closes: Vec::new(),
             metrics,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use hooks::MessageView;
 
 use super::message::Message;
-use super::relay_peer::RelayFrame;
+use super::relay_peer::RelayFrames;
 use super::tables::SessionIx;
 
 /// One message on its way to any number of sessions, with the data they share.
@@ -27,8 +27,8 @@ pub(crate) struct Dispatch<'a> {
     /// The QoS 0 packet as encoded for the last subscriber, and its form (version 5 or not, retain flag).
     pub(super) template: Vec<u8>,
     pub(super) template_form: Option<(bool, bool)>,
-    /// The frame for the connections of a relay endpoint, once one of them needs it.
-    pub(super) relay_frame: Option<RelayFrame>,
+    /// The frames for the connections of a relay endpoint, once one of them needs them.
+    pub(super) relay_frames: Option<RelayFrames>,
 }
 
 impl<'a> Dispatch<'a> {
@@ -43,7 +43,7 @@ impl<'a> Dispatch<'a> {
             has_many_sessions: false,
             template: Vec::new(),
             template_form: None,
-            relay_frame: None,
+            relay_frames: None,
         }
     }
 

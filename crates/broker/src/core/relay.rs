@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
-use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
+use ws::{Decoder, DecoderEvent, DecoderOptions, Inflater, Opcode, PermessageDeflate, Role};
 
 use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase};
 use super::delivery::{Delivery, hook_client, with_publisher};
@@ -19,7 +19,7 @@ use super::dispatch::Dispatch;
 use super::outbox::SHARE_FROM_BYTES;
 use super::pending_suback::PendingSubAck;
 use super::pump::PUMP_HIGH_BYTES;
-use super::relay_peer::{RelayFrame, RelayInput, RelayPeer};
+use super::relay_peer::{RelayFrames, RelayInput, RelayPeer};
 use super::session::Session;
 use super::shard::{ConnectionAction, Shard};
 use super::subscriber_list::Subscriber;
@@ -60,8 +60,9 @@ impl Delivery {
             return;
         };
         let frame = dispatch
-            .relay_frame
-            .get_or_insert_with(|| RelayFrame::encode(&*relay.endpoint, &dispatch.view));
+            .relay_frames
+            .get_or_insert_with(|| RelayFrames::encode(&*relay.endpoint, &dispatch.view))
+            .frame_for(relay.compression, &mut self.deflater);
         let len = frame.as_bytes().len();
         relay.traffic.messages_out += 1;
         relay.traffic.bytes_out += frame.payload_len();
@@ -203,6 +204,7 @@ impl Shard {
         &mut self,
         at: ConnectionIx,
         request: &RelayRequest<'_>,
+        compression: Option<PermessageDeflate>,
         handle: Arc<dyn RelayConnection>,
     ) -> ConnectionAction {
         if self.delivery.connections[at].phase != ConnectionPhase::AwaitConnect {
@@ -225,7 +227,7 @@ impl Shard {
                 return ConnectionAction::Close;
             }
         };
-        match self.start_relay_session(at, admission) {
+        match self.start_relay_session(at, admission, compression) {
             Ok(action) => action,
             Err((mut client, close)) => {
                 self.metrics().inc(Metric::RelayRejected);
@@ -241,6 +243,7 @@ impl Shard {
         &mut self,
         at: ConnectionIx,
         admission: RelayAdmission,
+        compression: Option<PermessageDeflate>,
     ) -> Result<ConnectionAction, (Box<dyn RelayClient>, RelayClose)> {
         let RelayAdmission {
             endpoint,
@@ -284,6 +287,7 @@ impl Shard {
             role: Role::Server,
             refuse_text: false,
             max_message_bytes: u64::from(limits.max_message_bytes),
+            has_compression: compression.is_some(),
         });
         let connection = &mut self.delivery.connections[at];
         connection.session = session_at;
@@ -293,8 +297,10 @@ impl Shard {
         let extra = connection.extra();
         extra.relay = Some(Box::new(RelayPeer {
             endpoint,
+            compression,
             input: Some(Box::new(RelayInput {
                 decoder,
+                inflater: Inflater::default(),
                 message: Vec::new(),
                 client,
             })),
@@ -354,10 +360,10 @@ impl Shard {
         let mut buffer = std::mem::take(&mut self.relay_buffer);
         buffer.clear();
         buffer.extend_from_slice(data);
-        let was_partial = !input.message.is_empty();
+        let was_partial = input.partial_bytes() > 0;
         let (consumed, result) = self.process_frames(at, &mut input, &mut buffer);
         self.relay_buffer = buffer;
-        let is_partial = !input.message.is_empty();
+        let is_partial = input.partial_bytes() > 0;
         if let Some(relay) = self.delivery.relay_peer(at) {
             relay.input = Some(input);
         }
@@ -386,16 +392,7 @@ impl Shard {
         loop {
             let step = match input.decoder.decode(&mut buffer[consumed..]) {
                 Ok(step) => step,
-                Err(error) => {
-                    self.metrics().inc(Metric::ProtocolErrors);
-                    let close = RelayClose {
-                        code: error.code,
-                        reason: error.detail.into(),
-                        message: None,
-                    };
-                    let why = CloseReason::without_code("protocol_error").with_relay(close);
-                    return (consumed, Err(why));
-                }
+                Err(error) => return (consumed, Err(self.relay_protocol_error(error))),
             };
             consumed += step.consumed;
             let result = match step.event {
@@ -403,17 +400,29 @@ impl Shard {
                 Some(DecoderEvent::Data {
                     chunk,
                     is_binary,
+                    is_compressed,
                     is_end_of_message,
                 }) => {
                     let kind = match is_binary {
                         true => RelayPayloadKind::Binary,
                         false => RelayPayloadKind::Text,
                     };
-                    if !is_end_of_message {
+                    if is_compressed {
+                        let max_bytes = self.max_relay_message_bytes(at);
+                        if let Err(error) = input.inflate(chunk, kind, is_end_of_message, max_bytes)
+                        {
+                            return (consumed, Err(self.relay_protocol_error(error)));
+                        }
+                        if !is_end_of_message {
+                            continue;
+                        }
+                        let message = std::mem::take(&mut input.message);
+                        self.charge_inflated(at, message.len());
+                        self.relay_message(at, &mut *input.client, kind, &message)
+                    } else if !is_end_of_message {
                         input.message.extend_from_slice(chunk);
                         continue;
-                    }
-                    if input.message.is_empty() {
+                    } else if input.message.is_empty() {
                         self.relay_message(at, &mut *input.client, kind, chunk)
                     } else {
                         let mut message = std::mem::take(&mut input.message);
@@ -446,6 +455,32 @@ impl Shard {
                 Ok(ConnectionAction::Continue) => {}
                 other => return (consumed, other),
             }
+        }
+    }
+
+    fn relay_protocol_error(&self, error: ws::Error) -> CloseReason {
+        self.metrics().inc(Metric::ProtocolErrors);
+        let close = RelayClose {
+            code: error.code,
+            reason: error.detail.into(),
+            message: None,
+        };
+        CloseReason::without_code("protocol_error").with_relay(close)
+    }
+
+    fn max_relay_message_bytes(&mut self, at: ConnectionIx) -> usize {
+        let relay = self.delivery.relay_peer(at);
+        relay.map_or(0, |relay| {
+            relay.endpoint.limits().max_message_bytes as usize
+        })
+    }
+
+    /// Charges a decompressed message to the rate of its client, whose compressed bytes hardly count.
+    fn charge_inflated(&mut self, at: ConnectionIx, bytes: usize) {
+        let now_ms = self.now_ms();
+        let extra = self.delivery.connections[at].extra.as_mut();
+        if let Some(rate) = extra.and_then(|extra| extra.rate.as_mut()) {
+            rate.charge_bytes(bytes, now_ms);
         }
     }
 

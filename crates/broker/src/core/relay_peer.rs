@@ -6,11 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hooks::MessageView;
 use hooks::relay::{RelayClient, RelayEndpoint, RelayPayloadKind, RelayTraffic};
-use ws::{Decoder, FrameHeader, MAX_HEADER_BYTES, Opcode};
+use ws::{Decoder, Deflater, FrameHeader, Inflater, MAX_HEADER_BYTES, Opcode, PermessageDeflate};
 
 /// The state of a relay connection.
 pub(crate) struct RelayPeer {
     pub(super) endpoint: Arc<dyn RelayEndpoint>,
+    /// Set if messages may be compressed.
+    pub(super) compression: Option<PermessageDeflate>,
     /// `None` while its input is processed.
     pub(super) input: Option<Box<RelayInput>>,
     /// Frames that wait because the socket is slow, oldest first.
@@ -27,9 +29,45 @@ pub(crate) struct RelayPeer {
 /// What processing the input of a connection needs.
 pub(super) struct RelayInput {
     pub(super) decoder: Decoder,
-    /// The beginning of a message.
+    pub(super) inflater: Inflater,
+    /// The beginning of a message, decompressed.
     pub(super) message: Vec<u8>,
     pub(super) client: Box<dyn RelayClient>,
+}
+
+impl RelayInput {
+    /// Appends the next piece of a compressed message to `message`.
+    pub(super) fn inflate(
+        &mut self,
+        piece: &[u8],
+        kind: RelayPayloadKind,
+        is_end_of_message: bool,
+        max_message_bytes: usize,
+    ) -> Result<(), ws::Error> {
+        // One byte more shows that the message is too long.
+        let room = (max_message_bytes + 1).saturating_sub(self.message.len());
+        self.inflater
+            .inflate(piece, is_end_of_message, &mut self.message, room)?;
+        if self.message.len() > max_message_bytes {
+            return Err(ws::Error {
+                code: ws::close_codes::MESSAGE_TOO_BIG,
+                detail: "message longer than accepted",
+            });
+        }
+        let is_text = kind == RelayPayloadKind::Text;
+        if is_end_of_message && is_text && std::str::from_utf8(&self.message).is_err() {
+            return Err(ws::Error {
+                code: ws::close_codes::INVALID_PAYLOAD,
+                detail: "text message is not UTF-8",
+            });
+        }
+        Ok(())
+    }
+
+    /// Memory of an incomplete message.
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.inflater.memory_bytes() + self.message.len()
+    }
 }
 
 impl RelayPeer {
@@ -39,9 +77,19 @@ impl RelayPeer {
         self.traffic.bytes_out -= frame_payload_len(frame);
     }
 
-    /// Bytes of an incomplete message.
+    /// Bytes that have arrived of an incomplete message; 0: there is none.
+    pub(super) fn fragment_bytes(&self) -> usize {
+        self.input
+            .as_ref()
+            .map_or(0, |input| match input.inflater.is_active() {
+                true => input.inflater.received_bytes().max(1),
+                false => input.message.len(),
+            })
+    }
+
+    /// Memory of an incomplete message.
     pub(super) fn partial_bytes(&self) -> usize {
-        self.input.as_ref().map_or(0, |input| input.message.len())
+        self.input.as_ref().map_or(0, |input| input.partial_bytes())
     }
 }
 
@@ -55,16 +103,20 @@ fn frame_payload_len(frame: &[u8]) -> u64 {
     frame.len().saturating_sub(header_len) as u64
 }
 
-/// The frame that all receivers of a message on this shard get.
-#[derive(Default)]
-pub(crate) struct RelayFrame {
-    /// Header and payload, at the end of the buffer.
-    buffer: Vec<u8>,
-    start: usize,
-    shared: Option<Bytes>,
+/// The frames that the receivers of a message on this shard get: each form is encoded once, for the first that needs it.
+pub(crate) struct RelayFrames {
+    opcode: Opcode,
+    plain: RelayFrame,
+    compressed: CompressedForm,
 }
 
-impl RelayFrame {
+enum CompressedForm {
+    NotTried,
+    NotShorter,
+    Encoded(RelayFrame),
+}
+
+impl RelayFrames {
     pub(super) fn encode(endpoint: &dyn RelayEndpoint, view: &MessageView<'_>) -> Self {
         let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES + view.payload.len() + 64);
         buffer.resize(MAX_HEADER_BYTES, 0);
@@ -73,17 +125,71 @@ impl RelayFrame {
             RelayPayloadKind::Binary => Opcode::Binary,
         };
         let header = FrameHeader::new(opcode, buffer.len() - MAX_HEADER_BYTES, None);
-        let start = MAX_HEADER_BYTES - header.as_bytes().len();
+        Self {
+            opcode,
+            plain: RelayFrame::new(buffer, &header),
+            compressed: CompressedForm::NotTried,
+        }
+    }
+
+    /// The frame for a receiver with this agreement on compression.
+    pub(super) fn frame_for(
+        &mut self,
+        compression: Option<PermessageDeflate>,
+        deflater: &mut Deflater,
+    ) -> &mut RelayFrame {
+        if !compression.is_some_and(|it| it.permits(self.plain.payload().len())) {
+            return &mut self.plain;
+        }
+        if let CompressedForm::NotTried = self.compressed {
+            self.compressed = self.compress(deflater);
+        }
+        match &mut self.compressed {
+            CompressedForm::Encoded(frame) => frame,
+            CompressedForm::NotTried | CompressedForm::NotShorter => &mut self.plain,
+        }
+    }
+
+    fn compress(&self, deflater: &mut Deflater) -> CompressedForm {
+        let mut buffer = vec![0; MAX_HEADER_BYTES];
+        if !deflater.deflate(self.plain.payload(), &mut buffer) {
+            return CompressedForm::NotShorter;
+        }
+        let payload_bytes = buffer.len() - MAX_HEADER_BYTES;
+        let header = FrameHeader::new(self.opcode, payload_bytes, None).with_compressed_flag();
+        CompressedForm::Encoded(RelayFrame::new(buffer, &header))
+    }
+}
+
+/// One form of a message.
+pub(super) struct RelayFrame {
+    /// Header and payload, at the end of the buffer.
+    buffer: Vec<u8>,
+    start: usize,
+    header_bytes: usize,
+    shared: Option<Bytes>,
+}
+
+impl RelayFrame {
+    /// `buffer` has [`MAX_HEADER_BYTES`] for the header, and the payload.
+    fn new(mut buffer: Vec<u8>, header: &FrameHeader) -> Self {
+        let header_bytes = header.as_bytes().len();
+        let start = MAX_HEADER_BYTES - header_bytes;
         buffer[start..MAX_HEADER_BYTES].copy_from_slice(header.as_bytes());
         Self {
             buffer,
             start,
+            header_bytes,
             shared: None,
         }
     }
 
+    fn payload(&self) -> &[u8] {
+        &self.as_bytes()[self.header_bytes..]
+    }
+
     pub(super) fn payload_len(&self) -> u64 {
-        frame_payload_len(self.as_bytes())
+        self.payload().len() as u64
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {

@@ -264,8 +264,13 @@ impl ConnectionTask {
         self.shard.inboxes[usize::from(to)].push(InboxItem::Handover(Box::new(moving)));
     }
 
-    /// Performs one read. `Ready(true)`: there may be more to read; `Ready(false)`: check the state again.
+    /// Performs one read, unless input is pending in a layer. `Ready(true)`: there may be more to read; `Ready(false)`: check the state again.
     fn read(&mut self, io: &Rc<ConnectionIo>, context: &mut Context<'_>) -> Poll<bool> {
+        if io.has_pending_input() {
+            let flow = self.feed_core(io, &mut []);
+            self.apply_action(flow);
+            return Poll::Ready(matches!(self.state, ConnectionState::Reading));
+        }
         let mut guard = match io.socket.poll_read_ready(context) {
             Poll::Ready(Ok(guard)) => guard,
             Poll::Ready(Err(_)) => return self.connection_lost("socket_error"),
@@ -297,7 +302,8 @@ impl ConnectionTask {
         let flow = self.feed_core(io, &mut scratch[..received]);
         drop(scratch);
         self.apply_action(flow);
-        Poll::Ready(filled && matches!(self.state, ConnectionState::Reading))
+        let has_more = filled || io.has_pending_input();
+        Poll::Ready(has_more && matches!(self.state, ConnectionState::Reading))
     }
 
     fn feed_core(&self, io: &Rc<ConnectionIo>, bytes: &mut [u8]) -> ConnectionAction {

@@ -235,7 +235,8 @@ impl ShardIo {
             return Ok(());
         };
         loop {
-            if let Some(connection) = core.delivery.connections.get(at)
+            let delivery = &mut core.delivery;
+            if let Some(connection) = delivery.connections.get(at)
                 && connection.outbox.ready_bytes() > 0
                 && layers.can_accept_more()
             {
@@ -243,10 +244,10 @@ impl ShardIo {
                 let filled = connection.outbox.fill_slices(&mut slices);
                 let mut taken = 0;
                 for slice in &slices[..filled] {
-                    layers.encode_outbound(slice);
+                    layers.encode_outbound(slice, &mut delivery.deflater);
                     taken += slice.len();
                 }
-                core.delivery.record_written(at, taken);
+                delivery.record_written(at, taken);
             }
             if layers.wire().is_empty() {
                 return Ok(());

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use hooks::{CertificateNames, PeerAddress};
 use rustls::{ServerConfig, ServerConnection};
 use ws::{
-    Decoder, DecoderEvent, DecoderOptions, Opcode, Role, ServerHandshake, ServerHandshakeStep,
-    ServerOptions,
+    Decoder, DecoderEvent, DecoderOptions, Deflater, Opcode, PermessageDeflate, Role,
+    ServerHandshake, ServerHandshakeStep, ServerOptions,
 };
 
+use super::compressed_messages::CompressedMessages;
 use super::{proxy_protocol, tls};
 use crate::core::protocol_detection::is_mqtt_connect;
 
@@ -26,6 +27,7 @@ enum WebSocketLayer {
     Open {
         decoder: Decoder,
         held_back: Vec<u8>,
+        compression: Option<Box<CompressedMessages>>,
     },
 }
 
@@ -40,6 +42,8 @@ pub(crate) struct TransportLayers {
     is_certificate_reported: bool,
     /// Whether nothing has been read yet.
     is_untouched: bool,
+    /// The peer has ended the stream of TLS while input was pending.
+    is_ended: bool,
 }
 
 /// Results of decoding besides MQTT bytes.
@@ -58,6 +62,7 @@ pub(crate) struct RelayUpgrade {
     pub(crate) target: String,
     pub(crate) origin: Option<String>,
     pub(crate) subprotocols: Vec<String>,
+    pub(crate) compression: Option<PermessageDeflate>,
 }
 
 /// Why a connection cannot continue; the message to the client is in `wire` already.
@@ -94,6 +99,7 @@ impl TransportLayers {
             written: 0,
             is_certificate_reported: false,
             is_untouched: true,
+            is_ended: false,
         })))
     }
 
@@ -109,7 +115,8 @@ impl TransportLayers {
         }.into()))
     }
 
-    /// Decodes bytes from the wire; MQTT bytes are appended to `mqtt`.
+    /// Decodes bytes from the wire; MQTT bytes are appended to `mqtt`. While input is pending afterwards
+    /// ([`Self::has_pending_input`]), the next call comes without bytes.
     pub(crate) fn decode_inbound(
         &mut self,
         raw: &mut [u8],
@@ -147,6 +154,11 @@ impl TransportLayers {
             result?;
         } else {
             self.decode_websocket(raw, mqtt, &mut learned)?;
+        }
+        if self.has_pending_input() {
+            self.is_ended |= std::mem::take(&mut learned.closed);
+        } else {
+            learned.closed |= self.is_ended;
         }
         Ok(learned)
     }
@@ -218,6 +230,7 @@ impl TransportLayers {
                             target: accepted.target,
                             origin: accepted.origin,
                             subprotocols: accepted.offered_subprotocols,
+                            compression: accepted.compression,
                         }));
                         self.websocket = None;
                         self.append_to_wire(&accepted.response);
@@ -226,8 +239,14 @@ impl TransportLayers {
                     ServerHandshakeStep::Accepted(accepted) => {
                         frames.extend_from_slice(&head[accepted.consumed..]);
                         self.websocket = Some(WebSocketLayer::Open {
-                            decoder: Decoder::new(DecoderOptions::byte_stream(Role::Server)),
+                            decoder: Decoder::new(DecoderOptions {
+                                has_compression: accepted.compression.is_some(),
+                                ..DecoderOptions::byte_stream(Role::Server)
+                            }),
                             held_back: Vec::new(),
+                            compression: accepted
+                                .compression
+                                .map(|negotiated| Box::new(CompressedMessages::new(negotiated))),
                         });
                         self.append_to_wire(&accepted.response);
                         if frames.is_empty() {
@@ -251,24 +270,45 @@ impl TransportLayers {
         mqtt: &mut Vec<u8>,
         learned: &mut InboundResult,
     ) -> Result<(), LayerError> {
-        let Some(WebSocketLayer::Open { decoder, held_back }) = &mut self.websocket else {
+        let Some(WebSocketLayer::Open {
+            decoder,
+            held_back,
+            compression,
+        }) = &mut self.websocket
+        else {
             return Ok(());
         };
         let mut answers = Vec::new();
-        let mut failure = None;
-        loop {
+        let mut result = match compression {
+            Some(compression) => compression.inflate_pending(mqtt),
+            None => Ok(()),
+        };
+        while result.is_ok() {
+            if compression.as_ref().is_some_and(|it| it.has_pending()) {
+                held_back.extend_from_slice(bytes);
+                break;
+            }
             let step = match decoder.decode(bytes) {
                 Ok(step) => step,
                 Err(error) => {
-                    ws::encode_close(Some(error.code), error.detail, None, &mut answers);
-                    failure = Some(LayerError(error.detail.into()));
+                    result = Err(error);
                     break;
                 }
             };
             let consumed = step.consumed;
             let done = step.event.is_none();
             match step.event {
-                Some(DecoderEvent::Data { chunk, .. }) => mqtt.extend_from_slice(chunk),
+                Some(DecoderEvent::Data {
+                    chunk,
+                    is_compressed,
+                    is_end_of_message,
+                    ..
+                }) => match compression {
+                    Some(it) if is_compressed => {
+                        result = it.inflate(chunk, is_end_of_message, mqtt)
+                    }
+                    _ => mqtt.extend_from_slice(chunk),
+                },
                 Some(DecoderEvent::Ping(payload)) => {
                     ws::encode_frame(Opcode::Pong, payload, None, &mut answers);
                 }
@@ -284,17 +324,36 @@ impl TransportLayers {
                 break;
             }
         }
+        if let Err(error) = &result {
+            decoder.close();
+            ws::encode_close(Some(error.code), error.detail, None, &mut answers);
+        }
         if !answers.is_empty() {
             self.append_to_wire(&answers);
         }
-        failure.map_or(Ok(()), Err)
+        result.map_err(|error| LayerError(error.detail.into()))
+    }
+
+    /// Whether input is left that can be decoded without further bytes from the wire.
+    pub(crate) fn has_pending_input(&self) -> bool {
+        match &self.websocket {
+            Some(WebSocketLayer::Open {
+                compression: Some(compression),
+                ..
+            }) => compression.has_pending(),
+            _ => false,
+        }
     }
 
     /// Bytes of an incomplete handshake or frame.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let of_websocket = match &self.websocket {
             Some(WebSocketLayer::Handshake { head, .. }) => head.len(),
-            Some(WebSocketLayer::Open { held_back, .. }) => held_back.len(),
+            Some(WebSocketLayer::Open {
+                held_back,
+                compression,
+                ..
+            }) => held_back.len() + compression.as_ref().map_or(0, |it| it.waiting_bytes()),
             None => 0,
         };
         of_websocket + self.proxy.as_ref().map_or(0, Vec::len)
@@ -308,8 +367,17 @@ impl TransportLayers {
     }
 
     /// Encodes MQTT bytes for the client.
-    pub(crate) fn encode_outbound(&mut self, mqtt: &[u8]) {
-        if self.websocket.is_some() {
+    pub(crate) fn encode_outbound(&mut self, mqtt: &[u8], deflater: &mut Deflater) {
+        if let Some(WebSocketLayer::Open { compression, .. }) = &self.websocket {
+            let compressed = compression
+                .as_ref()
+                .and_then(|it| it.deflate(mqtt, deflater));
+            if let Some(compressed) = compressed {
+                let header = ws::FrameHeader::new(Opcode::Binary, compressed.len(), None);
+                self.append_to_wire(header.with_compressed_flag().as_bytes());
+                self.append_to_wire(&compressed);
+                return;
+            }
             let header = ws::FrameHeader::new(Opcode::Binary, mqtt.len(), None);
             self.append_to_wire(header.as_bytes());
         }

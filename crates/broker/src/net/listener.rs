@@ -42,6 +42,7 @@ impl ListenerContext {
                     subprotocols: vec![RELAY_SUBPROTOCOL.into()],
                 }),
                 allowed_origins: config.allowed_origins.clone(),
+                compression: config.compression,
                 ..ws::ServerOptions::mqtt(path.clone())
             })
         });

@@ -2,6 +2,7 @@
 
 mod accept;
 pub(crate) mod clock;
+mod compressed_messages;
 pub(crate) mod connection_task;
 pub(crate) mod flusher;
 pub(crate) mod inbox;

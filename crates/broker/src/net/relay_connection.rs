@@ -60,6 +60,6 @@ impl ShardIo {
             shard: core.id,
             now_ms: core.now_ms(),
         };
-        core.open_relay(at, &request, Arc::new(handle))
+        core.open_relay(at, &request, upgrade.compression, Arc::new(handle))
     }
 }

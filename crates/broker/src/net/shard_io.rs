@@ -63,6 +63,14 @@ impl ConnectionIo {
         }))
     }
 
+    /// Whether a layer has input left that can be decoded without reading.
+    pub(crate) fn has_pending_input(&self) -> bool {
+        let layers = self.layers.borrow();
+        layers
+            .as_ref()
+            .is_some_and(|layers| layers.has_pending_input())
+    }
+
     pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();

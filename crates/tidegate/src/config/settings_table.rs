@@ -527,6 +527,7 @@ pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
     setting!("websocket_path", websocket_path, Text, "Path at which WebSocket clients connect; default `/mqtt`."),
     setting!("relay_path", relay_path, Text, "Prefix of the paths at which clients of [relay endpoints](relay.md) connect, followed by the endpoint's id; default `/ws/`. `off`: not on this listener."),
     setting!("allowed_origins", allowed_origins, Text, "Origins of the web pages that may connect by WebSocket, such as `https://example.org`, separated by commas. Default: all."),
+    setting!("compression", rest.compression, Flag, "Whether WebSocket messages are compressed for clients that offer permessage-deflate."),
     setting!("proxy_protocol", rest.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2)."),
     setting!("allow_anonymous", rest.allow_anonymous, Flag, "Whether clients without a user name may connect. Default: only on loopback addresses and Unix sockets, and not behind a proxy."),
     setting!("max_connections", rest.max_connections, Count(1, 100_000_000), "Maximum number of connections of this listener."),

@@ -738,7 +738,12 @@ fn the_template_is_a_configuration() {
     for line in toml_template().lines() {
         let line = line.strip_prefix("# ").unwrap_or(line);
         let is_heading = line.starts_with('[') && line.ends_with(']') && !line.contains(' ');
-        let of_websocket = ["websocket_path", "relay_path", "allowed_origins"];
+        let of_websocket = [
+            "websocket_path",
+            "relay_path",
+            "allowed_origins",
+            "compression",
+        ];
         let out_of_place =
             line.starts_with("tls.") || of_websocket.iter().any(|it| line.starts_with(it));
         if is_heading || (is_setting(line) && !out_of_place) {

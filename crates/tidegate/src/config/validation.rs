@@ -270,7 +270,12 @@ fn finish_tls(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<TlsCo
 
 fn finish_websocket(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<String> {
     if !listener.protocol.has_websocket() {
-        for setting in ["websocket_path", "relay_path", "allowed_origins"] {
+        for setting in [
+            "websocket_path",
+            "relay_path",
+            "allowed_origins",
+            "compression",
+        ] {
             reject_inapplicable_keys(&listener.rest.name, setting, draft, || {
                 format!(
                     "not for protocol \"{}\"; use \"ws\" or \"wss\"",

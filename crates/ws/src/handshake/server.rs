@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::deflate::PermessageDeflate;
+
 use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
 /// The options of a server.
@@ -22,6 +24,8 @@ pub struct ServerOptions {
     /// Origins of web pages that may connect, such as `https://example.org`; empty: all. Clients that send no origin
     /// are no browsers and always accepted.
     pub allowed_origins: Vec<String>,
+    /// Whether messages are compressed for clients that offer it.
+    pub compression: bool,
     pub max_header_bytes: usize,
 }
 
@@ -51,6 +55,7 @@ impl ServerOptions {
             require_subprotocol: false,
             prefix: None,
             allowed_origins: Vec::new(),
+            compression: false,
             max_header_bytes: DEFAULT_MAX_HEADER_BYTES,
         }
     }
@@ -77,6 +82,8 @@ pub struct ServerHandshakeAccepted {
     /// Length of the request; the bytes after it are frames.
     pub consumed: usize,
     pub subprotocol: Option<String>,
+    /// What was agreed on if messages may be compressed.
+    pub compression: Option<PermessageDeflate>,
     /// All sub-protocols that the client offers, in its order.
     pub offered_subprotocols: Vec<String>,
     /// Whether the request is for [`ServerOptions::prefix`].
@@ -237,12 +244,20 @@ fn build_response(
     if let Some(subprotocol) = subprotocol {
         let _ = write!(response, "Sec-WebSocket-Protocol: {subprotocol}\r\n");
     }
+    let compression = match options.compression {
+        true => PermessageDeflate::negotiate(&fields),
+        false => None,
+    };
+    if let Some(compression) = compression {
+        compression.write_response(&mut response);
+    }
     response.push_str("\r\n");
     let forwarded_for: Vec<&str> = fields.values("x-forwarded-for").collect();
     Ok(ServerHandshakeAccepted {
         response: response.into_bytes(),
         consumed: head.len(),
         subprotocol: subprotocol.map(str::to_owned),
+        compression,
         offered_subprotocols: fields
             .list_values("sec-websocket-protocol")
             .map(str::to_owned)

@@ -160,7 +160,7 @@ fn open(sim: &mut Sim, shard: usize, target: &str) -> (SimConnection, Connection
         shard: shard as u16,
         now_ms: sim.now_ms,
     };
-    let action = core.open_relay(at, &request, Arc::new(NoHandle));
+    let action = core.open_relay(at, &request, None, Arc::new(NoHandle));
     (SimConnection { shard, at }, action)
 }
 
@@ -183,6 +183,7 @@ fn received(sim: &mut Sim, client: SimConnection) -> Vec<String> {
         role: Role::Client,
         refuse_text: false,
         max_message_bytes: u64::MAX,
+        has_compression: false,
     };
     let mut decoder = Decoder::new(options);
     let (mut at, mut found) = (0, Vec::new());

@@ -9,6 +9,7 @@ mod stop;
 mod tls;
 mod tls_scan;
 mod websocket;
+mod websocket_compression;
 mod websocket_frames;
 
 use std::io::{Read, Write};

@@ -1,6 +1,7 @@
 //! Relay endpoints: rooms of WebSocket connections.
 
 mod clients;
+mod compression;
 mod devices;
 mod endpoints;
 mod events;
