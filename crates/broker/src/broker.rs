@@ -278,7 +278,7 @@ fn listener_address(listener: &ListenerConfig) -> String {
 
 fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> ListenerInfo {
     let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
-        (BindAddress::Unix(_), ..) => "unix",
+        (BindAddress::Unix(_), _, None) => "unix",
         (_, None, None) => "mqtt",
         (_, Some(_), None) => "mqtts",
         (_, None, Some(_)) => "ws",

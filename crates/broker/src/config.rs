@@ -263,7 +263,7 @@ pub struct TlsConfig {
     pub common_name_as_username: bool,
 }
 
-/// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports neither.
+/// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports only `websocket_path`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerConfig {
     /// Unique name; shown in metrics and the API.

@@ -389,11 +389,11 @@ websocket_path = "/x"
 tls.certificate = "server.pem"
 [[listener]]
 protocol = "mqtts"
-bind = "127.0.0.1:0"
+bind = "/tmp/socket"
 tls.require_client_certificate = true
 [[listener]]
 protocol = "ws"
-bind = "/tmp/socket"
+bind = "127.0.0.1:0"
 websocket_path = "mqtt"
 [[listener]]
 protocol = "unix"
@@ -413,8 +413,8 @@ conf/tidegate.toml:10:1: listener.mqtt.websocket_path: not for protocol "mqtt"; 
 conf/tidegate.toml:11:5: listener.mqtt.tls.certificate: not for protocol "mqtt", which has no TLS; use "mqtts" or "wss"
 conf/tidegate.toml:12:1: listener.mqtts.tls.certificate: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.certificate=FILE)
 conf/tidegate.toml:12:1: listener.mqtts.tls.private_key: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.private_key=FILE)
+conf/tidegate.toml:14:1: listener.mqtts.bind: a path, but the protocol is "mqtts"; set protocol = "unix", or "ws" for WebSocket
 conf/tidegate.toml:15:5: listener.mqtts.tls.require_client_certificate: needs tls.client_ca, the authorities that sign client certificates
-conf/tidegate.toml:18:1: listener.ws.bind: a path, but the protocol is "ws"; set protocol = "unix"
 conf/tidegate.toml:19:1: listener.ws.websocket_path: expected a path such as "/mqtt", found "mqtt"
 conf/tidegate.toml:22:1: listener.unix.bind: protocol "unix" expects the absolute path of a socket
 conf/tidegate.toml:23:1: listener.mqqt.bind: missing; a listener needs an address such as "0.0.0.0:1883"; did you mean the listener `mqtt`?

@@ -197,7 +197,7 @@ fn add_missing_bind_error(name: &str, draft: &mut ConfigDraft) {
 fn check_bind(listener: &ListenerDraft, bind: &BindAddress, draft: &mut ConfigDraft) {
     let key = key_of(&listener.rest, "bind");
     let message = match (bind, listener.protocol) {
-        (BindAddress::Unix(path), ListenerProtocol::Unix) => {
+        (BindAddress::Unix(path), ListenerProtocol::Unix | ListenerProtocol::Ws) => {
             if path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
                 return;
             }
@@ -207,7 +207,7 @@ fn check_bind(listener: &ListenerDraft, bind: &BindAddress, draft: &mut ConfigDr
             "protocol \"unix\" expects the absolute path of a socket".to_owned()
         }
         (BindAddress::Unix(_), other) => format!(
-            "a path, but the protocol is \"{}\"; set protocol = \"unix\"",
+            "a path, but the protocol is \"{}\"; set protocol = \"unix\", or \"ws\" for WebSocket",
             other.name()
         ),
         (BindAddress::Tcp(_), _) => return,

@@ -35,7 +35,7 @@ pub(super) fn startup_message(
         } else {
             ""
         };
-        let url = match address.starts_with('/') && protocol.starts_with("http") {
+        let url = match address.starts_with('/') && protocol != "unix" {
             true => format!("{protocol} on unix:{address}"),
             false => format!("{protocol}://{address}{path}{slash}"),
         };
@@ -129,6 +129,8 @@ mod tests {
         let listeners = [
             open("mqtt", "mqtt", "127.0.0.1:1883"),
             open("browsers", "ws", "127.0.0.1:8083"),
+            open("local", "unix", "/run/mqtt.sock"),
+            open("proxied", "ws", "/run/ws.sock"),
             open("http", "http", "127.0.0.1:8080"),
         ];
         let address = |port: u16| BindAddress::Tcp(([127, 0, 0, 1], port).into());
@@ -147,6 +149,8 @@ mod tests {
                 "Tidegate {version} is ready.
   listening on  mqtt://127.0.0.1:1883
   listening on  ws://127.0.0.1:8083/mqtt  (browsers)
+  listening on  unix:///run/mqtt.sock  (local)
+  listening on  ws on unix:/run/ws.sock  (proxied)
   listening on  http://127.0.0.1:8080/
   data in       /var/lib/tidegate
 Try it:

@@ -5,8 +5,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::{USER, client, client_info, folder, greet, listener, open, own_node};
-use crate::support::{Connect, Node, Raw, unique};
+use crate::relay::{ask, new_endpoint};
+use crate::support::{Connect, Node, Raw, WsStream, unique, upgrade_over};
 
 #[test]
 fn ipv6_is_served() {
@@ -44,6 +47,49 @@ fn a_unix_socket_is_served_and_removed() {
     let client_id = greet(&mut raw);
     raw.ping();
     assert_eq!(client_info(&node, &client_id)["peer_address"], "unix");
+    assert!(node.terminate(Duration::from_secs(20)).success());
+    assert!(!path.exists(), "a graceful stop removes the socket");
+}
+
+#[test]
+fn a_unix_socket_serves_websocket_for_mqtt_and_relay_endpoints() {
+    if !own_node() {
+        return;
+    }
+    let path = folder().join("ws.sock");
+    let config = listener("local", "ws", path.to_str().unwrap(), "");
+    let node = Node::start_with_config(&[], &config);
+    assert_eq!(node.address("local"), path.to_str().unwrap());
+    let open = |target: &str, protocol| {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        let head = upgrade_over(&mut socket, target, protocol);
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        WsStream::over(socket)
+    };
+    let mut raw = Raw::over(open("/mqtt", Some("mqtt")), 5);
+    let client_id = greet(&mut raw);
+    raw.ping();
+    assert_eq!(client_info(&node, &client_id)["peer_address"], "unix");
+
+    let id = new_endpoint(&node, json!({"mode": "direct"}));
+    let room = format!("/ws/{id}");
+    let (mut a, mut b) = (open(&room, None), open(&room, None));
+    a.send_frame(0x81, b"over a Unix socket");
+    let received = b.recv_frame().unwrap().unwrap();
+    assert_eq!(received, (0x81, b"over a Unix socket".to_vec()));
+    let (_, connections) = ask(
+        &node,
+        "GET",
+        &format!("endpoints/{id}/connections"),
+        json!(null),
+    );
+    assert_eq!(
+        connections["data"][0]["peer_address"], "unix",
+        "{connections}"
+    );
+
+    let (_, listeners) = ask(&node, "GET", "listeners", json!(null));
+    assert_eq!(listeners["data"][0]["protocol"], "ws", "{listeners}");
     assert!(node.terminate(Duration::from_secs(20)).success());
     assert!(!path.exists(), "a graceful stop removes the socket");
 }

@@ -16,7 +16,7 @@ pub use node::{Node, external, temporary_directory};
 pub use parse::{Packet, Value};
 pub use random::Random;
 pub use raw::{DEADLINE, Raw, Stream, whole_packet};
-pub use websocket::{WsStream, masked_frame, upgrade};
+pub use websocket::{WsStream, masked_frame, upgrade, upgrade_over};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -1,14 +1,14 @@
 //! A WebSocket client by hand: the upgrade, frames as bytes, and a stream that carries MQTT in binary frames.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::raw::{DEADLINE, Stream};
 
 /// MQTT over WebSocket: writes become one masked binary frame each, reads are the data of binary frames.
-pub struct WsStream {
-    socket: TcpStream,
+pub struct WsStream<S = TcpStream> {
+    socket: S,
     /// Received bytes not yet taken apart into frames.
     raw: Vec<u8>,
     /// Data not yet read.
@@ -20,12 +20,18 @@ pub struct WsStream {
 pub fn upgrade(address: &str, path: &str, protocol: Option<&str>) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_nodelay(true).unwrap();
-    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let head = upgrade_over(&mut socket, path, protocol);
+    (socket, head)
+}
+
+/// The same over a socket that is connected already.
+pub fn upgrade_over(socket: &mut impl Stream, path: &str, protocol: Option<&str>) -> String {
+    socket.set_timeouts(DEADLINE);
     let protocol = protocol
         .map(|name| format!("Sec-WebSocket-Protocol: {name}\r\n"))
         .unwrap_or_default();
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{protocol}\r\n"
     );
     socket.write_all(request.as_bytes()).unwrap();
@@ -34,7 +40,7 @@ pub fn upgrade(address: &str, path: &str, protocol: Option<&str>) -> (TcpStream,
     while !head.ends_with(b"\r\n\r\n") && socket.read(&mut byte).unwrap() == 1 {
         head.push(byte[0]);
     }
-    (socket, String::from_utf8(head).unwrap())
+    String::from_utf8(head).unwrap()
 }
 
 impl WsStream {
@@ -42,15 +48,13 @@ impl WsStream {
     pub fn connect(address: &str) -> WsStream {
         let (socket, head) = upgrade(address, "/mqtt", Some("mqtt"));
         assert!(head.starts_with("HTTP/1.1 101 "), "no upgrade: {head}");
-        WsStream {
-            socket,
-            raw: Vec::new(),
-            data: Vec::new(),
-        }
+        WsStream::over(socket)
     }
+}
 
+impl<S: Stream> WsStream<S> {
     /// Over a socket that is upgraded already.
-    pub fn over(socket: TcpStream) -> WsStream {
+    pub fn over(socket: S) -> WsStream<S> {
         WsStream {
             socket,
             raw: Vec::new(),
@@ -131,7 +135,7 @@ fn frame_at_front(raw: &[u8]) -> Option<(u8, usize, usize)> {
     (raw.len() >= start + length).then_some((first_byte, start, length))
 }
 
-impl Read for WsStream {
+impl<S: Stream> Read for WsStream<S> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         while self.data.is_empty() {
             match self.recv_frame()? {
@@ -150,7 +154,7 @@ impl Read for WsStream {
     }
 }
 
-impl Write for WsStream {
+impl<S: Stream> Write for WsStream<S> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.socket.write_all(&masked_frame(0x82, bytes))?;
         Ok(bytes.len())
@@ -161,13 +165,12 @@ impl Write for WsStream {
     }
 }
 
-impl Stream for WsStream {
+impl<S: Stream> Stream for WsStream<S> {
     fn set_timeouts(&mut self, timeout: Duration) {
-        self.socket.set_read_timeout(Some(timeout)).unwrap();
-        self.socket.set_write_timeout(Some(timeout)).unwrap();
+        self.socket.set_timeouts(timeout);
     }
 
     fn shut(&mut self) {
-        let _ = self.socket.shutdown(Shutdown::Both);
+        self.socket.shut();
     }
 }
