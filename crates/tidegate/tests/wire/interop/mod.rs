@@ -3,6 +3,7 @@
 //! A test whose client is not installed prints a line that starts with `SKIPPED`; `cargo xtask test` installs them
 //! and counts what was skipped.
 
+pub(crate) mod browser;
 pub(crate) mod client;
 mod mosquitto;
 pub(crate) mod mqtt_js;

@@ -7,7 +7,11 @@ const require = createRequire(process.env.TIDEGATE_TEST_NODE_MODULES + "/");
 const { WebSocket } = require("ws");
 
 const socket = new WebSocket(process.argv[2]);
-socket.on("open", () => socket.send("hello from ws"));
+let extensions = "";
+socket.on("open", () => {
+  extensions = Object.keys(socket._extensions).join(" ");
+  socket.send("hello");
+});
 socket.on("message", (data, isBinary) => {
   if (isBinary) {
     socket.send(Buffer.from([...data].reverse()), () => socket.close(1000));
@@ -15,7 +19,7 @@ socket.on("message", (data, isBinary) => {
     socket.send(`text ${data}`);
   }
 });
-socket.on("close", (code) => console.log(`closed ${code}`));
+socket.on("close", (code) => console.log(`closed ${code} ${extensions}`.trim()));
 socket.on("error", (error) => {
   console.log(`error ${error.message}`);
   process.exit(1);
