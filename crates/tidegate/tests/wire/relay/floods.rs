@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{BINARY, RelayClient, TEXT, ask, new_endpoint};
 use crate::api::own_node;
-use crate::support::{Node, masked_frame};
+use crate::support::{Node, eventually, masked_frame};
 
 fn connected(node: &Node, definition: serde_json::Value) -> (RelayClient, RelayClient) {
     let id = new_endpoint(node, definition);
@@ -110,6 +110,92 @@ fn endless_fragments_are_cut_off_and_unfinished_messages_count_as_memory() {
     let (mut c, _) = (RelayClient::connect(&node, &room_of(&node)), ());
     c.send_text("x");
     assert_eq!(b.expect_text(), "x");
+}
+
+/// Empty fragments need no memory, and long ones count as memory of the shard.
+#[test]
+fn fragments_without_an_end_are_bounded() {
+    if !own_node() {
+        return;
+    }
+    let limit = "limits.max_partial_packet_bytes_per_shard=1MiB";
+    let node = Node::start(&["--shards", "1", "--set", limit]);
+    let (mut a, mut b) = connected(&node, json!({"mode": "direct"}));
+    let mut fragments = masked_frame(0x01, b"begun ");
+    fragments.extend(masked_frame(0x00, b"").repeat(100_000));
+    fragments.extend(masked_frame(0x80, b"ended"));
+    a.0.send_bytes(&fragments);
+    assert_eq!(b.expect_text(), "begun ended");
+    // Half of the memory is for the clients of one listener.
+    let id = room_of(&node);
+    let mut unfinished: Vec<_> = (0..2).map(|_| RelayClient::connect(&node, &id)).collect();
+    for client in &mut unfinished {
+        client.0.send_frame(0x02, &[7; 250_000]);
+        client.0.send_frame(0x89, b"");
+        assert_eq!(client.receive().unwrap().0, 0x8a);
+    }
+    let mut one_more = RelayClient::connect(&node, &id);
+    one_more.0.send_frame(0x02, &[7; 250_000]);
+    assert_eq!(one_more.expect_close(), (1008, "quota_exceeded".into()));
+    a.send_text("x");
+    assert_eq!(b.expect_text(), "x");
+    unfinished[0].0.send_frame(0x80, b"");
+    assert_eq!(b.receive().unwrap().1.len(), 250_000);
+}
+
+/// Nothing tells how near a guess is.
+#[test]
+fn guessed_ids_are_answered_alike() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::shared();
+    let id = new_endpoint(node, json!({"access_key": "an-access-key-of-mine"}));
+    let shorter = &id[..id.len() - 1];
+    for guess in [shorter.to_owned(), format!("{id}x"), format!("_{id}")] {
+        for target in [guess.clone(), format!("{guess}?key=an-access-key-of-mine")] {
+            let mut client = RelayClient::connect(node, &target);
+            let message = client.expect_json();
+            assert_eq!(message["code"], "INVALID_ENDPOINT", "{message}");
+            assert!(!message.to_string().contains(shorter), "{message}");
+            assert_eq!(client.expect_close(), (1008, "Invalid endpoint".into()));
+            assert_eq!(client.receive(), None);
+        }
+    }
+}
+
+#[test]
+fn half_open_upgrades_take_no_more_than_the_connections_of_the_listener() {
+    if !own_node() {
+        return;
+    }
+    let settings = [
+        "listener.ws.max_connections=100",
+        "listener.ws.connect_timeout_s=2",
+    ];
+    let node = Node::start(&["--set", settings[0], "--set", settings[1]]);
+    let (mut a, mut b) = connected(&node, json!({"mode": "direct"}));
+    let halves: Vec<_> = (0..300)
+        .map(|_| {
+            let mut socket = std::net::TcpStream::connect(node.address("ws")).unwrap();
+            // The node may have closed it.
+            let _ = socket.write_all(b"GET /ws/room HTTP/1.1\r\n");
+            socket
+        })
+        .collect();
+    let connections = || {
+        let (_, page) = ask(&node, "GET", "listeners", json!(null));
+        let listeners = page["data"].as_array().unwrap();
+        let ws = listeners.iter().find(|listener| listener["name"] == "ws");
+        ws.unwrap()["connections"].as_u64().unwrap()
+    };
+    eventually("the listener is full", || connections() == 100);
+    a.send_text("x");
+    assert_eq!(b.expect_text(), "x");
+    eventually("half-open upgrades end", || connections() == 2);
+    RelayClient::connect(&node, &room_of(&node)).send_text("y");
+    assert_eq!(b.expect_text(), "y");
+    drop(halves);
 }
 
 fn room_of(node: &Node) -> String {

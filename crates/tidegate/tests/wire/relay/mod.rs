@@ -1,5 +1,6 @@
 //! Relay endpoints: rooms of WebSocket connections.
 
+mod autobahn;
 mod clients;
 mod compression;
 mod devices;

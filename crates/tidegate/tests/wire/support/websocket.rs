@@ -71,7 +71,12 @@ impl<S: Stream> WsStream<S> {
 
     /// Sends bytes that may be no frame.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).unwrap();
+        self.try_send_bytes(bytes).unwrap();
+    }
+
+    /// The same where the node may have closed the connection.
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.socket.write_all(bytes)
     }
 
     /// The next frame: its first byte and payload. `None`: the connection has ended.
