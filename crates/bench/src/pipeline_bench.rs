@@ -1,7 +1,8 @@
 //! `tidegate bench pipeline`: what the way of a device's message into the telemetry store costs, measured in this process through
 //! the same door by which the node's listeners bring messages.
 //!
-//! A message counts when it can be read back from the store. Its latency is from hand-over until it is stored.
+//! A message counts when it can be read back from the store. Its latency is from hand-over until it is stored. Senders wait as the
+//! listeners make publishers wait: while the pipeline is saturated, they hand nothing over.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ use crate::host::ProcessMeter;
 const TOPIC: &str = "v1/devices/me/telemetry";
 /// Different messages, sent in turns.
 const PAYLOAD_POOL: usize = 1024;
+/// A sender that has waited this long tries the next message.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Arguments of `tidegate bench pipeline`.
 #[derive(clap::Args, Clone, Debug)]
@@ -332,6 +335,9 @@ fn measure_scenario(
                             // Rows that are not stored are counted, and reported at the end.
                             let _ = pipeline.submit(&mut lane, &message);
                         }
+                        if pipeline.is_saturated() {
+                            pipeline.wait_for_room(MAX_WAIT);
+                        }
                     }
                 }
                 Ok(times)
@@ -359,11 +365,12 @@ fn measure_scenario(
         ),
     };
     pipeline.stop();
+    let stored = count_stored_rows(&series, &numbers)?;
     Ok(PipelineResult {
         name: scenario.name,
         sent,
-        stored: count_stored_rows(&series, &numbers)?,
-        per_s: sent as f64 / as_seconds(took),
+        stored,
+        per_s: stored as f64 / as_seconds(took),
         cpu_us: (after.cpu_s - before.cpu_s) * 1e6 / sent as f64,
         mean_us,
         p50_us: quantiles[0],

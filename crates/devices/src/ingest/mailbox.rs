@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hooks::DurableCallback;
 
@@ -50,7 +51,7 @@ pub(super) struct Mailbox {
     state: Mutex<MailboxState>,
     /// Signals that there is work.
     filled: Condvar,
-    /// Signals that the worker has completed something or has ended.
+    /// Signals that the worker has completed or taken something, or has ended.
     completed: Condvar,
     /// Progress of the messages that were held in memory.
     overflow: QueueProgress,
@@ -74,6 +75,8 @@ struct MailboxState {
     /// Messages accepted, and messages completed.
     accepted: u64,
     done: u64,
+    /// Number of threads that wait for the worker.
+    waiting: u32,
     is_worker_asleep: bool,
     is_stopped: bool,
     /// The worker has ended.
@@ -131,6 +134,7 @@ impl Mailbox {
                 sequence: 0,
                 accepted: 0,
                 done: 0,
+                waiting: 0,
                 is_worker_asleep: false,
                 is_stopped: false,
                 has_worker_ended: false,
@@ -246,7 +250,6 @@ impl Mailbox {
                 }
                 MailboxWork::Message(..) => moved += 1,
             }
-            self.completed.notify_all();
         }
         let work = loop {
             if state.filling.is_empty() {
@@ -267,7 +270,6 @@ impl Mailbox {
             }
             if state.is_stopped {
                 state.has_worker_ended = true;
-                self.completed.notify_all();
                 break None;
             }
             if moved > 0 {
@@ -278,6 +280,7 @@ impl Mailbox {
                 continue;
             }
             state.is_worker_asleep = true;
+            self.wake_waiting(&state);
             state = self
                 .filled
                 .wait(state)
@@ -285,21 +288,43 @@ impl Mailbox {
         };
         state.is_worker_asleep = false;
         self.update_fill(&state);
+        self.wake_waiting(&state);
         drop(state);
         self.overflow.complete_many(moved);
         work
+    }
+
+    /// Without waiting threads, this makes no system call.
+    fn wake_waiting(&self, state: &MailboxState) {
+        if state.waiting > 0 {
+            self.completed.notify_all();
+        }
     }
 
     /// Waits until all messages accepted so far are processed, or the worker has ended.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
         let target = state.accepted;
+        state.waiting += 1;
         while state.done < target && !state.has_worker_ended {
             state = self
                 .completed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        state.waiting -= 1;
+    }
+
+    /// Waits until publishers may continue or the worker has completed something, at most for `limit`. For threads that
+    /// the worker never waits for.
+    pub(super) fn wait_for_room(&self, limit: Duration) {
+        let mut state = self.lock();
+        if !self.is_half_full() {
+            return;
+        }
+        state.waiting += 1;
+        let woken = self.completed.wait_timeout(state, limit);
+        woken.unwrap_or_else(PoisonError::into_inner).0.waiting -= 1;
     }
 
     /// Records that the worker has ended. Messages held in memory are never acknowledged.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hooks::DurableCallback;
 use series::DeviceNo;
@@ -61,6 +61,9 @@ impl Default for PipelineConfig {
 
 /// Marks a message without a submission time.
 const UNTIMED: u64 = u64::MAX;
+/// Interval at which [`Pipeline::wait_for_room`] checks the store and the outputs.
+const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineStartError {
     #[error("cannot open the device mailboxes in {}: {source}", directory.display())]
@@ -362,14 +365,18 @@ impl Pipeline {
     /// return `false` for a message that [`Pipeline::submit`] refuses a moment later.
     #[inline]
     pub fn would_refuse(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+        self.is_storage_full() && lane.stores_telemetry(by) && protocol::carries_telemetry(topic)
+    }
+
+    /// Whether the telemetry store has no room.
+    #[inline]
+    fn is_storage_full(&self) -> bool {
         self.shared.storage.is_full()
-            && lane.stores_telemetry(by)
-            && protocol::carries_telemetry(topic)
     }
 
     #[inline]
     fn enqueue(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
-        let is_full = || self.shared.storage.is_full();
+        let is_full = || self.is_storage_full();
         if self.would_refuse(lane, message.sender, message.topic) {
             lane.discard(message);
             return SubmitOutcome::StorageFull;
@@ -413,8 +420,24 @@ impl Pipeline {
     pub fn is_saturated(&self) -> bool {
         // While the store has no room, messages are refused instead of waiting.
         (self.mailboxes.iter().any(Mailbox::is_half_full) || self.shared.storage.is_behind())
-            && !self.shared.storage.is_full()
+            && !self.is_storage_full()
             || self.shared.outputs.is_full()
+    }
+
+    /// Waits while publishers have to wait, at most for `limit`. For threads of their own: a mailbox worker may wait for
+    /// a shard, so shards call [`Pipeline::is_saturated`] instead.
+    pub fn wait_for_room(&self, limit: Duration) {
+        let since = Instant::now();
+        while self.is_saturated() {
+            let left = limit.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            match self.mailboxes.iter().find(|mailbox| mailbox.is_half_full()) {
+                Some(mailbox) => mailbox.wait_for_room(left),
+                None => thread::sleep(left.min(ROOM_POLL_INTERVAL)),
+            }
+        }
     }
 
     /// Calls `done`, from any thread, when all messages accepted so far are in a mailbox file or their results of this

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use bumpalo::Bump;
 use wall_clock::now_ms;
@@ -129,6 +130,11 @@ impl DeviceIngress {
     /// Whether senders have to wait before the next message.
     pub fn is_saturated(&self) -> bool {
         self.pipeline.is_saturated()
+    }
+
+    /// Waits while senders have to wait, at most for `limit`. Never called on shards, see [`Pipeline::wait_for_room`].
+    pub fn wait_for_room(&self, limit: Duration) {
+        self.pipeline.wait_for_room(limit);
     }
 }
 

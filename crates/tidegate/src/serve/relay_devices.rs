@@ -18,8 +18,8 @@ use super::relay_requests::RelayRequestHandler;
 /// Number and size of waiting messages from which further ones are rejected.
 const MAX_WAITING_MESSAGES: usize = 10_000;
 const MAX_WAITING_BYTES: usize = 16 << 20;
-/// Interval at which a saturated pipeline is checked.
-const SATURATION_POLL: Duration = Duration::from_millis(5);
+/// How long the thread waits for room in the pipeline before it checks whether the node stops.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The queue of messages. Clones share it.
 #[derive(Clone)]
@@ -188,7 +188,7 @@ impl RelayDeviceWorker {
     fn pass(&mut self, device: &Arc<Device>, topic: &str, payload: &[u8], received_ms: u64) {
         // Meanwhile the queue fills, and clients are told that their data are not stored.
         while self.ingress.is_saturated() && !self.load.is_stopping.load(Relaxed) {
-            thread::sleep(SATURATION_POLL);
+            self.ingress.wait_for_room(STOP_CHECK_INTERVAL);
         }
         self.ingress.pass(device, topic, payload, received_ms);
     }

@@ -236,6 +236,27 @@ fn a_full_mailbox_blocks_nobody_and_keeps_the_order() {
     assert_eq!(lane.take_unsettled(), None, "it is in its mailbox");
 }
 
+#[test]
+fn a_thread_waits_for_room_in_a_mailbox() {
+    let directory = tempfile::tempdir().unwrap();
+    let (outputs, storage) = (HeldOutputs::holding(), Arc::default());
+    let config = config(directory.path(), 1);
+    let running = pipeline(&config, PipelineMode::Actor, &storage, &outputs);
+    let mut lane = running.lane();
+    for value in 0..400 {
+        submit(&running, &mut lane, value, 0);
+    }
+    running.wait_for_room(Duration::from_millis(1));
+    assert!(running.is_saturated(), "the worker is stuck");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| running.wait_for_room(Duration::from_secs(600)));
+        outputs.release();
+        waiting.join().unwrap();
+    });
+    assert!(!running.is_saturated());
+    running.flush();
+}
+
 /// Before the broker runs, messages of chains wait in memory: a start replays only as many as there is room for.
 #[test]
 fn a_replay_continues_when_there_is_room_for_messages_of_chains() {
