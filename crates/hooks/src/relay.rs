@@ -214,22 +214,24 @@ pub trait RelayConnection: Send + Sync {
 /// Whether an MQTT client wants to publish to relay endpoints, or to subscribe to them. That needs a rule that allows
 /// it: who knows an endpoint's address may use the endpoint, but a wildcard must not reveal all of them.
 #[must_use]
+#[inline]
 pub fn concerns_relay(action: &ClientAction<'_>) -> bool {
     match action {
         ClientAction::Publish { topic, .. } => topic.starts_with(RELAY_TOPIC_PREFIX),
         ClientAction::Subscribe { filter, .. } => {
-            use mqtt::SubscriptionFilter::{Exclusive, Plain, Queue, Shared};
-            if !filter.starts_with('$') {
-                return false;
-            }
-            let inner = match mqtt::parse_filter(filter, &mqtt::TopicLimits::NONE) {
-                Ok(Plain(inner) | Shared { filter: inner, .. } | Queue { filter: inner }) => inner,
-                Ok(Exclusive { topic }) => topic,
-                Err(_) => filter,
-            };
-            inner.starts_with(RELAY_TOPIC_PREFIX)
+            filter.starts_with('$') && is_relay_filter(filter)
         }
     }
+}
+
+fn is_relay_filter(filter: &str) -> bool {
+    use mqtt::SubscriptionFilter::{Exclusive, Plain, Queue, Shared};
+    let inner = match mqtt::parse_filter(filter, &mqtt::TopicLimits::NONE) {
+        Ok(Plain(inner) | Shared { filter: inner, .. } | Queue { filter: inner }) => inner,
+        Ok(Exclusive { topic }) => topic,
+        Err(_) => filter,
+    };
+    inner.starts_with(RELAY_TOPIC_PREFIX)
 }
 
 /// Whether receivers get the payload of a message as text. Publishers other than relay connections need not say which

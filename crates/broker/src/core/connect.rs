@@ -760,34 +760,45 @@ impl Shard {
         session: SessionIx,
         action: &ClientAction<'_>,
     ) -> Authorization {
-        let answer = self.decide_authorization(session, action);
-        if self
-            .delivery
-            .interest
-            .contains(Interest::AUTHORIZATION_DECIDED)
-        {
-            let state = &self.delivery.sessions[session];
-            let source = state.permissions.as_ref().and_then(|permissions| {
+        let state = &self.delivery.sessions[session];
+        let answer = match &state.permissions {
+            Some(permissions) => {
                 let client = super::delivery::hook_client(state, &self.delivery.connections);
-                permissions.decision_source(&client, action)
-            });
-            self.call_hook(session, |hooks, client| {
-                hooks.authorized(client, action, answer, source);
-            });
+                permissions.check(&client, action)
+            }
+            None => self.authorize_with_hooks(session, action),
+        };
+        let points = self.delivery.interest;
+        if points.contains(Interest::AUTHORIZATION_DECIDED) {
+            self.report_authorization(session, action, answer);
         }
         answer
     }
 
-    fn decide_authorization(
+    #[inline(never)]
+    fn report_authorization(
+        &mut self,
+        session: SessionIx,
+        action: &ClientAction<'_>,
+        answer: Authorization,
+    ) {
+        let state = &self.delivery.sessions[session];
+        let source = state.permissions.as_ref().and_then(|permissions| {
+            let client = super::delivery::hook_client(state, &self.delivery.connections);
+            permissions.decision_source(&client, action)
+        });
+        self.call_hook(session, |hooks, client| {
+            hooks.authorized(client, action, answer, source);
+        });
+    }
+
+    /// Decides for a client whose permissions are not known.
+    #[inline(never)]
+    fn authorize_with_hooks(
         &mut self,
         session: SessionIx,
         action: &ClientAction<'_>,
     ) -> Authorization {
-        let state = &self.delivery.sessions[session];
-        if let Some(permissions) = &state.permissions {
-            let client = super::delivery::hook_client(state, &self.delivery.connections);
-            return permissions.check(&client, action);
-        }
         if !self.delivery.interest.contains(Interest::AUTHORIZE) {
             return match concerns_relay(action) {
                 true => Authorization::Deny,

@@ -298,7 +298,8 @@ impl Shard {
         Ok(self.publish_from(&view, Some(session), &message_origin(publish)))
     }
 
-    #[inline]
+    /// Inlined, because the message of each PUBLISH passes it.
+    #[inline(always)]
     pub(super) fn check_publish_allowed(
         &mut self,
         session: SessionIx,
@@ -444,7 +445,8 @@ impl Shard {
         }
     }
 
-    #[inline]
+    /// Inlined into both of its callers, because each message passes it.
+    #[inline(always)]
     fn forward_message(
         &mut self,
         view: &MessageView<'_>,

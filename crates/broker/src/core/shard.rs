@@ -464,8 +464,17 @@ impl Shard {
         {
             return self.pause(at, 1);
         }
+        match self.delivery.connections[at].extra {
+            // Nearly all publishers.
+            None => ConnectionAction::Continue,
+            Some(_) => self.action_after_limited_publish(at),
+        }
+    }
+
+    #[inline(never)]
+    fn action_after_limited_publish(&mut self, at: ConnectionIx) -> ConnectionAction {
         let now_ms = self.delivery.now_ms;
-        if self.delivery.connections[at].extra.is_some() && self.poll_publisher_wait(at) {
+        if self.poll_publisher_wait(at) {
             return self.pause(at, 1);
         }
         let connection = &mut self.delivery.connections[at];
@@ -481,6 +490,7 @@ impl Shard {
     }
 
     /// Stops reading for a while; the keep-alive timer does not count that time against the client.
+    #[cold]
     pub(super) fn pause(&mut self, at: ConnectionIx, wait_ms: u64) -> ConnectionAction {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
