@@ -23,7 +23,6 @@ use crate::engine_shared::{EngineShared, RuleSnapshot, hooks_interest};
 use crate::evaluation_context::{EvaluationContext, EvaluationContextCell};
 use crate::ports::{DevicePort, EnginePorts, SinkPort};
 use crate::recent_error::RuleFailure;
-use crate::relay_events::RELAY_EVENTS;
 use crate::rule_hooks::RuleHooksFactory;
 use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
@@ -391,7 +390,7 @@ impl Engine {
             interest,
         });
         let wants_devices = table.index.has_rules_for(EventKind::Device);
-        let wants_relay = RELAY_EVENTS
+        let wants_relay = crate::engine_shared::RELAY_EVENTS
             .into_iter()
             .any(|kind| table.index.has_rules_for(kind));
         let before = self.shared.snapshot.swap(snapshot);

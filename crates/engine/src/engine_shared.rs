@@ -51,6 +51,13 @@ pub(crate) struct EngineShared {
     pub(crate) lanes: usize,
 }
 
+/// The kinds of events of relay endpoints.
+pub(crate) const RELAY_EVENTS: [EventKind; 3] = [
+    EventKind::RelayConnected,
+    EventKind::RelayIdentified,
+    EventKind::RelayDisconnected,
+];
+
 /// Maximum time to wait until a shard has published the messages handed to it.
 pub(crate) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -16,13 +16,6 @@ use crate::evaluation::{EventEvaluation, index_query};
 use crate::evaluation_context::EvaluationContext;
 use crate::rule_lineage::RuleLineage;
 
-/// The kinds of these events.
-pub(crate) const RELAY_EVENTS: [EventKind; 3] = [
-    EventKind::RelayConnected,
-    EventKind::RelayIdentified,
-    EventKind::RelayDisconnected,
-];
-
 impl Engine {
     /// Whether any rule wants events of relay endpoints. Cheap enough to call before an event is built.
     #[inline]
