@@ -113,7 +113,7 @@ impl BrokerAccess {
 }
 
 /// A number that two runs at the same time will hardly share.
-fn random_u32() -> u32 {
+pub(crate) fn random_u32() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(crate::host::now_ns()) as u32
 }

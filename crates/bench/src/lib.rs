@@ -23,6 +23,7 @@ mod packet_scanner;
 mod packets;
 mod payload_stamp;
 mod pipeline_bench;
+mod relay_bench;
 mod report;
 mod round_outcome;
 mod rules_bench;
@@ -58,6 +59,11 @@ enum BenchTarget {
     Pipeline(pipeline_bench::PipelineArgs),
     /// Let devices of a node report over MQTT, and count what it stores
     Telemetry(telemetry_bench::TelemetryArgs),
+    /// Put relay endpoints, or another WebSocket relay, under load; every message is numbered and checked
+    Relay {
+        #[command(subcommand)]
+        scenario: relay_bench::RelayScenario,
+    },
     /// Short for `mqtt offline`
     Offline(scenario::OfflineScenario),
 }
@@ -72,6 +78,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Devices(arguments) => devices_bench::run(&arguments),
         BenchTarget::Pipeline(arguments) => pipeline_bench::run(&arguments),
         BenchTarget::Telemetry(arguments) => telemetry_bench::run(&arguments),
+        BenchTarget::Relay { scenario } => scenario.run(),
         BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
@@ -126,6 +133,12 @@ mod tests {
         assert!(error("mqtt rules --half-load --rate 5").contains("cannot be used with"));
         assert!(error("mqtt rules --api ftp://x:1").contains("--api ftp://x:1"));
         assert!(error("mqtt --rules middling").contains("simple, complex"));
+        assert!(error("relay pairs --broker wss://a/ws").contains("ws://127.0.0.1:8083/ws"));
+        assert!(error("relay pairs --payload 20 --broker ws://127.0.0.1:1").contains("51 bytes"));
+        assert!(error("relay pairs --window 5 --rate 5").contains("cannot be used with"));
+        assert!(error("relay pairs --api http://127.0.0.1:1").contains("--broker"));
+        assert!(error("relay connections --connections 10 --endpoints 3").contains("divided"));
+        assert!(error("relay checks --broker ws://127.0.0.1:1").contains("--api"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
     }
 }

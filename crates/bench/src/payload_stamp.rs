@@ -58,7 +58,7 @@ impl PayloadStamp {
 
     /// Reads the header from the text that starts with it.
     #[inline]
-    fn read_text(text: &[u8]) -> Option<Self> {
+    pub(crate) fn read_text(text: &[u8]) -> Option<Self> {
         let text: &[u8; TEXT_BYTES] = text.first_chunk()?;
         let (mark, digits) = text.split_at(MARK.len());
         let (words, _) = digits.as_chunks::<8>();

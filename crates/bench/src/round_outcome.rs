@@ -14,6 +14,11 @@ pub(crate) enum MeasuredSubject {
     Connections {
         wanted: usize,
     },
+    /// Messages on connections that were idle before.
+    HeldConnections {
+        connections: usize,
+        payload_bytes: usize,
+    },
     /// Messages that were stored and then received.
     Stored {
         payload_bytes: usize,
@@ -76,9 +81,9 @@ impl RoundOutcome {
     /// Messages received, or connections accepted.
     fn achieved_count(&self) -> u64 {
         match self.subject {
-            MeasuredSubject::Messages { .. } | MeasuredSubject::Stored { .. } => {
-                self.tally.received
-            }
+            MeasuredSubject::Messages { .. }
+            | MeasuredSubject::HeldConnections { .. }
+            | MeasuredSubject::Stored { .. } => self.tally.received,
             MeasuredSubject::Connections { .. } => self.tally.connects,
         }
     }
@@ -90,6 +95,7 @@ impl RoundOutcome {
         let rate = self.achieved_count() as f64 / tally.seconds.max(1e-9);
         match self.subject {
             MeasuredSubject::Messages { payload_bytes }
+            | MeasuredSubject::HeldConnections { payload_bytes, .. }
             | MeasuredSubject::Stored { payload_bytes } => {
                 measures.set("throughput", rate);
                 measures.set("payload_rate", rate * payload_bytes as f64);
@@ -165,6 +171,10 @@ impl RoundOutcome {
         {
             let grown = broker.rss_end as f64 - broker.rss_start as f64;
             measures.set("rss_per_connection", grown / wanted as f64);
+        }
+        if let MeasuredSubject::HeldConnections { connections, .. } = self.subject {
+            let grown = broker.rss_connected as f64 - broker.rss_start as f64;
+            measures.set("rss_per_connection", grown / connections as f64);
         }
     }
 

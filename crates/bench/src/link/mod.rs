@@ -59,23 +59,7 @@ impl BrokerLink {
         registry: &Registry,
         token: Token,
     ) -> Result<Self, LinkError> {
-        let socket = Socket::new(
-            Domain::for_address(dialer.target),
-            Type::STREAM.nonblocking(),
-            Some(Protocol::TCP),
-        )?;
-        socket.set_tcp_nodelay(true)?;
-        if let Some(source) = source {
-            // Lets the port of a closed connection be used again.
-            socket.set_reuse_address(true)?;
-            socket.bind(&SockAddr::from(source))?;
-        }
-        match socket.connect(&SockAddr::from(dialer.target)) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut stream = TcpStream::from_std(socket.into());
+        let mut stream = start_connect(dialer.target, source)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let tls = match &dialer.tls {
             Some((config, name)) => Some(Box::new(
@@ -223,12 +207,36 @@ impl BrokerLink {
     }
 }
 
+/// Starts a TCP connection, from `source` if given, without waiting for it.
+pub(crate) fn start_connect(
+    target: SocketAddr,
+    source: Option<SocketAddr>,
+) -> io::Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(target),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(source) = source {
+        // Lets the port of a closed connection be used again.
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(source))?;
+    }
+    match socket.connect(&SockAddr::from(target)) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(TcpStream::from_std(socket.into()))
+}
+
 /// `EINPROGRESS`: the connection is being made.
 const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();
 
 /// Reads once; 0 means that nothing is there now.
 #[inline]
-fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError> {
+pub(crate) fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError> {
     loop {
         match stream.read(buf) {
             Ok(0) => return Err(LinkError::Closed),
@@ -242,7 +250,7 @@ fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError>
 
 /// Writes once; fewer bytes than given mean that a writable event will follow.
 #[inline]
-fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LinkError> {
+pub(crate) fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LinkError> {
     loop {
         match stream.write(bytes) {
             Ok(written) => return Ok(written),

@@ -113,7 +113,9 @@ fn warnings(side: &ReportSide) -> Vec<String> {
             ),
         });
     }
-    if let MeasuredSubject::Messages { .. } = outcome.subject {
+    if let MeasuredSubject::Messages { .. } | MeasuredSubject::HeldConnections { .. } =
+        outcome.subject
+    {
         if measures.get("received") == Some(0.0) {
             found.push(format!("{label}: nothing was received in the interval"));
         }

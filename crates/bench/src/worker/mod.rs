@@ -44,7 +44,7 @@ use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscr
 pub(crate) use load_plan::LoadPlan;
 pub(crate) use offline_run::OfflineTimes;
 pub(crate) use pace::LoadPace;
-use pace::SendSchedule;
+pub(crate) use pace::SendSchedule;
 pub(crate) use run_shared::{AbortOnDrop, RunShared};
 pub(crate) use worker_counts::{RuleCounts, WorkerCounts};
 

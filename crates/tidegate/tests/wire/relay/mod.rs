@@ -1,6 +1,7 @@
 //! Relay endpoints: rooms of WebSocket connections.
 
 mod autobahn;
+mod bench;
 mod clients;
 mod compression;
 mod devices;

@@ -1,0 +1,46 @@
+//! `tidegate bench relay`: relay endpoints under load, against what a published report states, and checks of what a relay
+//! has to do right.
+//!
+//! Every message is numbered, and every receiver checks the numbers of every sender. A scenario of a load is a type in
+//! [`load_scenarios`] and a line in [`RelayScenario`]; a check is a file in [`checks`].
+
+mod checks;
+mod connection;
+mod delivery_verifier;
+mod generator;
+mod generator_run;
+mod load_scenarios;
+mod message_template;
+mod own_node;
+mod published_report;
+mod server;
+
+use std::process::ExitCode;
+
+/// What to do to a relay.
+#[derive(clap::Subcommand, Clone, Debug)]
+pub(crate) enum RelayScenario {
+    /// The scenarios of a published report of another relay, with what it states beside what is measured
+    Report(published_report::PublishedReportScenario),
+    /// What a relay has to do right: identification, slow receivers, broken connections, commands
+    Checks(checks::ChecksScenario),
+    /// Endpoints with one sender and many receivers
+    Fanout(load_scenarios::RelayFanOutScenario),
+    /// Endpoints with one sender and one receiver
+    Pairs(load_scenarios::RelayPairsScenario),
+    /// Very many connections: memory while they are idle, then latency at a fixed rate
+    Connections(load_scenarios::RelayConnectionsScenario),
+}
+
+impl RelayScenario {
+    /// Runs it and says how the process should end.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Report(scenario) => scenario.run(),
+            Self::Checks(scenario) => scenario.run(),
+            Self::Fanout(scenario) => scenario.run(),
+            Self::Pairs(scenario) => scenario.run(),
+            Self::Connections(scenario) => scenario.run(),
+        }
+    }
+}
