@@ -25,8 +25,8 @@ pub(super) struct OpenCommands {
 #[derive(Default)]
 struct DeviceQueue {
     entries: Vec<OpenCommand>,
-    /// One of the commands is being passed to the device's connection.
-    is_sending: bool,
+    /// The command that is being passed to the device's connection.
+    sending: Option<CommandId>,
     /// The reachability of the device has changed meanwhile, so it must be checked again.
     needs_recheck: bool,
 }
@@ -95,7 +95,7 @@ impl OpenCommands {
             Some(due_ms) => {
                 self.due.insert((due_ms, id, device));
             }
-            None if queue.entries.is_empty() && !queue.is_sending => {
+            None if queue.entries.is_empty() && queue.sending.is_none() => {
                 self.devices.remove(&device);
             }
             None => {}
@@ -138,11 +138,11 @@ impl OpenCommands {
     pub(super) fn begin_sending(&mut self, device: DeviceNo) -> Option<CommandId> {
         let first = self.first_pending(device)?;
         let queue = self.devices.get_mut(&device)?;
-        if queue.is_sending {
+        if queue.sending.is_some() {
             queue.needs_recheck = true;
             return None;
         }
-        queue.is_sending = true;
+        queue.sending = Some(first);
         queue.needs_recheck = false;
         Some(first)
     }
@@ -152,7 +152,7 @@ impl OpenCommands {
         let Some(queue) = self.devices.get_mut(&device) else {
             return false;
         };
-        queue.is_sending = false;
+        queue.sending = None;
         let has_moved = std::mem::take(&mut queue.needs_recheck);
         if queue.entries.is_empty() {
             self.devices.remove(&device);
@@ -160,10 +160,9 @@ impl OpenCommands {
         has_moved
     }
 
-    /// Whether this command is being passed to the device's connection, which has not reported the outcome yet.
-    pub(super) fn is_being_sent(&self, device: DeviceNo, id: CommandId) -> bool {
-        let queue = self.devices.get(&device);
-        queue.is_some_and(|queue| queue.is_sending) && self.first_pending(device) == Some(id)
+    /// The command that is being passed to the device's connection.
+    pub(super) fn sending(&self, device: DeviceNo) -> Option<CommandId> {
+        self.devices.get(&device)?.sending
     }
 
     /// The newest command sent within the time, which a reply without an id is matched with.

@@ -24,6 +24,8 @@ struct Clients {
     acks: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     /// Called with the next command, before it is reported as sent.
     on_next: Mutex<Option<NextCommandHandler>>,
+    /// If set, outcomes wait here instead of being reported at once.
+    late_outcomes: Mutex<Option<Vec<DownlinkCompletion>>>,
 }
 
 type NextCommandHandler = Box<dyn FnOnce(&EncodedDownlink) + Send>;
@@ -66,9 +68,12 @@ impl DownlinkTransport for Clients {
                     .unwrap()
                     .push((client_id.to_owned(), encoded));
                 self.acks.lock().unwrap().push(acked);
-                done.complete(DownlinkOutcome::Sent {
-                    expects_ack: qos == 1,
-                });
+                match &mut *self.late_outcomes.lock().unwrap() {
+                    Some(late) => late.push(done),
+                    None => done.complete(DownlinkOutcome::Sent {
+                        expects_ack: qos == 1,
+                    }),
+                }
             }
         }
     }
@@ -346,6 +351,41 @@ fn a_reply_counts_that_arrives_before_the_command_is_reported_as_sent() {
     let third = setup.call(&device, "three");
     setup.answer(&device, ReplyKind::Rpc, Some(&third.0.to_string()), true);
     assert_eq!(setup.state(third), CommandState::Pending);
+}
+
+#[test]
+fn a_device_may_reply_before_its_shard_reports_that_the_command_was_sent() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    setup.connect(&device, &[(RPC, 1)]);
+    *setup.clients.late_outcomes.lock().unwrap() = Some(Vec::new());
+    for reply_id in [Some("1"), None] {
+        let id = setup.call(&device, "go");
+        assert_eq!(setup.state(id), CommandState::Pending);
+        setup.answer(&device, ReplyKind::Rpc, reply_id, true);
+        assert_eq!(setup.state(id), CommandState::Success, "{reply_id:?}");
+        let late = std::mem::take(
+            setup
+                .clients
+                .late_outcomes
+                .lock()
+                .unwrap()
+                .as_mut()
+                .unwrap(),
+        );
+        for done in late {
+            done.complete(DownlinkOutcome::Sent { expects_ack: true });
+        }
+        setup.commands.inner.process_jobs();
+        assert_eq!(setup.state(id), CommandState::Success);
+    }
+    let acknowledged = setup.call(&device, "go");
+    let acks = std::mem::take(&mut *setup.clients.acks.lock().unwrap());
+    acks.into_iter().for_each(|acked| acked());
+    setup.commands.inner.process_jobs();
+    assert_eq!(setup.state(acknowledged), CommandState::Acknowledged);
+    assert_eq!(setup.commands.stats().unmatched, 0);
+    setup.commands.close();
 }
 
 #[test]

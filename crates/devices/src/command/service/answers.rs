@@ -6,7 +6,7 @@ use serde_json::Value;
 use series::DeviceNo;
 
 use super::super::lifecycle::CommandTransition;
-use super::super::record::CommandId;
+use super::super::record::{CommandId, CommandKind};
 use super::answer::CommandAnswer;
 use super::commands_inner::{CommandError, CommandsInner, lock};
 
@@ -26,15 +26,15 @@ impl CommandsInner {
             .map(|command| command.id),
             None => {
                 let sent_from_ms = at_ms.saturating_sub(self.config.response_without_id_window_ms);
-                lock(&self.open).newest_sent(device, answer.kind, sent_from_ms)
+                let newest = lock(&self.open).newest_sent(device, answer.kind, sent_from_ms);
+                match newest {
+                    Some(id) => Some(id),
+                    None => self.sending_of_kind(device, answer.kind)?,
+                }
             }
         };
         if let Some(id) = found {
-            // The device may reply before the outcome of sending is reported by the thread that has passed the command on.
-            let is_early = lock(&self.open).is_being_sent(device, id);
-            if is_early {
-                self.change(id, CommandTransition::Sent { expects_ack: false })?;
-            }
+            self.mark_sent(device, id, false)?;
         }
         let changed = match found {
             Some(id) => self.change(id, self.transition_for(answer))?,
@@ -42,6 +42,36 @@ impl CommandsInner {
         };
         if changed.is_none() {
             self.unmatched.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The command that is being passed to the device's connection, if it has this type.
+    fn sending_of_kind(
+        &self,
+        device: DeviceNo,
+        kind: Option<CommandKind>,
+    ) -> Result<Option<CommandId>, CommandError> {
+        let sending = lock(&self.open).sending(device);
+        let Some(id) = sending else {
+            return Ok(None);
+        };
+        let command = self.get(id)?;
+        let fits = |kind: CommandKind| command.is_some_and(|command| command.kind == kind);
+        Ok(kind.is_none_or(fits).then_some(id))
+    }
+
+    /// Marks a command as sent that is still being passed to the connection: a fast device replies before the shard has
+    /// reported that it sent the command.
+    pub(super) fn mark_sent(
+        &self,
+        device: DeviceNo,
+        id: CommandId,
+        expects_ack: bool,
+    ) -> Result<(), CommandError> {
+        let sending = lock(&self.open).sending(device);
+        if sending == Some(id) {
+            self.change(id, CommandTransition::Sent { expects_ack })?;
         }
         Ok(())
     }

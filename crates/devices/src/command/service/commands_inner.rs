@@ -47,7 +47,7 @@ pub(super) enum CommandJob {
     /// The same for all child devices of a gateway.
     ResumeChildren(DeviceNo),
     SendOutcome(DeviceNo, CommandId, DownlinkOutcome, DownlinkPlan),
-    Acknowledged(CommandId),
+    Acknowledged(DeviceNo, CommandId),
     Answered(DeviceNo, CommandAnswer, u64),
     RemoveDevice(DeviceNo),
 }

@@ -135,7 +135,7 @@ impl CommandsInner {
         });
         let acked = Box::new(move || {
             if let Some(inner) = acked_of.upgrade() {
-                inner.queue.push(CommandJob::Acknowledged(id));
+                inner.queue.push(CommandJob::Acknowledged(device, id));
             }
         });
         self.transport.send(&client_id, encoded, done, acked);

@@ -70,7 +70,8 @@ impl CommandsInner {
             CommandJob::SendOutcome(device, id, handed, rest) => {
                 self.handle_outcome(device, id, handed, rest)
             }
-            CommandJob::Acknowledged(id) => {
+            CommandJob::Acknowledged(device, id) => {
+                self.mark_sent(device, id, true)?;
                 self.change(id, CommandTransition::Acknowledged)?;
                 Ok(())
             }
