@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
@@ -34,7 +34,7 @@ use crate::resources::node::VERSION;
 use crate::resources::openapi_page;
 use crate::routes::{self, PeerIp};
 use crate::socket::{HttpListener, HttpSocket, TimedSocket, read_proxy_header};
-use crate::state::{ApiParts, ApiState};
+use crate::state::{ApiDocumentation, ApiParts, ApiState};
 use crate::unwritten_entries::UnwrittenEntries;
 
 /// Maximum size of a request head and of a connection's write buffer, in bytes.
@@ -136,8 +136,8 @@ fn router(
     connections: &Arc<ConnectionTracker>,
 ) -> Router {
     let table = routes::route_table(&parts.object_backend);
-    let document = openapi::openapi_document(VERSION, &table);
     let config = live.get();
+    let backend = parts.object_backend.clone();
     let app = Arc::new(ApiState {
         node: parts.node,
         program: parts.program,
@@ -164,8 +164,13 @@ fn router(
         changing: Mutex::default(),
         unwritten_audit_entries: UnwrittenEntries::default(),
         stopping,
-        document: format!("{document:#}"),
-        docs_page: openapi_page::render(&document),
+        documentation: LazyLock::new(Box::new(move || {
+            let document = openapi::openapi_document(VERSION, &routes::route_table(&backend));
+            ApiDocumentation {
+                document: format!("{document:#}"),
+                page: openapi_page::render(&document),
+            }
+        })),
     });
     let revoking = Arc::downgrade(&app);
     app.objects.observe_changes(Box::new(move |change| {

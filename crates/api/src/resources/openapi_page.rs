@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::access::EndpointAccess;
+use crate::blocking::run_blocking;
 use crate::call::{ApiCall, text_response};
 use crate::endpoint::{Endpoint, get};
-use crate::problem_details::ApiResult;
+use crate::problem_details::{ApiResult, ProblemDetails};
+use crate::state::ApiDocumentation;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
     color-scheme:light dark}code,pre{font-family:ui-monospace,monospace;font-size:.92em}pre{overflow:auto;padding:.6em;\
@@ -32,14 +34,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn document(call: ApiCall) -> ApiResult {
-    Ok(text_response("application/json", call.app.document.clone()))
+    let text = generated(call, |documentation| documentation.document.clone());
+    Ok(text_response("application/json", text.await?))
 }
 
 async fn page(call: ApiCall) -> ApiResult {
-    Ok(text_response(
-        "text/html; charset=utf-8",
-        call.app.docs_page.clone(),
-    ))
+    let text = generated(call, |documentation| documentation.page.clone());
+    Ok(text_response("text/html; charset=utf-8", text.await?))
+}
+
+async fn generated(
+    call: ApiCall,
+    pick: fn(&ApiDocumentation) -> String,
+) -> Result<String, ProblemDetails> {
+    let app = call.app.clone();
+    run_blocking(
+        move || pick(&app.documentation),
+        "The documentation cannot be generated now.",
+    )
+    .await
 }
 
 /// Renders the page of a document.

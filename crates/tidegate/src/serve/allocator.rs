@@ -1,11 +1,35 @@
 //! Metrics of the allocator, and the release of unused memory to the system.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use hooks::{Hooks, HooksFactory, Interest, MetricFamily, MetricKind, MetricSample, MetricValue};
 use mimalloc::MiMalloc;
 
-/// Returns memory freed by shards to the system. The allocator does so only when it searches for
-/// free memory: a node that has become idle would keep the memory of its last burst. Pages belong
-/// to threads, so each shard releases its own.
+/// Interval at which threads of the control plane release memory; shards have one of their own.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Returns memory freed by this thread to the system. The allocator does so only when it searches for
+/// free memory: a node that has become idle would keep the memory of its start or of its last burst.
+/// Pages belong to threads, so each thread releases its own.
+fn release_unused() {
+    // SAFETY: may be called from any thread at any time; memory in use is not touched.
+    unsafe { libmimalloc_sys::mi_collect(true) };
+}
+
+/// As [`release_unused`], unless this thread did so a short time ago. For threads that become idle.
+pub(super) fn release_when_due() {
+    thread_local! {
+        static RELEASED: Cell<Instant> = Cell::new(Instant::now());
+    }
+    let now = Instant::now();
+    if RELEASED.with(|released| now - released.get() >= RELEASE_INTERVAL) {
+        RELEASED.set(now);
+        release_unused();
+    }
+}
+
+/// Lets each shard release memory.
 pub(super) struct MemoryReleaseHooks;
 
 impl HooksFactory for MemoryReleaseHooks {
@@ -20,8 +44,7 @@ impl Hooks for MemoryReleaseHooks {
     }
 
     fn housekeeping(&mut self) {
-        // SAFETY: may be called from any thread at any time; memory in use is not touched.
-        unsafe { libmimalloc_sys::mi_collect(true) };
+        release_unused();
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control")
+        .on_thread_park(allocator::release_when_due)
         .enable_all()
         .build()
         .context("cannot start the control plane")?;
