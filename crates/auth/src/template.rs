@@ -1,5 +1,7 @@
 //! Texts with `${...}` placeholders for fields of a login request.
 
+use outbound::url_encoding::url_encode;
+
 use crate::authenticator::LoginRequest;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,19 +111,6 @@ impl Template {
         });
         parts.collect()
     }
-}
-
-pub(crate) fn url_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(byte.into());
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-pub(crate) use outbound::http::url_encode;
 use outbound::http::{HttpClientLimits, OutboundHttpClient};
+pub(crate) use outbound::url_encoding::url_encode;
 use secret::Secret;
 
 use crate::connector::ConnectorError;

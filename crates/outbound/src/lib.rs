@@ -14,3 +14,4 @@ pub mod redis;
 pub mod stream;
 pub mod target_policy;
 pub mod tls;
+pub mod url_encoding;

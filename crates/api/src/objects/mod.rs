@@ -19,8 +19,6 @@ pub(crate) use kind_names::ObjectOwner;
 pub(crate) use membership::{QuotaUsage, quota_usage};
 pub use object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
 pub(crate) use object_kind::ObjectKind;
-pub(crate) use object_routes::{
-    create_if_absent, create_object, object_endpoints, object_kinds, percent_encode,
-};
+pub(crate) use object_routes::{create_if_absent, create_object, object_endpoints, object_kinds};
 pub(crate) use operator::{Operators, check_email};
 pub(crate) use preconditions::Preconditions;

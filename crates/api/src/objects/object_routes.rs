@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value};
 use store::{ExpectedVersion, Object, ObjectError, Objects};
 
@@ -360,7 +361,7 @@ async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     let input = fields_of(call.body_value().await?)?;
     let (object, body) = create_object(&kind, &call, input).await?;
     let mut response = with_etag(StatusCode::CREATED, &object, body);
-    let segment = percent_encode(&object.id);
+    let segment = url_encode(&object.id);
     let location = format!("/api/v1/{}/{segment}", names.path);
     if let Ok(location) = HeaderValue::try_from(location) {
         response.headers_mut().insert(header::LOCATION, location);
@@ -587,19 +588,4 @@ fn check_id(field: &'static str, id: &str) -> Result<(), ProblemDetails> {
             format!("{field}: expected 1 to {MAX_ID_BYTES} bytes without control characters."),
         )),
     }
-}
-
-/// Encodes text as a path segment.
-pub(crate) fn percent_encode(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            // Writing to a string cannot fail.
-            other => drop(write!(encoded, "%{other:02X}")),
-        }
-        encoded
-    })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use devices::NewDevice;
+use outbound::url_encoding::url_encode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -248,7 +249,7 @@ async fn create(mut call: ApiCall) -> ApiResult {
     let (device, _) = put.await?;
     audit::record_action(&call, "device.create", Some(&id), None).await;
     let mut response = with_version(StatusCode::CREATED, &device);
-    let location = format!("/api/v1/devices/{}", crate::objects::percent_encode(&id));
+    let location = format!("/api/v1/devices/{}", url_encode(&id));
     if let Ok(location) = HeaderValue::try_from(location) {
         response.headers_mut().insert(header::LOCATION, location);
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use outbound::url_encoding::url_encode;
 use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -20,7 +21,7 @@ use crate::authenticator::{
 use crate::json;
 use crate::rule_sources::RuleSource;
 use crate::rules::AclRule;
-use crate::template::{Template, url_encode};
+use crate::template::Template;
 
 const MAX_ATTRIBUTES: usize = 64;
 

@@ -1,6 +1,7 @@
 //! Polls the HTTP API of Prometheus: samples of instant queries become values of devices by their labels.
 
-use outbound::http::{HttpMethod, url_encode};
+use outbound::http::HttpMethod;
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value};
 
 use super::definition::{self, PullSourceError};

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
 use super::events;
-use super::http::{ApiClient, percent_encode, with_query};
+use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput, format_date};
@@ -208,7 +209,7 @@ impl NotificationsCommand {
                 output.print_rows((rows, false), &columns)
             }
             Self::Test { name } => {
-                let path = format!("/api/v1/notifications/{}/test", percent_encode(&name));
+                let path = format!("/api/v1/notifications/{}/test", url_encode(&name));
                 let answer = client.post_empty(&path).await?;
                 output.print_done(&format!("{name} was sent"), &answer)
             }

@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
-use super::http::{ApiClient, percent_encode, with_query};
+use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
 use super::output::{Column, CtlOutput};
 
@@ -54,12 +55,12 @@ impl ClientsCommand {
             }
             Self::Show { client_id } => output.print_fields(
                 &client
-                    .get(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
+                    .get(&format!("/api/v1/clients/{}", url_encode(&client_id)))
                     .await?,
             ),
             Self::Disconnect { client_id } => {
                 let answer = client
-                    .delete(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
+                    .delete(&format!("/api/v1/clients/{}", url_encode(&client_id)))
                     .await?;
                 output.print_done(
                     &format!("{client_id} is disconnected, its session has ended"),
@@ -114,7 +115,7 @@ pub(super) enum SessionsCommand {
 
 impl SessionsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of = |client_id: &str| format!("/api/v1/sessions/{}", percent_encode(client_id));
+        let of = |client_id: &str| format!("/api/v1/sessions/{}", url_encode(client_id));
         match self {
             Self::List {
                 filter,
@@ -198,12 +199,8 @@ pub(super) enum SubscriptionsCommand {
 
 impl SubscriptionsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of = |client_id: &str| {
-            format!(
-                "/api/v1/sessions/{}/subscriptions",
-                percent_encode(client_id)
-            )
-        };
+        let of =
+            |client_id: &str| format!("/api/v1/sessions/{}/subscriptions", url_encode(client_id));
         match self {
             Self::List { client_id, filter } => {
                 let parameters = [
@@ -237,7 +234,7 @@ impl SubscriptionsCommand {
                 client_id,
                 topic_filter,
             } => {
-                let path = format!("{}/{}", of(&client_id), percent_encode(&topic_filter));
+                let path = format!("{}/{}", of(&client_id), url_encode(&topic_filter));
                 let answer = client.delete(&path).await?;
                 output.print_done(
                     &format!("{client_id} is no longer subscribed to {topic_filter}"),
@@ -303,18 +300,12 @@ impl RetainedCommand {
             }
             Self::Show { topic } => output.print_fields(
                 &client
-                    .get(&format!(
-                        "/api/v1/retained-messages/{}",
-                        percent_encode(&topic)
-                    ))
+                    .get(&format!("/api/v1/retained-messages/{}", url_encode(&topic)))
                     .await?,
             ),
             Self::Delete { topic } => {
                 let answer = client
-                    .delete(&format!(
-                        "/api/v1/retained-messages/{}",
-                        percent_encode(&topic)
-                    ))
+                    .delete(&format!("/api/v1/retained-messages/{}", url_encode(&topic)))
                     .await?;
                 output.print_done(
                     &format!("the retained message of {topic} was deleted"),
@@ -401,10 +392,7 @@ impl ListenersCommand {
             }
             Self::Start { name } => {
                 let answer = client
-                    .post_empty(&format!(
-                        "/api/v1/listeners/{}/start",
-                        percent_encode(&name)
-                    ))
+                    .post_empty(&format!("/api/v1/listeners/{}/start", url_encode(&name)))
                     .await?;
                 output.print_done(&format!("{name} listens"), &answer)
             }
@@ -412,7 +400,7 @@ impl ListenersCommand {
                 name,
                 disconnect_clients,
             } => {
-                let path = format!("/api/v1/listeners/{}/stop", percent_encode(&name));
+                let path = format!("/api/v1/listeners/{}/stop", url_encode(&name));
                 let body = json!({"disconnect_clients": disconnect_clients});
                 let answer = client.post(&path, &body).await?;
                 output.print_done(&format!("{name} has stopped"), &answer)
@@ -447,7 +435,7 @@ pub(super) enum SettingsCommand {
 
 impl SettingsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of = |key: &str| format!("/api/v1/settings/{}", percent_encode(key));
+        let of = |key: &str| format!("/api/v1/settings/{}", url_encode(key));
         match self {
             Self::List { part, changeable } => {
                 let parameters = [

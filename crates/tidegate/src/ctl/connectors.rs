@@ -2,9 +2,10 @@
 //! letters.
 
 use clap::{Args, Subcommand};
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
-use super::http::{ApiClient, percent_encode};
+use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
@@ -29,7 +30,7 @@ impl ConnectorsCommand {
         match self {
             Self::Objects(objects) => objects.run(ObjectKindArg::Connectors, client, output).await,
             Self::Test { name } => {
-                let path = format!("/api/v1/connectors/{}/test", percent_encode(&name));
+                let path = format!("/api/v1/connectors/{}/test", url_encode(&name));
                 let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
                 if outcome["is_reachable"] == false {
@@ -104,7 +105,7 @@ impl SinksCommand {
         match self {
             Self::Objects(objects) => objects.run(ObjectKindArg::Sinks, client, output).await,
             Self::Test { name } => {
-                let path = format!("/api/v1/sinks/{}/test", percent_encode(&name));
+                let path = format!("/api/v1/sinks/{}/test", url_encode(&name));
                 let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
                 if outcome["is_reachable"] == false {
@@ -115,7 +116,7 @@ impl SinksCommand {
             Self::Status {
                 name: Some(name), ..
             } => {
-                let path = format!("/api/v1/sinks/{}/status", percent_encode(&name));
+                let path = format!("/api/v1/sinks/{}/status", url_encode(&name));
                 output.print_fields(&flatten_metrics(client.get(&path).await?))
             }
             Self::Status { name: None, limit } => {
@@ -140,7 +141,7 @@ impl SinksCommand {
 
 impl DeadLettersCommand {
     async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let path = |sink: &str| format!("/api/v1/sinks/{}/dead-letters", percent_encode(sink));
+        let path = |sink: &str| format!("/api/v1/sinks/{}/dead-letters", url_encode(sink));
         let (chosen, doing, done) = match self {
             Self::List { sink, limit } => {
                 let columns = [

@@ -1,10 +1,11 @@
 //! `tidegate ctl commands`: commands to devices and their results.
 
 use clap::{Args, Subcommand};
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
 use super::error::CtlError;
-use super::http::{ApiClient, percent_encode, with_query};
+use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
 use super::objects::{parse_assignment, parse_value};
 use super::output::{Column, CtlOutput};
@@ -127,7 +128,7 @@ fn parse_assignments(assignments: &[String]) -> Result<Map<String, Value>, CtlEr
 
 impl DeviceCommandsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of = |device: &str| format!("/api/v1/devices/{}", percent_encode(device));
+        let of = |device: &str| format!("/api/v1/devices/{}", url_encode(device));
         let (path, body) = match self {
             Self::Send {
                 device,
@@ -147,7 +148,7 @@ impl DeviceCommandsCommand {
                 inputs,
                 manner,
             } => {
-                let path = format!("{}/functions/{}", of(&device), percent_encode(&function));
+                let path = format!("{}/functions/{}", of(&device), url_encode(&function));
                 (
                     path,
                     manner.with_field("params", parse_assignments(&inputs)?.into()),

@@ -2,8 +2,10 @@
 
 use clap::Subcommand;
 
+use outbound::url_encoding::url_encode;
+
 use super::devices;
-use super::http::{ApiClient, percent_encode};
+use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::CtlOutput;
@@ -24,8 +26,7 @@ pub(super) enum DeviceGroupsCommand {
 
 impl DeviceGroupsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of =
-            |id: &str, what: &str| format!("/api/v1/device-groups/{}/{what}", percent_encode(id));
+        let of = |id: &str, what: &str| format!("/api/v1/device-groups/{}/{what}", url_encode(id));
         match self {
             Self::Objects(objects) => {
                 objects

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
 use super::backup_files;
 use super::error::CtlError;
-use super::http::{ApiClient, percent_encode, with_query};
+use super::http::{ApiClient, with_query};
 use super::import_files::{ImportCheckpoint, RejectsFile, rejection_line};
 use super::limit_args::LimitArgs;
 use super::objects::{FieldsArgs, parse_assignment, put_object, update_object};
@@ -157,7 +158,7 @@ pub(super) struct DeviceExportArgs {
 
 impl DevicesCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let path_of = |id: &str| format!("/api/v1/devices/{}", percent_encode(id));
+        let path_of = |id: &str| format!("/api/v1/devices/{}", url_encode(id));
         match self {
             Self::List(arguments) => arguments.run(client, output).await,
             Self::Show { id } => output.print_fields(&client.get(&path_of(&id)).await?),

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use outbound::url_encoding::url_encode;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -328,26 +329,11 @@ impl ApiClient {
     }
 }
 
-/// Encodes text as a path segment or a query value.
-pub(super) fn percent_encode(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            // Writing to a string cannot fail.
-            other => drop(write!(encoded, "%{other:02X}")),
-        }
-        encoded
-    })
-}
-
 /// A path with the parameters that have a value.
 pub(super) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| {
         let value = value.as_deref()?;
-        Some(format!("{name}={}", percent_encode(value)))
+        Some(format!("{name}={}", url_encode(value)))
     });
     let given: Vec<_> = given.collect();
     match given.is_empty() {

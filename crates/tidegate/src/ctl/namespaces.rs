@@ -2,7 +2,9 @@
 
 use clap::Subcommand;
 
-use super::http::{ApiClient, percent_encode};
+use outbound::url_encoding::url_encode;
+
+use super::http::ApiClient;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
 
@@ -21,7 +23,7 @@ impl NamespacesCommand {
         match self {
             Self::Objects(objects) => objects.run(ObjectKindArg::Namespaces, client, output).await,
             Self::Usage { id } => {
-                let path = format!("/api/v1/namespaces/{}/usage", percent_encode(&id));
+                let path = format!("/api/v1/namespaces/{}/usage", url_encode(&id));
                 let usage = client.get(&path).await?;
                 let rows = usage["data"].as_array().cloned().unwrap_or_default();
                 output.print_rows((rows, false), USAGE_COLUMNS)

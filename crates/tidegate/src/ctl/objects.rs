@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
 use super::error::CtlError;
-use super::http::{ApiClient, VersionedObject, percent_encode, with_query};
+use super::http::{ApiClient, VersionedObject, with_query};
 use super::limit_args::LimitArgs;
 use super::output::{Column, CtlOutput};
 use crate::password_command;
@@ -404,7 +405,7 @@ impl ObjectsCommand {
         client: &ApiClient,
         output: &CtlOutput,
     ) -> anyhow::Result<()> {
-        let one = |id: &str| format!("{}/{}", kind.path(), percent_encode(id));
+        let one = |id: &str| format!("{}/{}", kind.path(), url_encode(id));
         match self {
             Self::List {
                 contains,

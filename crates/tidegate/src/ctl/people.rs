@@ -1,9 +1,10 @@
 //! `tidegate ctl people` and `invites`: operators with their bans, and the codes for registration.
 
 use clap::Subcommand;
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
-use super::http::{ApiClient, percent_encode};
+use super::http::ApiClient;
 use super::objects::{FieldsArgs, ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
 
@@ -30,7 +31,7 @@ pub(super) enum PeopleCommand {
 impl PeopleCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let path = |username: &str, action: &str| {
-            format!("/api/v1/operators/{}/{action}", percent_encode(username))
+            format!("/api/v1/operators/{}/{action}", url_encode(username))
         };
         match self {
             Self::Objects(objects) => objects.run(ObjectKindArg::Operators, client, output).await,

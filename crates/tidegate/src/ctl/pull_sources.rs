@@ -2,8 +2,10 @@
 
 use clap::Subcommand;
 
+use outbound::url_encoding::url_encode;
+
 use super::connectors;
-use super::http::{ApiClient, percent_encode};
+use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::CtlOutput;
@@ -31,7 +33,7 @@ impl PullSourcesCommand {
                     .await
             }
             Self::Test { name } => {
-                let path = format!("/api/v1/pull-sources/{}/test", percent_encode(&name));
+                let path = format!("/api/v1/pull-sources/{}/test", url_encode(&name));
                 let outcome = client.post_empty(&path).await?;
                 if outcome["is_ok"] == false {
                     let error = outcome["error"].as_str().unwrap_or_default();
@@ -52,7 +54,7 @@ impl PullSourcesCommand {
             Self::Status {
                 name: Some(name), ..
             } => {
-                let path = format!("/api/v1/pull-sources/{}/status", percent_encode(&name));
+                let path = format!("/api/v1/pull-sources/{}/status", url_encode(&name));
                 output.print_fields(&client.get(&path).await?)
             }
             Self::Status { name: None, limit } => {

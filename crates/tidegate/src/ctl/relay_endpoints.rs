@@ -2,7 +2,9 @@
 
 use clap::Subcommand;
 
-use super::http::{ApiClient, percent_encode};
+use outbound::url_encoding::url_encode;
+
+use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
@@ -55,7 +57,7 @@ pub(super) enum RelayEndpointsCommand {
 
 impl RelayEndpointsCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        let of = |id: &str, what: &str| format!("/api/v1/endpoints/{}/{what}", percent_encode(id));
+        let of = |id: &str, what: &str| format!("/api/v1/endpoints/{}/{what}", url_encode(id));
         match self {
             Self::Objects(objects) => {
                 (objects.run(ObjectKindArg::RelayEndpoints, client, output)).await
@@ -77,7 +79,7 @@ impl RelayEndpointsCommand {
                 output.print_rows((rows, false), MESSAGE_COLUMNS)
             }
             Self::Disconnect { id, connection_id } => {
-                let path = format!("connections/{}", percent_encode(&connection_id));
+                let path = format!("connections/{}", url_encode(&connection_id));
                 client.delete(&of(&id, &path)).await?;
                 Ok(())
             }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use engine::{Engine, RuleJson, RuleTestOutcome, TestEvent, TestEventInput, WindowTimeSource};
+use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
 use super::error::CtlError;
 use super::events;
-use super::http::{ApiClient, percent_encode};
+use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{CtlOutput, OutputFormat, print_text};
@@ -44,7 +45,7 @@ impl RulesCommand {
             Self::Status {
                 name: Some(name), ..
             } => {
-                let path = format!("/api/v1/rules/{}/status", percent_encode(&name));
+                let path = format!("/api/v1/rules/{}/status", url_encode(&name));
                 output.print_fields(&flatten_counters(client.get(&path).await?))
             }
             Self::Status { name: None, limit } => {
@@ -89,7 +90,7 @@ async fn set_enabled(
     client: &ApiClient,
     output: &CtlOutput,
 ) -> anyhow::Result<()> {
-    let path = format!("/api/v1/rules/{}", percent_encode(name));
+    let path = format!("/api/v1/rules/{}", url_encode(name));
     let current = client.get_versioned(&path).await?;
     let mut rule = current.value;
     rule["enabled"] = enabled.into();
@@ -183,7 +184,7 @@ impl RuleArgs {
             };
             match self.command {
                 RuleTestCommand::Trace { name, count } => {
-                    let path = format!("/api/v1/rules/{}/trace", percent_encode(&name));
+                    let path = format!("/api/v1/rules/{}/trace", url_encode(&name));
                     let client = client().await?;
                     events::print_stream(&client, &path, count, |json| format!("{json}\n")).await?;
                     Ok(Ok(()))
@@ -191,7 +192,7 @@ impl RuleArgs {
                 RuleTestCommand::Test(arguments) => match &arguments.name {
                     Some(name) => {
                         let client = client().await?;
-                        let path = format!("/api/v1/rules/{}", percent_encode(name));
+                        let path = format!("/api/v1/rules/{}", url_encode(name));
                         let mut rule = client.get(&path).await?;
                         for field in ["name", "version", "created_at_ms", "updated_at_ms"] {
                             rule.as_object_mut().and_then(|rule| rule.remove(field));

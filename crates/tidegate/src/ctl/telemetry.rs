@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 use series::Aggregate;
 use wall_clock::now_ms;
 
 use super::error::CtlError;
-use super::http::{ApiClient, percent_encode, with_query};
+use super::http::{ApiClient, with_query};
 use super::output::{CtlOutput, format_date};
 use super::{backup_files, events};
 
@@ -176,7 +177,7 @@ impl TimeRangeArgs {
 }
 
 fn path_of(device: &str, rest: &str) -> String {
-    format!("/api/v1/devices/{}/telemetry{rest}", percent_encode(device))
+    format!("/api/v1/devices/{}/telemetry{rest}", url_encode(device))
 }
 
 impl TelemetryCommand {
