@@ -18,6 +18,7 @@ mod engine_shared;
 mod evaluation;
 mod evaluation_context;
 mod fallback;
+mod field_reader;
 mod lane_context;
 mod ports;
 mod recent_error;
