@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use super::CheckResult;
 use super::check_client::{CheckClient, TIMEOUT, identify};
+use super::check_result::CheckResult;
 use crate::host::now_ns;
 use crate::metrics::latency_histogram;
 use crate::relay_bench::message_template::RelayMode;

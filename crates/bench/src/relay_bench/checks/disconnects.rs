@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::CheckResult;
 use super::check_client::{CheckClient, TIMEOUT};
+use super::check_result::CheckResult;
 use crate::relay_bench::message_template::RelayMode;
 use crate::relay_bench::server::{EndpointSet, RelayServer, definition};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::CheckResult;
 use super::check_client::{CheckClient, TIMEOUT, identify};
+use super::check_result::CheckResult;
 use crate::host::now_ns;
 use crate::metrics::latency_histogram;
 use crate::relay_bench::message_template::RelayMode;

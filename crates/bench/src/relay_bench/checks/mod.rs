@@ -1,6 +1,7 @@
 //! `checks`: what a relay has to do right, with the time that it takes. A check is a file here and a line in [`CHECKS`].
 
 mod check_client;
+mod check_result;
 mod commands;
 mod disconnects;
 mod identify;
@@ -11,9 +12,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
+use self::check_result::CheckResult;
 use super::published_report::write_result;
 use super::server::{RelayServer, RelayServerArgs};
 
@@ -51,36 +52,6 @@ pub(crate) struct ChecksScenario {
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// What a check has found.
-struct CheckResult {
-    name: String,
-    /// Name, value and unit.
-    values: Vec<(&'static str, f64, &'static str)>,
-    failures: Vec<String>,
-}
-
-impl CheckResult {
-    fn value(&mut self, name: &'static str, value: f64, unit: &'static str) {
-        self.values.push((name, value, unit));
-    }
-
-    /// Adds the latencies of a histogram of nanoseconds.
-    fn latencies(&mut self, names: [&'static str; 3], histogram: &Histogram<u64>) {
-        let ms = |ns: u64| ns as f64 / 1e6;
-        self.value(names[0], ms(histogram.value_at_quantile(0.5)), "ms");
-        self.value(names[1], ms(histogram.value_at_quantile(0.99)), "ms");
-        self.value(names[2], ms(histogram.max()), "ms");
-    }
-
-    /// Notes a failure unless both are the same.
-    fn expect(&mut self, what: &str, found: u64, expected: u64) {
-        if found != expected {
-            let failure = format!("{what}: {found}, and not {expected}");
-            self.failures.push(failure);
-        }
-    }
 }
 
 impl ChecksScenario {

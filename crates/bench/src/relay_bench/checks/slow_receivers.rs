@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::CheckResult;
+use super::check_result::CheckResult;
 use crate::relay_bench::delivery_verifier::RelayShape;
 use crate::relay_bench::generator::RelayLoad;
 use crate::relay_bench::generator_run::run_load;
