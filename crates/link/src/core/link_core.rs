@@ -1,0 +1,669 @@
+//! The state of a link, and what the application does with it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::config::{AckMode, LinkConfig};
+use crate::core::carrier::Carrier;
+use crate::core::chunk_size::ChunkSize;
+use crate::core::incoming_lane::IncomingLane;
+use crate::core::incoming_stream::{Answer, IncomingStream, StreamRead};
+use crate::core::outgoing_lane::OutgoingLane;
+use crate::core::outgoing_stream::{OutgoingStream, StreamFailure};
+use crate::core::scheduler::Scheduler;
+use crate::digest::{ContentDigest, DigestAlgorithm};
+use crate::error_code::ErrorCode;
+use crate::message::{MessageId, ReceivedMessage};
+use crate::priority::{LANES, Priority};
+use crate::range_set::RangeSet;
+use crate::size_class::{ClassCounters, SizeClass};
+use crate::wire::control::{MAX_METADATA_BYTES, Open, StreamKind, TransferId};
+use crate::wire::handshake::LinkId;
+
+/// What the application has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// The handshake of a carrier is complete. `is_resumed` is false for the first carrier.
+    Connected { is_resumed: bool },
+    /// The peer has lost its state of this link. Messages that were not acknowledged are sent again, so that those which
+    /// the peer had received before are delivered twice.
+    PeerStateLost,
+    /// The peer opened a stream. The application accepts or refuses it.
+    StreamOpened(IncomingStreamInfo),
+    /// The peer has acknowledged messages and streams with these numbers.
+    Acknowledged {
+        priority: Priority,
+        numbers: RangeSet,
+    },
+    /// An outgoing stream is complete or failed, see [`LinkCore::outgoing_stream`].
+    StreamEnded(MessageId),
+    /// The peer shuts the link down.
+    ShutdownRequested { code: ErrorCode, text: String },
+    /// The peer ends this carrier because of an error or because it refuses the link. The carrier can be closed.
+    CarrierRejected { code: ErrorCode, text: String },
+    /// Both ends have shut the link down, and everything has been acknowledged. The carrier can be closed.
+    Closed,
+}
+
+/// An incoming stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncomingStreamInfo {
+    pub id: MessageId,
+    pub transfer_id: TransferId,
+    pub size: Option<u64>,
+    pub digest: Option<DigestAlgorithm>,
+    pub metadata: Vec<u8>,
+}
+
+/// A stream to open.
+#[derive(Debug, Clone)]
+pub struct NewStream {
+    pub priority: Priority,
+    pub transfer_id: TransferId,
+    /// `None`: not known in advance.
+    pub size: Option<u64>,
+    /// The digest that will be passed to [`LinkCore::finish`].
+    pub digest: Option<DigestAlgorithm>,
+    /// For the receiving application, at most [`MAX_METADATA_BYTES`].
+    pub metadata: Vec<u8>,
+    /// The transfer may have been interrupted before: ask the receiver what it has before sending anything.
+    pub is_resume: bool,
+}
+
+/// The state of an outgoing stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutgoingStreamState {
+    Active {
+        /// What the peer has, which need not be written; `None`: it has not answered on this carrier.
+        accepted: Option<RangeSet>,
+        acknowledged_bytes: u64,
+        /// Whether [`LinkCore::write`] accepts content now.
+        is_writable: bool,
+    },
+    Failed(StreamFailure),
+    /// The peer has confirmed the whole content. Unknown streams are complete, too.
+    Complete,
+}
+
+/// Why something was not accepted for sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Too much waits for acknowledgement. Try again when the peer has acknowledged more.
+    #[error("too many messages or bytes wait for acknowledgement; try again later")]
+    Full,
+    #[error("the link is shutting down; open another one")]
+    ShuttingDown,
+    #[error("metadata of a stream: expected at most {MAX_METADATA_BYTES} bytes, not {0}")]
+    MetadataTooLong(usize),
+    #[error("the stream has been finished, cancelled or refused")]
+    StreamEnded,
+    #[error(
+        "content of a stream must be written in ascending order: expected offset {expected} or more, not {offset}"
+    )]
+    Offset { expected: u64, offset: u64 },
+}
+
+/// What survives a restart of the process if the application stores it, see [`LinkCore::restore`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkStateRecord {
+    pub lanes: [LaneRecord; LANES],
+}
+
+/// One lane of a [`LinkStateRecord`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LaneRecord {
+    /// The highest number of a message that was sent or accepted for sending; 0: none.
+    pub last_sent: u64,
+    /// The numbers that the peer has acknowledged.
+    pub sent_acknowledged: RangeSet,
+    /// Messages that are not acknowledged, in order.
+    pub unacknowledged: Vec<(u64, Bytes)>,
+    /// The received numbers that are acknowledged.
+    pub received: RangeSet,
+}
+
+/// Counters for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CoreStatistics {
+    /// Messages and streams by class when they are accepted for sending; streams count bytes as they are written.
+    pub sent: ClassCounters,
+    /// Messages and streams by class when they arrive.
+    pub received: ClassCounters,
+    /// Messages that arrived again after an interruption and were ignored.
+    pub duplicates: u64,
+    /// Bytes of content passed to carriers, including repetitions.
+    pub transmitted_bytes: u64,
+    pub carriers: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shutdown {
+    No,
+    /// GOAWAY is sent or will be; what was accepted before is completed.
+    Requested,
+    Closed,
+}
+
+/// One end of a link between two peers, which survives its carriers.
+///
+/// For each carrier the caller
+/// 1. calls [`connect`](Self::connect) or [`accept`](Self::accept),
+/// 2. writes what [`poll_transmit`](Self::poll_transmit) returns, and reports it to [`transmitted`](Self::transmitted),
+/// 3. passes received frames to [`handle_frame`](Self::handle_frame) and takes events from
+///    [`next_event`](Self::next_event),
+/// 4. calls [`handle_timeout`](Self::handle_timeout) at the time of [`poll_timeout`](Self::poll_timeout),
+/// 5. calls [`disconnect`](Self::disconnect) when the carrier is gone.
+///
+/// Messages may be sent at any time, with or without a carrier. An error of `handle_frame` or `handle_timeout` ends the
+/// carrier; what `poll_transmit` then returns should still be written. The state of the link remains usable, and the
+/// next carrier continues it.
+#[derive(Debug)]
+pub struct LinkCore {
+    pub(crate) config: LinkConfig,
+    pub(crate) id: LinkId,
+    pub(crate) lanes_out: [OutgoingLane; LANES],
+    pub(crate) lanes_in: [IncomingLane; LANES],
+    pub(crate) streams_out: HashMap<MessageId, OutgoingStream>,
+    pub(crate) streams_in: HashMap<MessageId, IncomingStream>,
+    /// Messages of several frames, one at a time in each priority, and streams, in turn.
+    pub(crate) large_messages: [VecDeque<MessageId>; LANES],
+    pub(crate) streams: [VecDeque<MessageId>; LANES],
+    /// Failed outgoing streams whose end the peer has not acknowledged.
+    pub(crate) cancelled: VecDeque<MessageId>,
+    pub(crate) failures: HashMap<MessageId, StreamFailure>,
+    /// Incoming streams with something to announce.
+    pub(crate) changed_in: HashSet<MessageId>,
+    pub(crate) events: VecDeque<LinkEvent>,
+    pub(crate) carrier: Option<Carrier>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) chunk_size: ChunkSize,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) shutdown_reason: (ErrorCode, String),
+    pub(crate) peer_shutdown: Shutdown,
+    pub(crate) has_connected: bool,
+    pub(crate) occupied_message_bytes: u64,
+    pub(crate) occupied_data_bytes: u64,
+    pub(crate) statistics: CoreStatistics,
+}
+
+impl LinkCore {
+    /// `id` must not have been used before, except with the state that [`restore`](Self::restore) takes.
+    pub fn new(id: LinkId, config: LinkConfig) -> Self {
+        Self {
+            chunk_size: ChunkSize::new(config.min_chunk_bytes, config.max_chunk_bytes),
+            config,
+            id,
+            lanes_out: Priority::ALL.map(OutgoingLane::new),
+            lanes_in: Priority::ALL.map(|_| IncomingLane::new()),
+            streams_out: HashMap::new(),
+            streams_in: HashMap::new(),
+            large_messages: Default::default(),
+            streams: Default::default(),
+            cancelled: VecDeque::new(),
+            failures: HashMap::new(),
+            changed_in: HashSet::new(),
+            events: VecDeque::new(),
+            carrier: None,
+            scheduler: Scheduler::default(),
+            shutdown: Shutdown::No,
+            shutdown_reason: (ErrorCode::NONE, String::new()),
+            peer_shutdown: Shutdown::No,
+            has_connected: false,
+            occupied_message_bytes: 0,
+            occupied_data_bytes: 0,
+            statistics: CoreStatistics::default(),
+        }
+    }
+
+    /// Continues a link after a restart of the process. Call it before the first carrier.
+    pub fn restore(&mut self, record: LinkStateRecord) {
+        for (priority, lane) in Priority::ALL.into_iter().zip(record.lanes) {
+            let (out, unsent) = (&mut self.lanes_out[priority.index()], lane.unacknowledged);
+            let table = self.config.size_classes;
+            let (single, multiple): (Vec<_>, Vec<_>) = unsent
+                .into_iter()
+                .partition(|(_, payload)| table.classify(payload.len()) < SizeClass::Large);
+            let mut known = lane.sent_acknowledged.clone();
+            known.insert(0..1);
+            for (number, _) in single.iter().chain(&multiple) {
+                known.insert(*number..number + 1);
+            }
+            out.restore(lane.last_sent + 1, lane.sent_acknowledged, single);
+            // Streams whose content is gone: their numbers have to be settled.
+            for number in known.missing(0..lane.last_sent + 1).iter().flatten() {
+                self.queue_lost_stream(MessageId { priority, number });
+            }
+            self.lanes_in[priority.index()].restore(lane.received);
+            for (number, payload) in multiple {
+                self.queue_large_message(MessageId { priority, number }, payload);
+            }
+        }
+        // Otherwise the peer may not have heard of the link.
+        self.has_connected = self
+            .lanes_in
+            .iter()
+            .any(|lane| lane.acknowledged().end() > 1)
+            || self.lanes_out.iter().any(|lane| lane.first() > 1);
+    }
+
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Whether the handshake of the current carrier is complete.
+    pub fn is_connected(&self) -> bool {
+        self.carrier
+            .as_ref()
+            .is_some_and(|carrier| carrier.peer.is_some())
+    }
+
+    pub fn statistics(&self) -> CoreStatistics {
+        self.statistics
+    }
+
+    /// The current size of chunks of streams.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_size.bytes()
+    }
+
+    pub fn next_event(&mut self) -> Option<LinkEvent> {
+        self.events.pop_front()
+    }
+
+    /// The class of a message, as the table of this end has it.
+    pub fn classify(&self, bytes: usize) -> SizeClass {
+        self.config.size_classes.classify(bytes)
+    }
+
+    /// Bytes of messages and streams that the peer has not acknowledged.
+    pub fn queued_bytes(&self) -> u64 {
+        let streams = self.streams_out.values();
+        let streams: u64 = streams.map(OutgoingStream::unacknowledged_bytes).sum();
+        self.waiting_lane_bytes() + streams
+    }
+
+    /// Whether the peer has acknowledged everything.
+    pub fn is_idle(&self) -> bool {
+        self.lanes_out.iter().all(OutgoingLane::is_empty)
+    }
+
+    /// Whether the peer has acknowledged a message or the end of a stream.
+    pub fn is_settled(&self, id: MessageId) -> bool {
+        self.lanes_out[id.priority.index()].is_settled(id.number)
+    }
+
+    /// Sends a message. Its size class decides how; the receiver gets a huge one as a stream.
+    ///
+    /// Messages of one frame (tiny to medium) and one priority arrive in the order of sending; larger ones arrive when
+    /// they are complete.
+    pub fn send(&mut self, priority: Priority, payload: Bytes) -> Result<MessageId, SendError> {
+        let class = self.config.size_classes.classify(payload.len());
+        if class == SizeClass::Huge {
+            return self.send_huge(priority, payload);
+        }
+        // Large messages have a limit of their own, so that they do not keep small ones waiting.
+        let queued = if class == SizeClass::Large {
+            self.waiting_stream_bytes()
+        } else {
+            self.waiting_lane_bytes()
+        };
+        let id = self.next_id(priority, queued)?;
+        self.statistics.sent.count(class, 1, payload.len() as u64);
+        if class == SizeClass::Large {
+            self.queue_large_message(id, payload);
+        } else {
+            self.lanes_out[priority.index()].push(id.number, payload);
+        }
+        Ok(id)
+    }
+
+    fn send_huge(&mut self, priority: Priority, payload: Bytes) -> Result<MessageId, SendError> {
+        let id = self.next_id(priority, self.waiting_stream_bytes())?;
+        let size = payload.len() as u64;
+        self.statistics.sent.count(SizeClass::Huge, 1, size);
+        let open = Open {
+            kind: StreamKind::Stream,
+            is_resume: false,
+            number: id.number,
+            transfer_id: self.message_transfer_id(id),
+            size: Some(size),
+            digest: None,
+            metadata: Vec::new(),
+        };
+        let mut stream = OutgoingStream::new(id, open);
+        stream.write(0, payload);
+        stream.finish(size, None);
+        self.streams_out.insert(id, stream);
+        self.streams[priority.index()].push_back(id);
+        Ok(id)
+    }
+
+    fn queue_lost_stream(&mut self, id: MessageId) {
+        let open = Open {
+            kind: StreamKind::Stream,
+            is_resume: true,
+            number: id.number,
+            transfer_id: self.message_transfer_id(id),
+            size: None,
+            digest: None,
+            metadata: Vec::new(),
+        };
+        let mut stream = OutgoingStream::new(id, open);
+        stream.fail(StreamFailure {
+            code: ErrorCode::CANCELLED,
+            text: "the sender was restarted".to_owned(),
+        });
+        self.streams_out.insert(id, stream);
+    }
+
+    fn queue_large_message(&mut self, id: MessageId, payload: Bytes) {
+        let size = payload.len() as u64;
+        let open = Open {
+            kind: StreamKind::Message,
+            is_resume: false,
+            number: id.number,
+            transfer_id: self.message_transfer_id(id),
+            size: Some(size),
+            digest: None,
+            metadata: Vec::new(),
+        };
+        let mut stream = OutgoingStream::new(id, open);
+        stream.write(0, payload);
+        stream.finish(size, None);
+        self.streams_out.insert(id, stream);
+        self.large_messages[id.priority.index()].push_back(id);
+    }
+
+    /// Messages need no name that outlives the link: the half of the link's id and the number suffice.
+    fn message_transfer_id(&self, id: MessageId) -> TransferId {
+        let mut bytes = self.id.0;
+        let number = id.number << 2 | id.priority as u64;
+        bytes[8..].copy_from_slice(&number.to_le_bytes());
+        TransferId(bytes)
+    }
+
+    fn next_id(&mut self, priority: Priority, queued: u64) -> Result<MessageId, SendError> {
+        if self.shutdown != Shutdown::No || self.peer_shutdown != Shutdown::No {
+            return Err(SendError::ShuttingDown);
+        }
+        if queued >= self.config.max_queued_bytes {
+            return Err(SendError::Full);
+        }
+        let peer = self.carrier.as_ref().and_then(|carrier| carrier.peer);
+        let horizon = peer.map_or(self.config.limits.horizon, |peer| peer.horizon);
+        let lane = &mut self.lanes_out[priority.index()];
+        let number = lane.next_number(horizon).ok_or(SendError::Full)?;
+        Ok(MessageId { priority, number })
+    }
+
+    /// Bytes of messages of one frame that are not acknowledged.
+    fn waiting_lane_bytes(&self) -> u64 {
+        self.lanes_out.iter().map(OutgoingLane::queued_bytes).sum()
+    }
+
+    /// Bytes of larger messages that are not acknowledged. Streams that the application writes have their own limit.
+    fn waiting_stream_bytes(&self) -> u64 {
+        let streams = self.streams_out.values();
+        let finished = streams.filter(|stream| stream.is_finished());
+        finished.map(OutgoingStream::unacknowledged_bytes).sum()
+    }
+
+    /// Opens a stream, which is [written](Self::write) and [finished](Self::finish) afterwards.
+    pub fn open_stream(&mut self, new: NewStream) -> Result<MessageId, SendError> {
+        if new.metadata.len() > MAX_METADATA_BYTES {
+            return Err(SendError::MetadataTooLong(new.metadata.len()));
+        }
+        if self.streams_out.len() >= self.config.limits.max_streams as usize {
+            return Err(SendError::Full);
+        }
+        let id = self.next_id(new.priority, 0)?;
+        self.statistics.sent.count(SizeClass::Huge, 1, 0);
+        let open = Open {
+            kind: StreamKind::Stream,
+            is_resume: new.is_resume,
+            number: id.number,
+            transfer_id: new.transfer_id,
+            size: new.size,
+            digest: new.digest,
+            metadata: new.metadata,
+        };
+        self.streams_out.insert(id, OutgoingStream::new(id, open));
+        self.streams[id.priority.index()].push_back(id);
+        Ok(id)
+    }
+
+    /// Adds content of a stream. Offsets ascend; parts that the peer has may be left out.
+    pub fn write(&mut self, id: MessageId, offset: u64, bytes: Bytes) -> Result<(), SendError> {
+        let limit = self.config.max_retained_bytes;
+        let stream = self.writable_stream(id)?;
+        if stream.unacknowledged_bytes() >= limit {
+            return Err(SendError::Full);
+        }
+        let expected = stream.written_end();
+        if offset < expected {
+            return Err(SendError::Offset { expected, offset });
+        }
+        let len = bytes.len() as u64;
+        if len > 0 {
+            stream.write(offset, bytes);
+        }
+        self.statistics.sent.count(SizeClass::Huge, 0, len);
+        Ok(())
+    }
+
+    /// Ends a stream after its last content. `size` is that of the whole content.
+    pub fn finish(
+        &mut self,
+        id: MessageId,
+        size: u64,
+        digest: Option<ContentDigest>,
+    ) -> Result<(), SendError> {
+        self.writable_stream(id)?.finish(size, digest);
+        Ok(())
+    }
+
+    fn writable_stream(&mut self, id: MessageId) -> Result<&mut OutgoingStream, SendError> {
+        match self.streams_out.get_mut(&id) {
+            Some(stream) if stream.failure().is_none() && !stream.is_finished() => Ok(stream),
+            _ => Err(SendError::StreamEnded),
+        }
+    }
+
+    /// Cancels an outgoing stream or message of several frames; others are ignored.
+    pub fn cancel_sending(&mut self, id: MessageId, code: ErrorCode, text: impl Into<String>) {
+        let text = text.into();
+        self.fail_outgoing(id, StreamFailure { code, text });
+    }
+
+    pub(crate) fn fail_outgoing(&mut self, id: MessageId, failure: StreamFailure) {
+        let Some(stream) = self.streams_out.get_mut(&id) else {
+            return;
+        };
+        if stream.failure().is_some() {
+            return;
+        }
+        stream.fail(failure.clone());
+        self.failures.insert(id, failure);
+        self.large_messages[id.priority.index()].retain(|other| *other != id);
+        self.streams[id.priority.index()].retain(|other| *other != id);
+        self.cancelled.push_back(id);
+        self.events.push_back(LinkEvent::StreamEnded(id));
+    }
+
+    /// The state of an outgoing stream. A failure is reported until [`forget_failure`](Self::forget_failure).
+    pub fn outgoing_stream(&self, id: MessageId) -> OutgoingStreamState {
+        if let Some(failure) = self.failures.get(&id) {
+            return OutgoingStreamState::Failed(failure.clone());
+        }
+        match self.streams_out.get(&id) {
+            None => OutgoingStreamState::Complete,
+            Some(stream) => OutgoingStreamState::Active {
+                accepted: stream.accepted().cloned(),
+                acknowledged_bytes: stream.acknowledged().count(),
+                is_writable: !stream.is_finished()
+                    && stream.unacknowledged_bytes() < self.config.max_retained_bytes,
+            },
+        }
+    }
+
+    /// The application has noticed that a stream failed.
+    pub fn forget_failure(&mut self, id: MessageId) {
+        self.failures.remove(&id);
+    }
+
+    /// The next received message, of the highest priority that has one.
+    pub fn next_message(&mut self) -> Option<ReceivedMessage> {
+        let message = self
+            .lanes_in
+            .iter_mut()
+            .find_map(|lane| lane.queue.pop_front())?;
+        self.occupied_message_bytes -= message.cost;
+        if let Some(carrier) = &mut self.carrier {
+            carrier.receive_messages.release(message.cost);
+        }
+        Some(message)
+    }
+
+    /// Confirms that a message is durable, in [`AckMode::OnConfirmation`].
+    pub fn acknowledge(&mut self, id: MessageId, now: Instant) {
+        let lane = &mut self.lanes_in[id.priority.index()];
+        if self.config.ack_mode == AckMode::OnConfirmation && lane.is_received(id.number) {
+            lane.acknowledge(id.number..id.number + 1);
+            self.schedule_ack(now);
+        }
+    }
+
+    /// The received numbers of a lane that are acknowledged: the record that excludes duplicates.
+    pub fn acknowledged_messages(&self, priority: Priority) -> &RangeSet {
+        self.lanes_in[priority.index()].acknowledged()
+    }
+
+    /// Accepts an incoming stream. `received` is what is already stored of this transfer.
+    pub fn accept_stream(&mut self, id: MessageId, received: &RangeSet) {
+        if let Some(stream) = self.streams_in.get_mut(&id)
+            && stream.answer == Answer::Undecided
+        {
+            stream.accept(received);
+            self.changed_in.insert(id);
+        }
+    }
+
+    /// Reads an incoming stream.
+    pub fn read(&mut self, id: MessageId) -> StreamRead {
+        let Some(stream) = self.streams_in.get_mut(&id) else {
+            return StreamRead::Cancelled(StreamFailure {
+                code: ErrorCode::CANCELLED,
+                text: "the stream has ended".to_owned(),
+            });
+        };
+        let read = stream.read();
+        if let StreamRead::Cancelled(_) = read {
+            self.streams_in.remove(&id);
+            self.changed_in.remove(&id);
+        }
+        if let StreamRead::Chunk(chunk) = &read {
+            self.release_data(chunk.bytes.len() as u64);
+            self.changed_in.insert(id);
+        }
+        read
+    }
+
+    pub(crate) fn release_data(&mut self, bytes: u64) {
+        self.occupied_data_bytes -= bytes;
+        if let Some(carrier) = &mut self.carrier {
+            carrier.receive_data.release(bytes);
+        }
+    }
+
+    /// Confirms content of a stream that need not be sent again, also not to a later process if it is durable.
+    pub fn acknowledge_data(&mut self, id: MessageId, range: std::ops::Range<u64>, now: Instant) {
+        if let Some(stream) = self.streams_in.get_mut(&id) {
+            stream.acknowledge(range);
+            self.changed_in.insert(id);
+            self.schedule_ack(now);
+        }
+    }
+
+    /// Confirms that the whole content of a stream has been processed, after [`StreamRead::End`]. Before it, the stream
+    /// is refused.
+    pub fn complete_stream(&mut self, id: MessageId, now: Instant) {
+        let Some(stream) = self.streams_in.get(&id) else {
+            return;
+        };
+        if stream.is_complete() {
+            self.settle_incoming(id);
+            self.schedule_ack(now);
+        } else {
+            let text = "the receiver ended the stream early";
+            self.refuse_stream(id, ErrorCode::CANCELLED, text);
+        }
+    }
+
+    /// Refuses an incoming stream, also while it is being received.
+    pub fn refuse_stream(&mut self, id: MessageId, code: ErrorCode, text: impl Into<String>) {
+        let Some(stream) = self.streams_in.get_mut(&id) else {
+            return;
+        };
+        if stream.is_cancelled() {
+            return;
+        }
+        let buffered = stream.buffered_bytes();
+        let kind = stream.open.kind;
+        let text = text.into();
+        stream.refuse(StreamFailure { code, text });
+        self.changed_in.insert(id);
+        self.release_buffered(kind, buffered);
+    }
+
+    pub(crate) fn release_buffered(&mut self, kind: StreamKind, bytes: u64) {
+        match kind {
+            StreamKind::Stream => self.release_data(bytes),
+            StreamKind::Message => {
+                self.occupied_message_bytes -= bytes;
+                if let Some(carrier) = &mut self.carrier {
+                    carrier.receive_messages.release(bytes);
+                }
+            }
+        }
+    }
+
+    /// A received stream is complete, or its end is known to both peers.
+    pub(crate) fn settle_incoming(&mut self, id: MessageId) {
+        if let Some(stream) = self.streams_in.remove(&id) {
+            self.release_buffered(stream.open.kind, stream.buffered_bytes());
+            if let (Some(wire_id), Some(carrier)) = (stream.wire_id, &mut self.carrier) {
+                carrier.incoming.remove(&wire_id);
+            }
+        }
+        self.changed_in.remove(&id);
+        let lane = &mut self.lanes_in[id.priority.index()];
+        lane.record_received(id.number..id.number + 1);
+        lane.acknowledge(id.number..id.number + 1);
+    }
+
+    pub(crate) fn schedule_ack(&mut self, now: Instant) {
+        let deadline = now + self.config.ack_delay;
+        if let Some(carrier) = &mut self.carrier {
+            carrier.schedule_ack(deadline);
+        }
+    }
+
+    /// Shuts the link down: nothing new is accepted; what was accepted is sent and acknowledged, then both ends report
+    /// [`LinkEvent::Closed`].
+    pub fn shut_down(&mut self, code: ErrorCode, text: impl Into<String>) {
+        if self.shutdown == Shutdown::No {
+            self.shutdown = Shutdown::Requested;
+            self.shutdown_reason = (code, text.into());
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.shutdown == Shutdown::Closed && self.peer_shutdown == Shutdown::Closed
+    }
+}

@@ -1,0 +1,19 @@
+//! Bulk transport between two peers: messages and streams of any size over interruptible carriers.
+//!
+//! The wire format and the state machine do no I/O: bytes and the time go in, bytes and events come out.
+//!
+//! - [`wire`] is the wire format, described byte by byte in `docs/internals/link.md`.
+//! - [`core::LinkCore`] is one end of a link: it queues and numbers messages, sends them by priority, repeats what an
+//!   interruption has lost, and excludes duplicates.
+//! - [`durable`] stores messages and received files, so that they survive the end of the process.
+
+pub mod config;
+pub mod core;
+pub mod digest;
+pub mod durable;
+pub mod error_code;
+pub mod message;
+pub mod priority;
+pub mod range_set;
+pub mod size_class;
+pub mod wire;
