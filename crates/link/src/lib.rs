@@ -1,6 +1,7 @@
 //! Bulk transport between two peers: messages and streams of any size over interruptible carriers.
 //!
-//! The wire format and the state machine do no I/O: bytes and the time go in, bytes and events come out.
+//! The wire format and the state machine do no I/O: bytes and the time go in, bytes and events come out. [`net`] runs
+//! them on tokio.
 //!
 //! - [`wire`] is the wire format, described byte by byte in `docs/internals/link.md`.
 //! - [`core::LinkCore`] is one end of a link: it queues and numbers messages, sends them by priority, repeats what an
@@ -13,6 +14,7 @@ pub mod digest;
 pub mod durable;
 pub mod error_code;
 pub mod message;
+pub mod net;
 pub mod priority;
 pub mod range_set;
 pub mod size_class;

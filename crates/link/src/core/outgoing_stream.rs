@@ -99,7 +99,7 @@ impl OutgoingStream {
         &self.acknowledged
     }
 
-    /// What the peer has, once it has accepted the stream on this carrier.
+    /// What the peer has. A stream that resumes nothing is regarded as accepted until the peer refuses it.
     pub(crate) fn accepted(&self) -> Option<&RangeSet> {
         let is_answered = self.carrier.wire_id.is_some() && !self.carrier.awaits_accept;
         is_answered.then_some(&self.known_to_peer)

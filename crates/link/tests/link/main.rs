@@ -1,6 +1,7 @@
-//! Links without a network: the wire format, and two ends under a simulated clock.
+//! The wire format, two ends of a link under a simulated clock, and links on tokio.
 
 mod durability;
+mod net;
 mod simulation;
 mod support;
 mod vectors;

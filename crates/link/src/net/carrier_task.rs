@@ -1,0 +1,216 @@
+//! Moves bytes between one carrier and the state of its link.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Buf as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
+
+use crate::core::{IncomingStreamInfo, LinkCore, LinkEvent};
+use crate::error_code::{ErrorCode, ProtocolError};
+use crate::net::carrier::Carrier;
+use crate::net::slice_queue::SliceQueue;
+use crate::wire::reader::FrameReader;
+
+/// Why a carrier ended.
+#[derive(Debug, thiserror::Error)]
+pub enum CarrierError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the peer violated the protocol: {0}")]
+    Protocol(#[from] ProtocolError),
+    #[error("the peer ended the carrier: {text} ({code})")]
+    Rejected { code: ErrorCode, text: String },
+    #[error("the peer closed the carrier")]
+    EndOfStream,
+    #[error("another carrier of the same link replaced this one")]
+    Replaced,
+}
+
+/// The state of a link, shared by its carrier and the application.
+#[derive(Debug)]
+pub(crate) struct SharedLink {
+    core: Mutex<LinkCore>,
+    /// The application has changed something that the carrier must send.
+    pub(crate) outgoing: Notify,
+    /// The carrier has changed something that the application may wait for.
+    pub(crate) changed: Notify,
+    /// Streams that the application has not accepted; the link limits their number.
+    pub(crate) opened: Mutex<VecDeque<IncomingStreamInfo>>,
+    /// Why there will be no other carrier.
+    ended: Mutex<Option<LinkEnd>>,
+    /// The number of carriers; a task whose number is lower has been replaced.
+    carriers: AtomicU64,
+}
+
+/// Why a link has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkEnd {
+    ShutDown,
+    Rejected { code: ErrorCode, text: String },
+    Expired,
+}
+
+impl SharedLink {
+    pub(crate) fn new(core: LinkCore) -> Arc<Self> {
+        Arc::new(Self {
+            core: Mutex::new(core),
+            outgoing: Notify::new(),
+            changed: Notify::new(),
+            opened: Mutex::default(),
+            ended: Mutex::default(),
+            carriers: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn end(&self, end: LinkEnd) {
+        lock(&self.ended).get_or_insert(end);
+        self.changed.notify_waiters();
+        self.outgoing.notify_waiters();
+    }
+
+    pub(crate) fn ended(&self) -> Option<LinkEnd> {
+        lock(&self.ended).clone()
+    }
+
+    /// Begins a carrier: `begin` calls `connect` or `accept`. Returns its number.
+    pub(crate) fn begin_carrier(&self, begin: impl FnOnce(&mut LinkCore)) -> u64 {
+        let mut core = self.lock();
+        begin(&mut core);
+        let number = self.carriers.fetch_add(1, Ordering::Relaxed) + 1;
+        drop(core);
+        // Wakes the task of the former carrier.
+        self.outgoing.notify_waiters();
+        number
+    }
+
+    pub(crate) fn is_current(&self, carrier: u64) -> bool {
+        self.carriers.load(Ordering::Relaxed) == carrier
+    }
+
+    /// The state, if this carrier has not been replaced.
+    fn lock_current(&self, carrier: u64) -> Result<MutexGuard<'_, LinkCore>, CarrierError> {
+        let core = self.lock();
+        if self.is_current(carrier) {
+            Ok(core)
+        } else {
+            Err(CarrierError::Replaced)
+        }
+    }
+
+    pub(crate) fn end_carrier(&self, carrier: u64) {
+        if let Ok(mut core) = self.lock_current(carrier) {
+            core.disconnect();
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LinkCore> {
+        lock(&self.core)
+    }
+}
+
+/// The state machine checks what it gets, so that after a panic the link is no worse off than after a violation.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time of tokio's clock, which tests can pause.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Runs a carrier whose handshake has begun, until it ends. `Ok`: the link has been shut down.
+pub(crate) async fn run_carrier(
+    shared: &SharedLink,
+    number: u64,
+    carrier: impl Carrier,
+    mut reader: FrameReader,
+) -> Result<(), CarrierError> {
+    let (mut input, mut output) = tokio::io::split(carrier);
+    let mut pending = SliceQueue::default();
+    let mut in_flight = 0;
+    reader.set_max_payload_bytes(shared.lock().config().limits.max_frame_bytes);
+    loop {
+        let (deadline, is_closed) = {
+            let mut core = shared.lock_current(number)?;
+            if in_flight > 0 && !pending.has_remaining() {
+                core.transmitted(in_flight, now());
+                in_flight = 0;
+            }
+            if in_flight == 0 {
+                in_flight = core.poll_transmit(now(), &mut pending.slices);
+            }
+            (core.poll_timeout(), core.is_closed())
+        };
+        if is_closed && in_flight == 0 {
+            let _ = output.shutdown().await;
+            return Ok(());
+        }
+        let deadline = deadline.ok_or(CarrierError::Replaced)?;
+        let mut buffer = reader.buffer();
+        // In random order: neither direction keeps the other waiting.
+        let result = tokio::select! {
+            read = input.read_buf(&mut buffer) => {
+                if read? == 0 {
+                    return Err(CarrierError::EndOfStream);
+                }
+                receive(shared, number, &mut reader)
+            }
+            written = output.write_buf(&mut pending), if in_flight > 0 => {
+                if written? == 0 {
+                    return Err(CarrierError::EndOfStream);
+                }
+                Ok(())
+            }
+            () = shared.outgoing.notified() => Ok(()),
+            () = tokio::time::sleep_until(deadline.into()) => {
+                let result = shared.lock_current(number)?.handle_timeout(now());
+                result.map_err(CarrierError::from)
+            }
+        };
+        if let Err(error) = result {
+            // The peer learns the reason, if it still reads.
+            shared
+                .lock_current(number)?
+                .poll_transmit(now(), &mut pending.slices);
+            let farewell = output.write_all_buf(&mut pending);
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(1), farewell).await;
+            return Err(error);
+        }
+    }
+}
+
+/// Passes received frames to the link, and its events to the caller.
+fn receive(shared: &SharedLink, number: u64, reader: &mut FrameReader) -> Result<(), CarrierError> {
+    let now = now();
+    loop {
+        let frame = match reader.next_frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(error) => {
+                shared.lock_current(number)?.report_violation(error);
+                return Err(error.into());
+            }
+        };
+        shared.lock_current(number)?.handle_frame(frame, now)?;
+    }
+    let mut rejected = None;
+    let mut core = shared.lock_current(number)?;
+    while let Some(event) = core.next_event() {
+        match event {
+            LinkEvent::CarrierRejected { code, text } => {
+                rejected = Some(CarrierError::Rejected { code, text });
+            }
+            LinkEvent::StreamOpened(info) => lock(&shared.opened).push_back(info),
+            // The application sees the effect of the others in the state.
+            _ => {}
+        }
+    }
+    drop(core);
+    shared.changed.notify_waiters();
+    rejected.map_or(Ok(()), Err)
+}

@@ -1,0 +1,148 @@
+//! What an application does with a link.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::core::{CoreStatistics, LinkCore, NewStream, SendError};
+use crate::error_code::ErrorCode;
+use crate::message::{MessageId, ReceivedMessage};
+use crate::net::carrier_task::{LinkEnd, SharedLink, lock, now};
+use crate::net::stream::{IncomingStream, OutgoingStream};
+use crate::priority::Priority;
+
+/// Why an operation of a link failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("the link has been shut down")]
+    ShutDown,
+    #[error("the peer refuses the link: {text} ({code})")]
+    Rejected { code: ErrorCode, text: String },
+    #[error("the peer did not connect again within the expiry of the link")]
+    Expired,
+    #[error(transparent)]
+    Send(#[from] SendError),
+    #[error("the stream failed: {text} ({code})")]
+    Stream { code: ErrorCode, text: String },
+}
+
+impl From<LinkEnd> for LinkError {
+    fn from(end: LinkEnd) -> Self {
+        match end {
+            LinkEnd::ShutDown => Self::ShutDown,
+            LinkEnd::Rejected { code, text } => Self::Rejected { code, text },
+            LinkEnd::Expired => Self::Expired,
+        }
+    }
+}
+
+/// One end of a link. Clones are the same end.
+///
+/// Everything works with or without a carrier; what is sent in between is transmitted when there is one.
+#[derive(Debug, Clone)]
+pub struct Link {
+    pub(crate) shared: Arc<SharedLink>,
+}
+
+impl Link {
+    /// Sends a message. It waits while too much is not acknowledged; when it returns, the message is queued and will be
+    /// delivered once. [`flush`](Self::flush) waits for its acknowledgement.
+    pub async fn send(&self, priority: Priority, payload: Bytes) -> Result<MessageId, LinkError> {
+        let sent = self.wait(|core| match core.send(priority, payload.clone()) {
+            Err(SendError::Full) => None,
+            Err(SendError::ShuttingDown) => Some(Err(LinkError::ShutDown)),
+            result => Some(result.map_err(LinkError::from)),
+        });
+        let id = sent.await??;
+        self.shared.outgoing.notify_one();
+        Ok(id)
+    }
+
+    /// The next message of at most the size class `large`. Larger ones come as streams.
+    pub async fn receive(&self) -> Result<ReceivedMessage, LinkError> {
+        let message = self.wait(LinkCore::next_message).await?;
+        self.shared.outgoing.notify_one();
+        Ok(message)
+    }
+
+    /// All messages that have arrived, at least one, added to `messages`.
+    pub async fn receive_all(&self, messages: &mut Vec<ReceivedMessage>) -> Result<(), LinkError> {
+        self.wait(|core| {
+            let before = messages.len();
+            while let Some(message) = core.next_message() {
+                messages.push(message);
+            }
+            (messages.len() > before).then_some(())
+        })
+        .await?;
+        self.shared.outgoing.notify_one();
+        Ok(())
+    }
+
+    /// Confirms that a message is durable, if the link acknowledges on confirmation.
+    pub fn acknowledge(&self, id: MessageId) {
+        self.shared.lock().acknowledge(id, now());
+        self.shared.outgoing.notify_one();
+    }
+
+    /// Opens a stream.
+    pub async fn send_stream(&self, new: NewStream) -> Result<OutgoingStream, LinkError> {
+        let id = self
+            .wait(|core| match core.open_stream(new.clone()) {
+                Err(SendError::Full) => None,
+                result => Some(result),
+            })
+            .await??;
+        self.shared.outgoing.notify_one();
+        Ok(OutgoingStream::new(self.clone(), id))
+    }
+
+    /// The next stream that the peer has opened.
+    pub async fn receive_stream(&self) -> Result<IncomingStream, LinkError> {
+        let shared = &self.shared;
+        let info = self.wait(|_| lock(&shared.opened).pop_front()).await?;
+        Ok(IncomingStream::new(self.clone(), info))
+    }
+
+    /// Waits until the peer has acknowledged everything.
+    pub async fn flush(&self) -> Result<(), LinkError> {
+        self.wait(|core| core.is_idle().then_some(())).await
+    }
+
+    /// Shuts the link down: nothing new is accepted, and what was accepted is completed. Returns when both ends have
+    /// finished.
+    pub async fn shut_down(&self, code: ErrorCode, text: &str) {
+        self.shared.lock().shut_down(code, text);
+        self.shared.outgoing.notify_one();
+        // Any end is the end.
+        let _ = self.wait(|core| core.is_closed().then_some(())).await;
+    }
+
+    /// Whether the link has a carrier.
+    pub fn is_connected(&self) -> bool {
+        self.shared.lock().is_connected()
+    }
+
+    pub fn statistics(&self) -> CoreStatistics {
+        self.shared.lock().statistics()
+    }
+
+    /// Waits until `poll` returns something, or until the link ends.
+    pub(crate) async fn wait<T>(
+        &self,
+        mut poll: impl FnMut(&mut LinkCore) -> Option<T>,
+    ) -> Result<T, LinkError> {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(result) = poll(&mut self.shared.lock()) {
+                return Ok(result);
+            }
+            if let Some(end) = self.shared.ended() {
+                return Err(end.into());
+            }
+            changed.await;
+        }
+    }
+}
