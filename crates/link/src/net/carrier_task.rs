@@ -158,7 +158,10 @@ pub(crate) async fn run_carrier(
                 if read? == 0 {
                     return Err(CarrierError::EndOfStream);
                 }
-                receive(shared, number, &mut reader)
+                let result = receive(shared, number, &mut reader);
+                // The application takes content while it is in the cache, and its buffer is then used again.
+                tokio::task::yield_now().await;
+                result
             }
             written = output.write_buf(&mut pending), if in_flight > 0 => {
                 if written? == 0 {

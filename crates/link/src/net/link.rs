@@ -132,6 +132,10 @@ impl Link {
         &self,
         mut poll: impl FnMut(&mut LinkCore) -> Option<T>,
     ) -> Result<T, LinkError> {
+        // Usually there is nothing to wait for, and registering for notifications costs more than the rest.
+        if let Some(result) = poll(&mut self.shared.lock()) {
+            return Ok(result);
+        }
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
