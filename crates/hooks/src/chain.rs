@@ -214,9 +214,10 @@ impl Hooks for ChainedHooks {
             match hooks.publish(message, origin) {
                 PublishVerdict::Continue => {}
                 PublishVerdict::ContinueAndCollect => verdict = PublishVerdict::ContinueAndCollect,
-                last @ (PublishVerdict::Stop | PublishVerdict::Refuse | PublishVerdict::Deny) => {
-                    return last;
-                }
+                last @ (PublishVerdict::Stop
+                | PublishVerdict::Defer
+                | PublishVerdict::Refuse
+                | PublishVerdict::Deny) => return last,
             }
         }
         verdict

@@ -33,8 +33,8 @@ pub use client::{
 pub use hooks::{BackpressureCheck, DurableCallback, Hooks, HooksFactory, NoHooks};
 pub use interest::Interest;
 pub use message::{
-    AckKind, DropReason, MessageOrigin, MessageView, NEVER_MS, PacketFacts, PublishVerdict,
-    carries_secret, str_from_utf8,
+    AckKind, DropReason, MessageOrigin, MessageView, NEVER_MS, PacketFacts, PublishTicket,
+    PublishVerdict, carries_secret, str_from_utf8,
 };
 pub use metric_family::{MetricFamily, MetricKind, MetricSample, MetricValue};
 pub use outgoing_messages::{MessageDraft, MessageDraftView, OutgoingMessages, OutgoingPosition};

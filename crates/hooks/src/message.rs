@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use mqtt::{Properties, QoS};
 
+use crate::authorization::ClientDevice;
 use crate::client::Client;
 
 /// [`MessageView::expires_ms`] of a message without expiry.
@@ -106,6 +107,22 @@ pub struct MessageOrigin<'a> {
     pub dup: bool,
     /// Tag of a message requested by hooks, see [`MessageDraft`](crate::MessageDraft); otherwise 0.
     pub tag: u64,
+    /// The device that the client is, if it is a registered device.
+    pub device: Option<ClientDevice<'a>>,
+    /// Names the PUBLISH to be acknowledged; `None`: QoS 0, or not from a client's connection.
+    pub ticket: Option<PublishTicket>,
+}
+
+/// Names one QoS 1 or 2 PUBLISH of one connection, so that it can be acknowledged later, see
+/// [`PublishVerdict::Defer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishTicket {
+    pub shard: u16,
+    /// Position of the connection on its shard, and the number that distinguishes it from others at this position.
+    pub connection: u32,
+    pub serial: u32,
+    pub packet_id: u16,
+    pub qos: QoS,
 }
 
 /// Facts about a SUBSCRIBE, an UNSUBSCRIBE or an acknowledgement, as passed to hooks.
@@ -135,6 +152,10 @@ pub enum PublishVerdict {
     /// It is not delivered and not accepted because a queue or store has no room for it. Its publisher gets reason
     /// 0x97; before version 5 its connection is closed.
     Refuse,
+    /// It is not delivered, and it is acknowledged later: the hook calls
+    /// [`BrokerPort::acknowledge`](crate::BrokerPort::acknowledge) with [`MessageOrigin::ticket`]. Without a ticket it
+    /// is like [`PublishVerdict::Stop`].
+    Defer,
     /// It is not delivered because no client may publish it, see [`Hooks::denies_publish`](crate::Hooks::denies_publish). Its publisher gets reason
     /// 0x87.
     Deny,

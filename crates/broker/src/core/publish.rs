@@ -5,18 +5,18 @@
 
 use hooks::{
     AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView,
-    NEVER_MS, PacketFacts, PublishVerdict,
+    NEVER_MS, PacketFacts, PublishTicket, PublishVerdict,
 };
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
-use super::connection::CloseReason;
+use super::connection::{CloseReason, ConnectionPhase};
 use super::delivery::{hook_client, with_publisher};
 use super::encoding::encode_ack;
 use super::message::{Message, copy_forwardable, expiry_time_ms};
 use super::records;
 use super::session::AckOutcome;
 use super::shard::{ConnectionAction, Shard};
-use super::tables::{ConnectionIx, SessionIx};
+use super::tables::{ConnectionIx, SessionIx, TableIx as _};
 use super::timers::Timer;
 use crate::metrics::Metric;
 use hooks::relay::RELAY_TOPIC_PREFIX;
@@ -182,6 +182,7 @@ impl Shard {
         });
         self.delivery.sessions[session].messages_received += 1;
         self.refused_by_hooks = false;
+        self.deferred_by_hooks = false;
         self.derived_messages.begin_publisher();
         let reason = self.accept_new_message(session, publish)?;
         if reason.is_error() && self.refused_by_hooks {
@@ -189,25 +190,56 @@ impl Shard {
         }
         match publish.qos {
             QoS::AtMostOnce => {}
+            _ if self.deferred_by_hooks => {}
             QoS::AtLeastOnce => {
                 self.acknowledge_publish(at, PacketType::PubAck, publish.packet_id, reason);
             }
             QoS::ExactlyOnce => {
                 if !reason.is_error() {
-                    let session = &mut self.delivery.sessions[session];
-                    let incoming = session.incoming_qos2.get_or_insert_default();
-                    incoming.insert(publish.packet_id);
-                    if session.store_number != 0
-                        && let Some(journal) = &mut self.delivery.journal
-                    {
-                        journal.record_packet_id(session.store_number, publish.packet_id);
-                    }
+                    self.record_incoming_qos2(session, publish.packet_id);
                 }
                 self.acknowledge_publish(at, PacketType::PubRec, publish.packet_id, reason);
             }
         }
         self.wait_for_derived(at);
         Ok(self.action_after_publish(at))
+    }
+
+    fn record_incoming_qos2(&mut self, session: SessionIx, packet_id: u16) {
+        let session = &mut self.delivery.sessions[session];
+        let incoming = session.incoming_qos2.get_or_insert_default();
+        incoming.insert(packet_id);
+        if session.store_number != 0
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            journal.record_packet_id(session.store_number, packet_id);
+        }
+    }
+
+    /// Acknowledges a message for which a hook returned [`PublishVerdict::Defer`], unless its connection has closed.
+    pub(crate) fn acknowledge_deferred(&mut self, ticket: PublishTicket, reason: ReasonCode) {
+        let at = ConnectionIx::from_position(ticket.connection as usize);
+        let connection = self.delivery.connections.get(at);
+        let is_open = connection.is_some_and(|connection| {
+            connection.serial == ticket.serial && connection.phase == ConnectionPhase::Connected
+        });
+        if !is_open {
+            return;
+        }
+        if ticket.qos == QoS::ExactlyOnce {
+            let session = self.session_of_connection(at);
+            let incoming = &self.delivery.sessions[session].incoming_qos2;
+            // A duplicate that arrived in the meantime has been acknowledged.
+            if (incoming.as_ref()).is_some_and(|incoming| incoming.contains(ticket.packet_id)) {
+                return;
+            }
+            if !reason.is_error() {
+                self.record_incoming_qos2(session, ticket.packet_id);
+            }
+            self.send_ack(at, PacketType::PubRec, ticket.packet_id, reason);
+        } else {
+            self.send_ack(at, PacketType::PubAck, ticket.packet_id, reason);
+        }
     }
 
     /// Refuses a message because the store accepts no writes. Before version 5, closing the connection is the only
@@ -384,10 +416,14 @@ impl Shard {
             return ReasonCode::NOT_AUTHORIZED;
         }
         let publisher = origin.and_then(|at| self.delivery.sessions[at].connection);
-        if matches!(verdict, PublishVerdict::Stop | PublishVerdict::Refuse) {
+        if matches!(
+            verdict,
+            PublishVerdict::Stop | PublishVerdict::Defer | PublishVerdict::Refuse
+        ) {
             // A hook that stops the message may still have to make it durable.
             self.wait_for_hooks(publisher);
             self.refused_by_hooks = verdict == PublishVerdict::Refuse;
+            self.deferred_by_hooks = verdict == PublishVerdict::Defer;
             return match verdict {
                 PublishVerdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
                 _ => ReasonCode::SUCCESS,
@@ -408,8 +444,20 @@ impl Shard {
     ) -> PublishVerdict {
         let delivery = &mut self.delivery;
         let named = with_publisher(&delivery.sessions, origin, view);
+        let connection = origin.and_then(|at| delivery.sessions[at].connection);
+        let ticket = connection
+            .filter(|_| hook_origin.packet_id != 0)
+            .map(|at| PublishTicket {
+                shard: self.id,
+                connection: at.position() as u32,
+                serial: delivery.connections[at].serial,
+                packet_id: hook_origin.packet_id,
+                qos: view.qos,
+            });
         let hook_origin = MessageOrigin {
             client: origin.map(|at| hook_client(&delivery.sessions[at], &delivery.connections)),
+            device: origin.and_then(|at| delivery.sessions[at].permissions.as_ref()?.device()),
+            ticket,
             ..*hook_origin
         };
         if delivery.interest.contains(Interest::PUBLISH_GUARD)

@@ -97,6 +97,8 @@ pub(crate) struct Shard {
     pub(crate) derived_messages: DerivedMessages,
     /// Whether hooks refused the message that is being published.
     pub(crate) refused_by_hooks: bool,
+    /// Whether a hook will acknowledge the message being handled later.
+    pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
     pub(crate) packet_budget: PartialPacketBudget,
     /// When the last warning about a client with another protocol was logged.
@@ -144,6 +146,7 @@ impl Shard {
             is_congested: false,
             derived_messages: DerivedMessages::default(),
             refused_by_hooks: false,
+            deferred_by_hooks: false,
             is_stopping: false,
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
             last_foreign_warning_ms: 0,

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use hooks::{BrokerPort, Client, OutgoingMessages};
+use hooks::{BrokerPort, Client, OutgoingMessages, PublishTicket};
 use mqtt::ReasonCode;
 use tokio::sync::{broadcast, oneshot};
 
@@ -310,6 +310,14 @@ impl BrokerPort for BrokerHandle {
             done();
         };
         self.shared.inboxes[shard as usize].push(InboxItem::Query(Box::new(publish)));
+    }
+
+    fn acknowledge(&self, ticket: PublishTicket, reason: ReasonCode) {
+        let acknowledge = move |shard: &mut Shard| {
+            shard.acknowledge_deferred(ticket, reason);
+        };
+        let inbox = &self.shared.inboxes[usize::from(ticket.shard)];
+        inbox.push(InboxItem::Query(Box::new(acknowledge)));
     }
 
     fn refresh_hook_interest(&self) {

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod deadlines;
+mod deferred_acks;
 mod derived_messages;
 mod grants;
 mod inspection;
