@@ -70,6 +70,10 @@ quotas! {
     Connections connections None, "connections";
     /// Messages per second from these connections: all of a relay endpoint, and those on device topics.
     MessagesPerS messages_per_s None, "messages per second";
+    /// Files and file transfers of its devices and operators.
+    Files files None, "files";
+    /// Megabytes (1,000,000 bytes) of these files.
+    FileMegabytes file_megabytes None, "megabytes of files";
 }
 
 impl Quotas {

@@ -1,0 +1,75 @@
+//! Files and transfers as they are shown.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::digest::FileDigest;
+use crate::record::{FileOwner, FileRecord, FileState};
+
+/// Maximum number of ranges that a status contains.
+pub const MAX_SHOWN_RANGES: usize = 1000;
+
+/// A file or a transfer.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct FileInfo {
+    /// Id given by the node.
+    pub id: String,
+    /// Id chosen by the sender.
+    pub file_id: String,
+    pub owner: FileOwner,
+    pub name: String,
+    pub state: FileState,
+    /// Size in bytes; of a transfer as announced, `null` if it was not.
+    pub size: Option<u64>,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// SHA-256 digest in hexadecimal digits; of a transfer as announced.
+    pub checksum: Option<FileDigest>,
+    /// Media type given by the sender.
+    pub content_type: Option<String>,
+    /// Any JSON given by the sender.
+    pub user_data: Value,
+    /// Whether it is a part of a file that is made of several uploads.
+    pub is_partial: bool,
+    pub created_ms: u64,
+    /// When the file was complete and verified; `null` for a transfer.
+    pub completed_ms: Option<u64>,
+    /// When it will be removed; `null`: it is kept until it is deleted.
+    pub expires_ms: Option<u64>,
+}
+
+impl FileInfo {
+    pub(crate) fn new(record: &FileRecord, received_bytes: u64, expires_ms: Option<u64>) -> Self {
+        Self {
+            id: record.id.clone(),
+            file_id: record.file_id.clone(),
+            owner: record.owner.clone(),
+            name: record.name.clone(),
+            state: record.state,
+            size: record.size,
+            received_bytes,
+            checksum: record.checksum,
+            content_type: record.content_type.clone(),
+            user_data: record.user_data.clone(),
+            is_partial: record.is_partial,
+            created_ms: record.created_ms,
+            completed_ms: record.completed_ms,
+            expires_ms,
+        }
+    }
+}
+
+/// What of a transfer was received. Ranges are pairs of the first byte and the byte after the last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct TransferStatus {
+    pub state: FileState,
+    /// Size in bytes; `null`: not announced.
+    pub size: Option<u64>,
+    /// The first 1000 ranges that were received.
+    pub received: Vec<(u64, u64)>,
+    /// The first 1000 ranges that are missing. If the size is not announced, those below the end of the last segment.
+    pub missing: Vec<(u64, u64)>,
+    /// Recommended size of a segment in bytes.
+    pub chunk: u64,
+}

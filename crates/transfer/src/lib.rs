@@ -1,0 +1,48 @@
+//! Files of devices and people: one engine for all ways in which they are sent.
+//!
+//! A transfer belongs to an owner, who names it by a file id. Its segments arrive in any order and size, and repeatedly.
+//! A segment is acknowledged when it survives a kill of the node. The file becomes visible when it is complete and its
+//! SHA-256 digest is verified. [`FileService`] is the engine; its methods block on the disk. [`FileHooks`] receives
+//! files over MQTT, as EMQX does; it passes segments to worker threads and acknowledges them when they are stored.
+
+mod digest;
+mod error;
+mod file_directory;
+mod file_info;
+mod file_table;
+mod finish;
+mod free_space;
+mod maintenance;
+mod metrics;
+mod mqtt_hooks;
+mod mqtt_response;
+mod mqtt_topic;
+mod mqtt_workers;
+mod name;
+mod partial_file;
+mod ranges;
+mod rate_limit;
+mod record;
+mod request;
+mod service;
+mod settings;
+mod signed_link;
+mod upload;
+mod usage;
+
+pub use digest::{FileDigest, ParseDigestError};
+pub use error::{TransferError, TransferErrorKind};
+pub use file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
+pub use finish::FinishStep;
+pub use maintenance::check_files;
+pub use mqtt_hooks::FileHooks;
+pub use mqtt_topic::{FileCommand, FileTopic, is_file_topic};
+pub use mqtt_workers::{FileWorkers, OwnerDirectory};
+pub use name::{MAX_FILE_ID_BYTES, MAX_NAME_BYTES, check_file_id, sanitise};
+pub use ranges::RangeSet;
+pub use record::{FileOwner, FileState, OwnerKind};
+pub use request::{MAX_USER_DATA_BYTES, TransferRequest};
+pub use service::{BegunTransfer, CompletionObserver, FileService, FileTarget, WrittenSegment};
+pub use settings::TransferSettings;
+pub use upload::UploadGuard;
+pub use usage::{NamespaceFileLimits, QUOTA_MEGABYTE, Usage};

@@ -1,0 +1,112 @@
+//! Counters of file transfers.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+
+use crate::error::TransferErrorKind;
+use crate::usage::Usage;
+
+#[derive(Default)]
+pub(crate) struct TransferMetrics {
+    pub(crate) begun: AtomicU64,
+    pub(crate) resumed: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    pub(crate) aborted: AtomicU64,
+    /// Transfers and files that were removed because of their age.
+    pub(crate) expired: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+    pub(crate) repeated_bytes: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) failed: [AtomicU64; TransferErrorKind::ALL.len()],
+}
+
+impl TransferMetrics {
+    pub(crate) fn count_failure(&self, kind: TransferErrorKind) {
+        self.failed[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn families(&self, usage: Usage, queued_bytes: u64) -> Vec<MetricFamily> {
+        let number = |name, help, kind, value: u64| MetricFamily {
+            name,
+            help,
+            kind,
+            samples: vec![MetricSample {
+                labels: Vec::new(),
+                value: MetricValue::Number(value as f64),
+            }],
+        };
+        let counter = |name, help, value: &AtomicU64| {
+            number(name, help, MetricKind::Counter, value.load(Relaxed))
+        };
+        let gauge = |name, help, value| number(name, help, MetricKind::Gauge, value);
+        let failed = TransferErrorKind::ALL.iter().map(|kind| MetricSample {
+            labels: vec![("reason", kind.name().to_owned())],
+            value: MetricValue::Number(self.failed[*kind as usize].load(Relaxed) as f64),
+        });
+        vec![
+            gauge("files", "Complete files and transfers.", usage.files),
+            gauge(
+                "files_bytes",
+                "Bytes of complete files and transfers, as announced or received.",
+                usage.bytes,
+            ),
+            gauge(
+                "file_transfers",
+                "Transfers that are not complete.",
+                usage.transfers,
+            ),
+            gauge(
+                "file_queued_bytes",
+                "Bytes of segments that wait to be written.",
+                queued_bytes,
+            ),
+            counter(
+                "file_transfers_begun_total",
+                "Transfers begun.",
+                &self.begun,
+            ),
+            counter(
+                "file_transfers_resumed_total",
+                "Transfers that were continued after a start of the node, or begun again by their sender.",
+                &self.resumed,
+            ),
+            counter(
+                "file_transfers_completed_total",
+                "Transfers whose file is complete and verified.",
+                &self.completed,
+            ),
+            counter(
+                "file_transfers_aborted_total",
+                "Transfers that were aborted or deleted before they were complete.",
+                &self.aborted,
+            ),
+            counter(
+                "files_expired_total",
+                "Files and transfers that were removed because of their age.",
+                &self.expired,
+            ),
+            counter(
+                "file_received_bytes_total",
+                "Bytes of segments that were written.",
+                &self.received_bytes,
+            ),
+            counter(
+                "file_repeated_bytes_total",
+                "Bytes of segments that were received before.",
+                &self.repeated_bytes,
+            ),
+            counter(
+                "file_sent_bytes_total",
+                "Bytes of files that were downloaded.",
+                &self.sent_bytes,
+            ),
+            MetricFamily {
+                name: "file_transfer_failures_total",
+                help: "Failed steps of transfers.",
+                kind: MetricKind::Counter,
+                samples: failed.collect(),
+            },
+        ]
+    }
+}

@@ -1,0 +1,807 @@
+//! The engine: begins transfers, stores their segments, and answers questions about files.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use disk::Fsync;
+use hooks::MetricFamily;
+use namespaces::{NamespaceSelection, Namespaces, Quota};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use wall_clock::now_ms;
+
+use crate::digest::FileDigest;
+use crate::error::{TransferError, TransferErrorKind};
+use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
+use crate::file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
+use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKey};
+use crate::free_space::FreeSpace;
+use crate::metrics::TransferMetrics;
+use crate::partial_file::{PartialFile, SegmentOutcome, equals};
+use crate::rate_limit::RateLimits;
+use crate::record::{FORMAT_VERSION, FileOwner, FileRecord, FileState};
+use crate::request::TransferRequest;
+use crate::settings::TransferSettings;
+use crate::signed_link::LinkKey;
+use crate::usage::{NamespaceFileLimits, QUOTA_MEGABYTE, Usage};
+
+/// File that marks the directory and contains its version.
+const VERSION_FILE: &str = "version";
+/// Locks of transfers that are being begun; several, since a begin waits for the disk.
+const BEGIN_LOCKS: usize = 64;
+/// Recommended size of a segment in bytes.
+const RECOMMENDED_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Called when a file is complete, on the thread that completed it.
+pub type CompletionObserver = Box<dyn Fn(&FileInfo) + Send + Sync>;
+
+/// The file or transfer that a call is about.
+#[derive(Debug, Clone, Copy)]
+pub enum FileTarget<'a> {
+    /// By the id that the node gave it.
+    Id(&'a str),
+    /// The transfer of an owner by the id that the owner chose.
+    Transfer(&'a FileOwner, &'a str),
+}
+
+/// A transfer that was begun, or that existed already.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BegunTransfer {
+    New(FileInfo),
+    /// The same transfer was begun before; what was received is kept.
+    Resumed(FileInfo),
+    /// The same file was transferred before.
+    Complete(FileInfo),
+}
+
+impl BegunTransfer {
+    #[must_use]
+    pub fn info(&self) -> &FileInfo {
+        match self {
+            Self::New(info) | Self::Resumed(info) | Self::Complete(info) => info,
+        }
+    }
+}
+
+/// A segment that was written and is not acknowledged yet.
+#[must_use = "a segment counts after `commit`"]
+pub struct WrittenSegment {
+    entry: Option<Arc<FileEntry>>,
+}
+
+impl WrittenSegment {
+    /// Whether both belong to the same file, so that one commit serves both.
+    #[must_use]
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        match (&self.entry, &other.entry) {
+            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
+            (None, _) | (_, None) => false,
+        }
+    }
+}
+
+/// All files of a node. Clones share them. Every method may block on the disk.
+#[derive(Clone)]
+pub struct FileService {
+    pub(crate) inner: Arc<FileServiceInner>,
+}
+
+pub(crate) struct FileServiceInner {
+    pub(crate) directory: PathBuf,
+    pub(crate) settings: TransferSettings,
+    table: Mutex<FileTable>,
+    begin_locks: [Mutex<()>; BEGIN_LOCKS],
+    begin_hasher: RandomState,
+    free_space: FreeSpace,
+    rates: RateLimits,
+    /// Ids of transfers that a request has taken.
+    pub(crate) uploads: Mutex<HashSet<String>>,
+    pub(crate) link_key: LinkKey,
+    namespaces: OnceLock<Namespaces>,
+    pub(crate) observer: OnceLock<CompletionObserver>,
+    pub(crate) metrics: TransferMetrics,
+}
+
+fn not_found(what: &str) -> TransferError {
+    let detail = format!("there is no {what}; begin it with init, or it has expired");
+    TransferError::new(TransferErrorKind::NotFound, detail)
+}
+
+fn new_file_id(created_ms: u64) -> Result<String, TransferError> {
+    let mut random = [0; 8];
+    SystemRandom::new()
+        .fill(&mut random)
+        .map_err(|_| TransferError::storage("create an id", &io::Error::other("no randomness")))?;
+    Ok(format!(
+        "{created_ms:012x}{:016x}",
+        u64::from_le_bytes(random)
+    ))
+}
+
+impl FileService {
+    /// Opens the directory of files, and creates it if it is missing.
+    ///
+    /// # Errors
+    /// If the file system returns an error.
+    pub fn open(directory: &Path, settings: TransferSettings) -> io::Result<Self> {
+        disk::create_private_dir(directory)?;
+        let version = directory.join(VERSION_FILE);
+        if !version.exists() {
+            disk::replace_file(
+                directory,
+                VERSION_FILE,
+                format!("{FORMAT_VERSION}\n").as_bytes(),
+            )?;
+        }
+        let service = Self {
+            inner: Arc::new(FileServiceInner {
+                free_space: FreeSpace::new(directory),
+                directory: directory.to_owned(),
+                settings,
+                table: Mutex::default(),
+                begin_locks: std::array::from_fn(|_| Mutex::default()),
+                begin_hasher: RandomState::new(),
+                rates: RateLimits::default(),
+                uploads: Mutex::default(),
+                link_key: LinkKey::open(directory)?,
+                namespaces: OnceLock::new(),
+                observer: OnceLock::new(),
+                metrics: TransferMetrics::default(),
+            }),
+        };
+        service.load()?;
+        Ok(service)
+    }
+
+    /// Applies the quotas of namespaces from now on.
+    pub fn set_namespaces(&self, namespaces: Namespaces) {
+        let _ = self.inner.namespaces.set(namespaces);
+    }
+
+    /// Calls an observer for each file that becomes complete from now on. Only the first observer is called.
+    pub fn observe_completions(&self, observer: CompletionObserver) {
+        let _ = self.inner.observer.set(observer);
+    }
+
+    #[must_use]
+    pub fn settings(&self) -> &TransferSettings {
+        &self.inner.settings
+    }
+
+    pub(crate) fn table(&self) -> MutexGuard<'_, FileTable> {
+        self.inner
+            .table
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load(&self) -> io::Result<()> {
+        let mut replaced = Vec::new();
+        for directory in file_directories(&self.inner.directory)? {
+            let record = match directory.read_record()? {
+                StoredRecord::Intact(record) => *record,
+                StoredRecord::Missing => {
+                    directory.remove()?;
+                    continue;
+                }
+                StoredRecord::Damaged(problem) => {
+                    tracing::error!(
+                        directory = %directory.path().display(),
+                        problem,
+                        "the record of a file is damaged; the file is not served and its directory is kept"
+                    );
+                    continue;
+                }
+            };
+            replaced.extend(self.load_file(directory, record)?);
+        }
+        for entry in replaced {
+            self.table().remove(&entry);
+            entry.directory.remove()?;
+        }
+        Ok(())
+    }
+
+    /// Adds a stored file; returns an older one that it replaces.
+    fn load_file(
+        &self,
+        directory: FileDirectory,
+        record: FileRecord,
+    ) -> io::Result<Option<Arc<FileEntry>>> {
+        let state = record.state;
+        let entry = match state {
+            FileState::Complete => {
+                directory.remove_range_log()?;
+                let size = record.size.unwrap_or(0);
+                let last_ms = record.completed_ms.unwrap_or(record.created_ms);
+                FileEntry::new(
+                    directory,
+                    record,
+                    EntryPhase::Complete,
+                    (size, size),
+                    last_ms,
+                )
+            }
+            FileState::Receiving => {
+                let len = directory.data_len().unwrap_or(0);
+                let reserved = record.size.unwrap_or(0).max(len);
+                let last_ms = directory.last_activity_ms().unwrap_or(record.created_ms);
+                let received = len.min(reserved);
+                let phase = EntryPhase::Closed;
+                FileEntry::new(directory, record, phase, (reserved, received), last_ms)
+            }
+        };
+        let entry = Arc::new(entry);
+        let mut table = self.table();
+        let before = match state {
+            FileState::Receiving => table.transfer(&entry.key),
+            FileState::Complete => table.complete(&entry.key),
+        };
+        table.insert(entry, state, false);
+        Ok(before)
+    }
+
+    /// Begins a transfer. The same request again changes nothing.
+    ///
+    /// # Errors
+    /// If a field is invalid, the owner has another transfer with this id, a quota is used up, or the disk is nearly full.
+    pub fn begin(&self, request: TransferRequest) -> Result<BegunTransfer, TransferError> {
+        self.count(self.try_begin(request))
+    }
+
+    pub(crate) fn count<T>(&self, result: Result<T, TransferError>) -> Result<T, TransferError> {
+        result.inspect_err(|error| self.inner.metrics.count_failure(error.kind))
+    }
+
+    fn try_begin(&self, request: TransferRequest) -> Result<BegunTransfer, TransferError> {
+        self.check_enabled()?;
+        let request = request.checked()?;
+        let size = request.size.unwrap_or(0);
+        self.check_file_size(size)?;
+        let key = TransferKey::new(&request.owner, &request.file_id);
+        let stripe = self.inner.begin_hasher.hash_one(&key) as usize % BEGIN_LOCKS;
+        let lock = &self.inner.begin_locks[stripe];
+        let _beginning = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (transfer, complete) = {
+            let table = self.table();
+            (table.transfer(&key), table.complete(&key))
+        };
+        let record = self.new_record(request)?;
+        if let Some(entry) = transfer {
+            let mut state = entry.lock();
+            if !matches!(state.phase, EntryPhase::Removed | EntryPhase::Complete) {
+                if !is_same_request(&state.record, &record) {
+                    let detail = format!(
+                        "the transfer {:?} was begun with other properties; abort it first, or choose another file id",
+                        record.file_id
+                    );
+                    return Err(TransferError::new(TransferErrorKind::Conflict, detail));
+                }
+                state.last_activity_ms = now_ms();
+                self.inner.metrics.resumed.fetch_add(1, Relaxed);
+                return Ok(BegunTransfer::Resumed(self.info_of(&entry, &state)));
+            }
+        }
+        if let Some(entry) = complete {
+            let state = entry.lock();
+            let stored = &state.record;
+            if record.checksum.is_some()
+                && stored.checksum == record.checksum
+                && stored.name == record.name
+                && record.size.is_none_or(|size| stored.size == Some(size))
+            {
+                return Ok(BegunTransfer::Complete(self.info_of(&entry, &state)));
+            }
+        }
+        self.create(record, size).map(BegunTransfer::New)
+    }
+
+    fn check_enabled(&self) -> Result<(), TransferError> {
+        match self.inner.settings.enabled {
+            true => Ok(()),
+            false => Err(TransferError::new(
+                TransferErrorKind::Disabled,
+                "file transfers are disabled on this node (files.enabled)",
+            )),
+        }
+    }
+
+    fn check_file_size(&self, size: u64) -> Result<(), TransferError> {
+        let limit = self.inner.settings.max_file_bytes;
+        match size <= limit {
+            true => Ok(()),
+            false => Err(TransferError::new(
+                TransferErrorKind::TooLarge,
+                format!("a file may have {limit} bytes (files.max_file_bytes), not {size}"),
+            )),
+        }
+    }
+
+    fn new_record(&self, request: TransferRequest) -> Result<FileRecord, TransferError> {
+        let settings = &self.inner.settings;
+        let created_ms = now_ms();
+        let max_ttl_s = u64::from(settings.max_segments_ttl_s);
+        let ttl_s = request.segments_ttl_s.unwrap_or(max_ttl_s);
+        let ttl_s = ttl_s.clamp(
+            u64::from(settings.min_segments_ttl_s).min(max_ttl_s),
+            max_ttl_s,
+        );
+        Ok(FileRecord {
+            version: FORMAT_VERSION,
+            id: new_file_id(created_ms)?,
+            owner: request.owner,
+            file_id: request.file_id,
+            name: request.name,
+            size: request.size,
+            checksum: request.checksum,
+            content_type: request.content_type,
+            expires_ms: request.expires_ms,
+            segments_ttl_s: ttl_s as u32,
+            user_data: request.user_data,
+            is_partial: request.is_partial,
+            created_ms,
+            state: FileState::Receiving,
+            completed_ms: None,
+        })
+    }
+
+    fn namespace_limits(&self, namespace: &str) -> NamespaceFileLimits {
+        let limits = self.inner.namespaces.get();
+        let Some(limits) = limits.and_then(|namespaces| namespaces.get(namespace)) else {
+            return NamespaceFileLimits::default();
+        };
+        let megabytes = limits.quotas.limit(Quota::FileMegabytes);
+        NamespaceFileLimits {
+            files: limits.quotas.limit(Quota::Files).map(u64::from),
+            bytes: megabytes.map(|megabytes| u64::from(megabytes) * QUOTA_MEGABYTE),
+        }
+    }
+
+    fn create(&self, record: FileRecord, size: u64) -> Result<FileInfo, TransferError> {
+        let free = self.free_bytes()?;
+        let limits = self.namespace_limits(&record.owner.namespace);
+        let added = Usage {
+            files: 1,
+            bytes: size,
+            transfers: 1,
+        };
+        let owner = record.owner.clone();
+        {
+            let mut table = self.table();
+            self.check_free(free, table.outstanding_bytes().saturating_add(size))?;
+            (table.usage).check(&owner, added, &self.inner.settings, limits)?;
+            table.usage.add(&owner, added);
+        }
+        let directory = FileDirectory::new(&self.inner.directory, &record.id);
+        let file = directory.create(&record).map_err(|error| {
+            self.table().usage.remove(&owner, added);
+            TransferError::storage("begin a file", &error)
+        })?;
+        let created_ms = record.created_ms;
+        let phase = EntryPhase::Open(Box::new(file));
+        let entry = FileEntry::new(directory, record, phase, (size, 0), created_ms);
+        let entry = Arc::new(entry);
+        self.table()
+            .insert(entry.clone(), FileState::Receiving, true);
+        self.inner.metrics.begun.fetch_add(1, Relaxed);
+        let state = entry.lock();
+        Ok(self.info_of(&entry, &state))
+    }
+
+    fn free_bytes(&self) -> Result<u64, TransferError> {
+        let free = self.inner.free_space.bytes();
+        free.map_err(|error| TransferError::storage("read the free space of the disk", &error))
+    }
+
+    fn check_free(&self, free: u64, needed: u64) -> Result<(), TransferError> {
+        let kept = self.inner.settings.min_free_bytes;
+        match free >= kept.saturating_add(needed) {
+            true => Ok(()),
+            false => Err(TransferError::new(
+                TransferErrorKind::DiskFull,
+                format!(
+                    "the disk has {free} bytes free and keeps {kept} (files.min_free_bytes); {needed} more do not fit: \
+                     delete files or add space"
+                ),
+            )),
+        }
+    }
+
+    /// The entry that a call is about; a transfer that is not complete is preferred.
+    pub(crate) fn find(&self, target: FileTarget<'_>) -> Option<Arc<FileEntry>> {
+        let table = self.table();
+        match target {
+            FileTarget::Id(id) => table.get(id),
+            FileTarget::Transfer(owner, file_id) => {
+                let key = TransferKey::new(owner, file_id);
+                table.transfer(&key).or_else(|| table.complete(&key))
+            }
+        }
+    }
+
+    /// Writes a segment. It is acknowledged after [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// If there is no such transfer, the digest differs, a limit is reached, or the disk is full.
+    pub fn write(
+        &self,
+        target: FileTarget<'_>,
+        offset: u64,
+        bytes: &[u8],
+        digest: Option<FileDigest>,
+    ) -> Result<WrittenSegment, TransferError> {
+        self.count(self.try_write(target, offset, bytes, digest))
+    }
+
+    fn try_write(
+        &self,
+        target: FileTarget<'_>,
+        offset: u64,
+        bytes: &[u8],
+        digest: Option<FileDigest>,
+    ) -> Result<WrittenSegment, TransferError> {
+        self.check_enabled()?;
+        if let Some(expected) = digest {
+            let actual = FileDigest::of(bytes);
+            if actual != expected {
+                let detail = format!(
+                    "the SHA-256 of the segment at {offset} is {actual}, not {expected}; send it again"
+                );
+                return Err(TransferError::new(
+                    TransferErrorKind::ChecksumMismatch,
+                    detail,
+                ));
+            }
+        }
+        let entry = self
+            .find(target)
+            .ok_or_else(|| not_found("transfer of this id"))?;
+        let mut state = entry.lock();
+        match state.phase {
+            EntryPhase::Complete => return compare_with_complete(&entry, offset, bytes),
+            EntryPhase::Removed => return Err(not_found("transfer of this id")),
+            EntryPhase::Closed | EntryPhase::Open(_) => {}
+        }
+        self.check_room(&entry, offset, bytes.len() as u64)?;
+        let file = self.open_partial(&entry, &mut state)?;
+        let outcome = file.write(offset, bytes);
+        let outcome = outcome.map_err(|error| TransferError::storage("write a segment", &error))?;
+        state.last_activity_ms = now_ms();
+        drop(state);
+        let counter = match outcome {
+            SegmentOutcome::Written => &self.inner.metrics.received_bytes,
+            SegmentOutcome::Repeated => &self.inner.metrics.repeated_bytes,
+            SegmentOutcome::TooManyRanges => {
+                let detail = "the segments leave too many gaps; fill the gaps first";
+                return Err(TransferError::invalid(detail));
+            }
+        };
+        counter.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(WrittenSegment { entry: Some(entry) })
+    }
+
+    /// Charges received bytes to the rate of their sender. Returns until when it has to pause, in milliseconds since
+    /// 1970; 0: it need not.
+    #[must_use]
+    pub fn charge_rate(&self, owner: &FileOwner, bytes: u64) -> u64 {
+        let settings = &self.inner.settings;
+        let rates = (settings.max_bytes_per_s, settings.max_bytes_per_s_per_owner);
+        self.inner.rates.charge(owner, bytes, rates, now_ms())
+    }
+
+    /// Checks the limits for a segment.
+    pub(crate) fn check_room(
+        &self,
+        entry: &FileEntry,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), TransferError> {
+        let end = offset.saturating_add(len);
+        self.check_file_size(end)?;
+        self.reserve_until(entry, end)?;
+        self.check_free(self.free_bytes()?, len)
+    }
+
+    /// Counts bytes beyond the announced size, if a quota permits them.
+    fn reserve_until(&self, entry: &FileEntry, end: u64) -> Result<(), TransferError> {
+        if end <= entry.reserved.load(Relaxed) {
+            return Ok(());
+        }
+        let limits = self.namespace_limits(&entry.owner.namespace);
+        let mut table = self.table();
+        let added = end.saturating_sub(entry.reserved.load(Relaxed));
+        let usage = Usage {
+            bytes: added,
+            ..Usage::default()
+        };
+        (table.usage).check(&entry.owner, usage, &self.inner.settings, limits)?;
+        table.reserve(entry, added);
+        Ok(())
+    }
+
+    /// The files of a transfer, opened if they are closed.
+    pub(crate) fn open_partial<'s>(
+        &self,
+        entry: &FileEntry,
+        state: &'s mut EntryState,
+    ) -> Result<&'s mut PartialFile, TransferError> {
+        if let EntryPhase::Closed = state.phase {
+            let opened = PartialFile::open(entry.directory.path());
+            let file = opened.map_err(|error| TransferError::storage("open a file", &error))?;
+            entry.received.store(file.received().len(), Relaxed);
+            state.phase = EntryPhase::Open(Box::new(file));
+        }
+        match &mut state.phase {
+            EntryPhase::Open(file) => Ok(file),
+            EntryPhase::Closed | EntryPhase::Complete | EntryPhase::Removed => {
+                Err(not_found("transfer of this id"))
+            }
+        }
+    }
+
+    /// Makes a segment durable, and all segments written to the same file before. It may be acknowledged afterwards.
+    ///
+    /// # Errors
+    /// If the file system returns an error. Then the segment counts as not received.
+    pub fn commit(&self, written: &WrittenSegment) -> Result<(), TransferError> {
+        let Some(entry) = &written.entry else {
+            return Ok(());
+        };
+        let mut state = entry.lock();
+        match &mut state.phase {
+            EntryPhase::Open(file) => {
+                let sync = self.inner.settings.fsync == Fsync::Always;
+                let committed = file.commit(sync);
+                entry.received.store(file.received().len(), Relaxed);
+                let result =
+                    committed.map_err(|error| TransferError::storage("store a segment", &error));
+                drop(state);
+                self.count(result)
+            }
+            // It was closed, or completed by another request; both commit first.
+            EntryPhase::Closed | EntryPhase::Complete => Ok(()),
+            EntryPhase::Removed => Err(not_found("transfer of this id")),
+        }
+    }
+
+    /// Removes a transfer that is not complete. Without one there is nothing to do.
+    ///
+    /// # Errors
+    /// If the file system returns an error.
+    pub fn abort(&self, owner: &FileOwner, file_id: &str) -> Result<(), TransferError> {
+        let transfer = self.table().transfer(&TransferKey::new(owner, file_id));
+        match transfer {
+            Some(entry) => {
+                let removed = self.remove_entry(&entry, Some(FileState::Receiving))?;
+                self.count_abort(removed.as_ref());
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes a file or a transfer; returns what it was.
+    ///
+    /// # Errors
+    /// If there is none, or the file system returns an error.
+    pub fn delete(&self, id: &str) -> Result<FileInfo, TransferError> {
+        let entry = self
+            .table()
+            .get(id)
+            .ok_or_else(|| not_found("file of this id"))?;
+        let removed = self.remove_entry(&entry, None)?;
+        self.count_abort(removed.as_ref());
+        removed.ok_or_else(|| not_found("file of this id"))
+    }
+
+    /// Removes an entry if it is in this state; `None`: it was not.
+    pub(crate) fn remove_entry(
+        &self,
+        entry: &Arc<FileEntry>,
+        only: Option<FileState>,
+    ) -> Result<Option<FileInfo>, TransferError> {
+        let mut state = entry.lock();
+        if matches!(state.phase, EntryPhase::Removed)
+            || only.is_some_and(|only| state.record.state != only)
+        {
+            return Ok(None);
+        }
+        let info = self.info_of(entry, &state);
+        (entry.directory.remove())
+            .map_err(|error| TransferError::storage("delete a file", &error))?;
+        state.phase = EntryPhase::Removed;
+        self.table().remove(entry);
+        Ok(Some(info))
+    }
+
+    fn count_abort(&self, removed: Option<&FileInfo>) {
+        if removed.is_some_and(|info| info.state == FileState::Receiving) {
+            self.inner.metrics.aborted.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// When a file or transfer expires, in milliseconds since 1970.
+    pub(crate) fn expiry_ms(&self, state: &EntryState) -> Option<u64> {
+        let record = &state.record;
+        let retention_ms = u64::from(self.inner.settings.retention_s) * 1000;
+        match (record.state, record.expires_ms) {
+            (FileState::Receiving, _) => {
+                let ttl_ms = u64::from(record.segments_ttl_s) * 1000;
+                Some(state.last_activity_ms.saturating_add(ttl_ms))
+            }
+            (FileState::Complete, Some(expires_ms)) => Some(expires_ms),
+            (FileState::Complete, None) if retention_ms == 0 => None,
+            (FileState::Complete, None) => {
+                let completed_ms = record.completed_ms.unwrap_or(record.created_ms);
+                Some(completed_ms.saturating_add(retention_ms))
+            }
+        }
+    }
+
+    pub(crate) fn info_of(&self, entry: &FileEntry, state: &EntryState) -> FileInfo {
+        let received = entry.received.load(Relaxed);
+        FileInfo::new(&state.record, received, self.expiry_ms(state))
+    }
+
+    /// A file or transfer; `None`: there is none.
+    #[must_use]
+    pub fn info(&self, target: FileTarget<'_>) -> Option<FileInfo> {
+        let entry = self.find(target)?;
+        let state = entry.lock();
+        let is_present = !matches!(state.phase, EntryPhase::Removed);
+        is_present.then(|| self.info_of(&entry, &state))
+    }
+
+    /// Up to `limit` files and transfers that `wanted` selects, the newest first, before the one with the id `before`.
+    #[must_use]
+    pub fn list(
+        &self,
+        namespaces: &NamespaceSelection,
+        before: Option<&str>,
+        limit: usize,
+        wanted: &dyn Fn(&FileInfo) -> bool,
+    ) -> Vec<FileInfo> {
+        let entries: Vec<Arc<FileEntry>> = {
+            let table = self.table();
+            let entries = table.newest_first(before);
+            let selected = entries.filter(|entry| namespaces.contains(&entry.owner.namespace));
+            selected.cloned().collect()
+        };
+        let infos = entries.iter().filter_map(|entry| {
+            let state = entry.lock();
+            let is_present = !matches!(state.phase, EntryPhase::Removed);
+            is_present.then(|| self.info_of(entry, &state))
+        });
+        infos.filter(|info| wanted(info)).take(limit).collect()
+    }
+
+    /// What of a transfer was received.
+    ///
+    /// # Errors
+    /// If there is no such file or transfer.
+    pub fn status(&self, target: FileTarget<'_>) -> Result<TransferStatus, TransferError> {
+        let entry = self
+            .find(target)
+            .ok_or_else(|| not_found("transfer of this id"))?;
+        let mut state = entry.lock();
+        let size = state.record.size;
+        if let EntryPhase::Complete = state.phase {
+            return Ok(TransferStatus {
+                state: FileState::Complete,
+                size,
+                received: size
+                    .iter()
+                    .filter(|size| **size > 0)
+                    .map(|size| (0, *size))
+                    .collect(),
+                missing: Vec::new(),
+                chunk: RECOMMENDED_SEGMENT_BYTES,
+            });
+        }
+        let file = self.open_partial(&entry, &mut state)?;
+        // What is shown as received must survive a kill.
+        let committed = file.commit(self.inner.settings.fsync == Fsync::Always);
+        committed.map_err(|error| TransferError::storage("store a segment", &error))?;
+        let received = file.received();
+        let pairs = |ranges: &mut dyn Iterator<Item = std::ops::Range<u64>>| {
+            let ranges = ranges.take(MAX_SHOWN_RANGES);
+            ranges.map(|range| (range.start, range.end)).collect()
+        };
+        Ok(TransferStatus {
+            state: FileState::Receiving,
+            size,
+            received: pairs(&mut received.iter()),
+            missing: pairs(&mut received.missing(size.unwrap_or(received.end()))),
+            chunk: RECOMMENDED_SEGMENT_BYTES,
+        })
+    }
+
+    /// Length of the part of a transfer that was received without a gap from its beginning.
+    ///
+    /// # Errors
+    /// If there is no such file or transfer.
+    pub fn received_prefix(&self, id: &str) -> Result<u64, TransferError> {
+        let entry = self
+            .table()
+            .get(id)
+            .ok_or_else(|| not_found("transfer of this id"))?;
+        let mut state = entry.lock();
+        match state.phase {
+            EntryPhase::Complete => Ok(state.record.size.unwrap_or(0)),
+            _ => Ok(self.open_partial(&entry, &mut state)?.received().prefix()),
+        }
+    }
+
+    /// Opens a complete file for reading.
+    ///
+    /// # Errors
+    /// If there is no such complete file, or the file system returns an error.
+    pub fn read(&self, id: &str) -> Result<(FileInfo, File), TransferError> {
+        let entry = self
+            .table()
+            .get(id)
+            .ok_or_else(|| not_found("file of this id"))?;
+        let state = entry.lock();
+        match state.phase {
+            EntryPhase::Complete => {
+                let file = File::open(entry.directory.data_path());
+                let file = file.map_err(|error| TransferError::storage("open a file", &error))?;
+                Ok((self.info_of(&entry, &state), file))
+            }
+            EntryPhase::Removed => Err(not_found("file of this id")),
+            EntryPhase::Closed | EntryPhase::Open(_) => Err(TransferError::new(
+                TransferErrorKind::Incomplete,
+                "the file is not complete yet",
+            )),
+        }
+    }
+
+    /// Counts bytes of a file that were sent to a reader.
+    pub fn count_sent(&self, bytes: u64) {
+        self.inner.metrics.sent_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Files and bytes of a namespace.
+    #[must_use]
+    pub fn namespace_usage(&self, namespace: &str) -> Usage {
+        self.table().usage.namespace(namespace)
+    }
+
+    /// Metrics; `queued_bytes` wait to be written.
+    #[must_use]
+    pub fn metric_families(&self, queued_bytes: u64) -> Vec<MetricFamily> {
+        let usage = self.table().usage.node();
+        self.inner.metrics.families(usage, queued_bytes)
+    }
+}
+
+/// Whether a request begins the transfer that exists already.
+fn is_same_request(known: &FileRecord, asked: &FileRecord) -> bool {
+    known.name == asked.name
+        && known.size == asked.size
+        && known.checksum == asked.checksum
+        && known.content_type == asked.content_type
+        && known.expires_ms == asked.expires_ms
+        && known.user_data == asked.user_data
+}
+
+/// A segment of a file that is complete already is accepted if it is the same.
+fn compare_with_complete(
+    entry: &FileEntry,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<WrittenSegment, TransferError> {
+    let failed = |error: io::Error| TransferError::storage("read a file", &error);
+    let file = File::open(entry.directory.data_path()).map_err(failed)?;
+    match equals(&file, offset, bytes).map_err(failed)? {
+        true => Ok(WrittenSegment { entry: None }),
+        false => Err(TransferError::new(
+            TransferErrorKind::Conflict,
+            "the file is complete and has other bytes here; begin a new transfer",
+        )),
+    }
+}
