@@ -188,6 +188,12 @@ impl ApiCall {
         &self.parts.headers
     }
 
+    /// The body, to be read by the handler as it arrives.
+    pub(crate) fn take_body(&mut self) -> Body {
+        let body = self.body.get_mut();
+        std::mem::take(body.unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The body, limited to `max_bytes`.
     pub(crate) async fn body_bytes(&mut self, max_bytes: usize) -> Result<Bytes, ProblemDetails> {
         let too_long = || {

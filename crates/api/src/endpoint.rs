@@ -82,7 +82,7 @@ macro_rules! methods {
         })+
     };
 }
-methods!(get GET, post POST, put PUT, delete DELETE);
+methods!(get GET, post POST, put PUT, delete DELETE, patch PATCH, head HEAD, options OPTIONS);
 
 impl Endpoint {
     fn new<F, R>(method: Method, path: String, id: String, handler: F) -> Self
@@ -115,6 +115,7 @@ impl Endpoint {
     pub(crate) fn class(&self) -> RequestClass {
         match self.access {
             EndpointAccess::Open if self.tag == "access" => RequestClass::Login,
+            EndpointAccess::Open if self.tag == "files" => RequestClass::Device,
             EndpointAccess::Open | EndpointAccess::Metrics | EndpointAccess::Docs => {
                 RequestClass::Health
             }

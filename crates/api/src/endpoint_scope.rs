@@ -35,6 +35,8 @@ pub(crate) enum AddressedKind {
     Device,
     Alarm,
     Command,
+    /// A file or a file transfer.
+    File,
     /// A configuration object.
     Object {
         storage_kind: &'static str,
@@ -51,6 +53,7 @@ impl AddressedKind {
             Self::Device => "device".to_owned(),
             Self::Alarm => "alarm".to_owned(),
             Self::Command => "command".to_owned(),
+            Self::File => "file".to_owned(),
             Self::Object { storage_kind, .. } => storage_kind.replace('_', " "),
         }
     }
@@ -75,6 +78,10 @@ impl EndpointScope {
 
     pub(crate) fn command(parameter: &'static str) -> Self {
         Self::of(AddressedKind::Command, parameter)
+    }
+
+    pub(crate) fn file(parameter: &'static str) -> Self {
+        Self::of(AddressedKind::File, parameter)
     }
 
     /// A configuration object of a kind of the backend.

@@ -47,6 +47,10 @@ const TAGS: &[(&str, &str)] = &[
         "relay",
         "Relay endpoints: rooms of WebSocket connections, with their statistics.",
     ),
+    (
+        "files",
+        "Files that devices and people send: transfers, downloads and signed links.",
+    ),
     ("commands", "Commands to devices and their results."),
     ("configuration", "Listeners, settings, backup."),
     ("events", "Live streams of events."),

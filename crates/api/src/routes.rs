@@ -26,7 +26,7 @@ use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::QueryParameters;
-use crate::resources::{RESOURCES, device_http};
+use crate::resources::{RESOURCES, device_http, tus, upload_body};
 use crate::state::ApiState;
 
 /// All routes.
@@ -85,6 +85,7 @@ pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
             limit_request_time(live.request_timeout(), request, next)
         }))
         .layer(middleware::from_fn_with_state(gate, origin_guard::check))
+        .layer(middleware::from_fn(tus::add_version))
         .layer(middleware::map_response(add_common_fields))
 }
 
@@ -173,6 +174,10 @@ impl hyper::body::Body for TrackedBody {
 }
 
 async fn limit_request_time(limit: Duration, request: Request, next: Next) -> Response {
+    if upload_body::is_upload(&request) {
+        // It may take hours; each part of the body has a limit of its own.
+        return next.run(request).await;
+    }
     let limit = limit + device_http::long_poll_timeout(&request).unwrap_or_default();
     tokio::time::timeout(limit, next.run(request))
         .await

@@ -153,6 +153,7 @@ fn router(
         connections: connections.clone(),
         pulls: parts.pulls,
         relay: parts.relay,
+        files: parts.files,
         commands: parts.commands,
         config: live.clone(),
         anonymous_role: config.anonymous_role,

@@ -12,6 +12,7 @@ use namespaces::Namespaces;
 use relay::RelayService;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
+use transfer::FileService;
 
 use crate::access::AccessState;
 use crate::alarm_service::AlarmService;
@@ -42,6 +43,7 @@ pub struct ApiParts {
     pub device_http_backend: Arc<dyn DeviceHttpBackend>,
     pub pulls: PullScheduler,
     pub relay: RelayService,
+    pub files: FileService,
     pub commands: CommandService,
     /// The token from the data directory that grants the admin role to requests from this machine.
     pub local_token: Option<String>,
@@ -66,6 +68,7 @@ pub(crate) struct ApiState {
     pub(crate) connections: Arc<ConnectionTracker>,
     pub(crate) pulls: PullScheduler,
     pub(crate) relay: RelayService,
+    pub(crate) files: FileService,
     pub(crate) commands: CommandService,
     pub(crate) access: AccessState,
     pub(crate) started: SystemTime,

@@ -173,11 +173,12 @@ pub(crate) fn hooks_interest(index: &RuleIndex<Arc<RunningRule>>) -> Interest {
         EventKind::Subscribed => Interest::SUBSCRIBE,
         EventKind::Unsubscribed => Interest::UNSUBSCRIBE,
         EventKind::Ping => Interest::PING,
-        // Emitted by the device platform, by relay endpoints and by the engine itself.
+        // Emitted by the device platform, by relay endpoints, by the file service, and by the engine itself.
         EventKind::Device
         | EventKind::RelayConnected
         | EventKind::RelayIdentified
         | EventKind::RelayDisconnected
+        | EventKind::FileReceived
         | EventKind::RuleFailed => Interest::NONE,
     };
     let wanted = EventKind::ALL

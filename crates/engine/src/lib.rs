@@ -19,6 +19,7 @@ mod evaluation;
 mod evaluation_context;
 mod fallback;
 mod field_reader;
+mod file_events;
 mod lane_context;
 mod ports;
 mod recent_error;
@@ -54,6 +55,7 @@ pub use definition_error::RuleDefinitionError;
 pub use device_events::{DeviceEvent, DeviceEventKind};
 pub use engine::{Engine, RuleCondition, RuleStatus};
 pub use fallback::FailedRow;
+pub use file_events::FileReceived;
 pub use ports::{
     DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry, OutputRow, OutputRowOrigin,
     Severity, SinkId, SinkPort, SinkPortOutcome,

@@ -57,7 +57,7 @@ pub struct RuleEvent<'m> {
     /// The rule that failed.
     pub rule_name: Option<&'m str>,
     pub connection: Option<&'m ConnectionDetails<'m>>,
-    /// The fields of `$rule/NAME`, `$bridges/..`, `$EVENT.DEVICE` and `$events/relay/..` by name: a map, or the text of a JSON
+    /// The fields of `$rule/NAME`, `$bridges/..`, `$EVENT.DEVICE`, `$events/relay/..` and `$events/file/received` by name: a map, or the text of a JSON
     /// object. For other events: fields in addition to those above; null if there are none.
     pub extra: Value<'m>,
 }

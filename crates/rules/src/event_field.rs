@@ -375,6 +375,13 @@ macro_rules! columns {
     };
 }
 
+/// Columns besides the fields that describe the file.
+const FILE_COLUMNS: EventColumns = &[
+    ("event", F::EventName),
+    ("timestamp", F::Timestamp),
+    ("node", F::Node),
+];
+
 fn fluxmq_columns(kind: EventKind) -> EventColumns {
     match kind {
         EventKind::Publish | EventKind::Delivered | EventKind::Offline => columns!(fluxmq {
@@ -406,6 +413,7 @@ fn fluxmq_columns(kind: EventKind) -> EventColumns {
         | EventKind::RelayConnected
         | EventKind::RelayIdentified
         | EventKind::RelayDisconnected => &[("timestamp", F::Timestamp)],
+        EventKind::FileReceived => FILE_COLUMNS,
         EventKind::RuleFailed => columns!(fluxmq {
             "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
         }),
@@ -470,6 +478,7 @@ fn emqx_columns(kind: EventKind) -> EventColumns {
         EventKind::RelayConnected | EventKind::RelayIdentified | EventKind::RelayDisconnected => {
             &[("event", F::EventName), ("timestamp", F::Timestamp)]
         }
+        EventKind::FileReceived => FILE_COLUMNS,
         EventKind::RuleFailed => columns!(emqx {
             "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
         }),

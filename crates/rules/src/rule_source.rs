@@ -34,12 +34,14 @@ pub enum EventKind {
     RelayIdentified,
     /// A client of a relay endpoint has disconnected.
     RelayDisconnected,
+    /// A file was received completely.
+    FileReceived,
     /// A rule failed, or one of its actions failed permanently.
     RuleFailed,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Publish,
         Self::Delivered,
         Self::Acked,
@@ -60,6 +62,7 @@ impl EventKind {
         Self::RelayConnected,
         Self::RelayIdentified,
         Self::RelayDisconnected,
+        Self::FileReceived,
         Self::RuleFailed,
     ];
 
@@ -86,6 +89,7 @@ impl EventKind {
             Self::RelayConnected => "$events/relay/connected",
             Self::RelayIdentified => "$events/relay/identified",
             Self::RelayDisconnected => "$events/relay/disconnected",
+            Self::FileReceived => "$events/file/received",
             Self::RuleFailed => "$EVENT.RULE_FAILED",
         }
     }
@@ -111,6 +115,7 @@ impl EventKind {
             Self::RelayConnected => "relay.connected",
             Self::RelayIdentified => "relay.identified",
             Self::RelayDisconnected => "relay.disconnected",
+            Self::FileReceived => "file.received",
             Self::RuleFailed => "rule.failed",
         }
     }
@@ -127,7 +132,7 @@ impl EventKind {
     /// Whether `SELECT *` selects the fields in [`RuleEvent::extra`](crate::RuleEvent::extra) in addition to the columns
     /// of the event.
     pub(crate) fn extends_columns(self) -> bool {
-        self == Self::Device || !self.own_fields().is_empty()
+        matches!(self, Self::Device | Self::FileReceived) || !self.own_fields().is_empty()
     }
 }
 
@@ -183,6 +188,7 @@ const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("relay/connected", EventKind::RelayConnected),
     ("relay/identified", EventKind::RelayIdentified),
     ("relay/disconnected", EventKind::RelayDisconnected),
+    ("file/received", EventKind::FileReceived),
     // Names before EMQX 5.7, which existing rules still use.
     ("client/check_authn_complete", EventKind::AuthnComplete),
     ("client/check_authz_complete", EventKind::AuthzComplete),
@@ -255,7 +261,10 @@ impl RuleSource {
         let mut sources = Vec::new();
         for &(known, kind) in EMQX_EVENTS {
             let source = Self::Event(kind);
+            // Its fields are open, so that a general pattern would no longer find misspelt fields of other events.
+            let is_general = kind == EventKind::FileReceived && !filter.starts_with("file/");
             if kind != EventKind::Publish
+                && !is_general
                 && mqtt::filter_matches(filter, known)
                 && !sources.contains(&source)
             {
@@ -291,7 +300,9 @@ impl RuleSource {
     pub fn has_open_fields(&self) -> bool {
         matches!(
             self,
-            Self::Rule(_) | Self::Bridge(_) | Self::Event(EventKind::Device)
+            Self::Rule(_)
+                | Self::Bridge(_)
+                | Self::Event(EventKind::Device | EventKind::FileReceived)
         )
     }
 }
@@ -350,6 +361,7 @@ fn nearest_event(name: &str) -> Option<&'static str> {
         "$events/relay/connected",
         "$events/relay/identified",
         "$events/relay/disconnected",
+        "$events/file/received",
     ];
     crate::suggestion::nearest_name(name, NAMES.iter().copied())
 }
@@ -419,6 +431,8 @@ mod tests {
         let all = kinds("$events/#");
         assert!(all.contains(&EventKind::Connected) && all.contains(&EventKind::MessageDropped));
         assert!(!all.contains(&EventKind::Publish) && !all.contains(&EventKind::Device));
+        assert!(!all.contains(&EventKind::FileReceived));
+        assert_eq!(kinds("$events/file/+"), [EventKind::FileReceived]);
         assert_eq!(kinds("$EVENT.RULE_FAILED"), [EventKind::RuleFailed]);
         assert!(RuleSource::parse_all("$events/sesion/+").is_err());
     }

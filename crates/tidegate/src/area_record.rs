@@ -19,7 +19,7 @@ const FILE: &str = "areas";
 /// The directories that belong to the store.
 pub(crate) struct AreaRecord {
     store: PathBuf,
-    areas: [(&'static str, PathBuf); 3],
+    areas: [(&'static str, PathBuf); 4],
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -44,6 +44,7 @@ impl AreaRecord {
                 ("telemetry", telemetry),
                 ("mailboxes", beside("mailboxes")),
                 ("sinks", beside("sinks")),
+                ("files", beside("files")),
             ],
         }
     }
@@ -143,7 +144,7 @@ impl AreaRecord {
             Reading::Whole(_) => return None,
         };
         Some(format!(
-            "{} {what}: whether a whole directory of telemetry, mailboxes or sinks was lost cannot be told. The next \
+            "{} {what}: whether a whole directory of telemetry, mailboxes, sinks or files was lost cannot be told. The next \
              start, or `tidegate store repair`, writes it anew",
             self.path().display()
         ))
@@ -162,6 +163,7 @@ impl AreaRecord {
             let lost = match *name {
                 "telemetry" => "the telemetry of all devices is lost with it",
                 "mailboxes" => "acknowledged messages of devices that waited in it are lost",
+                "files" => "the files that devices and people sent are lost with it",
                 _ => "rows in disk queues and dead letters are lost with it",
             };
             let moved = match before == path {
@@ -199,7 +201,12 @@ mod tests {
         for (_, path) in &record.areas {
             fs::create_dir_all(path).unwrap();
         }
-        for name in ["telemetry/version", "mailboxes/marks", "sinks/inventory"] {
+        for name in [
+            "telemetry/version",
+            "mailboxes/marks",
+            "sinks/inventory",
+            "files/version",
+        ] {
             fs::write(dir.join(name), "").unwrap();
         }
         record.update().unwrap();
@@ -208,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_missing_area_is_refused_until_the_loss_is_accepted() {
-        for name in ["telemetry", "mailboxes", "sinks"] {
+        for name in ["telemetry", "mailboxes", "sinks", "files"] {
             let dir = tempfile::tempdir().unwrap();
             let record = node(dir.path());
             record.verify().unwrap();

@@ -1,5 +1,5 @@
 //! The storage areas of a data directory beside the store: telemetry, mailboxes of devices, disk
-//! queues and dead letters of sinks.
+//! queues and dead letters of sinks, files of devices and people.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ pub(crate) struct StorageAreas {
     sinks: PathBuf,
     queues: PathBuf,
     dead_letters: PathBuf,
+    files: PathBuf,
     settings: series::SeriesConfig,
 }
 
@@ -36,6 +37,7 @@ impl StorageAreas {
             sinks: data_dir.join("sinks"),
             queues: data_dir.join("sinks").join("queues"),
             dead_letters: data_dir.join("sinks").join("dead-letters"),
+            files: data_dir.join("files"),
             settings: series::SeriesConfig::default(),
         }
     }
@@ -79,6 +81,13 @@ impl StorageAreas {
             let checked = connect::check_dead_letters(&self.dead_letters);
             let (letters, problems) = checked.with_context(cannot)?;
             all.contents.push(format!("dead letters: {letters}"));
+            all.problems.extend(problems);
+        }
+        if self.files.is_dir() {
+            progress("reading the files of devices and people");
+            let cannot = || format!("cannot read {}", self.files.display());
+            let (files, problems) = transfer::check_files(&self.files).with_context(cannot)?;
+            all.contents.push(format!("files: {files}"));
             all.problems.extend(problems);
         }
         Ok(all)

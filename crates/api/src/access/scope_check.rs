@@ -155,6 +155,12 @@ async fn owner_of_addressed(
                 .map_err(|_| ProblemDetails::unavailable("The commands cannot be read now."))?;
             Ok(command.map(|command| command.namespace).into())
         }
+        AddressedKind::File => {
+            let (files, id) = (app.files.clone(), id.to_owned());
+            let find = move || files.info(transfer::FileTarget::Id(&id));
+            let file = run_blocking(find, UNREADABLE).await?;
+            Ok(file.map(|file| file.owner.namespace).into())
+        }
         AddressedKind::Alarm => {
             let Ok(id) = id.parse() else {
                 return Ok(AddressedOwner::Absent);

@@ -188,23 +188,24 @@ pub(crate) struct QuotaUsage {
     limit: Option<u32>,
 }
 
-/// The usage of all quotas of a namespace. `devices` is the number of its devices, `clients` the usage by its clients.
+/// The usage of all quotas of a namespace. `counted` has the numbers of what is not a configuration object, `clients` the usage
+/// by its clients.
 pub(crate) fn quota_usage(
     kinds: &[std::sync::Arc<dyn ObjectKind>],
     objects: &Objects,
     limits: &namespaces::NamespaceLimits,
-    devices: u64,
+    counted: &[(Quota, u64)],
     clients: Option<&NamespaceUsage>,
 ) -> Result<Vec<QuotaUsage>, StoreError> {
     let of_clients =
         |get: &dyn Fn(&NamespaceUsage) -> u32| -> u64 { clients.map_or(0, get).into() };
     let mut rows = Vec::with_capacity(Quota::ALL.len());
     for quota in Quota::ALL {
+        let counted = counted.iter().find(|(known, _)| known == quota);
         let mut used = match quota {
-            Quota::Devices => devices,
             Quota::Connections => of_clients(&NamespaceUsage::connections),
             Quota::MessagesPerS => of_clients(&|clients| clients.messages_per_s(now_ms())),
-            _ => 0,
+            _ => counted.map_or(0, |(_, used)| *used),
         };
         for kind in kinds {
             let counts = kind.names().owner.counts().iter();

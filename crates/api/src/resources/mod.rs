@@ -19,6 +19,8 @@ pub(crate) mod device_http;
 mod devices;
 mod event_feed;
 mod events;
+mod file_download;
+mod files;
 mod health;
 mod listeners;
 mod login;
@@ -59,6 +61,8 @@ mod thingsboard_rpc;
 mod thingsboard_subscriptions;
 mod thingsboard_websocket;
 mod thingsboard_writes;
+pub(crate) mod tus;
+pub(crate) mod upload_body;
 mod websocket;
 
 use crate::endpoint::Endpoint;
@@ -95,6 +99,8 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     device_groups::endpoints,
     pull_sources::endpoints,
     relay_endpoints::endpoints,
+    files::endpoints,
+    tus::endpoints,
     command_requests::endpoints,
     commands::endpoints,
     thingsboard_rpc::endpoints,

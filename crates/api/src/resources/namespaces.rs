@@ -1,5 +1,8 @@
 //! Namespaces beyond their objects: their use of quotas.
 
+use namespaces::Quota;
+use transfer::QUOTA_MEGABYTE;
+
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get};
@@ -31,12 +34,21 @@ async fn usage(call: ApiCall) -> ApiResult {
     let limits = limits
         .ok_or_else(|| ProblemDetails::not_found(format!("There is no namespace {id:?}.")))?;
     let kinds = objects::object_kinds(&call.app.object_backend);
-    let devices = call.app.devices.clone();
+    let (devices, files) = (call.app.devices.clone(), call.app.files.clone());
     let clients = call.app.namespaces.usage(id);
     let rows = run_on_store(&call.app, move |objects| {
         let count = devices.registry().count_in_namespace(&limits.id);
         let count = count.map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
-        let usage = objects::quota_usage(&kinds, objects, &limits, count, clients.as_deref());
+        let of_files = files.namespace_usage(&limits.id);
+        let counted = [
+            (Quota::Devices, count),
+            (Quota::Files, of_files.files),
+            (
+                Quota::FileMegabytes,
+                of_files.bytes.div_ceil(QUOTA_MEGABYTE),
+            ),
+        ];
+        let usage = objects::quota_usage(&kinds, objects, &limits, &counted, clients.as_deref());
         usage.map_err(|error| store_problem(&error))
     })
     .await??;

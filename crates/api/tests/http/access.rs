@@ -343,6 +343,9 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("docs", &[200]),
     ("login", &[415]),
     ("thingsboardLogin", &[415]),
+    ("tusOptions", &[204]),
+    // Without a signature.
+    ("downloadSignedFile", &[403]),
     // Off by default.
     ("register", &[403]),
     // A WebSocket, whose first message logs in.

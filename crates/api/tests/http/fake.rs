@@ -543,6 +543,7 @@ pub(crate) struct Server {
     pub(crate) objects: store::Objects,
     pub(crate) registry: Registry,
     pub(crate) alarms: Alarms,
+    pub(crate) files: transfer::FileService,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), api::HttpServerError>>,
     _store: Arc<(store::Store, tempfile::TempDir)>,
@@ -597,11 +598,19 @@ impl Server {
         let (commands, devices) = (commands.unwrap(), api::DeviceService::new(registry, states));
         let relay = relay::RelayService::new();
         relay::open_endpoints(&relay, &objects, &[]).unwrap();
+        let files = transfer::TransferSettings {
+            min_free_bytes: 0,
+            ..transfer::TransferSettings::default()
+        };
+        let files = transfer::FileService::open(&dir.path().join("files"), files).unwrap();
+        let own_files = files.clone();
+        let namespaces = Namespaces::open(&objects, &[]).unwrap();
+        files.set_namespaces(namespaces.clone());
         let parts = ApiParts {
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
             objects: objects.clone(),
-            namespaces: Namespaces::open(&objects, &[]).unwrap(),
+            namespaces,
             object_backend: Arc::new(FakeRules),
             tls: None,
             engine: Engine::new(RuleEngineSettings::default(), 1),
@@ -618,6 +627,7 @@ impl Server {
             alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
             relay,
+            files,
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };
@@ -635,6 +645,7 @@ impl Server {
             address,
             objects,
             registry: own_registry,
+            files: own_files,
             alarms: raised,
             stop,
             running,

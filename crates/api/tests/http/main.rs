@@ -9,6 +9,7 @@ mod description;
 mod devices;
 mod events;
 mod fake;
+mod files;
 mod limits;
 mod objects;
 mod outsider;

@@ -17,6 +17,8 @@ use crate::fake::{FakeState, Server};
 const JSON: &str = "Content-Type: application/json\r\n";
 /// In the id of everything that belongs to the other namespace.
 const FOREIGN: &str = "foreign";
+/// Stands for the id of the foreign file, which the node chooses.
+const FOREIGN_FILE: &str = "FOREIGN-FILE";
 
 async fn admin(server: &Server, method: &str, path: &str, body: Value) -> Value {
     let answer = send(server, &local(), method, path, &body).await;
@@ -103,6 +105,14 @@ async fn server() -> Server {
     )
     .await;
     raise(&server, "foreign-device", "hot").await;
+    let owner = transfer::FileOwner {
+        namespace: "acme".to_owned(),
+        ..transfer::FileOwner::client("foreign-client")
+    };
+    let begin = transfer::TransferRequest::new(owner.clone(), "foreign-file", "foreign.bin");
+    server.files.begin(begin).unwrap();
+    let target = transfer::FileTarget::Transfer(&owner, "foreign-file");
+    server.files.finish(target, Some(0), None).unwrap();
     for (name, namespace, role) in [
         ("insider", "acme", "owner"),
         ("reader", "acme", "viewer"),
@@ -115,6 +125,13 @@ async fn server() -> Server {
         admin(&server, "POST", "/api/v1/operators", operator).await;
     }
     server
+}
+
+/// The id of the file of the other namespace.
+fn foreign_file(server: &Server) -> String {
+    let foreign = namespaces::NamespaceSelection::All.within("acme");
+    let files = server.files.list(&foreign, None, 1, &|_| true);
+    files[0].id.clone()
 }
 
 /// One operation of the API, as the document describes it.
@@ -146,6 +163,8 @@ fn foreign_id(path: &str, name: &str) -> String {
         _ if is_below("/products/") => "foreign-product",
         _ if is_below("/api-keys/") => "foreign-key",
         _ if is_below("/invites/") => "foreign-invite",
+        _ if is_below("/files/") || is_below("-files/") || is_below("/tus/") => FOREIGN_FILE,
+        _ if is_below("/uploads/") => "own-upload",
         _ if is_below("/namespaces/") => "acme",
         _ if is_below("/rpc/persistent/device/") => "foreign-device",
         _ if is_below("/commands/") || is_below("/rpc/persistent/") => "1",
@@ -158,6 +177,7 @@ fn foreign_id(path: &str, name: &str) -> String {
 
 /// All operations that need a role.
 async fn operations(server: &Server) -> Vec<Operation> {
+    let file = foreign_file(server);
     let answer = request(server.address, "GET", "/api/v1/openapi.json", &local(), "").await;
     let document = answer.json();
     let mut all = Vec::new();
@@ -170,7 +190,7 @@ async fn operations(server: &Server) -> Vec<Operation> {
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 let name = parameter["name"].as_str().unwrap();
                 if parameter["in"] == "path" {
-                    let id = foreign_id(template, name);
+                    let id = foreign_id(template, name).replace(FOREIGN_FILE, &file);
                     path = path.replace(&format!("{{{name}}}"), &id);
                 }
             }
@@ -279,6 +299,8 @@ async fn foreign_state(server: &Server) -> Value {
     ] {
         state.push(admin(server, "GET", &format!("/api/v1/{path}"), Value::Null).await);
     }
+    let file = format!("/api/v1/files/{}", foreign_file(server));
+    state.push(admin(server, "GET", &file, Value::Null).await);
     Value::Array(state)
 }
 

@@ -6,7 +6,7 @@ use crate::eval::Evaluator;
 use crate::event_field::Field;
 use crate::event_view::EventView;
 use crate::rule::{Rule, RuleBody, RuleState};
-use crate::rule_source::{EventKind, RuleSource};
+use crate::rule_source::RuleSource;
 use crate::syntax::ast::BinaryOp;
 use crate::value::Value;
 
@@ -93,12 +93,7 @@ impl Rule {
             RuleBody::Select(columns) | RuleBody::Foreach { columns, .. } => columns,
             RuleBody::Windowed(grouping) => &grouping.columns,
         };
-        let is_open = |source: &RuleSource| {
-            matches!(
-                source,
-                RuleSource::Rule(_) | RuleSource::Bridge(_) | RuleSource::Event(EventKind::Device)
-            )
-        };
+        let is_open = RuleSource::has_open_fields;
         // The items of FOREACH are objects with arbitrary fields.
         let takes_items = matches!(&self.body, RuleBody::Foreach { .. });
         columns.iter().any(|column| match column.target {

@@ -25,6 +25,7 @@ pub(crate) struct Config {
     pub(crate) telemetry: IngestSettings,
     pub(crate) alarms: AlarmSettings,
     pub(crate) commands: devices::command::CommandConfig,
+    pub(crate) files: transfer::TransferSettings,
     /// `[[rule]]`: names and definitions in the form of the API.
     pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.

@@ -24,6 +24,7 @@ const MAX_PERIOD_S: u64 = MAX_U32;
 /// The largest packet MQTT can express.
 const MAX_PACKET: u64 = 268_435_460;
 const MAX_MEMORY: u64 = 1 << 44;
+const MAX_FILES: u64 = 1 << 50;
 
 /// The sections in the order of the reference, each with a description.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
@@ -69,6 +70,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Commands to devices; see [Commands](../guides/commands.md).",
     ),
     (
+        "files",
+        "Files that devices and people send to the node; see [Files](../guides/files.md). They are in `files` in `node.data_dir`.",
+    ),
+    (
         "outbound",
         "Restricts the addresses that the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
          [Connectors](../guides/connectors.md#where-connectors-may-connect).",
@@ -96,6 +101,7 @@ pub(super) struct NodeSettings {
     pub(super) telemetry: IngestSettings,
     pub(super) alarms: AlarmSettings,
     pub(super) commands: devices::command::CommandConfig,
+    pub(super) files: transfer::TransferSettings,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
@@ -125,6 +131,7 @@ impl Default for NodeSettings {
             telemetry: IngestSettings::default(),
             alarms: AlarmSettings::default(),
             commands: devices::command::CommandConfig::default(),
+            files: transfer::TransferSettings::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,
             store_enabled: true,
@@ -345,6 +352,25 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("alarms.max_watched_devices", alarms.alarms.max_watched_devices, Count(32, 100_000_000), "Maximum number of devices with conditions in memory."),
     setting!("alarms.node_alarms_enabled", alarms.node_alarms_enabled, Flag, "Whether the node raises alarms about itself."),
     setting!("alarms.node_alarm_interval_s", alarms.node_alarm_interval_s, Seconds(1, 3600), "Interval at which the node alarm rules are evaluated."),
+
+    setting!("files.enabled", files.enabled, Flag, "Whether files can be transferred. Otherwise `$file/` topics are ordinary topics, and uploads over HTTP are rejected."),
+    setting!("files.max_file_bytes", files.max_file_bytes, Bytes(1, MAX_FILES), "Maximum size of a file."),
+    setting!("files.max_files", files.max_files, Count(0, 10_000_000), "Maximum number of files on the node, including transfers that are not complete."),
+    setting!("files.max_bytes", files.max_bytes, Bytes(0, MAX_FILES), "Maximum bytes of these files, as announced by their senders."),
+    setting!("files.max_transfers", files.max_transfers, Count(1, 100_000), "Maximum number of transfers that are not complete. Each in use takes two open files."),
+    setting!("files.max_bytes_per_s", files.max_bytes_per_s, Bytes(0, MAX_MEMORY), "Maximum bytes per second that the node receives; then senders are paused. 0 means no limit."),
+    setting!("files.max_files_per_owner", files.max_files_per_owner, Count(0, 10_000_000), "Maximum number of files of one device, client or operator, including transfers that are not complete."),
+    setting!("files.max_bytes_per_owner", files.max_bytes_per_owner, Bytes(0, MAX_FILES), "Maximum bytes of these files."),
+    setting!("files.max_transfers_per_owner", files.max_transfers_per_owner, Count(1, 100_000), "Maximum number of transfers of one device, client or operator that are not complete."),
+    setting!("files.max_bytes_per_s_per_owner", files.max_bytes_per_s_per_owner, Bytes(0, MAX_MEMORY), "Maximum bytes per second that one device, client or operator sends; then it is paused. 0 means no limit."),
+    setting!("files.max_files_per_product", files.max_files_per_product, Count(0, 10_000_000), "Maximum number of files of all devices of one product. Quotas of namespaces are set in the namespace."),
+    setting!("files.max_bytes_per_product", files.max_bytes_per_product, Bytes(0, MAX_FILES), "Maximum bytes of these files."),
+    setting!("files.min_free_bytes", files.min_free_bytes, Bytes(0, MAX_MEMORY), "A transfer that would leave less free space than this on the file system is rejected when it begins."),
+    setting!("files.min_segments_ttl_s", files.min_segments_ttl_s, Seconds(1, 31_536_000), "Shortest time without a new segment that a sender may set for the expiry of its transfer."),
+    setting!("files.max_segments_ttl_s", files.max_segments_ttl_s, Seconds(1, 31_536_000), "Time without a new segment after which a transfer that is not complete is removed; a sender may set a shorter one."),
+    setting!("files.retention_s", files.retention_s, Seconds(0, MAX_PERIOD_S), "Time after which complete files are removed if their sender gave no expiry; 0: they are kept until they are deleted."),
+    setting!("files.max_queued_bytes", files.max_queued_bytes, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of segments that wait to be written. At half of it, MQTT clients that send files are paused; at all of it, segments are rejected (0x97)."),
+    setting!("files.threads", files.threads, Count(1, 64), "Number of threads that write files of MQTT clients."),
 
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),

@@ -79,6 +79,10 @@ pub(super) fn finish(
         telemetry: draft.node.telemetry.clone(),
         alarms: draft.node.alarms.clone(),
         commands: draft.node.commands.clone(),
+        files: transfer::TransferSettings {
+            fsync: draft.node.store.fsync,
+            ..draft.node.files.clone()
+        },
         declared_rules,
         declared_connectors,
         declared_products,

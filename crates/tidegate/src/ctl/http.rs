@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use outbound::url_encoding::url_encode;
 use rustls::pki_types::ServerName;
@@ -179,6 +179,23 @@ impl ApiClient {
     pub(super) async fn stream(&self, path: &str) -> Result<Incoming, CtlError> {
         let response = self.send(Method::GET, path, None, &[]).await?;
         Ok(response.into_body())
+    }
+
+    /// Sends a request whose response is in its header.
+    pub(super) async fn send_for_fields(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+        fields: &[(header::HeaderName, &str)],
+    ) -> Result<HeaderMap, CtlError> {
+        let response = self.send(method, path, body, fields).await?;
+        Ok(response.into_parts().0.headers)
+    }
+
+    /// The address of a path on the node, for other programs.
+    pub(super) fn url_of(&self, path: &str) -> String {
+        format!("{}{path}", self.target)
     }
 
     pub(super) fn unreachable_error(&self, reason: impl ToString) -> CtlError {

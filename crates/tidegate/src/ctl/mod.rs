@@ -10,7 +10,7 @@ mod device_groups;
 mod devices;
 mod error;
 mod events;
-
+mod files;
 mod http;
 mod import_files;
 mod limit_args;
@@ -101,6 +101,12 @@ enum CtlCommand {
     /// Relay endpoints: rooms of WebSocket connections
     #[command(subcommand)]
     Endpoints(relay_endpoints::RelayEndpointsCommand),
+    /// Files that devices and people have sent
+    #[command(subcommand)]
+    Files(files::FilesCommand),
+    /// File transfers that are not complete
+    #[command(subcommand)]
+    Transfers(files::TransfersCommand),
     /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
@@ -203,6 +209,8 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         }
         CtlCommand::DeviceGroups(command) => command.run(client, output).await,
         CtlCommand::Endpoints(command) => command.run(client, output).await,
+        CtlCommand::Files(command) => command.run(client, output).await,
+        CtlCommand::Transfers(command) => command.run(client, output).await,
         CtlCommand::PullSources(command) => command.run(client, output).await,
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub(crate) const TOKEN_FILE: &str = "api.token";
 
 /// Directories that other users must not read.
-const PRIVATE_DIRS: [&str; 4] = ["store", "telemetry", "mailboxes", "sinks"];
+const PRIVATE_DIRS: [&str; 5] = ["store", "telemetry", "mailboxes", "sinks", "files"];
 
 /// A data directory locked until this value is dropped or the process ends in any way.
 #[derive(Debug)]

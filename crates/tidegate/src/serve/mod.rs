@@ -20,6 +20,7 @@ mod node;
 mod node_commands;
 mod node_connectors;
 mod node_devices;
+mod node_files;
 mod node_ingest;
 mod node_sampler;
 mod node_services;

@@ -12,6 +12,7 @@ use devices::pull::{self, PullScheduler};
 use hooks::HookChain;
 use store::Store;
 use tokio::runtime::Handle;
+use transfer::FileHooks;
 
 use super::data_dir::{DataDir, OpenListener};
 use super::device_http::DeviceHttpService;
@@ -23,7 +24,7 @@ use super::node_services::{NodeServices, run_blocking};
 use super::object_service::ObjectService;
 use super::program_service::{ProgramParts, ProgramService};
 use super::relay_endpoints::RelayHooks;
-use super::{allocator, ban_enforcement, namespace_enforcement, start_error};
+use super::{allocator, ban_enforcement, namespace_enforcement, node_files, start_error};
 use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
@@ -63,6 +64,9 @@ impl Node {
         let broker = start_broker(config, &services)?;
         let handle = broker.handle();
         start_publishers(&services, &handle);
+        node_files::forward_to_rules(services.files.service(), services.engine.clone());
+        let files = services.files.start(Arc::new(handle.clone()));
+        files.context("cannot start the threads for files")?;
         start_alarm_events(config, &services);
         let pulls = start_pulls(&services).await?;
         start_commands(&services, &handle);
@@ -91,6 +95,8 @@ impl Node {
         if let Some(http) = self.http {
             http.stop().await;
         }
+        let files = services.files;
+        run_stop_step("closing the files", move || files.stop()).await;
         self.pulls.stop().await;
         // Stopped before the components it forwards to.
         let (ingest, relay_devices) = (services.ingest.clone(), services.relay_devices);
@@ -170,6 +176,7 @@ impl Node {
             commands: self.services.commands.clone(),
             relay_events: self.services.relay.events.clone(),
             http: live.clone(),
+            files: self.services.files.clone(),
         };
         let program = ProgramService::new(program, config);
         let parts = self.api_parts(program, &http, data_dir.write_token_file()?);
@@ -215,6 +222,7 @@ impl Node {
             device_http_backend: Arc::new(device_http),
             pulls: self.pulls.clone(),
             relay: services.relay.service.clone(),
+            files: services.files.service().clone(),
             local_token: Some(token),
         }
     }
@@ -224,6 +232,8 @@ impl Node {
 fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Broker> {
     let hooks = HookChain::default()
         .with(Arc::new(services.auth.clone()))
+        // Before the rules, because segments of files are no messages for them.
+        .with(Arc::new(FileHooks(services.files.clone())))
         .with(services.engine.hooks_factory())
         // After authentication, because the device hooks record which clients were accepted.
         .with(services.ingest.hooks())

@@ -16,6 +16,7 @@ use relay::RelayService;
 use serde_json::Value;
 use store::Store;
 use tokio::runtime::Handle;
+use transfer::FileWorkers;
 
 use super::alarms::AlarmInputs;
 use super::data_dir::DataDir;
@@ -35,7 +36,7 @@ use super::relay_endpoints::NodeRelay;
 use super::relay_events::RelayEventQueue;
 use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
-use super::{fallback_actions, start_error, store_health};
+use super::{fallback_actions, node_files, start_error, store_health};
 use crate::config::Config;
 
 /// Directory of the disk queues and dead letters of sinks, in the data directory.
@@ -52,6 +53,7 @@ pub(super) struct NodeServices {
     pub(super) commands: NodeCommands,
     pub(super) connectors: NodeConnectors,
     pub(super) references: ObjectReferences,
+    pub(super) files: FileWorkers,
     pub(super) relay: NodeRelay,
     pub(super) relay_devices: NodeRelayDevices,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
@@ -82,6 +84,7 @@ impl NodeServices {
             devices.registry.clone(),
             config.declared_objects(),
         );
+        let files = open_files(config, data_dir, &devices, &namespaces).await?;
         let relay = open_relay(config, &store, &engine).await?;
         relay.service.set_namespaces(namespaces.clone());
         let alert_targets = (relay.service.clone(), devices.registry.clone());
@@ -114,6 +117,7 @@ impl NodeServices {
             commands,
             connectors,
             references,
+            files,
             relay,
             relay_devices,
             notification_transport,
@@ -311,6 +315,21 @@ async fn open_devices(config: &Config, store: &Store) -> anyhow::Result<NodeDevi
     })
     .await?
     .context("cannot open the devices of the store")
+}
+
+/// Opens the files of devices and people.
+async fn open_files(
+    config: &Config,
+    data_dir: &DataDir,
+    devices: &NodeDevices,
+    namespaces: &Namespaces,
+) -> anyhow::Result<FileWorkers> {
+    let (path, settings) = (data_dir.path().to_owned(), config.files.clone());
+    let (registry, namespaces) = (devices.registry.clone(), namespaces.clone());
+    run_blocking("opening the files", move || {
+        node_files::open_files(&path, settings, registry, namespaces)
+    })
+    .await?
 }
 
 /// Opens the commands of devices.

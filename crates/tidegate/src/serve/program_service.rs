@@ -13,6 +13,7 @@ use engine::Engine;
 use hooks::MetricFamily;
 use serde_json::{Value, json};
 use store::Store;
+use transfer::FileWorkers;
 
 use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
@@ -41,6 +42,7 @@ pub(super) struct ProgramParts {
     pub(super) commands: NodeCommands,
     pub(super) relay_events: RelayEventQueue,
     pub(super) http: SharedHttpConfig,
+    pub(super) files: FileWorkers,
 }
 
 pub(super) struct ProgramService {
@@ -158,6 +160,8 @@ impl api::ProgramBackend for ProgramService {
         metrics.extend(pull_metrics::metrics(&self.parts.pulls));
         metrics.extend(self.parts.commands.metrics());
         metrics.extend(self.parts.relay_events.metrics());
+        let files = &self.parts.files;
+        metrics.extend(files.service().metric_families(files.queued_bytes()));
         metrics
     }
 

@@ -14,6 +14,7 @@ mod devices;
 mod disk_full;
 mod durable;
 mod extensions;
+mod files;
 mod floods;
 mod interop;
 mod listeners;

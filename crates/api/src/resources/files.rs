@@ -1,0 +1,399 @@
+//! Files that devices and people have sent, and transfers that are not complete.
+
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use transfer::{
+    FileDigest, FileInfo, FileOwner, FileState, FileTarget, OwnerKind, TransferRequest,
+    TransferStatus,
+};
+use wall_clock::now_ms;
+
+use super::file_download::download;
+use super::upload_body::{UploadTarget, receive_body, run_on_files};
+use crate::access::{EndpointAccess, Role};
+use crate::audit;
+use crate::blocking::run_blocking;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
+use crate::problem_details::{ApiResult, ProblemDetails};
+use crate::query_parameters::{
+    NAMESPACE, PageCursor, Parameter, ParameterType, text_parameter, time_parameter,
+};
+
+const OCTETS: &str = "application/octet-stream";
+const MAX_LINK_LIFE_S: u64 = 30 * 24 * 3600;
+
+const STATE: Parameter = Parameter {
+    name: "state",
+    description: "Only complete files, or only transfers that are not complete.",
+    shape: ParameterType::Words(&["complete", "receiving"]),
+};
+const OWNER: Parameter = text_parameter(
+    "owner",
+    "Id of the device, client or operator that sent the file.",
+);
+const PRODUCT: Parameter = text_parameter("product", "Product of the device that sent the file.");
+const FILE_ID: Parameter = text_parameter("file_id", "Id that the sender chose.");
+const EXPIRES: Parameter = time_parameter(
+    "expires",
+    "When the link expires, in milliseconds since 1970.",
+);
+const SIGNATURE: Parameter = text_parameter("signature", "Signature of the link.");
+const EXPIRES_IN: Parameter = Parameter {
+    name: "expires_in_s",
+    description: "Time in seconds after which the complete file is removed; default: `files.retention_s`.",
+    shape: ParameterType::Number(1, 315_360_000),
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LinkRequest {
+    /// Validity in seconds, at most 30 days.
+    #[serde(default = "default_link_life_s")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    expires_in_s: u64,
+}
+
+fn default_link_life_s() -> u64 {
+    3600
+}
+
+/// A link to a file that needs no login.
+#[derive(Serialize, JsonSchema)]
+struct FileLink {
+    /// Path and query, relative to the address of the API.
+    path: String,
+    expires_ms: u64,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let one = |endpoint: Endpoint, role: Role| {
+        endpoint
+            .role(role, EndpointScope::file("id"))
+            .tag("files")
+            .path_parameter("id", "The file's id.")
+    };
+    vec![
+        get("/api/v1/files", "listFiles", list)
+            .role(Role::Viewer, EndpointScope::Selected)
+            .tag("files")
+            .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID])
+            .summary("List files and file transfers")
+            .description("The newest first.")
+            .paged::<FileInfo>(),
+        one(get("/api/v1/files/{id}", "getFile", info), Role::Viewer)
+            .summary("Read the description of a file")
+            .response::<FileInfo>(200, "The file or transfer."),
+        one(get("/api/v1/files/{id}/status", "getFileStatus", status), Role::Viewer)
+            .summary("Read what of a file was received")
+            .response::<TransferStatus>(200, "The ranges received and missing."),
+        one(get("/api/v1/files/{id}/content", "downloadFile", content), Role::Viewer)
+            .summary("Download a file")
+            .description(
+                "With `Range`, `If-Range` and `If-None-Match`; the entity tag is the SHA-256 digest of the file, which is also in \
+                 `Repr-Digest`.",
+            )
+            .raw_response(200, "The file.", &[OCTETS])
+            .raw_response(206, "The requested part.", &[OCTETS])
+            .empty_response(304, "The file has the entity tag of If-None-Match.")
+            .problem_response(409, "The file is not complete.")
+            .problem_response(416, "The range is not within the file."),
+        one(post("/api/v1/files/{id}/links", "createFileLink", create_link), Role::Operator)
+            .summary("Create a download link that needs no login")
+            .description("The link is valid until it expires or the file is deleted.")
+            .request_body::<LinkRequest>()
+            .response::<FileLink>(201, "The link.")
+            .problem_response(409, "The file is not complete."),
+        one(delete("/api/v1/files/{id}", "deleteFile", remove), Role::Operator)
+            .summary("Delete a file, or cancel a transfer")
+            .empty_response(204, "Deleted."),
+        put("/api/v1/uploads/{name}", "uploadFile", upload)
+            .role(Role::Operator, EndpointScope::Selected)
+            .tag("files")
+            .path_parameter("name", "Name of the file.")
+            .parameters(&[NAMESPACE, EXPIRES_IN])
+            .summary("Upload a file in one request")
+            .description(
+                "The body is the file. It replaces the caller's file of this name when it is complete. A SHA-256 digest in \
+                 `Repr-Digest` or `Digest` is verified. To continue interrupted uploads, use `/api/v1/tus`.",
+            )
+            .raw_request_body(&[OCTETS])
+            .response::<FileInfo>(201, "The file is complete.")
+            .with_location()
+            .problem_response(409, "A quota is used up, or the file is being uploaded by another request.")
+            .problem_response(507, "The disk is nearly full."),
+        get("/api/v1/signed-files/{id}", "downloadSignedFile", signed)
+            .access(EndpointAccess::Open)
+            .tag("files")
+            .path_parameter("id", "The file's id.")
+            .parameters(&[EXPIRES, SIGNATURE])
+            .summary("Download a file by a signed link")
+            .raw_response(200, "The file.", &[OCTETS])
+            .raw_response(206, "The requested part.", &[OCTETS])
+            .empty_response(304, "The file has the entity tag of If-None-Match.")
+            .problem_response(403, "The link is invalid or has expired.")
+            .problem_response(416, "The range is not within the file."),
+    ]
+}
+
+fn file_not_found(id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no file {id:?}."))
+}
+
+async fn list(call: ApiCall) -> ApiResult {
+    let namespaces = call.namespaces();
+    let limit = call.query.limit();
+    let before = call.query.after().map(|cursor| cursor.first);
+    let [owner, product, file_id] =
+        [OWNER, PRODUCT, FILE_ID].map(|name| call.query.owned_text(name));
+    let states = call.query.comma_separated(STATE);
+    let files = call.app.files.clone();
+    let found = move || {
+        let is = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| Some(wanted) == value)
+        };
+        let wanted = |info: &FileInfo| {
+            let state = match info.state {
+                FileState::Receiving => "receiving",
+                FileState::Complete => "complete",
+            };
+            (states.is_empty() || states.iter().any(|known| known == state))
+                && is(&owner, Some(&info.owner.id))
+                && is(&product, info.owner.product.as_deref())
+                && is(&file_id, Some(&info.file_id))
+        };
+        files.list(&namespaces, before.as_deref(), limit + 1, &wanted)
+    };
+    let rows = run_blocking(found, "The files cannot be read now.").await?;
+    call::paged_rows(rows, limit, |info| PageCursor::new(&info.id, ""))
+}
+
+async fn info(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let (files, wanted) = (call.app.files.clone(), id.clone());
+    let find = move || files.info(FileTarget::Id(&wanted));
+    let found = run_blocking(find, "The files cannot be read now.").await?;
+    call::json_response(found.ok_or_else(|| file_not_found(&id))?)
+}
+
+async fn status(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let status = run_on_files(&call.app.files, move |files| {
+        files.status(FileTarget::Id(&id))
+    });
+    call::json_response(status.await?)
+}
+
+async fn content(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    download(call, &id).await
+}
+
+async fn remove(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let deleted = run_on_files(&call.app.files, move |files| files.delete(&id)).await?;
+    let about = json!({"name": deleted.name, "file_id": deleted.file_id, "owner": deleted.owner});
+    audit::record_action(&call, "file.delete", Some(&deleted.id), Some(about)).await;
+    call::no_content()
+}
+
+async fn create_link(mut call: ApiCall) -> ApiResult {
+    let request: LinkRequest = call.body_json().await?;
+    if !(1..=MAX_LINK_LIFE_S).contains(&request.expires_in_s) {
+        let detail = format!("expires_in_s: expected 1 to {MAX_LINK_LIFE_S} seconds.");
+        return Err(ProblemDetails::invalid_field("expires_in_s", detail));
+    }
+    let expires_ms = now_ms() + request.expires_in_s * 1000;
+    let id = call.path("id").to_owned();
+    let wanted = id.clone();
+    let signature = run_on_files(&call.app.files, move |files| {
+        files.sign_link(&wanted, expires_ms)
+    });
+    let signature = signature.await?;
+    let about = json!({"expires_ms": expires_ms});
+    audit::record_action(&call, "file.link", Some(&id), Some(about)).await;
+    let link = FileLink {
+        path: format!("/api/v1/signed-files/{id}?expires={expires_ms}&signature={signature}"),
+        expires_ms,
+    };
+    Ok((StatusCode::CREATED, axum::Json(link)).into_response())
+}
+
+async fn signed(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let expires_ms = call.query.number_value(EXPIRES).unwrap_or(0);
+    let signature = call.query.text_value(SIGNATURE.name).unwrap_or_default();
+    if !call.app.files.is_link_valid(&id, expires_ms, signature) {
+        let detail = "The link is invalid or has expired; ask for a new one.";
+        return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
+    }
+    download(call, &id).await
+}
+
+/// The namespace of a new file: the one that the request names, otherwise the only one of the caller.
+pub(super) fn namespace_of_upload(call: &ApiCall) -> Result<String, ProblemDetails> {
+    use namespaces::NamespaceSelection::{All, Only};
+    let selection = call.namespaces();
+    let named = call.query.text_value(NAMESPACE.name);
+    let namespace = match (named, &selection) {
+        (Some(named), _) => named.to_owned(),
+        (None, All) => namespaces::default_id(),
+        (None, Only(names)) => match names.first() {
+            Some(only) if names.len() == 1 => only.clone(),
+            _ => {
+                let names = Vec::from_iter(names.iter().map(String::as_str)).join(", ");
+                let detail = format!("namespace is missing; expected one of {names}.");
+                return Err(ProblemDetails::invalid_parameter(NAMESPACE.name, detail));
+            }
+        },
+    };
+    match selection.contains(&namespace) && call.app.namespaces.get(&namespace).is_some() {
+        true => Ok(namespace),
+        false => {
+            let detail = format!("namespace: there is no namespace {namespace:?}.");
+            Err(ProblemDetails::invalid_parameter(NAMESPACE.name, detail))
+        }
+    }
+}
+
+/// The caller as the owner of a new file.
+pub(super) fn owner_of_upload(call: &ApiCall) -> Result<FileOwner, ProblemDetails> {
+    Ok(FileOwner {
+        kind: OwnerKind::Operator,
+        id: call.identity.name.clone(),
+        product: None,
+        namespace: namespace_of_upload(call)?,
+    })
+}
+
+/// The SHA-256 digest of the whole body in `Repr-Digest` (RFC 9530) or `Digest` (RFC 3230).
+fn announced_digest(headers: &HeaderMap) -> Result<Option<FileDigest>, ProblemDetails> {
+    let field = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
+    for (name, before, after) in [
+        ("repr-digest", "sha-256=:", ":"),
+        ("digest", "sha-256=", ""),
+    ] {
+        let Some(value) = field(name) else {
+            continue;
+        };
+        let mut digests = value.split(',').map(str::trim);
+        let text = digests.find_map(|digest| {
+            let (start, rest) = digest.split_at_checked(before.len())?;
+            start
+                .eq_ignore_ascii_case(before)
+                .then(|| rest.strip_suffix(after))?
+        });
+        // Other algorithms are ignored, as the specification asks for.
+        let Some(text) = text else {
+            continue;
+        };
+        let digest = FileDigest::from_base64(text).ok_or_else(|| {
+            let detail = format!("{name}: expected sha-256 and 32 bytes in base64.");
+            ProblemDetails::bad_request(detail)
+        })?;
+        return Ok(Some(digest));
+    }
+    Ok(None)
+}
+
+fn content_type(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(axum::http::header::CONTENT_TYPE)?;
+    value.to_str().ok().map(str::to_owned)
+}
+
+async fn upload(mut call: ApiCall) -> ApiResult {
+    let owner = owner_of_upload(&call)?;
+    let digest = announced_digest(call.headers())?;
+    let length = call.headers().get(axum::http::header::CONTENT_LENGTH);
+    let size = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let name = call.path("name").to_owned();
+    let expires_in_s = call.query.number_value(EXPIRES_IN);
+    let request = TransferRequest {
+        size,
+        content_type: content_type(call.headers()),
+        expires_ms: expires_in_s.map(|seconds| now_ms() + seconds * 1000),
+        ..TransferRequest::new(
+            owner.clone(),
+            format!("upload {} {name}", owner.namespace),
+            name,
+        )
+    };
+    call.mark_long_lived();
+    // One request at a time uploads a file of this name; what an earlier one left is removed.
+    let lock = format!("{}\n{}", owner.id, request.file_id);
+    let guard = call.app.files.lock_upload(&lock).ok_or_else(|| {
+        ProblemDetails::conflict("The file is being uploaded by another request; try again later.")
+    })?;
+    let file_id = request.file_id.clone();
+    let begun = run_on_files(&call.app.files, move |files| {
+        files.abort(&request.owner, &file_id)?;
+        files.begin(request)
+    });
+    let id = begun.await?.info().id.clone();
+    let target = UploadTarget {
+        id: id.clone(),
+        owner,
+        offset: 0,
+        max_bytes: None,
+    };
+    let received = receive_body(&mut call, target, None).await;
+    let finished = match received.failure {
+        Some(problem) => Err(problem),
+        None => {
+            let (id, bytes) = (id.clone(), received.bytes);
+            let finish = move |files: &transfer::FileService| {
+                files.finish(FileTarget::Id(&id), Some(bytes), digest)
+            };
+            run_on_files(&call.app.files, finish).await
+        }
+    };
+    let info = match finished {
+        Ok(info) => info,
+        Err(problem) => {
+            let removed = run_on_files(&call.app.files, move |files| files.delete(&id));
+            // The transfer expires in any case.
+            let _ = removed.await;
+            return Err(problem);
+        }
+    };
+    drop(guard);
+    let about = json!({"name": info.name, "size": info.size, "checksum": info.checksum});
+    audit::record_action(&call, "file.upload", Some(&info.id), Some(about)).await;
+    let location = [(
+        axum::http::header::LOCATION,
+        format!("/api/v1/files/{}", info.id),
+    )];
+    Ok((StatusCode::CREATED, location, axum::Json(info)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_of_bodies_are_read() {
+        let abc = FileDigest::of(b"abc");
+        let read = |name: &'static str, value: String| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a header"));
+            announced_digest(&headers)
+        };
+        let base64 = abc.to_base64();
+        for (name, value) in [
+            ("repr-digest", format!("sha-256=:{base64}:")),
+            ("repr-digest", format!("unixsum=:AA==:, sha-256=:{base64}:")),
+            ("digest", format!("SHA-256={base64}")),
+        ] {
+            assert_eq!(read(name, value).ok(), Some(Some(abc)));
+        }
+        assert_eq!(read("digest", "md5=AAAA".to_owned()).ok(), Some(None));
+        assert!(read("repr-digest", "sha-256=:AAAA:".to_owned()).is_err());
+    }
+}

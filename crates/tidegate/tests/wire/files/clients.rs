@@ -1,0 +1,45 @@
+//! Files sent by clients of other people.
+
+use std::fs;
+use std::process::Command;
+
+use super::{content, node, stored_files};
+use crate::interop::client::Client;
+use crate::interop::{find_program, installed, skipped};
+use crate::support::{temporary_directory, unique};
+
+#[test]
+fn paho_sends_files_as_to_emqx() {
+    let packages = installed("TIDEGATE_TEST_PYTHONPATH", "python")
+        .filter(|dir| dir.join("paho/mqtt").is_dir() && find_program("python3").is_some());
+    let Some(packages) = packages else {
+        return skipped("paho-mqtt for Python is not installed");
+    };
+    let Some(node) = node(&[]) else { return };
+    let file = temporary_directory().join("file");
+    let bytes = content(200_003);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, &bytes).unwrap();
+    let (_, port) = node.address("mqtt").rsplit_once(':').unwrap();
+    for (version, mode) in [("5", "$file"), ("4", "$file"), ("5", "$file-async")] {
+        let mut command = Command::new("python3");
+        command
+            .env("PYTHONPATH", &packages)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command.arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/wire/files/emqx_upload.py"
+        ));
+        command.args(["--port", port, "--version", version, "--mode", mode]);
+        command.args(["--id", &unique("paho")]).arg(&file);
+        let lines = Client::start(&mut command).finish();
+        assert_eq!(lines, ["0"; 5], "version {version}, {mode}");
+    }
+    let stored = stored_files(node.data_dir());
+    assert_eq!(stored.len(), 3);
+    assert!(
+        stored
+            .iter()
+            .all(|(name, stored)| name == "paho.bin" && *stored == bytes)
+    );
+}
