@@ -10,9 +10,9 @@ use crate::TaskError;
 use crate::process::capture;
 
 const MIB: u64 = 1 << 20;
-/// Measured: tests use up to 1.5 GiB of temporary files at a time.
+/// An estimate of the temporary files of a run, with a margin.
 const TEMPORARY_BYTES: u64 = 3 << 30;
-/// Measured: a build of all tests, clippy and the program takes 9 GiB.
+/// An estimate for clippy, all tests and the program.
 const BUILD_BYTES: u64 = 12 << 30;
 /// For what changed since the last build.
 const REBUILD_BYTES: u64 = 3 << 30;
@@ -52,7 +52,7 @@ fn compare(space: &FreeSpace, needed_bytes: u64, variables: &str) -> Result<(), 
         return Ok(());
     }
     Err(format!(
-        "the tests need {} MiB of disk space in {}, {} MiB are free; delete files there, or choose another disk with \
+        "the tests need about {} MiB of disk space in {}, {} MiB are free; delete files there, or choose another disk with \
          {variables}",
         needed_bytes / MIB,
         space.mount_point,
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(compare(&space, 5 * MIB, "TMPDIR"), Ok(()));
         assert_eq!(
             compare(&space, 6 * MIB, "TMPDIR").unwrap_err(),
-            "the tests need 6 MiB of disk space in /tmp, 5 MiB are free; delete files there, or choose another disk with TMPDIR"
+            "the tests need about 6 MiB of disk space in /tmp, 5 MiB are free; delete files there, or choose another disk with TMPDIR"
         );
     }
 }

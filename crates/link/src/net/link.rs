@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::core::{CoreStatistics, LinkCore, NewStream, SendError};
+use crate::core::{CoreStatistics, LinkCore, SendError};
 use crate::error_code::ErrorCode;
 use crate::message::{MessageId, ReceivedMessage};
-use crate::net::carrier_task::{LinkEnd, SharedLink, lock, now};
-use crate::net::stream::{IncomingStream, OutgoingStream};
+use crate::net::carrier_task::{LinkEnd, SharedLink, now};
 use crate::priority::Priority;
 
 /// Why an operation of a link failed.
@@ -83,25 +82,6 @@ impl Link {
     pub fn acknowledge(&self, id: MessageId) {
         self.shared.lock().acknowledge(id, now());
         self.shared.outgoing.notify_one();
-    }
-
-    /// Opens a stream.
-    pub async fn send_stream(&self, new: NewStream) -> Result<OutgoingStream, LinkError> {
-        let id = self
-            .wait(|core| match core.open_stream(new.clone()) {
-                Err(SendError::Full) => None,
-                result => Some(result),
-            })
-            .await??;
-        self.shared.outgoing.notify_one();
-        Ok(OutgoingStream::new(self.clone(), id))
-    }
-
-    /// The next stream that the peer has opened.
-    pub async fn receive_stream(&self) -> Result<IncomingStream, LinkError> {
-        let shared = &self.shared;
-        let info = self.wait(|_| lock(&shared.opened).pop_front()).await?;
-        Ok(IncomingStream::new(self.clone(), info))
     }
 
     /// Waits until the peer has acknowledged everything.

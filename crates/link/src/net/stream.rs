@@ -2,14 +2,37 @@
 
 use bytes::Bytes;
 
-use crate::core::{Chunk, IncomingStreamInfo, OutgoingStreamState, SendError, StreamRead};
+use crate::core::{
+    Chunk, IncomingStreamInfo, NewStream, OutgoingStreamState, SendError, StreamRead,
+};
 use crate::digest::{ContentDigest, ContentHasher};
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
-use crate::net::carrier_task::now;
+use crate::net::carrier_task::{lock, now};
 use crate::net::link::{Link, LinkError};
 use crate::range_set::RangeSet;
 use crate::wire::control::Done;
+
+impl Link {
+    /// Opens a stream.
+    pub async fn send_stream(&self, new: NewStream) -> Result<OutgoingStream, LinkError> {
+        let id = self
+            .wait(|core| match core.open_stream(new.clone()) {
+                Err(SendError::Full) => None,
+                result => Some(result),
+            })
+            .await??;
+        self.shared.outgoing.notify_one();
+        Ok(OutgoingStream::new(self.clone(), id))
+    }
+
+    /// The next stream that the peer has opened.
+    pub async fn receive_stream(&self) -> Result<IncomingStream, LinkError> {
+        let shared = &self.shared;
+        let info = self.wait(|_| lock(&shared.opened).pop_front()).await?;
+        Ok(IncomingStream::new(self.clone(), info))
+    }
+}
 
 /// A stream to the peer.
 #[derive(Debug)]

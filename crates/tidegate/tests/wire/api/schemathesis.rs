@@ -18,6 +18,13 @@ include-path-regex = "^/api/rpc/(oneway|twoway)/"
 checks.not_a_server_error.enabled = false
 "#;
 
+/// How bodies of media types are written that schemathesis does not know.
+const HOOKS: &str = r#"
+import schemathesis
+
+schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
+"#;
+
 /// Streams without an end, what would take the node away from the test, what would take its credentials away, and what takes
 /// lines, which schemathesis cannot write.
 const LEFT_OUT: &[&str] = &[
@@ -44,10 +51,12 @@ fn schemathesis_finds_nothing() {
     let folder = temporary_directory();
     let config = folder.join("schemathesis.toml");
     std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(folder.join("tidegate_hooks.py"), HOOKS).unwrap();
     let url = format!("http://{}", node.address("http"));
     let mut command = Command::new("python3");
     command
         .env("PYTHONPATH", packages)
+        .env("SCHEMATHESIS_HOOKS", "tidegate_hooks")
         .current_dir(&folder)
         .args(["-m", "schemathesis.cli", "--config-file"])
         .arg(&config)
