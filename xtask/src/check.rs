@@ -2,7 +2,7 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{TaskError, deny, docs, fuzz, layers, profiles, reject_extra_arguments};
+use crate::{TaskError, console, deny, docs, fuzz, layers, profiles, reject_extra_arguments};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     reject_extra_arguments(arguments)?;
@@ -33,6 +33,7 @@ pub(crate) fn steps(report: &mut Report) {
         command.args(crate::RELEASED_FEATURES);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
+    console::steps(report);
     report.run_step(docs::LINKS_STEP, docs::check_links);
     report.run_step("module layers", layers::check);
     report.run_step("packages of profiles", profiles::check);

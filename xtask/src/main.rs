@@ -4,6 +4,7 @@
 mod apt;
 mod bench;
 mod check;
+mod console;
 mod deny;
 mod disk_space;
 mod docs;

@@ -41,12 +41,13 @@ pub(crate) fn render(
     version: &str,
     not_ready: Option<NotReadyReason>,
     listeners: &[ListenerInfo],
+    no_console: &str,
 ) -> String {
     let state = not_ready.map_or("ready", crate::node_backend::not_ready_reason);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tidegate</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
-         <h1>Tidegate</h1>\n<p>An MQTT broker, version {version}. This node is {state}.</p>\n"
+         <h1>Tidegate</h1>\n<p>An IoT messaging platform, version {version}. This node is {state}. It has no web console: {no_console}.</p>\n"
     );
     if !listeners.is_empty() {
         write_listeners(&mut page, listeners);
@@ -108,7 +109,12 @@ mod tests {
             connections: 3,
             max_connections: 10,
         };
-        let page = render("1.2.3", Some(NotReadyReason::Starting), &[listener]);
+        let page = render(
+            "1.2.3",
+            Some(NotReadyReason::Starting),
+            &[listener],
+            "it was left out",
+        );
         assert!(page.contains("&lt;script&gt;&amp;&quot;"));
         assert!(!page.contains("<script"));
         assert!(page.contains("version 1.2.3. This node is starting"));

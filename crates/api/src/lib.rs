@@ -13,6 +13,7 @@ mod client_address;
 mod command_service;
 mod config;
 mod connection_tracker;
+mod console_page;
 mod device_http_backend;
 mod device_service;
 mod endpoint;
@@ -44,6 +45,7 @@ pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};
+pub use console_page::{ConsoleFile, ConsoleSite};
 pub use device_http_backend::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
     PendingDeviceCommand, RequestedAttributes,

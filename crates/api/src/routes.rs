@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawPathParams, Request};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
@@ -21,6 +21,7 @@ use crate::access;
 use crate::audit;
 use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
 use crate::connection_tracker::ConnectionPermit;
+use crate::console_page;
 use crate::endpoint::{Endpoint, EndpointScope};
 use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
@@ -67,15 +68,17 @@ pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
         router = router.route(&path, on(filter, handler));
     }
     let live = app.config.clone();
+    let site = app.console.clone();
     let gate = OriginGuard {
         loopback_only: app.loopback_only,
     };
     router
-        .fallback(async |uri: Uri| {
+        .fallback(async move |method: Method, uri: Uri, headers: HeaderMap| {
             let path = uri.path();
-            ProblemDetails::not_found(format!(
-                "There is no resource at {path}; see / for an overview."
-            ))
+            console_page::respond(&*site, &method, path, &headers).unwrap_or_else(|| {
+                let detail = format!("There is no resource at {path}; see / for an overview.");
+                ProblemDetails::not_found(detail).into_response()
+            })
         })
         .method_not_allowed_fallback(async || {
             let detail = "The resource does not support this method; see the Allow header.";
@@ -189,16 +192,18 @@ async fn limit_request_time(limit: Duration, request: Request, next: Next) -> Re
 
 async fn add_common_fields(mut response: Response) -> Response {
     let fields = response.headers_mut();
-    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Files of the console may be cached, and its page has a policy of its own.
+    fields
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     fields.insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
     );
-    fields.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(
+    fields
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static(
             "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-        ),
-    );
+        ));
     response
 }

@@ -155,6 +155,8 @@ fn router(
         relay: parts.relay,
         files: parts.files,
         commands: parts.commands,
+        console: parts.console,
+        is_tls: parts.tls.is_some(),
         config: live.clone(),
         anonymous_role: config.anonymous_role,
         access: AccessState::new(live, parts.local_token.as_deref()),

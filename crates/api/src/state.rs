@@ -19,6 +19,7 @@ use crate::alarm_service::AlarmService;
 use crate::command_service::CommandService;
 use crate::config::{AnonymousRole, RouteOpenness, SharedHttpConfig};
 use crate::connection_tracker::ConnectionTracker;
+use crate::console_page::ConsoleSite;
 use crate::device_http_backend::DeviceHttpBackend;
 use crate::device_service::DeviceService;
 use crate::node_backend::{NodeBackend, ProgramBackend};
@@ -45,6 +46,7 @@ pub struct ApiParts {
     pub relay: RelayService,
     pub files: FileService,
     pub commands: CommandService,
+    pub console: Arc<dyn ConsoleSite>,
     /// The token from the data directory that grants the admin role to requests from this machine.
     pub local_token: Option<String>,
 }
@@ -70,6 +72,9 @@ pub(crate) struct ApiState {
     pub(crate) relay: RelayService,
     pub(crate) files: FileService,
     pub(crate) commands: CommandService,
+    pub(crate) console: Arc<dyn ConsoleSite>,
+    /// Whether HTTP is served over TLS.
+    pub(crate) is_tls: bool,
     pub(crate) access: AccessState,
     pub(crate) started: SystemTime,
     /// Whether the API is bound to loopback or to a Unix socket.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::report::StepOutcome;
 
 /// Folders below the root that contain no files of the repository.
-const SKIPPED_FOLDERS: [&str; 3] = ["target", "corpus", "artifacts"];
+const SKIPPED_FOLDERS: [&str; 4] = ["target", "corpus", "artifacts", "node_modules"];
 
 /// Checks all Markdown files of the repository, and the pages that Rust sources name.
 pub(super) fn check(root: &Path) -> StepOutcome {

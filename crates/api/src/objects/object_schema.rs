@@ -63,11 +63,45 @@ fn named_schema(
     Arc::new(move |generator| {
         let name = format!("{}{suffix}", kind.names().type_name);
         if !generator.definitions().contains_key(&name) {
-            let schema = make(kind.clone(), generator);
+            let mut schema = make(kind.clone(), generator);
+            move_definitions(&mut schema, generator);
             generator.definitions_mut().insert(name.clone(), schema);
         }
         json!({"$ref": format!("#/components/schemas/{name}")})
     })
+}
+
+/// Moves the definitions inside a schema to those of the document: `#/$defs/` means the root of the document there.
+fn move_definitions(schema: &mut Value, generator: &mut SchemaGenerator) {
+    let definitions = schema
+        .as_object_mut()
+        .and_then(|schema| schema.remove("$defs"));
+    let Some(Value::Object(definitions)) = definitions else {
+        return;
+    };
+    redirect_references(schema);
+    for (name, mut definition) in definitions {
+        redirect_references(&mut definition);
+        generator
+            .definitions_mut()
+            .entry(name)
+            .or_insert(definition);
+    }
+}
+
+fn redirect_references(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::String(target)) = fields.get_mut("$ref")
+                && let Some(name) = target.strip_prefix("#/$defs/")
+            {
+                *target = format!("#/components/schemas/{name}");
+            }
+            fields.values_mut().for_each(redirect_references);
+        }
+        Value::Array(items) => items.iter_mut().for_each(redirect_references),
+        _ => {}
+    }
 }
 
 fn object_schema(schema: Value) -> Value {

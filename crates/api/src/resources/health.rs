@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::node::VERSION;
 use crate::access::EndpointAccess;
 use crate::call::{ApiCall, text_response};
+use crate::console_page;
 use crate::endpoint::{Endpoint, get};
 use crate::landing_page;
 use crate::problem_details::ApiResult;
@@ -26,7 +27,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/", "index", index)
             .access(EndpointAccess::Open)
-            .summary("Show the landing page")
+            .summary("Show the web console, or an overview if the program has none")
             .raw_response(200, "HTML.", &["text/html"]),
         get("/healthz", "health", async |_| {
             Ok(text_response("text/plain; charset=utf-8", "ok\n"))
@@ -50,12 +51,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn index(call: ApiCall) -> ApiResult {
+    if let Some(page) = console_page::page(&*call.app.console) {
+        return Ok(page);
+    }
     // Listeners are shown only to callers with a node-wide role.
     let listeners = match call.identity.node_role() {
         Some(_) => call.app.node.listeners(),
         None => Vec::new(),
     };
-    let page = landing_page::render(VERSION, call.app.node.not_ready(), &listeners);
+    let page = landing_page::render(
+        VERSION,
+        call.app.node.not_ready(),
+        &listeners,
+        call.app.console.missing_reason(),
+    );
     Ok(text_response("text/html; charset=utf-8", page))
 }
 

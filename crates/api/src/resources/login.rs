@@ -22,22 +22,22 @@ use crate::problem_details::{ApiResult, ProblemDetails};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct LoginInput {
-    username: String,
-    password: String,
+pub(super) struct LoginInput {
+    pub(super) username: String,
+    pub(super) password: String,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct LoginResult {
+pub(super) struct LoginResult {
     /// Token, sent as `Authorization: Bearer TOKEN`.
-    token: String,
-    expires_at_ms: u64,
-    expires_in_s: u32,
-    username: String,
+    pub(super) token: String,
+    pub(super) expires_at_ms: u64,
+    pub(super) expires_in_s: u32,
+    pub(super) username: String,
     /// The node-wide role; `null`: the operator has roles in `namespaces`.
-    role: Option<Role>,
+    pub(super) role: Option<Role>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    namespaces: Vec<NamespaceGrant>,
+    pub(super) namespaces: Vec<NamespaceGrant>,
 }
 
 #[derive(Serialize, JsonSchema)]

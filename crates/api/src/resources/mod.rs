@@ -11,6 +11,7 @@ mod clients;
 mod command_requests;
 mod commands;
 mod connectors;
+mod console_session;
 mod device_attributes;
 mod device_events;
 mod device_files;
@@ -73,6 +74,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     openapi_page::endpoints,
     node::endpoints,
     login::endpoints,
+    console_session::endpoints,
     namespaces::endpoints,
     people::endpoints,
     clients::endpoints,

@@ -342,6 +342,9 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("openapi", &[200]),
     ("docs", &[200]),
     ("login", &[415]),
+    ("beginConsoleSession", &[415]),
+    ("refreshConsoleSession", &[401]),
+    ("endConsoleSession", &[204]),
     ("thingsboardLogin", &[415]),
     ("tusOptions", &[204]),
     // Without a signature.

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use api::{
-    AnonymousRole, ApiParts, BackendObjectKind, HttpConfig, NodeBackend, NodeFuture,
-    NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend, SettingChangeError,
-    SettingInfo,
+    AnonymousRole, ApiParts, BackendObjectKind, ConsoleFile, ConsoleSite, HttpConfig, NodeBackend,
+    NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend,
+    SettingChangeError, SettingInfo,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -47,6 +47,7 @@ pub(crate) struct FakeState {
     pub(crate) queue: Mutex<Vec<QueuedMessage>>,
     pub(crate) stopped_listener: AtomicBool,
     pub(crate) max_qos: Mutex<u64>,
+    pub(crate) has_console: AtomicBool,
     events: Mutex<Option<broadcast::Sender<Arc<BrokerEvent>>>>,
 }
 
@@ -623,6 +624,7 @@ impl Server {
             ),
             commands: api::CommandService::new(commands, devices.clone()),
             devices,
+            console: state.clone(),
             telemetry_backend: Arc::new(NoTelemetryBackend),
             alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
@@ -664,5 +666,27 @@ pub(crate) fn config() -> HttpConfig {
     HttpConfig {
         anonymous_role: AnonymousRole::Admin,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
+    }
+}
+
+/// A console of one page and one file, if the test wants one.
+impl ConsoleSite for FakeState {
+    fn index(&self) -> Option<&'static str> {
+        let page = "<meta name=\"csp-nonce\" content=\"__CSP_NONCE__\">";
+        self.has_console.load(Ordering::Relaxed).then_some(page)
+    }
+
+    fn missing_reason(&self) -> &'static str {
+        "it was left out"
+    }
+
+    fn find(&self, path: &str) -> Option<ConsoleFile> {
+        (path == "assets/app.js").then_some(ConsoleFile {
+            content_type: "text/javascript; charset=utf-8",
+            etag: "\"1\"",
+            is_immutable: true,
+            brotli: b"brotli",
+            gzip: b"gzip",
+        })
     }
 }

@@ -5,6 +5,7 @@ mod absent;
 mod access;
 mod bounds;
 mod client;
+mod console;
 mod description;
 mod devices;
 mod events;

@@ -11,6 +11,7 @@ mod device_events;
 mod device_http;
 mod device_port;
 mod device_sinks;
+mod embedded_console;
 mod fallback_actions;
 mod fleet_service;
 mod http_task;

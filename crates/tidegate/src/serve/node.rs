@@ -16,6 +16,7 @@ use transfer::FileHooks;
 
 use super::data_dir::{DataDir, OpenListener};
 use super::device_http::DeviceHttpService;
+use super::embedded_console::EmbeddedConsole;
 use super::fleet_service::FleetService;
 use super::http_task::{BoundHttp, HttpTask};
 use super::node_connectors::BridgeMessageHandler;
@@ -223,6 +224,7 @@ impl Node {
             pulls: self.pulls.clone(),
             relay: services.relay.service.clone(),
             files: services.files.service().clone(),
+            console: Arc::new(EmbeddedConsole),
             local_token: Some(token),
         }
     }

@@ -1,0 +1,166 @@
+/** The session of this page: who is logged in, and the access token, which is kept in memory only. */
+
+import { useSyncExternalStore } from 'react';
+
+export type Role = 'viewer' | 'operator' | 'admin';
+export type NamespaceRole = 'viewer' | 'operator' | 'owner';
+
+export interface Caller {
+  name: string;
+  /** The node-wide role; `null`: roles in namespaces only. */
+  role: Role | null;
+  namespaces: { namespace: string; role: NamespaceRole }[];
+  authentication: 'token' | 'api_key' | 'local_token' | 'anonymous';
+  /** Whether the password is the one of the first start and must be changed. */
+  mustChangePassword: boolean;
+}
+
+export type Session =
+  { state: 'starting' } | { state: 'logged-out'; expired: boolean } | { state: 'ready'; caller: Caller };
+
+interface TokenAnswer {
+  token: string;
+  expires_in_s: number;
+}
+
+const path = '/api/v1/console-session';
+let session: Session = { state: 'starting' };
+let token: string | null = null;
+let expiresAt = 0;
+let refreshing: Promise<boolean> | null = null;
+const listeners = new Set<() => void>();
+
+function set(next: Session): void {
+  session = next;
+  listeners.forEach((listener) => listener());
+}
+
+export function useSession(): Session {
+  return useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => session,
+  );
+}
+
+/** The caller; only below the login page. */
+export function useCaller(): Caller {
+  const current = useSession();
+  if (current.state !== 'ready') throw new Error('nobody is logged in');
+  return current.caller;
+}
+
+function take(answer: TokenAnswer): void {
+  token = answer.token;
+  expiresAt = Date.now() + answer.expires_in_s * 1000;
+}
+
+/** Gets the next token with the cookie; concurrent calls share one request. */
+function refresh(): Promise<boolean> {
+  refreshing ??= (async () => {
+    try {
+      const response = await fetch(`${path}/refresh`, { method: 'POST' });
+      if (!response.ok) return false;
+      take((await response.json()) as TokenAnswer);
+      return true;
+    } finally {
+      refreshing = null;
+    }
+  })();
+  return refreshing;
+}
+
+/** `fetch` with the token. A token that expires soon, or was rejected, is replaced first. */
+export async function authorizedFetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+  if (token !== null && Date.now() > expiresAt - 30_000) await refresh().catch(() => false);
+  const request = new Request(input, init);
+  const send = (copy: Request) => {
+    if (token !== null) copy.headers.set('authorization', `Bearer ${token}`);
+    return fetch(copy);
+  };
+  const response = await send(request.clone());
+  if (response.status !== 401 || session.state !== 'ready') return response;
+  if (await refresh().catch(() => false)) return send(request);
+  token = null;
+  set({ state: 'logged-out', expired: true });
+  return response;
+}
+
+/** The token for a WebSocket, which cannot send headers. */
+export async function currentToken(): Promise<string | null> {
+  if (token !== null && Date.now() > expiresAt - 30_000) await refresh().catch(() => false);
+  return token;
+}
+
+async function readCaller(): Promise<Caller | null> {
+  const headers: HeadersInit = token === null ? {} : { authorization: `Bearer ${token}` };
+  const response = await fetch('/api/v1/me', { headers });
+  if (!response.ok) return null;
+  const me = await response.json();
+  return {
+    name: me.name,
+    role: me.role,
+    namespaces: me.namespaces ?? [],
+    authentication: me.authentication,
+    mustChangePassword: me.must_change_password ?? false,
+  };
+}
+
+/** At the start of the page: continues a session, or works without one where the node allows it. */
+export async function startSession(): Promise<void> {
+  await refresh().catch(() => false);
+  const caller = await readCaller().catch(() => null);
+  set(caller ? { state: 'ready', caller } : { state: 'logged-out', expired: false });
+}
+
+export class LoginError extends Error {
+  constructor(
+    readonly status: number,
+    detail: string,
+  ) {
+    super(detail);
+  }
+}
+
+export async function logIn(username: string, password: string): Promise<void> {
+  const response = await fetch(path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ username, password }),
+  });
+  if (!response.ok) {
+    const problem = await response.json().catch(() => null);
+    throw new LoginError(response.status, problem?.detail ?? response.statusText);
+  }
+  take((await response.json()) as TokenAnswer);
+  const caller = await readCaller();
+  set(caller ? { state: 'ready', caller } : { state: 'logged-out', expired: false });
+}
+
+export async function logOut(): Promise<void> {
+  await fetch(path, { method: 'DELETE' }).catch(() => undefined);
+  token = null;
+  set({ state: 'logged-out', expired: false });
+}
+
+/** After a change of one's own account. */
+export async function reloadCaller(): Promise<void> {
+  const caller = await readCaller().catch(() => null);
+  if (caller) set({ state: 'ready', caller });
+}
+
+const ranks = { viewer: 0, operator: 1, admin: 2, owner: 2 } as const;
+
+/** Whether the caller may do what needs this node-wide role. */
+export function mayOnNode(caller: Caller, role: Role): boolean {
+  return caller.role !== null && ranks[caller.role] >= ranks[role];
+}
+
+/** Whether the caller may do what needs this role in a namespace. */
+export function mayIn(caller: Caller, namespace: string, role: NamespaceRole): boolean {
+  if (caller.role !== null) return ranks[caller.role] >= Math.min(ranks[role], 1);
+  const grant = caller.namespaces.find((each) => each.namespace === namespace);
+  return grant !== undefined && ranks[grant.role] >= ranks[role];
+}

@@ -1,0 +1,34 @@
+import { lazy, Suspense, type ComponentType } from 'react';
+import { Route, Switch } from 'wouter';
+import { useSession } from './api/session';
+import { LoginPage } from './pages/access/login-page';
+import { Shell } from './shell';
+import { Loading } from './ui/states';
+import { NotFoundPage } from './pages/not-found-page';
+
+/** Pages by path; each is loaded when it is first opened. */
+const pages: [string, ComponentType][] = [
+  ['/', lazy(() => import('./pages/home/home-page'))],
+  ['/clients', lazy(() => import('./pages/clients/clients-page'))],
+  ['/clients/:id', lazy(() => import('./pages/clients/client-page'))],
+  ['/devices', lazy(() => import('./pages/devices/devices-page'))],
+  ['/devices/:id', lazy(() => import('./pages/devices/device-page'))],
+];
+
+export function App() {
+  const session = useSession();
+  if (session.state === 'starting') return null;
+  if (session.state === 'logged-out') return <LoginPage isExpired={session.expired} />;
+  return (
+    <Shell>
+      <Suspense fallback={<Loading />}>
+        <Switch>
+          {pages.map(([path, page]) => (
+            <Route key={path} path={path} component={page} />
+          ))}
+          <Route component={NotFoundPage} />
+        </Switch>
+      </Suspense>
+    </Shell>
+  );
+}

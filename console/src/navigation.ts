@@ -1,0 +1,33 @@
+import { msg } from '@lingui/core/macro';
+import type { MessageDescriptor } from '@lingui/core';
+import { IconDevices2, IconHome2, IconPlugConnected, type Icon } from '@tabler/icons-react';
+import type { Caller } from './api/session';
+
+export interface NavigationEntry {
+  path: string;
+  label: MessageDescriptor;
+  icon: Icon;
+  /** Whether only callers with a node-wide role see it. */
+  nodeOnly?: boolean;
+}
+
+export interface NavigationGroup {
+  label?: MessageDescriptor;
+  entries: NavigationEntry[];
+}
+
+const groups: NavigationGroup[] = [
+  { entries: [{ path: '/', label: msg`Home`, icon: IconHome2, nodeOnly: true }] },
+  {
+    label: msg`Messaging`,
+    entries: [{ path: '/clients', label: msg`Clients`, icon: IconPlugConnected, nodeOnly: true }],
+  },
+  { label: msg`Devices`, entries: [{ path: '/devices', label: msg`Devices`, icon: IconDevices2 }] },
+];
+
+/** The pages that the caller can use. */
+export function navigationFor(caller: Caller): NavigationGroup[] {
+  return groups
+    .map((group) => ({ ...group, entries: group.entries.filter((entry) => !entry.nodeOnly || caller.role !== null) }))
+    .filter((group) => group.entries.length > 0);
+}

@@ -1,0 +1,167 @@
+import { SegmentedControl, TextInput } from '@mantine/core';
+import { useDebouncedValue } from '@mantine/hooks';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconSearch } from '@tabler/icons-react';
+import { useCallback, useState } from 'react';
+import { Link } from 'wouter';
+import { api, unwrap, usePages, type Schemas } from '../../api/client';
+import { formatBytes, formatNumber } from '../../format';
+import { DataTable, type Column } from '../../ui/data-table';
+import { Page } from '../../ui/page';
+import { StateBadge } from '../../ui/state-badge';
+import { EmptyState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+
+type Client = Schemas['ClientInfo'];
+
+const pageSize = 200;
+const refreshMs = 5_000;
+
+export const clientHref = (clientId: string) => `/clients/${encodeURIComponent(clientId)}`;
+
+export default function ClientsPage() {
+  const { t } = useLingui();
+  const [state, setState] = useUrlState('state', 'all');
+  const [search, setSearch] = useUrlState('search');
+  const [typed, setTyped] = useState(search);
+  const [wanted] = useDebouncedValue(typed.trim(), 200);
+  if (wanted !== search && typed.trim() === wanted) queueMicrotask(() => setSearch(wanted));
+  const read = useCallback(
+    (after: string | undefined, signal: AbortSignal) =>
+      unwrap(
+        api.GET('/api/v1/sessions', {
+          params: {
+            query: {
+              after,
+              limit: pageSize,
+              ...(wanted ? { client_id_contains: wanted } : {}),
+              ...(state === 'all' ? {} : { connected: state === 'connected' }),
+            },
+          },
+          signal,
+        }),
+      ),
+    [state, wanted],
+  );
+  const clients = usePages<Client>(['clients', state, wanted], read, { every: refreshMs });
+
+  const columns: Column<Client>[] = [
+    {
+      id: 'client',
+      header: t`Client id`,
+      cell: (client) => (
+        <Link href={clientHref(client.client_id)} className="link mono">
+          {client.client_id}
+        </Link>
+      ),
+    },
+    {
+      id: 'state',
+      header: t`State`,
+      cell: (client) =>
+        client.connected ? (
+          <StateBadge health="good">
+            <Trans>connected</Trans>
+          </StateBadge>
+        ) : (
+          <StateBadge health="unknown">
+            <Trans>not connected</Trans>
+          </StateBadge>
+        ),
+    },
+    {
+      id: 'since',
+      header: t`Since`,
+      cell: (client) => <Ago ms={client.connected ? client.connected_at_ms : client.disconnected_at_ms} />,
+    },
+    { id: 'user', header: t`User`, cell: (client) => client.username ?? <span className="dimmed">–</span> },
+    { id: 'address', header: t`Address`, cell: (client) => <span className="mono">{client.peer_address ?? '–'}</span> },
+    { id: 'listener', header: t`Listener`, cell: (client) => client.listener ?? '–', isHidden: true },
+    { id: 'protocol', header: t`MQTT`, cell: (client) => client.protocol_version },
+    {
+      id: 'subscriptions',
+      header: t`Subscriptions`,
+      align: 'right',
+      cell: (client) => formatNumber(client.subscriptions),
+    },
+    {
+      id: 'queued',
+      header: t`Queued`,
+      align: 'right',
+      cell: (client) => (client.queued_messages > 0 ? formatNumber(client.queued_messages) : '–'),
+    },
+    {
+      id: 'queued-bytes',
+      header: t`Queued bytes`,
+      align: 'right',
+      isHidden: true,
+      cell: (client) => formatBytes(client.queued_bytes),
+    },
+    { id: 'received', header: t`Received`, align: 'right', cell: (client) => formatNumber(client.messages_received) },
+    { id: 'sent', header: t`Sent`, align: 'right', cell: (client) => formatNumber(client.messages_sent) },
+    {
+      id: 'dropped',
+      header: t`Dropped`,
+      align: 'right',
+      cell: (client) =>
+        client.messages_dropped > 0 ? (
+          <span className="state-warning">{formatNumber(client.messages_dropped)}</span>
+        ) : (
+          '–'
+        ),
+    },
+  ];
+
+  return (
+    <Page title={t`Clients`} description={t`MQTT connections, and sessions of clients that are not connected.`}>
+      <DataTable
+        name="clients"
+        label={t`Clients`}
+        columns={columns}
+        rows={clients.rows}
+        rowKey={(client) => client.client_id}
+        rowHref={(client) => clientHref(client.client_id)}
+        error={clients.error}
+        retry={() => void clients.refetch()}
+        hasMore={clients.hasNextPage}
+        isLoadingMore={clients.isFetchingNextPage}
+        loadMore={() => void clients.fetchNextPage()}
+        toolbar={
+          <>
+            <TextInput
+              aria-label={t`Part of a client id`}
+              placeholder={t`Part of a client id`}
+              leftSection={<IconSearch size={14} />}
+              value={typed}
+              onChange={(event) => setTyped(event.currentTarget.value)}
+              w={240}
+            />
+            <SegmentedControl
+              size="xs"
+              aria-label={t`State`}
+              value={state}
+              onChange={setState}
+              data={[
+                { value: 'all', label: t`All` },
+                { value: 'connected', label: t`Connected` },
+                { value: 'disconnected', label: t`Not connected` },
+              ]}
+            />
+          </>
+        }
+        empty={
+          wanted || state !== 'all' ? (
+            <EmptyState title={<Trans>No client matches</Trans>}>
+              <Trans>Change the search or the filter.</Trans>
+            </EmptyState>
+          ) : (
+            <EmptyState title={<Trans>No clients yet</Trans>}>
+              <Trans>Clients appear here as soon as they connect.</Trans>
+            </EmptyState>
+          )
+        }
+      />
+    </Page>
+  );
+}

@@ -1,0 +1,284 @@
+import { Button, SegmentedControl, Text } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconTrash } from '@tabler/icons-react';
+import { useEffect, useState } from 'react';
+import { useLocation, useParams } from 'wouter';
+import { api, ApiError, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { openStream } from '../../api/stream';
+import { formatNumber } from '../../format';
+import { Chart } from '../../ui/chart';
+import { Confirm } from '../../ui/confirm';
+import { Copy } from '../../ui/copy';
+import { Facts, Page, Panel } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { DeviceStateBadge } from './device-state';
+
+const refreshMs = 5_000;
+const maxCharts = 12;
+const points = 300;
+const ranges = { '1h': 3_600_000, '24h': 86_400_000, '7d': 7 * 86_400_000 } as const;
+
+interface Latest {
+  ts_ms: number;
+  value: unknown;
+}
+
+type LatestByKey = Record<string, Latest>;
+
+export default function DevicePage() {
+  const { id = '' } = useParams<{ id: string }>();
+  const deviceId = decodeURIComponent(id);
+  const params = { params: { path: { id: deviceId } } };
+  const device = useRead(
+    ['devices', 'one', deviceId],
+    (signal) => unwrap(api.GET('/api/v1/devices/{id}', { ...params, signal })),
+    { every: refreshMs },
+  );
+  const latest = useLatest(deviceId);
+  if (device.error && !device.data) {
+    const isMissing = device.error instanceof ApiError && device.error.status === 404;
+    return (
+      <Page title={deviceId}>
+        {isMissing ? (
+          <EmptyState title={<Trans>There is no device with this id</Trans>} />
+        ) : (
+          <ErrorState error={device.error} retry={() => void device.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!device.data) {
+    return (
+      <Page title={deviceId}>
+        <Loading />
+      </Page>
+    );
+  }
+  const data = device.data;
+  return (
+    <Page
+      title={data.name || data.id}
+      aside={<DeviceStateBadge state={data.state} />}
+      actions={
+        <>
+          <ShowCall
+            method="GET"
+            path={`/api/v1/devices/${encodeURIComponent(deviceId)}`}
+            ctl={`devices get ${deviceId}`}
+          />
+          <DeleteDevice device={data} />
+        </>
+      }
+    >
+      <div className="grid">
+        <Panel title={<Trans>Device</Trans>}>
+          <Facts
+            rows={[
+              [
+                <Trans>Id</Trans>,
+                <span className="row">
+                  <span className="mono">{data.id}</span>
+                  <Copy value={data.id} />
+                </span>,
+              ],
+              [<Trans>Product</Trans>, data.product],
+              [<Trans>Last seen</Trans>, <Ago ms={data.last_seen_at_ms} />],
+              [<Trans>Created</Trans>, <Ago ms={data.created_at_ms} />],
+              [<Trans>May connect</Trans>, data.enabled ? <Trans>yes</Trans> : <Trans>no</Trans>],
+              [<Trans>Gateway</Trans>, data.parent ?? '–'],
+              [<Trans>Group</Trans>, data.group ?? '–'],
+              ...Object.entries(data.tags).map(([key, value]): [string, string] => [key, value]),
+            ]}
+          />
+        </Panel>
+        <Panel title={<Trans>Latest values</Trans>}>
+          <LatestValues latest={latest} />
+        </Panel>
+      </div>
+      <History deviceId={deviceId} latest={latest} />
+    </Page>
+  );
+}
+
+/** The latest values, kept current by the node's stream. */
+function useLatest(deviceId: string): LatestByKey | undefined {
+  const key = ['devices', 'latest', deviceId];
+  const read = useRead(key, async (signal) => {
+    const path = { params: { path: { id: deviceId } } };
+    const answer = await unwrap(api.GET('/api/v1/devices/{id}/telemetry/latest', { ...path, signal }));
+    return answer.values as LatestByKey;
+  });
+  useEffect(
+    () =>
+      openStream({
+        path: `/api/v1/devices/${encodeURIComponent(deviceId)}/telemetry/live`,
+        onEvent: ({ type, data }) => {
+          if (type !== 'telemetry') return;
+          const row = data as { ts_ms: number; values: Record<string, unknown> };
+          queryClient.setQueryData<LatestByKey>(['devices', 'latest', deviceId], (previous) => {
+            const next = { ...previous };
+            for (const [name, value] of Object.entries(row.values)) next[name] = { ts_ms: row.ts_ms, value };
+            return next;
+          });
+        },
+      }),
+    [deviceId],
+  );
+  return read.data;
+}
+
+function shown(value: unknown): string {
+  if (typeof value === 'number') return formatNumber(value, 6);
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+function LatestValues({ latest }: { latest: LatestByKey | undefined }) {
+  if (latest === undefined) return <Loading />;
+  const rows = Object.entries(latest).sort(([a], [b]) => a.localeCompare(b));
+  if (rows.length === 0) {
+    return (
+      <EmptyState title={<Trans>No values yet</Trans>}>
+        <Trans>The values appear here as soon as the device reports them.</Trans>
+      </EmptyState>
+    );
+  }
+  return (
+    <table className="data-table">
+      <tbody>
+        {rows.map(([key, { ts_ms, value }]) => (
+          <tr key={key}>
+            <th scope="row">{key}</th>
+            <td className="right">{shown(value)}</td>
+            <td className="right dimmed">
+              <Ago ms={ts_ms} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey | undefined }) {
+  const { t } = useLingui();
+  const [range, setRange] = useUrlState('range', '1h');
+  const spanMs = ranges[range as keyof typeof ranges] ?? ranges['1h'];
+  const keys = Object.entries(latest ?? {})
+    .filter(([, { value }]) => typeof value === 'number')
+    .map(([key]) => key)
+    .sort()
+    .slice(0, maxCharts);
+  const intervals = useRead(
+    ['devices', 'intervals', deviceId, range, keys.join(',')],
+    async (signal) => {
+      const to = Date.now();
+      const answer = await unwrap(
+        api.GET('/api/v1/devices/{id}/telemetry/intervals', {
+          params: {
+            path: { id: deviceId },
+            query: { keys: keys.join(','), from_ms: to - spanMs, to_ms: to, interval_ms: Math.ceil(spanMs / points) },
+          },
+          signal,
+        }),
+      );
+      return byKey(answer.data);
+    },
+    { enabled: keys.length > 0, every: Math.max(refreshMs, spanMs / points), keep: true },
+  );
+  if (keys.length === 0) return null;
+  return (
+    <>
+      <div className="row">
+        <SegmentedControl
+          size="xs"
+          aria-label={t`Time range`}
+          value={range}
+          onChange={setRange}
+          data={[
+            { value: '1h', label: t`1 hour` },
+            { value: '24h', label: t`24 hours` },
+            { value: '7d', label: t`7 days` },
+          ]}
+        />
+      </div>
+      <div className="grid">
+        {keys.map((key) => {
+          const line = intervals.data?.get(key);
+          return (
+            <Panel key={key} title={key}>
+              <Chart
+                label={t`${key} over time`}
+                times={line?.times ?? []}
+                syncKey={`device-${deviceId}`}
+                format={(value) => formatNumber(value, 3)}
+                series={[{ label: key, values: line?.values ?? [] }]}
+              />
+            </Panel>
+          );
+        })}
+      </div>
+    </>
+  );
+}
+
+function byKey(rows: Schemas['KeyInterval'][]): Map<string, { times: number[]; values: (number | null)[] }> {
+  const lines = new Map<string, { times: number[]; values: (number | null)[] }>();
+  for (const row of rows) {
+    const line = lines.get(row.key) ?? { times: [], values: [] };
+    const value = (row.values as { avg?: number | null }).avg;
+    line.times.push(row.ts_ms);
+    line.values.push(value ?? null);
+    lines.set(row.key, line);
+  }
+  return lines;
+}
+
+function DeleteDevice({ device }: { device: Schemas['Device'] }) {
+  const { t } = useLingui();
+  const [, navigate] = useLocation();
+  const [isAsking, setAsking] = useState(false);
+  const remove = useChange(
+    () => unwrap(api.DELETE('/api/v1/devices/{id}', { params: { path: { id: device.id } } })),
+    [['devices'], ['device-counts']],
+  );
+  return (
+    <>
+      <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setAsking(true)}>
+        <Trans>Delete</Trans>
+      </Button>
+      {isAsking && (
+        <Confirm
+          title={<Trans>Delete {device.name || device.id}?</Trans>}
+          action={<Trans>Delete the device</Trans>}
+          call={{
+            method: 'DELETE',
+            path: `/api/v1/devices/${encodeURIComponent(device.id)}`,
+            ctl: `devices delete ${device.id}`,
+          }}
+          isPending={remove.isPending}
+          error={remove.error}
+          onClose={() => setAsking(false)}
+          onConfirm={() =>
+            remove.mutate(undefined, {
+              onSuccess: () => {
+                notifications.show({ message: t`${device.id} was deleted.` });
+                navigate('/devices');
+              },
+            })
+          }
+        >
+          <Text size="sm">
+            <Trans>
+              This deletes the device {device.id} with its credentials, attributes, telemetry, commands and alarms. Its
+              connection ends.
+            </Trans>
+          </Text>
+        </Confirm>
+      )}
+    </>
+  );
+}

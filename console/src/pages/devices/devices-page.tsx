@@ -1,0 +1,146 @@
+import { Button, Select, TextInput } from '@mantine/core';
+import { useDebouncedValue } from '@mantine/hooks';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlus, IconSearch } from '@tabler/icons-react';
+import { useCallback, useState } from 'react';
+import { Link } from 'wouter';
+import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
+import { DataTable, type Column } from '../../ui/data-table';
+import { Page } from '../../ui/page';
+import { EmptyState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { AddDevice } from './add-device';
+import { DeviceStateBadge } from './device-state';
+
+type Device = Schemas['Device'];
+
+const pageSize = 200;
+const refreshMs = 5_000;
+
+export const deviceHref = (id: string) => `/devices/${encodeURIComponent(id)}`;
+
+export default function DevicesPage() {
+  const { t } = useLingui();
+  const [state, setState] = useUrlState('state');
+  const [product, setProduct] = useUrlState('product');
+  const [typed, setTyped] = useState('');
+  const [text] = useDebouncedValue(typed.trim(), 200);
+  const [isAdding, setAdding] = useState(false);
+  const products = useRead(['products'], (signal) => unwrap(api.GET('/api/v1/products', { signal })));
+  const read = useCallback(
+    (after: string | undefined, signal: AbortSignal) =>
+      unwrap(
+        api.GET('/api/v1/devices', {
+          params: {
+            query: {
+              after,
+              limit: pageSize,
+              ...(text ? { text } : {}),
+              ...(state ? { state } : {}),
+              ...(product ? { product } : {}),
+            },
+          },
+          signal,
+        }),
+      ),
+    [product, state, text],
+  );
+  const devices = usePages<Device>(['devices', state, product, text], read, { every: refreshMs });
+  const columns: Column<Device>[] = [
+    {
+      id: 'name',
+      header: t`Name`,
+      cell: (device) => (
+        <Link href={deviceHref(device.id)} className="link">
+          {device.name || device.id}
+        </Link>
+      ),
+    },
+    { id: 'id', header: t`Id`, cell: (device) => <span className="mono">{device.id}</span> },
+    { id: 'state', header: t`State`, cell: (device) => <DeviceStateBadge state={device.state} /> },
+    { id: 'seen', header: t`Last seen`, cell: (device) => <Ago ms={device.last_seen_at_ms} /> },
+    { id: 'product', header: t`Product`, cell: (device) => device.product },
+    { id: 'group', header: t`Group`, cell: (device) => device.group ?? '–', isHidden: true },
+    { id: 'gateway', header: t`Gateway`, cell: (device) => device.parent ?? '–', isHidden: true },
+    {
+      id: 'tags',
+      header: t`Tags`,
+      cell: (device) =>
+        Object.entries(device.tags)
+          .map(([key, value]) => `${key}=${value}`)
+          .join(', ') || '–',
+    },
+    { id: 'created', header: t`Created`, cell: (device) => <Ago ms={device.created_at_ms} />, isHidden: true },
+  ];
+  const isFiltered = Boolean(text || state || product);
+  const add = (
+    <Button leftSection={<IconPlus size={14} />} onClick={() => setAdding(true)}>
+      <Trans>Add a device</Trans>
+    </Button>
+  );
+  return (
+    <Page title={t`Devices`} actions={add}>
+      <DataTable
+        name="devices"
+        label={t`Devices`}
+        columns={columns}
+        rows={devices.rows}
+        rowKey={(device) => device.id}
+        rowHref={(device) => deviceHref(device.id)}
+        error={devices.error}
+        retry={() => void devices.refetch()}
+        hasMore={devices.hasNextPage}
+        isLoadingMore={devices.isFetchingNextPage}
+        loadMore={() => void devices.fetchNextPage()}
+        toolbar={
+          <>
+            <TextInput
+              aria-label={t`Part of an id or name`}
+              placeholder={t`Part of an id or name`}
+              leftSection={<IconSearch size={14} />}
+              value={typed}
+              onChange={(event) => setTyped(event.currentTarget.value)}
+              w={240}
+            />
+            <Select
+              aria-label={t`State`}
+              placeholder={t`Any state`}
+              clearable
+              w={160}
+              value={state || null}
+              onChange={(value) => setState(value ?? '')}
+              data={[
+                { value: 'online', label: t`online` },
+                { value: 'offline', label: t`offline` },
+                { value: 'notActive', label: t`never connected` },
+              ]}
+            />
+            <Select
+              aria-label={t`Product`}
+              placeholder={t`Any product`}
+              clearable
+              searchable
+              w={180}
+              value={product || null}
+              onChange={(value) => setProduct(value ?? '')}
+              data={(products.data?.data ?? []).map((each) => each.id)}
+            />
+          </>
+        }
+        empty={
+          isFiltered ? (
+            <EmptyState title={<Trans>No device matches</Trans>}>
+              <Trans>Change the search or the filters.</Trans>
+            </EmptyState>
+          ) : (
+            <EmptyState title={<Trans>No devices yet</Trans>} actions={add}>
+              <Trans>A device has credentials of its own. What it reports is stored and can raise alarms.</Trans>
+            </EmptyState>
+          )
+        }
+      />
+      {isAdding && <AddDevice onClose={() => setAdding(false)} />}
+    </Page>
+  );
+}

@@ -1,0 +1,119 @@
+import { useComputedColorScheme } from '@mantine/core';
+import { useMergedRef, useResizeObserver } from '@mantine/hooks';
+import { useEffect, useRef } from 'react';
+import uPlot from 'uplot';
+import 'uplot/dist/uPlot.min.css';
+import { formatCompact } from '../format';
+
+export interface Series {
+  label: string;
+  /** One value per time; `null` is a gap. */
+  values: (number | null)[];
+  /** 1 to 6: the colour. */
+  colour?: number;
+}
+
+interface ChartProps {
+  /** Milliseconds since 1970, ascending. */
+  times: number[];
+  series: Series[];
+  height?: number;
+  format?: (value: number) => string;
+  /** The largest value that the axis shows at least. */
+  minTop?: number;
+  /** The time range to show, in milliseconds; default: that of the values. */
+  spanMs?: number;
+  /** Charts with the same key move their cursors together. */
+  syncKey?: string;
+  /** What the chart shows, for those who cannot see it. */
+  label: string;
+}
+
+/** Lines over time. */
+export function Chart({
+  times,
+  series,
+  height = 160,
+  format = formatCompact,
+  minTop = 1,
+  spanMs,
+  syncKey,
+  label,
+}: ChartProps) {
+  const scheme = useComputedColorScheme('light');
+  const [observe, size] = useResizeObserver<HTMLDivElement>();
+  const box = useRef<HTMLDivElement>(null);
+  const ref = useMergedRef(box, observe);
+  const plot = useRef<uPlot | null>(null);
+  const width = Math.floor(size.width);
+  const shape = series.map((each) => `${each.label}:${each.colour ?? ''}`).join('|');
+  const latest = useRef({ times, series, format });
+  latest.current = { times, series, format };
+
+  useEffect(() => {
+    const target = box.current;
+    if (!target || width === 0) return;
+    const styles = getComputedStyle(document.documentElement);
+    const colour = (name: string) => styles.getPropertyValue(name).trim();
+    const axis: uPlot.Axis = {
+      stroke: colour('--tg-dimmed'),
+      grid: { stroke: colour('--tg-border'), width: 1 },
+      ticks: { show: false },
+      font: '11px system-ui, sans-serif',
+    };
+    const { series: current } = latest.current;
+    plot.current = new uPlot(
+      {
+        width,
+        height,
+        ms: 1,
+        padding: [8, 8, 0, 0],
+        cursor: { points: { size: 6 }, drag: { x: false, y: false }, ...(syncKey ? { sync: { key: syncKey } } : {}) },
+        legend: { show: current.length > 1 || syncKey !== undefined, live: true },
+        axes: [
+          { ...axis, size: 28, space: 70, values: (_, splits) => splits.map((ms) => timeLabel(ms, splits)) },
+          { ...axis, size: 52, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
+        ],
+        scales: {
+          x: { range: (_, min, max) => (spanMs === undefined ? [min, max] : [max - spanMs, max]) },
+          y: { range: (_, min, max) => [Math.min(0, min ?? 0), Math.max(minTop, (max ?? 0) * 1.1)] },
+        },
+        series: [
+          { value: (_, ms) => (ms == null ? '–' : new Date(ms).toLocaleTimeString(undefined, { hourCycle: 'h23' })) },
+          ...current.map((each, index) => ({
+            label: each.label,
+            stroke: colour(`--tg-chart-${each.colour ?? (index % 6) + 1}`),
+            width: 1.5,
+            fill: current.length === 1 ? `${colour(`--tg-chart-${each.colour ?? 1}`)}22` : undefined,
+            points: { show: false },
+            value: (_: uPlot, value: number | null) => (value == null ? '–' : latest.current.format(value)),
+          })),
+        ],
+      },
+      [latest.current.times, ...current.map((each) => each.values)] as uPlot.AlignedData,
+      target,
+    );
+    return () => {
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [box, height, minTop, scheme, shape, spanMs, syncKey, width]);
+
+  useEffect(() => {
+    plot.current?.setData([times, ...series.map((each) => each.values)] as uPlot.AlignedData);
+  }, [times, series]);
+
+  return <div ref={ref} className="chart" style={{ minHeight: height }} role="img" aria-label={label} />;
+}
+
+const dayMs = 86_400_000;
+
+/** A time on the axis: with seconds where ticks are close, with the day where they are far apart. */
+function timeLabel(ms: number, splits: number[]): string {
+  const step = (splits[1] ?? ms) - (splits[0] ?? ms);
+  const format: Intl.DateTimeFormatOptions =
+    step >= dayMs
+      ? { month: '2-digit', day: '2-digit' }
+      : { hour: '2-digit', minute: '2-digit', ...(step < 60_000 ? { second: '2-digit' } : {}), hourCycle: 'h23' };
+  return new Intl.DateTimeFormat(document.documentElement.lang, format).format(ms);
+}

@@ -1,0 +1,43 @@
+import { Button, Group, Modal, Stack, Text } from '@mantine/core';
+import { Trans } from '@lingui/react/macro';
+import type { ReactNode } from 'react';
+import { ShowCall, type Call } from './show-call';
+
+interface ConfirmProps {
+  title: ReactNode;
+  /** Names what will be destroyed. */
+  children: ReactNode;
+  action: ReactNode;
+  call?: Call;
+  isPending: boolean;
+  error?: Error | null;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** Asks before something is destroyed. */
+export function Confirm({ title, children, action, call, isPending, error, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Modal opened onClose={onClose} title={title}>
+      <Stack gap="md">
+        <div>{children}</div>
+        {error && (
+          <Text c="var(--tg-critical)" role="alert">
+            {error.message}
+          </Text>
+        )}
+        <Group justify="space-between">
+          {call ? <ShowCall {...call} /> : <span />}
+          <Group gap="xs">
+            <Button variant="default" onClick={onClose} data-autofocus>
+              <Trans>Cancel</Trans>
+            </Button>
+            <Button color="red.8" onClick={onConfirm} loading={isPending}>
+              {action}
+            </Button>
+          </Group>
+        </Group>
+      </Stack>
+    </Modal>
+  );
+}

@@ -1,0 +1,189 @@
+import { ActionIcon, Checkbox, Menu, Skeleton, Tooltip } from '@mantine/core';
+import { useLocalStorage } from '@mantine/hooks';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconColumns3 } from '@tabler/icons-react';
+import { useVirtualizer } from '@tanstack/react-virtual';
+import { useEffect, useRef, type ReactNode } from 'react';
+import { useLocation } from 'wouter';
+import { ErrorState } from './states';
+
+export interface Column<T> {
+  /** Stable; the choice of columns is remembered by it. */
+  id: string;
+  header: string;
+  cell: (row: T) => ReactNode;
+  align?: 'right';
+  width?: number | string;
+  /** Not shown until it is chosen. */
+  isHidden?: boolean;
+}
+
+interface TableProps<T> {
+  /** Names the table for the choice of columns and for screen readers. */
+  name: string;
+  label: string;
+  columns: Column<T>[];
+  rows: T[] | undefined;
+  rowKey: (row: T) => string;
+  /** Where a click on a row leads; the first column has to contain a link to the same place. */
+  rowHref?: (row: T) => string;
+  error?: Error | null;
+  retry?: () => void;
+  empty: ReactNode;
+  /** Search field and filters, left of the choice of columns. */
+  toolbar?: ReactNode;
+  hasMore?: boolean;
+  isLoadingMore?: boolean;
+  loadMore?: () => void;
+  /** Without it the table takes the height that the page leaves. */
+  height?: number | string;
+}
+
+const rowHeight = 36;
+const overscan = 12;
+/** Rows from the end at which the next page is requested. */
+const ahead = 30;
+
+/** A table of any length: only visible rows are in the document. */
+export function DataTable<T>(props: TableProps<T>) {
+  const { t } = useLingui();
+  const { columns, rows, rowKey, hasMore, isLoadingMore, loadMore } = props;
+  const [chosen, setChosen] = useLocalStorage<Record<string, boolean>>({
+    key: `tidegate.columns.${props.name}`,
+    defaultValue: {},
+  });
+  const shown = columns.filter((column) => chosen[column.id] ?? !column.isHidden);
+  const scroller = useRef<HTMLDivElement>(null);
+  const [, navigate] = useLocation();
+  const count = rows?.length ?? 0;
+  const virtual = useVirtualizer({
+    count,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => rowHeight,
+    overscan,
+  });
+  const items = virtual.getVirtualItems();
+  const first = items[0];
+  const last = items[items.length - 1];
+  const lastIndex = last?.index ?? 0;
+  useEffect(() => {
+    if (hasMore && !isLoadingMore && count > 0 && lastIndex >= count - ahead) loadMore?.();
+  }, [count, hasMore, isLoadingMore, lastIndex, loadMore]);
+
+  const body = () => {
+    if (rows === undefined) {
+      return Array.from({ length: 8 }, (_, row) => (
+        <tr key={row} aria-hidden>
+          {shown.map((column) => (
+            <td key={column.id}>
+              <Skeleton height={12} width={`${50 + ((row * 23) % 40)}%`} />
+            </td>
+          ))}
+        </tr>
+      ));
+    }
+    return items.map((item) => {
+      const row = rows[item.index];
+      if (row === undefined) return null;
+      const href = props.rowHref?.(row);
+      return (
+        <tr
+          key={rowKey(row)}
+          className={href ? 'clickable' : undefined}
+          onClick={(event) => {
+            const isControl = (event.target as Element).closest('a, button, input, label');
+            if (href && !isControl && !window.getSelection()?.toString()) navigate(href);
+          }}
+        >
+          {shown.map((column) => (
+            <td key={column.id} className={column.align}>
+              {column.cell(row)}
+            </td>
+          ))}
+        </tr>
+      );
+    });
+  };
+
+  return (
+    <section className="panel table-panel">
+      <div className="table-toolbar">
+        <div className="row wrap grow">{props.toolbar}</div>
+        <Menu closeOnItemClick={false}>
+          <Menu.Target>
+            <Tooltip label={t`Columns`}>
+              <ActionIcon aria-label={t`Columns`}>
+                <IconColumns3 size={16} />
+              </ActionIcon>
+            </Tooltip>
+          </Menu.Target>
+          <Menu.Dropdown>
+            {columns.slice(1).map((column) => (
+              <Menu.Item
+                key={column.id}
+                component="label"
+                leftSection={
+                  <Checkbox
+                    size="xs"
+                    tabIndex={-1}
+                    checked={chosen[column.id] ?? !column.isHidden}
+                    onChange={(event) => setChosen({ ...chosen, [column.id]: event.currentTarget.checked })}
+                  />
+                }
+              >
+                {column.header}
+              </Menu.Item>
+            ))}
+          </Menu.Dropdown>
+        </Menu>
+      </div>
+      {props.error && rows === undefined ? (
+        <ErrorState error={props.error} retry={props.retry} />
+      ) : rows !== undefined && count === 0 ? (
+        props.empty
+      ) : (
+        <div
+          ref={scroller}
+          className="table-scroller"
+          style={{ maxHeight: props.height ?? 'calc(100dvh - 250px)' }}
+          tabIndex={0}
+          role="region"
+          aria-label={props.label}
+        >
+          <table className="data-table">
+            <thead>
+              <tr>
+                {shown.map((column) => (
+                  <th key={column.id} className={column.align} style={{ width: column.width }} scope="col">
+                    {column.header}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {first && first.start > 0 && (
+                <tr aria-hidden>
+                  <td colSpan={shown.length} style={{ height: first.start, padding: 0, border: 0 }} />
+                </tr>
+              )}
+              {body()}
+              {last && virtual.getTotalSize() - last.end > 0 && (
+                <tr aria-hidden>
+                  <td
+                    colSpan={shown.length}
+                    style={{ height: virtual.getTotalSize() - last.end, padding: 0, border: 0 }}
+                  />
+                </tr>
+              )}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {count > 0 && (
+        <div className="table-footer dimmed" aria-live="polite">
+          {hasMore ? <Trans>{count} loaded; more follow while you scroll</Trans> : <Trans>{count} rows</Trans>}
+        </div>
+      )}
+    </section>
+  );
+}

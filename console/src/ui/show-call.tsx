@@ -1,0 +1,47 @@
+import { Button, Popover, Stack, Text } from '@mantine/core';
+import { Trans } from '@lingui/react/macro';
+import { IconTerminal2 } from '@tabler/icons-react';
+import { CopyText } from './copy';
+
+export interface Call {
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  path: string;
+  body?: unknown;
+  /** The same with `tidegate ctl`, without the name of the program. */
+  ctl?: string;
+}
+
+/** Text that a shell takes as one word. */
+function quoted(text: string): string {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+export function curlCommand({ method, path, body }: Call): string {
+  const parts = ['curl -u ID:SECRET'];
+  if (method !== 'GET') parts.push(`-X ${method}`);
+  if (body !== undefined) parts.push(`-H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`);
+  parts.push(quoted(`${location.origin}${path}`));
+  return parts.join(' ');
+}
+
+/** The command line that does the same as an action of the page. */
+export function ShowCall(call: Call) {
+  return (
+    <Popover position="bottom-end" withArrow shadow="md" trapFocus>
+      <Popover.Target>
+        <Button variant="subtle" color="gray" leftSection={<IconTerminal2 size={14} />}>
+          <Trans>Show the call</Trans>
+        </Button>
+      </Popover.Target>
+      <Popover.Dropdown className="show-call">
+        <Stack gap="xs">
+          {call.ctl && <CopyText text={`tidegate ctl ${call.ctl}`} />}
+          <CopyText text={curlCommand(call)} />
+          <Text size="xs" c="dimmed">
+            <Trans>Use the id and secret of an API key; on the node's own machine, tidegate ctl needs neither.</Trans>
+          </Text>
+        </Stack>
+      </Popover.Dropdown>
+    </Popover>
+  );
+}

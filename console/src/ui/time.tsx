@@ -1,0 +1,51 @@
+import { Tooltip } from '@mantine/core';
+import { useSyncExternalStore } from 'react';
+import { formatAgo, formatDuration, formatTime } from '../format';
+
+const tickMs = 5_000;
+let now = Date.now();
+const listeners = new Set<() => void>();
+let timer: ReturnType<typeof setInterval> | undefined;
+
+/** One clock for all relative times of the page. */
+function subscribe(listener: () => void): () => void {
+  listeners.add(listener);
+  timer ??= setInterval(() => {
+    now = Date.now();
+    listeners.forEach((each) => each());
+  }, tickMs);
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size === 0) {
+      clearInterval(timer);
+      timer = undefined;
+    }
+  };
+}
+
+function useNow(): number {
+  return useSyncExternalStore(subscribe, () => now);
+}
+
+/** How long ago, with the exact time on demand. */
+export function Ago({ ms }: { ms: number | null | undefined }) {
+  const current = useNow();
+  if (ms == null || ms === 0) return <span className="dimmed">–</span>;
+  return (
+    <Tooltip label={formatTime(ms)}>
+      <time dateTime={new Date(ms).toISOString()} tabIndex={-1}>
+        {formatAgo(ms, Math.max(current, ms))}
+      </time>
+    </Tooltip>
+  );
+}
+
+/** How long since, as a duration. */
+export function Since({ ms }: { ms: number }) {
+  const current = useNow();
+  return (
+    <Tooltip label={formatTime(ms)}>
+      <time dateTime={new Date(ms).toISOString()}>{formatDuration((Math.max(current, ms) - ms) / 1000)}</time>
+    </Tooltip>
+  );
+}

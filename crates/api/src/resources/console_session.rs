@@ -1,0 +1,157 @@
+//! The session of a browser: a refresh token in a cookie that scripts cannot read, and access tokens that a page keeps in
+//! memory only.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use wall_clock::now_ms;
+
+use super::login::{LoginInput, LoginResult, VerifiedLogin, verify_credentials};
+use crate::access::{
+    Authority, EndpointAccess, LoginRecord, SecretHash, TokenOwner, find_login_holder,
+    random_secret,
+};
+use crate::audit;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{Endpoint, delete, post};
+use crate::problem_details::{ApiResult, ProblemDetails};
+
+const PATH: &str = "/api/v1/console-session";
+const COOKIE: &str = "tidegate_session";
+/// Access tokens per session: every open page has one, and requests the next while it uses the last.
+const MAX_TOKENS_PER_SESSION: usize = 32;
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        post(PATH, "beginConsoleSession", begin)
+            .access(EndpointAccess::Open)
+            .tag("access")
+            .summary("Log in from a browser")
+            .description(
+                "Like `POST /api/v1/login`, and the response sets a cookie with which the page gets its next tokens. The cookie \
+                 is valid for `http.refresh_token_ttl_s`, is not readable by scripts, and is only sent from pages of this node.",
+            )
+            .request_body::<LoginInput>()
+            .response::<LoginResult>(200, "The token, which is shown only once.")
+            .problem_response(401, "The name or the password is wrong.")
+            .problem_response(403, "The operator is banned.")
+            .problem_response(
+                429,
+                "Too many failed logins for this name from this address, from this address, or for this name.",
+            ),
+        post(
+            format!("{PATH}/refresh"),
+            "refreshConsoleSession",
+            refresh,
+        )
+        .access(EndpointAccess::Open)
+        .tag("access")
+        .summary("Get the next token of a browser")
+        .response::<LoginResult>(200, "The token, which is shown only once.")
+        .problem_response(401, "There is no session, or it has ended."),
+        delete(PATH, "endConsoleSession", end)
+            .access(EndpointAccess::Open)
+            .tag("access")
+            .summary("Log out in a browser")
+            .empty_response(204, "The session and its tokens have ended; the cookie is deleted."),
+    ]
+}
+
+async fn begin(mut call: ApiCall) -> ApiResult {
+    let LoginInput { username, password } = call.body_json().await?;
+    let verified = verify_credentials(&call, &username, password).await?;
+    // Keys are for programs.
+    let verified =
+        verified.filter(|verified| matches!(verified.login.owner, TokenOwner::Operator(_)));
+    let Some(VerifiedLogin { login, authority }) = verified else {
+        audit::record_login(&call, &username, None).await;
+        return Err(ProblemDetails::unauthorized(
+            "There is no operator with this name and password, or it is disabled.",
+        ));
+    };
+    let refresh_token = new_secret()?;
+    let lives_s = call.app.config.get().refresh_token_ttl_s;
+    let lives = Duration::from_secs(lives_s.into());
+    let access = &call.app.access;
+    (access.refresh_tokens).add(&refresh_token, login.clone(), lives);
+    audit::record_login(&call, &username, Some(&authority)).await;
+    let result = issue_token(&call, &login, &username, &authority)?;
+    with_cookie(&call, call::json_response(result)?, &refresh_token, lives_s)
+}
+
+async fn refresh(call: ApiCall) -> ApiResult {
+    let access = &call.app.access;
+    let stale = || ProblemDetails::unauthorized("There is no session, or it has ended; log in.");
+    let login = session_cookie(&call)
+        .and_then(|cookie| access.refresh_tokens.find(&cookie))
+        .ok_or_else(stale)?;
+    let Some(holder) = find_login_holder(&call.app, &login).await? else {
+        access.end_login(login.family);
+        return Err(stale());
+    };
+    let result = issue_token(&call, &login, &holder.name, &holder.authority)?;
+    (access.tokens).retain_youngest(login.family, MAX_TOKENS_PER_SESSION, None);
+    call::json_response(result)
+}
+
+async fn end(call: ApiCall) -> ApiResult {
+    let access = &call.app.access;
+    let login = session_cookie(&call).and_then(|cookie| access.refresh_tokens.revoke(&cookie));
+    if let Some(login) = login {
+        access.end_login(login.family);
+        if let TokenOwner::Operator(name) = &login.owner {
+            audit::record_action(&call, "logout", Some(name), None).await;
+        }
+    }
+    with_cookie(&call, StatusCode::NO_CONTENT.into_response(), "", 0)
+}
+
+fn issue_token(
+    call: &ApiCall,
+    login: &LoginRecord,
+    username: &str,
+    authority: &Authority,
+) -> Result<LoginResult, ProblemDetails> {
+    let token = new_secret()?;
+    let expires_in_s = call.app.config.get().token_ttl_s;
+    let lives = Duration::from_secs(expires_in_s.into());
+    (call.app.access.tokens).add(&token, login.clone(), lives);
+    Ok(LoginResult {
+        token,
+        expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
+        expires_in_s,
+        username: username.to_owned(),
+        role: authority.node_role(),
+        namespaces: authority.grants(),
+    })
+}
+
+fn new_secret() -> Result<String, ProblemDetails> {
+    random_secret().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))
+}
+
+/// The hash of the refresh token in the request's cookie.
+fn session_cookie(call: &ApiCall) -> Option<SecretHash> {
+    let fields = call.headers().get_all(header::COOKIE).iter();
+    let cookies = fields
+        .filter_map(|field| field.to_str().ok())
+        .flat_map(|field| field.split(';'));
+    let value = cookies
+        .filter_map(|cookie| cookie.trim().split_once('='))
+        .find(|(name, _)| *name == COOKIE)?
+        .1;
+    Some(SecretHash::from_secret(value))
+}
+
+/// Sets the cookie; an age of 0 deletes it.
+fn with_cookie(call: &ApiCall, mut response: Response, value: &str, max_age_s: u32) -> ApiResult {
+    let secure = if call.app.is_tls { "; Secure" } else { "" };
+    let cookie = format!(
+        "{COOKIE}={value}; Path={PATH}; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}"
+    );
+    let cookie = HeaderValue::try_from(cookie)
+        .map_err(|_| ProblemDetails::unavailable("The session could not be put into a cookie."))?;
+    response.headers_mut().insert(header::SET_COOKIE, cookie);
+    Ok(response)
+}
