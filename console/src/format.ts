@@ -58,16 +58,6 @@ export function formatTime(ms: number): string {
   }).format(ms);
 }
 
-export function formatClock(ms: number): string {
-  return new Intl.DateTimeFormat(locale(), {
-    hour: '2-digit',
-    minute: '2-digit',
-    second: '2-digit',
-    fractionalSecondDigits: 3,
-    hourCycle: 'h23',
-  }).format(ms);
-}
-
 /** How long ago, in the largest fitting unit. */
 export function formatAgo(ms: number, now = Date.now()): string {
   const seconds = Math.round((ms - now) / 1000);

@@ -11,8 +11,6 @@ export interface Caller {
   role: Role | null;
   namespaces: { namespace: string; role: NamespaceRole }[];
   authentication: 'token' | 'api_key' | 'local_token' | 'anonymous';
-  /** Whether the password is the one of the first start and must be changed. */
-  mustChangePassword: boolean;
 }
 
 export type Session =
@@ -88,12 +86,6 @@ export async function authorizedFetch(input: RequestInfo | URL, init?: RequestIn
   return response;
 }
 
-/** The token for a WebSocket, which cannot send headers. */
-export async function currentToken(): Promise<string | null> {
-  if (token !== null && Date.now() > expiresAt - 30_000) await refresh().catch(() => false);
-  return token;
-}
-
 async function readCaller(): Promise<Caller | null> {
   const headers: HeadersInit = token === null ? {} : { authorization: `Bearer ${token}` };
   const response = await fetch('/api/v1/me', { headers });
@@ -104,7 +96,6 @@ async function readCaller(): Promise<Caller | null> {
     role: me.role,
     namespaces: me.namespaces ?? [],
     authentication: me.authentication,
-    mustChangePassword: me.must_change_password ?? false,
   };
 }
 
@@ -145,22 +136,9 @@ export async function logOut(): Promise<void> {
   set({ state: 'logged-out', expired: false });
 }
 
-/** After a change of one's own account. */
-export async function reloadCaller(): Promise<void> {
-  const caller = await readCaller().catch(() => null);
-  if (caller) set({ state: 'ready', caller });
-}
-
-const ranks = { viewer: 0, operator: 1, admin: 2, owner: 2 } as const;
+const ranks = { viewer: 0, operator: 1, admin: 2 } as const;
 
 /** Whether the caller may do what needs this node-wide role. */
 export function mayOnNode(caller: Caller, role: Role): boolean {
   return caller.role !== null && ranks[caller.role] >= ranks[role];
-}
-
-/** Whether the caller may do what needs this role in a namespace. */
-export function mayIn(caller: Caller, namespace: string, role: NamespaceRole): boolean {
-  if (caller.role !== null) return ranks[caller.role] >= Math.min(ranks[role], 1);
-  const grant = caller.namespaces.find((each) => each.namespace === namespace);
-  return grant !== undefined && ranks[grant.role] >= ranks[role];
 }

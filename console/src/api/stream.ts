@@ -1,46 +1,38 @@
 /** Server-sent events read with `fetch`, so that the token travels in a header. */
 
 import { authorizedFetch } from './session';
-import { problemOf } from './client';
 
 export interface StreamEvent {
   type: string;
   data: unknown;
 }
 
-export type StreamState = 'connecting' | 'open' | 'waiting';
-
 interface StreamOptions {
   path: string;
   onEvent: (event: StreamEvent) => void;
-  onState?: (state: StreamState, problem?: Error) => void;
 }
 
 const firstDelay = 500;
 const maxDelay = 10_000;
 
 /** Reads events until the returned function is called; reconnects after a failure, more slowly each time. */
-export function openStream({ path, onEvent, onState }: StreamOptions): () => void {
+export function openStream({ path, onEvent }: StreamOptions): () => void {
   const abort = new AbortController();
   void (async () => {
     let delay = firstDelay;
     while (!abort.signal.aborted) {
-      onState?.('connecting');
-      let problem: Error | undefined;
       try {
         const response = await authorizedFetch(path, {
           headers: { accept: 'text/event-stream' },
           signal: abort.signal,
         });
-        if (!response.ok || !response.body) throw await problemOf(response);
-        onState?.('open');
-        delay = firstDelay;
-        await readEvents(response.body, onEvent);
-      } catch (error) {
+        if (response.ok && response.body) {
+          delay = firstDelay;
+          await readEvents(response.body, onEvent);
+        }
+      } catch {
         if (abort.signal.aborted) return;
-        problem = error instanceof Error ? error : new Error(String(error));
       }
-      onState?.('waiting', problem);
       await pause(delay, abort.signal);
       delay = Math.min(delay * 2, maxDelay);
     }

@@ -2,7 +2,7 @@ import { SegmentedControl, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSearch } from '@tabler/icons-react';
-import { useCallback, useState } from 'react';
+import { useCallback, useEffect, useState } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import { formatBytes, formatNumber } from '../../format';
@@ -26,7 +26,9 @@ export default function ClientsPage() {
   const [search, setSearch] = useUrlState('search');
   const [typed, setTyped] = useState(search);
   const [wanted] = useDebouncedValue(typed.trim(), 200);
-  if (wanted !== search && typed.trim() === wanted) queueMicrotask(() => setSearch(wanted));
+  useEffect(() => {
+    if (wanted !== search) setSearch(wanted);
+  }, [search, setSearch, wanted]);
   const read = useCallback(
     (after: string | undefined, signal: AbortSignal) =>
       unwrap(
