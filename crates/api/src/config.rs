@@ -55,9 +55,9 @@ pub struct HttpConfig {
     pub body_timeout_s: u32,
     /// Seconds that a client may leave sent data unread.
     pub write_timeout_s: u32,
-    /// Validity of a login token, in seconds.
     /// Whether people may register themselves with an invite.
     pub registration_enabled: bool,
+    /// Validity of a login token, in seconds.
     pub token_ttl_s: u32,
     /// Validity of a refresh token on the ThingsBoard paths, in seconds.
     pub refresh_token_ttl_s: u32,

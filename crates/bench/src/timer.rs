@@ -2,13 +2,30 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+
+/// Token of the timer of an event loop; connections have their index.
+pub(crate) const TIMER: Token = Token(usize::MAX - 1);
+
+/// Waits for events, at most for `timeout`. `false`: a signal has interrupted it, and there are none.
+pub(crate) fn wait_for_events(
+    poll: &mut Poll,
+    events: &mut Events,
+    timeout: Duration,
+) -> io::Result<bool> {
+    match poll.poll(events, Some(timeout)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// A timer whose expiry is an event of the poll it is registered with.
 #[derive(Debug)]

@@ -48,7 +48,7 @@ impl TransferMetrics {
             gauge("files", "Complete files and transfers.", usage.files),
             gauge(
                 "files_bytes",
-                "Bytes of complete files and transfers, as announced or received.",
+                "Bytes of complete files, and of transfers by their announced size or, without one, by what was received.",
                 usage.bytes,
             ),
             gauge(
@@ -83,7 +83,7 @@ impl TransferMetrics {
             ),
             counter(
                 "files_expired_total",
-                "Files and transfers that were removed because of their age.",
+                "Files and transfers removed because they had expired.",
                 &self.expired,
             ),
             counter(

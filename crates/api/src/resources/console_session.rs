@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use wall_clock::now_ms;
 
-use super::login::{LoginInput, LoginResult, VerifiedLogin, verify_credentials};
-use crate::access::{
-    Authority, EndpointAccess, LoginRecord, SecretHash, TokenOwner, find_login_holder,
-    random_secret,
+use super::login::{
+    LoginInput, LoginResult, VerifiedLogin, issue_token, new_secret, verify_credentials,
 };
+use crate::access::{EndpointAccess, SecretHash, TokenOwner, find_login_holder};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, post};
@@ -105,30 +103,6 @@ async fn end(call: ApiCall) -> ApiResult {
         }
     }
     with_cookie(&call, StatusCode::NO_CONTENT.into_response(), "", 0)
-}
-
-fn issue_token(
-    call: &ApiCall,
-    login: &LoginRecord,
-    username: &str,
-    authority: &Authority,
-) -> Result<LoginResult, ProblemDetails> {
-    let token = new_secret()?;
-    let expires_in_s = call.app.config.get().token_ttl_s;
-    let lives = Duration::from_secs(expires_in_s.into());
-    (call.app.access.tokens).add(&token, login.clone(), lives);
-    Ok(LoginResult {
-        token,
-        expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
-        expires_in_s,
-        username: username.to_owned(),
-        role: authority.node_role(),
-        namespaces: authority.grants(),
-    })
-}
-
-fn new_secret() -> Result<String, ProblemDetails> {
-    random_secret().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))
 }
 
 /// The hash of the refresh token in the request's cookie.

@@ -30,14 +30,14 @@ pub(super) struct LoginInput {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct LoginResult {
     /// Token, sent as `Authorization: Bearer TOKEN`.
-    pub(super) token: String,
-    pub(super) expires_at_ms: u64,
-    pub(super) expires_in_s: u32,
+    token: String,
+    expires_at_ms: u64,
+    expires_in_s: u32,
     pub(super) username: String,
     /// The node-wide role; `null`: the operator has roles in `namespaces`.
-    pub(super) role: Option<Role>,
+    role: Option<Role>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) namespaces: Vec<NamespaceGrant>,
+    namespaces: Vec<NamespaceGrant>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -224,26 +224,40 @@ async fn login(mut call: ApiCall) -> ApiResult {
             "There is no operator with this name and password, or it is disabled.",
         ));
     };
-    let expires_in_s = call.app.config.get().token_ttl_s;
-    let lives = Duration::from_secs(expires_in_s.into());
-    let token =
-        random_secret().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
     let login = access::LoginRecord {
         owner: TokenOwner::Operator(username.clone()),
         password: SecretHash::from_secret(&operator.password_hash),
         family: TokenFamily::new(),
     };
-    call.app.access.tokens.add(&token, login, lives);
     let authority = operator.authority();
+    let result = issue_token(&call, &login, &username, &authority)?;
     audit::record_login(&call, &username, Some(&authority)).await;
-    call::json_response(LoginResult {
+    call::json_response(result)
+}
+
+/// Issues an access token of a login.
+pub(super) fn issue_token(
+    call: &ApiCall,
+    login: &access::LoginRecord,
+    username: &str,
+    authority: &Authority,
+) -> Result<LoginResult, ProblemDetails> {
+    let token = new_secret()?;
+    let expires_in_s = call.app.config.get().token_ttl_s;
+    let lives = Duration::from_secs(expires_in_s.into());
+    (call.app.access.tokens).add(&token, login.clone(), lives);
+    Ok(LoginResult {
         token,
         expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
         expires_in_s,
-        username,
+        username: username.to_owned(),
         role: authority.node_role(),
         namespaces: authority.grants(),
     })
+}
+
+pub(super) fn new_secret() -> Result<String, ProblemDetails> {
+    random_secret().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))
 }
 
 async fn logout(call: ApiCall) -> ApiResult {

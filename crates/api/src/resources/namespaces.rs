@@ -22,7 +22,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("id", "The namespace's id.")
             .summary("Read how much of its quotas a namespace uses")
             .description(
-                "Numbers of objects and connections now, counted and not estimated, and messages of the last second.",
+                "The exact numbers of objects and connections at this moment, and the number of messages in the last second.",
             )
             .unpaged::<QuotaUsage>(),
     ]

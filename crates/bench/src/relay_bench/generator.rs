@@ -4,7 +4,6 @@
 //! [`DeliveryVerifier`] checks what arrives and opens the window again. [`super::generator_run`] goes through connecting,
 //! warm-up, measurement and drain. The memory does not grow with the number of messages.
 
-use std::io;
 use std::time::Duration;
 
 use mio::event::Event;
@@ -20,6 +19,7 @@ use crate::client_failure::ClientFailure;
 use crate::endpoint::SourceAddresses;
 use crate::host::now_ns;
 use crate::payload_stamp::PayloadStamp;
+use crate::timer::{TIMER, wait_for_events};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// Size of the buffer that every read goes to.
@@ -27,8 +27,6 @@ const INBOX_BYTES: usize = 256 * 1024;
 const EVENTS: usize = 1024;
 /// Messages of one sender that are written together, at most.
 const MAX_BATCH: u64 = 1024;
-/// Token of the timer; connections have their index.
-pub(super) const TIMER: Token = Token(usize::MAX - 1);
 /// Local ports tried for one connection.
 const MAX_PORT_ATTEMPTS: usize = 100;
 
@@ -210,10 +208,8 @@ impl<'a> Generator<'a> {
 
     /// Waits for events, at most for `timeout`, and handles all of them.
     pub(super) fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error.into()),
+        if !wait_for_events(&mut self.poll, &mut self.events, timeout)? {
+            return Ok(());
         }
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 
 use super::delivery_verifier::SlowReceiverCounts;
-use super::generator::{Generator, RelayLoad, SlotState, TIMER};
+use super::generator::{Generator, RelayLoad, SlotState};
 use super::server::RelayServer;
 use crate::client_failure::ClientFailure;
 use crate::host::{allow_open_files, now_ns, thread_cpu_ns};
 use crate::observer::{Observations, RunObserver};
-use crate::timer::PollTimer;
+use crate::timer::{PollTimer, TIMER};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// How often the observer looks, and lost messages are looked for.

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::Worker;
 use super::load_plan::LoadPlan;
 use super::pace::{LoadPace, SendSchedule};
 use super::run_shared::RunAborted;
 use super::worker_counts::WorkerCounts;
-use super::{TIMER, Worker};
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
-use crate::timer::PollTimer;
+use crate::timer::{PollTimer, TIMER};
 
 /// How often the observer looks, and lost messages are looked for.
 const OBSERVER_INTERVAL_NS: u64 = 100_000_000;

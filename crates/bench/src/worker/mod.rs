@@ -21,12 +21,11 @@ mod run_shared;
 mod sending;
 mod worker_counts;
 
-use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
 use mio::event::Event;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll};
 use mqtt::QoS;
 
 use crate::broker_access::BrokerAccess;
@@ -39,6 +38,7 @@ use crate::observer::RunObserver;
 use crate::packets;
 use crate::payload_stamp::{PayloadStamp, StampFinder};
 use crate::sequence_checker::SequenceChecker;
+use crate::timer::{TIMER, wait_for_events};
 
 use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
 pub(crate) use load_plan::LoadPlan;
@@ -52,8 +52,6 @@ pub(crate) use worker_counts::{RuleCounts, WorkerCounts};
 const INBOX_BYTES: usize = 384 * 1024;
 /// Events taken from the poll at a time.
 const EVENTS: usize = 1024;
-/// Token of the timer; connections have their index.
-const TIMER: Token = Token(usize::MAX - 1);
 
 /// The clients a worker is to drive.
 #[derive(Clone, Debug)]
@@ -249,10 +247,8 @@ impl<'a> Worker<'a> {
 
     /// Waits for events, at most for `timeout`, and deals with all of them.
     fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error.into()),
+        if !wait_for_events(&mut self.poll, &mut self.events, timeout)? {
+            return Ok(());
         }
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
