@@ -65,7 +65,11 @@ export default defineConfig({
   },
   server: {
     proxy: Object.fromEntries(
-      ['/api', '/metrics', '/healthz', '/readyz'].map((path) => [path, { target: node, changeOrigin: true, ws: true }]),
+      ['/api', '/metrics', '/healthz', '/readyz'].map((path) => [
+        path,
+        // The node refuses changes by pages of other origins, which a page of this server would be.
+        { target: node, changeOrigin: true, ws: true, headers: { origin: node } },
+      ]),
     ),
   },
 });

@@ -13,6 +13,9 @@ const pages: [string, ComponentType][] = [
   ['/clients/:id', lazy(() => import('./pages/clients/client-page'))],
   ['/devices', lazy(() => import('./pages/devices/devices-page'))],
   ['/devices/:id', lazy(() => import('./pages/devices/device-page'))],
+  ['/relay', lazy(() => import('./pages/relay/relay-page'))],
+  ['/relay/:id', lazy(() => import('./pages/relay/endpoint-page'))],
+  ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],
 ];
 
 export function App() {

@@ -1,6 +1,13 @@
 import { msg } from '@lingui/core/macro';
 import type { MessageDescriptor } from '@lingui/core';
-import { IconDevices2, IconHome2, IconPlugConnected, type Icon } from '@tabler/icons-react';
+import {
+  IconBellRinging,
+  IconDevices2,
+  IconHome2,
+  IconPlugConnected,
+  IconTopologyStarRing,
+  type Icon,
+} from '@tabler/icons-react';
 import type { Caller } from './api/session';
 
 export interface NavigationEntry {
@@ -22,7 +29,14 @@ const groups: NavigationGroup[] = [
     label: msg`Messaging`,
     entries: [{ path: '/clients', label: msg`Clients`, icon: IconPlugConnected, nodeOnly: true }],
   },
-  { label: msg`Devices`, entries: [{ path: '/devices', label: msg`Devices`, icon: IconDevices2 }] },
+  {
+    label: msg`Devices`,
+    entries: [
+      { path: '/devices', label: msg`Devices`, icon: IconDevices2 },
+      { path: '/alarms', label: msg`Alarms`, icon: IconBellRinging },
+    ],
+  },
+  { label: msg`Relay`, entries: [{ path: '/relay', label: msg`Endpoints`, icon: IconTopologyStarRing }] },
 ];
 
 /** The pages that the caller can use. */

@@ -22,7 +22,7 @@ export class ApiError extends Error {
   constructor(
     readonly status: number,
     detail: string,
-    /** The field of the request that is wrong. */
+    /** The parameter or field of the request that is wrong. */
     readonly field?: string,
   ) {
     super(detail);
@@ -32,14 +32,13 @@ export class ApiError extends Error {
 interface Problem {
   detail?: string;
   title?: string;
-  field?: string;
-  errors?: { field?: string; detail?: string }[];
+  parameter?: string;
 }
 
 export async function problemOf(response: Response, problem?: unknown): Promise<ApiError> {
   const body = (problem ?? (await response.json().catch(() => null))) as Problem | null;
   const detail = body?.detail ?? body?.title ?? response.statusText;
-  return new ApiError(response.status, detail || `HTTP ${response.status}`, body?.field ?? body?.errors?.[0]?.field);
+  return new ApiError(response.status, detail || `HTTP ${response.status}`, body?.parameter);
 }
 
 /** The data of a response, or an [`ApiError`]. */

@@ -545,6 +545,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/console-session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["beginConsoleSession"];
+        delete: operations["endConsoleSession"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/console-session/refresh": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["refreshConsoleSession"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/device-counts": {
         parameters: {
             query?: never;
@@ -1033,6 +1065,86 @@ export interface paths {
             cookie?: never;
         };
         get: operations["events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listFiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getFile"];
+        put?: never;
+        post?: never;
+        delete: operations["deleteFile"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files/{id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["downloadFile"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files/{id}/links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["createFileLink"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files/{id}/status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getFileStatus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1969,6 +2081,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/signed-files/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["downloadSignedFile"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/sink-status": {
         parameters: {
             query?: never;
@@ -2218,6 +2346,54 @@ export interface paths {
         };
         get: operations["listTopics"];
         put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["tusCreate"];
+        delete?: never;
+        options: operations["tusOptions"];
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tus/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["tusOverride"];
+        delete: operations["tusTerminate"];
+        options?: never;
+        head: operations["tusOffset"];
+        patch: operations["tusAppend"];
+        trace?: never;
+    };
+    "/api/v1/uploads/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put: operations["uploadFile"];
         post?: never;
         delete?: never;
         options?: never;
@@ -2797,6 +2973,33 @@ export interface components {
             entityType: string;
             id: string;
         };
+        FileInfo: {
+            checksum: string | null;
+            completed_ms: number | null;
+            content_type: string | null;
+            created_ms: number;
+            expires_ms: number | null;
+            file_id: string;
+            id: string;
+            is_partial: boolean;
+            name: string;
+            owner: components["schemas"]["FileOwner"];
+            received_bytes: number;
+            size: number | null;
+            state: components["schemas"]["FileState"];
+            user_data: unknown;
+        };
+        FileLink: {
+            expires_ms: number;
+            path: string;
+        };
+        FileOwner: {
+            id: string;
+            kind: components["schemas"]["OwnerKind"];
+            namespace: string;
+            product?: string | null;
+        };
+        FileState: "receiving" | "complete";
         GroupCounts: {
             device_group: string;
             devices: number;
@@ -2953,6 +3156,9 @@ export interface components {
                 [key: string]: unknown;
             };
         };
+        LinkRequest: {
+            expires_in_s?: number;
+        };
         ListenerInfo: {
             address: string;
             connections: number;
@@ -3021,9 +3227,13 @@ export interface components {
              * @default {
              *       "alarm_rules": 50,
              *       "api_keys": 20,
+             *       "connections": null,
              *       "devices": null,
              *       "endpoints": 5,
+             *       "file_megabytes": null,
+             *       "files": null,
              *       "groups": 20,
+             *       "messages_per_s": null,
              *       "notifications": 20,
              *       "products": 20
              *     }
@@ -3032,9 +3242,17 @@ export interface components {
                 alarm_rules?: number | null;
                 api_keys?: number | null;
                 /** @default null */
+                connections?: number | null;
+                /** @default null */
                 devices?: number | null;
                 endpoints?: number | null;
+                /** @default null */
+                file_megabytes?: number | null;
+                /** @default null */
+                files?: number | null;
                 groups?: number | null;
+                /** @default null */
+                messages_per_s?: number | null;
                 notifications?: number | null;
                 products?: number | null;
             };
@@ -3054,9 +3272,13 @@ export interface components {
              * @default {
              *       "alarm_rules": 50,
              *       "api_keys": 20,
+             *       "connections": null,
              *       "devices": null,
              *       "endpoints": 5,
+             *       "file_megabytes": null,
+             *       "files": null,
              *       "groups": 20,
+             *       "messages_per_s": null,
              *       "notifications": 20,
              *       "products": 20
              *     }
@@ -3065,9 +3287,17 @@ export interface components {
                 alarm_rules?: number | null;
                 api_keys?: number | null;
                 /** @default null */
+                connections?: number | null;
+                /** @default null */
                 devices?: number | null;
                 endpoints?: number | null;
+                /** @default null */
+                file_megabytes?: number | null;
+                /** @default null */
+                files?: number | null;
                 groups?: number | null;
+                /** @default null */
+                messages_per_s?: number | null;
                 notifications?: number | null;
                 products?: number | null;
             };
@@ -3082,9 +3312,13 @@ export interface components {
              * @default {
              *       "alarm_rules": 50,
              *       "api_keys": 20,
+             *       "connections": null,
              *       "devices": null,
              *       "endpoints": 5,
+             *       "file_megabytes": null,
+             *       "files": null,
              *       "groups": 20,
+             *       "messages_per_s": null,
              *       "notifications": 20,
              *       "products": 20
              *     }
@@ -3093,9 +3327,17 @@ export interface components {
                 alarm_rules?: number | null;
                 api_keys?: number | null;
                 /** @default null */
+                connections?: number | null;
+                /** @default null */
                 devices?: number | null;
                 endpoints?: number | null;
+                /** @default null */
+                file_megabytes?: number | null;
+                /** @default null */
+                files?: number | null;
                 groups?: number | null;
+                /** @default null */
+                messages_per_s?: number | null;
                 notifications?: number | null;
                 products?: number | null;
             };
@@ -3336,6 +3578,7 @@ export interface components {
             role?: components["schemas"]["Role"] | null;
             username: string;
         };
+        OwnerKind: "client" | "device" | "operator";
         PageData: {
             data: components["schemas"]["ThingsboardAlarm"][];
             hasNext: boolean;
@@ -3440,12 +3683,16 @@ export interface components {
             provisioning?: {
                 key: string;
                 mode: "allow_new" | "check_existing";
+                /** @constant */
+                secret: "***";
             } | null;
             /** @default null */
             rule_chain?: string | null;
             /** @default null */
             secure?: {
                 secure_id: string;
+                /** @constant */
+                secure_key: "***";
             } | null;
             secure_max_clock_skew_s?: number;
             /**
@@ -3689,6 +3936,11 @@ export interface components {
                 /** @enum {string} */
                 method?: "GET" | "POST";
                 server: {
+                    headers?: {
+                        [key: string]: "***";
+                    };
+                    /** @constant */
+                    password?: "***";
                     password_file?: string | null;
                     /** @default null */
                     tls?: {
@@ -3699,6 +3951,8 @@ export interface components {
                         /** @default null */
                         key?: string | null;
                     } | null;
+                    /** @constant */
+                    token?: "***";
                     token_file?: string | null;
                     url: string;
                     /** @default null */
@@ -3719,6 +3973,8 @@ export interface components {
                     device: string;
                 }[];
                 interface?: "lanplus" | "lan";
+                /** @constant */
+                password?: "***";
                 password_file?: string | null;
                 /** @default {} */
                 sensors?: {
@@ -3738,6 +3994,11 @@ export interface components {
                     query: string;
                 }[];
                 server: {
+                    headers?: {
+                        [key: string]: "***";
+                    };
+                    /** @constant */
+                    password?: "***";
                     password_file?: string | null;
                     /** @default null */
                     tls?: {
@@ -3748,6 +4009,8 @@ export interface components {
                         /** @default null */
                         key?: string | null;
                     } | null;
+                    /** @constant */
+                    token?: "***";
                     token_file?: string | null;
                     url: string;
                     /** @default null */
@@ -4044,6 +4307,9 @@ export interface components {
             ping_interval_s?: number;
             product?: string | null;
             slow_receivers?: "drop_oldest" | "disconnect";
+            units?: {
+                [key: string]: string;
+            };
             updated_at_ms?: number;
             version?: number;
         };
@@ -4068,6 +4334,9 @@ export interface components {
             ping_interval_s?: number;
             product?: string | null;
             slow_receivers?: "drop_oldest" | "disconnect";
+            units?: {
+                [key: string]: string;
+            };
         };
         RelayEndpointNew: {
             access_key?: string | null;
@@ -4091,6 +4360,9 @@ export interface components {
             ping_interval_s?: number;
             product?: string | null;
             slow_receivers?: "drop_oldest" | "disconnect";
+            units?: {
+                [key: string]: string;
+            };
         };
         RequestedAttributes: {
             client?: {
@@ -4538,6 +4810,7 @@ export interface components {
             counted: components["schemas"]["CountedValues"] | null;
             dialect: string;
             duration_ns: number;
+            failed: boolean;
             matched: boolean;
             outputs: unknown[];
             payload_problem: string | null;
@@ -4888,6 +5161,19 @@ export interface components {
             shards: number[];
             subscribers: number;
             topic_filter: string;
+        };
+        TransferStatus: {
+            chunk: number;
+            missing: [
+                number,
+                number
+            ][];
+            received: [
+                number,
+                number
+            ][];
+            size: number | null;
+            state: components["schemas"]["FileState"];
         };
         User: {
             created_at_ms?: number;
@@ -6238,6 +6524,65 @@ export interface operations {
             };
         };
     };
+    beginConsoleSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LoginInput"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginResult"];
+                };
+            };
+        };
+    };
+    endConsoleSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    refreshConsoleSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginResult"];
+                };
+            };
+        };
+    };
     countDevices: {
         parameters: {
             query?: never;
@@ -7366,6 +7711,151 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": unknown;
+                };
+            };
+        };
+    };
+    listFiles: {
+        parameters: {
+            query?: {
+                after?: string;
+                file_id?: string;
+                limit?: number;
+                namespace?: string;
+                owner?: string;
+                product?: string;
+                state?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["FileInfo"][];
+                        next: string | null;
+                    };
+                };
+            };
+        };
+    };
+    getFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileInfo"];
+                };
+            };
+        };
+    };
+    deleteFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    downloadFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+        };
+    };
+    createFileLink: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LinkRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileLink"];
+                };
+            };
+        };
+    };
+    getFileStatus: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TransferStatus"];
                 };
             };
         };
@@ -9478,6 +9968,38 @@ export interface operations {
             };
         };
     };
+    downloadSignedFile: {
+        parameters: {
+            query?: {
+                expires?: number;
+                signature?: string;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+        };
+    };
     listSinkStatus: {
         parameters: {
             query?: {
@@ -10025,6 +10547,150 @@ export interface operations {
                         data: components["schemas"]["TopicInfo"][];
                         next: string | null;
                     };
+                };
+            };
+        };
+    };
+    tusCreate: {
+        parameters: {
+            query?: {
+                namespace?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    tusOptions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    tusOverride: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    tusTerminate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    tusOffset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    tusAppend: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/offset+octet-stream": unknown;
+            };
+        };
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    uploadFile: {
+        parameters: {
+            query?: {
+                expires_in_s?: number;
+                namespace?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": unknown;
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileInfo"];
                 };
             };
         };

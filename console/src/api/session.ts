@@ -142,3 +142,14 @@ const ranks = { viewer: 0, operator: 1, admin: 2 } as const;
 export function mayOnNode(caller: Caller, role: Role): boolean {
   return caller.role !== null && ranks[caller.role] >= ranks[role];
 }
+
+const namespaceRanks = { viewer: 0, operator: 1, owner: 2 } as const;
+
+/** Whether the caller may do what needs this role in a namespace; without one: in any of the caller's. */
+export function mayInNamespace(caller: Caller, role: NamespaceRole, namespace?: string): boolean {
+  if (mayOnNode(caller, role === 'owner' ? 'admin' : role)) return true;
+  return caller.namespaces.some(
+    (grant) =>
+      (namespace === undefined || grant.namespace === namespace) && namespaceRanks[grant.role] >= namespaceRanks[role],
+  );
+}

@@ -11,12 +11,24 @@ interface ConfirmProps {
   call?: Call;
   isPending: boolean;
   error?: Error | null;
+  /** Nothing is destroyed. */
+  isSafe?: boolean;
   onConfirm: () => void;
   onClose: () => void;
 }
 
-/** Asks before something is destroyed. */
-export function Confirm({ title, children, action, call, isPending, error, onConfirm, onClose }: ConfirmProps) {
+/** Asks before something is destroyed, or before much is changed at once. */
+export function Confirm({
+  title,
+  children,
+  action,
+  call,
+  isPending,
+  error,
+  isSafe = false,
+  onConfirm,
+  onClose,
+}: ConfirmProps) {
   return (
     <Modal opened onClose={onClose} title={title}>
       <Stack gap="md">
@@ -32,7 +44,7 @@ export function Confirm({ title, children, action, call, isPending, error, onCon
             <Button variant="default" onClick={onClose} data-autofocus>
               <Trans>Cancel</Trans>
             </Button>
-            <Button color="red.8" onClick={onConfirm} loading={isPending}>
+            <Button color={isSafe ? undefined : 'red.8'} onClick={onConfirm} loading={isPending}>
               {action}
             </Button>
           </Group>

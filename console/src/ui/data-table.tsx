@@ -1,11 +1,12 @@
-import { ActionIcon, Checkbox, Menu, Skeleton, Tooltip } from '@mantine/core';
+import { ActionIcon, Checkbox, Menu, Skeleton, Tooltip, UnstyledButton } from '@mantine/core';
 import { useLocalStorage } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconColumns3 } from '@tabler/icons-react';
+import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { useEffect, useRef, type ReactNode } from 'react';
+import { useEffect, useMemo, useRef, type ReactNode } from 'react';
 import { useLocation } from 'wouter';
 import { ErrorState } from './states';
+import { useUrlState } from './url-state';
 
 export interface Column<T> {
   /** Stable; the choice of columns is remembered by it. */
@@ -16,6 +17,8 @@ export interface Column<T> {
   width?: number | string;
   /** Not shown until it is chosen. */
   isHidden?: boolean;
+  /** What the rows can be sorted by, once all of them are loaded. */
+  sort?: (row: T) => string | number | null | undefined;
 }
 
 interface TableProps<T> {
@@ -47,12 +50,14 @@ const ahead = 30;
 /** A table of any length: only visible rows are in the document. */
 export function DataTable<T>(props: TableProps<T>) {
   const { t } = useLingui();
-  const { columns, rows, rowKey, hasMore, isLoadingMore, loadMore } = props;
+  const { columns, rowKey, hasMore, isLoadingMore, loadMore } = props;
   const [chosen, setChosen] = useLocalStorage<Record<string, boolean>>({
     key: `tidegate.columns.${props.name}`,
     defaultValue: {},
   });
   const shown = columns.filter((column) => chosen[column.id] ?? !column.isHidden);
+  const [order, setOrder] = useUrlState('sort');
+  const rows = useSorted(props.rows, columns, hasMore ? '' : order);
   const scroller = useRef<HTMLDivElement>(null);
   const [, navigate] = useLocation();
   const count = rows?.length ?? 0;
@@ -154,8 +159,22 @@ export function DataTable<T>(props: TableProps<T>) {
             <thead>
               <tr>
                 {shown.map((column) => (
-                  <th key={column.id} className={column.align} style={{ width: column.width }} scope="col">
-                    {column.header}
+                  <th
+                    key={column.id}
+                    className={column.align}
+                    style={{ width: column.width }}
+                    scope="col"
+                    aria-sort={order === column.id ? 'ascending' : order === `-${column.id}` ? 'descending' : undefined}
+                  >
+                    {column.sort && !hasMore ? (
+                      <UnstyledButton className="sort-button" onClick={() => setOrder(nextOrder(order, column.id))}>
+                        {column.header}
+                        {order === column.id && <IconArrowUp size={12} aria-hidden />}
+                        {order === `-${column.id}` && <IconArrowDown size={12} aria-hidden />}
+                      </UnstyledButton>
+                    ) : (
+                      column.header
+                    )}
                   </th>
                 ))}
               </tr>
@@ -186,4 +205,29 @@ export function DataTable<T>(props: TableProps<T>) {
       )}
     </section>
   );
+}
+
+/** Ascending, then descending, then as the node sent them. */
+function nextOrder(order: string, id: string): string {
+  if (order === id) return `-${id}`;
+  return order === `-${id}` ? '' : id;
+}
+
+function useSorted<T>(rows: T[] | undefined, columns: Column<T>[], order: string): T[] | undefined {
+  const isDescending = order.startsWith('-');
+  const sort = columns.find((column) => column.id === (isDescending ? order.slice(1) : order))?.sort;
+  // The function is another one in each rendering; the order names it.
+  const by = useRef(sort);
+  by.current = sort;
+  return useMemo(() => {
+    const value = by.current;
+    if (rows === undefined || value === undefined || order === '') return rows;
+    const sign = isDescending ? -1 : 1;
+    return [...rows].sort((a, b) => {
+      const [left, right] = [value(a), value(b)];
+      if (left == null || right == null) return left == null ? (right == null ? 0 : 1) : -1;
+      if (typeof left === 'number' && typeof right === 'number') return sign * (left - right);
+      return sign * String(left).localeCompare(String(right), undefined, { numeric: true });
+    });
+  }, [rows, order, isDescending]);
 }

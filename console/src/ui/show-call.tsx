@@ -12,7 +12,7 @@ export interface Call {
 }
 
 /** Text that a shell takes as one word. */
-function quoted(text: string): string {
+export function quoted(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
@@ -44,4 +44,12 @@ export function ShowCall(call: Call) {
       </Popover.Dropdown>
     </Popover>
   );
+}
+
+/** Fields of an object as `tidegate ctl` takes them: `name=value`, other values than texts as JSON. */
+export function ctlFields(body: Record<string, unknown>): string {
+  return Object.entries(body)
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => quoted(`${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`))
+    .join(' ');
 }

@@ -1,0 +1,560 @@
+/** Edits a list of alarm rules: those of a product, or those of the node. */
+
+import {
+  ActionIcon,
+  Button,
+  Card,
+  Drawer,
+  Group,
+  JsonInput,
+  MultiSelect,
+  NumberInput,
+  SegmentedControl,
+  Select,
+  Stack,
+  Switch,
+  Text,
+  TextInput,
+  Title,
+} from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlus, IconTrash } from '@tabler/icons-react';
+import { useState, type FormEvent, type ReactNode } from 'react';
+import { useList } from '../../api/objects';
+import { DataTable, type Column } from '../../ui/data-table';
+import { EmptyState } from '../../ui/states';
+import {
+  comparisons,
+  conditionText,
+  flat,
+  isComplete,
+  nested,
+  operandText,
+  parseOperand,
+  type AlarmRule,
+  type Clause,
+  type Condition,
+  type Test,
+} from './condition';
+import { severities, SeverityBadge, type Severity } from './severity';
+
+const maxRaise = 8;
+
+interface RuleListProps {
+  rules: AlarmRule[] | undefined;
+  mayChange: boolean;
+  /** Saves the whole list. */
+  onSave: (rules: AlarmRule[]) => Promise<unknown>;
+  /** Keys that conditions can use. */
+  keys: string[];
+  /** Whether keys other than those are an error. */
+  areKeysFixed?: boolean;
+  empty: ReactNode;
+  toolbar?: ReactNode;
+  error?: Error | null;
+}
+
+export function AlarmRuleList({ rules, mayChange, onSave, keys, empty, toolbar, error }: RuleListProps) {
+  const { t } = useLingui();
+  const [edited, setEdited] = useState<number | 'new' | null>(null);
+  const words = { and: t`and`, or: t`or` };
+  const columns: Column<AlarmRule>[] = [
+    {
+      id: 'id',
+      header: t`Alarm`,
+      sort: (rule) => rule.id,
+      cell: (rule) => (
+        <button type="button" className="link-button" onClick={() => setEdited(rules?.indexOf(rule) ?? null)}>
+          {rule.id}
+        </button>
+      ),
+    },
+    {
+      id: 'raise',
+      header: t`Raised when`,
+      cell: (rule) => (
+        <span className="row">
+          {rule.raise.map((clause, index) => (
+            <span className="row" key={index}>
+              <SeverityBadge severity={clause.severity as Severity} />
+              <span className="mono">{conditionText(clause.when, words)}</span>
+            </span>
+          ))}
+        </span>
+      ),
+    },
+    {
+      id: 'clear',
+      header: t`Cleared when`,
+      cell: (rule) =>
+        rule.clear ? <span className="mono">{conditionText(rule.clear.when, words)}</span> : <Trans>by hand</Trans>,
+    },
+    { id: 'notify', header: t`Notifications`, cell: (rule) => rule.notify?.join(', ') || '–' },
+    {
+      id: 'enabled',
+      header: t`Active`,
+      cell: (rule) => (rule.enabled === false ? <Trans>no</Trans> : <Trans>yes</Trans>),
+    },
+  ];
+  const add = mayChange && (
+    <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+      <Trans>New alarm rule</Trans>
+    </Button>
+  );
+  return (
+    <>
+      <DataTable
+        name="alarm-rules"
+        label={t`Alarm rules`}
+        columns={columns}
+        rows={rules}
+        rowKey={(rule) => rule.id}
+        error={error}
+        toolbar={
+          <div className="row wrap table-actions">
+            {toolbar}
+            {add}
+          </div>
+        }
+        empty={
+          <EmptyState title={<Trans>No alarm rules yet</Trans>} actions={add}>
+            {empty}
+          </EmptyState>
+        }
+      />
+      {edited !== null && rules && (
+        <RuleDrawer
+          rule={edited === 'new' ? undefined : rules[edited]}
+          taken={rules.map((rule) => rule.id)}
+          keys={keys}
+          mayChange={mayChange}
+          onClose={() => setEdited(null)}
+          onSave={(rule) =>
+            onSave(edited === 'new' ? [...rules, rule] : rules.map((each, at) => (at === edited ? rule : each)))
+          }
+          onDelete={edited === 'new' ? undefined : () => onSave(rules.filter((_, at) => at !== edited))}
+        />
+      )}
+    </>
+  );
+}
+
+const newRule: AlarmRule = { id: '', raise: [{ severity: 'MAJOR', when: { key: '', is: '>' } }] };
+
+interface RuleDrawerProps {
+  rule?: AlarmRule;
+  taken: string[];
+  keys: string[];
+  mayChange: boolean;
+  onSave: (rule: AlarmRule) => Promise<unknown>;
+  onDelete?: () => Promise<unknown>;
+  onClose: () => void;
+}
+
+function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }: RuleDrawerProps) {
+  const { t } = useLingui();
+  const [value, setValue] = useState<AlarmRule>(rule ?? newRule);
+  const [view, setView] = useState('form');
+  const [error, setError] = useState<string>();
+  const [isPending, setPending] = useState(false);
+  const [isSubmitted, setSubmitted] = useState(false);
+  const notifications = useList<{ name: string }>('/api/v1/notifications');
+  const set = (change: Partial<AlarmRule>) => setValue((previous) => ({ ...previous, ...change }));
+  const isTaken = value.id !== rule?.id && taken.includes(value.id);
+  const finish = async (work: Promise<unknown>) => {
+    setPending(true);
+    setError(undefined);
+    try {
+      await work;
+      onClose();
+    } catch (failure) {
+      setError((failure as Error).message);
+      setPending(false);
+    }
+  };
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setSubmitted(true);
+    if (isComplete(value) && !isTaken) void finish(onSave(value));
+  };
+  const isMissing = (condition: Condition) =>
+    isSubmitted && !isComplete({ id: 'x', raise: [{ severity: '', when: condition }] });
+  return (
+    <Drawer opened onClose={onClose} position="right" size="lg" title={rule?.id ?? t`New alarm rule`}>
+      <form onSubmit={submit} noValidate>
+        <Stack gap="md">
+          <SegmentedControl
+            size="xs"
+            aria-label={t`View`}
+            value={view}
+            onChange={setView}
+            data={[
+              { value: 'form', label: t`Form` },
+              { value: 'json', label: t`JSON` },
+            ]}
+          />
+          {view === 'json' ? (
+            <RuleJson value={value} onChange={setValue} />
+          ) : (
+            <>
+              <TextInput
+                label={t`Alarm type`}
+                description={t`A device has at most one active alarm of a type.`}
+                withAsterisk
+                value={value.id}
+                error={
+                  isTaken
+                    ? t`There is already a rule with this name`
+                    : isSubmitted && value.id === ''
+                      ? t`Required`
+                      : undefined
+                }
+                onChange={(event) => set({ id: event.currentTarget.value })}
+              />
+              <Title order={3}>
+                <Trans>Raise</Trans>
+              </Title>
+              {value.raise.map((clause, index) => (
+                <Card key={index} withBorder padding="sm">
+                  <Stack gap="xs">
+                    <Group justify="space-between">
+                      <Select
+                        aria-label={t`Severity`}
+                        w={180}
+                        allowDeselect={false}
+                        data={severities}
+                        value={clause.severity}
+                        onChange={(severity) =>
+                          set({ raise: replaced(value.raise, index, { ...clause, severity: severity ?? 'MAJOR' }) })
+                        }
+                      />
+                      {value.raise.length > 1 && (
+                        <ActionIcon
+                          aria-label={t`Remove this severity`}
+                          onClick={() => set({ raise: value.raise.filter((_, at) => at !== index) })}
+                        >
+                          <IconTrash size={14} />
+                        </ActionIcon>
+                      )}
+                    </Group>
+                    <ClauseEditor
+                      clause={clause}
+                      keys={keys}
+                      isMissing={isMissing(clause.when)}
+                      onChange={(next) => set({ raise: replaced(value.raise, index, { ...clause, ...next }) })}
+                    />
+                  </Stack>
+                </Card>
+              ))}
+              {value.raise.length < maxRaise && (
+                <Button
+                  variant="subtle"
+                  leftSection={<IconPlus size={12} />}
+                  style={{ alignSelf: 'flex-start' }}
+                  onClick={() =>
+                    set({ raise: [...value.raise, { severity: 'CRITICAL', when: { key: keyOf(value), is: '>' } }] })
+                  }
+                >
+                  <Trans>Add a severity</Trans>
+                </Button>
+              )}
+              <Switch
+                label={t`Clear by a condition`}
+                description={t`Without it, an operator clears the alarm.`}
+                checked={value.clear != null}
+                onChange={(event) =>
+                  set({ clear: event.currentTarget.checked ? { when: { key: keyOf(value), is: '<' } } : undefined })
+                }
+              />
+              {value.clear && (
+                <Card withBorder padding="sm">
+                  <ClauseEditor
+                    clause={value.clear}
+                    keys={keys}
+                    isMissing={isMissing(value.clear.when)}
+                    onChange={(clear) => set({ clear })}
+                  />
+                </Card>
+              )}
+              <TextInput
+                label={t`Text`}
+                description={t`Placeholders: keys of the conditions, deviceId, deviceName, productId, type, severity.`}
+                placeholder={'${temperature} °C at ${deviceName}'}
+                value={value.details ?? ''}
+                onChange={(event) => set({ details: event.currentTarget.value || undefined })}
+              />
+              <MultiSelect
+                label={t`Notifications`}
+                description={t`Notifications that cover all alarms need not be listed.`}
+                data={(notifications.rows ?? []).map((each) => each.name)}
+                value={value.notify ?? []}
+                onChange={(notify) => set({ notify })}
+              />
+              <Switch
+                label={t`Also an alarm of the gateway`}
+                checked={value.propagate ?? false}
+                onChange={(event) => set({ propagate: event.currentTarget.checked })}
+              />
+              <Switch
+                label={t`Active`}
+                checked={value.enabled ?? true}
+                onChange={(event) => set({ enabled: event.currentTarget.checked })}
+              />
+            </>
+          )}
+          {error && (
+            <Text size="sm" c="var(--tg-critical)" role="alert">
+              {error}
+            </Text>
+          )}
+        </Stack>
+        {mayChange && (
+          <div className="drawer-footer">
+            {onDelete ? (
+              <Button
+                variant="default"
+                leftSection={<IconTrash size={14} />}
+                loading={isPending}
+                onClick={() => void finish(onDelete())}
+              >
+                <Trans>Delete this rule</Trans>
+              </Button>
+            ) : (
+              <span />
+            )}
+            <Button type="submit" loading={isPending}>
+              <Trans>Save</Trans>
+            </Button>
+          </div>
+        )}
+      </form>
+    </Drawer>
+  );
+}
+
+function replaced<T>(list: T[], index: number, value: T): T[] {
+  return list.map((each, at) => (at === index ? value : each));
+}
+
+const keyOf = (rule: AlarmRule) => (rule.raise[0] && flat(rule.raise[0].when)?.tests[0]?.key) ?? '';
+
+function ClauseEditor<C extends Clause>({
+  clause,
+  keys,
+  isMissing,
+  onChange,
+}: {
+  clause: C;
+  keys: string[];
+  isMissing: boolean;
+  onChange: (clause: C) => void;
+}) {
+  const { t } = useLingui();
+  const condition = flat(clause.when);
+  const kind = clause.times != null ? 'times' : clause.for_s != null ? 'for' : 'once';
+  return (
+    <Stack gap="xs">
+      {condition === undefined ? (
+        <Text size="sm" c="dimmed">
+          <Trans>This condition is nested; change it as JSON.</Trans>
+        </Text>
+      ) : (
+        <>
+          {condition.tests.length > 1 && (
+            <SegmentedControl
+              size="xs"
+              aria-label={t`Combination`}
+              value={condition.mode}
+              onChange={(mode) => onChange({ ...clause, when: nested({ ...condition, mode: mode as 'all' | 'any' }) })}
+              data={[
+                { value: 'all', label: t`all of these` },
+                { value: 'any', label: t`any of these` },
+              ]}
+            />
+          )}
+          {condition.tests.map((test, index) => (
+            <TestEditor
+              key={index}
+              test={test}
+              keys={keys}
+              onChange={(next) =>
+                onChange({ ...clause, when: nested({ ...condition, tests: replaced(condition.tests, index, next) }) })
+              }
+              onRemove={
+                condition.tests.length > 1
+                  ? () =>
+                      onChange({
+                        ...clause,
+                        when: nested({ ...condition, tests: condition.tests.filter((_, at) => at !== index) }),
+                      })
+                  : undefined
+              }
+            />
+          ))}
+          <Button
+            variant="subtle"
+            size="compact-xs"
+            leftSection={<IconPlus size={12} />}
+            style={{ alignSelf: 'flex-start' }}
+            onClick={() =>
+              onChange({
+                ...clause,
+                when: nested({ ...condition, tests: [...condition.tests, { key: '', is: '>' }] }),
+              })
+            }
+          >
+            <Trans>Add a test</Trans>
+          </Button>
+        </>
+      )}
+      {isMissing && (
+        <Text size="xs" c="var(--tg-critical)" role="alert">
+          <Trans>A key and a value are required.</Trans>
+        </Text>
+      )}
+      <Group gap="xs" align="flex-end">
+        <Select
+          label={t`Must hold`}
+          w={190}
+          allowDeselect={false}
+          value={kind}
+          data={[
+            { value: 'once', label: t`once` },
+            { value: 'for', label: t`for a time` },
+            { value: 'times', label: t`for several messages` },
+          ]}
+          onChange={(next) => {
+            const { for_s: _f, times: _t, within_s: _w, ...rest } = clause;
+            const timing = next === 'for' ? { for_s: 30 } : next === 'times' ? { times: 3 } : {};
+            onChange({ ...rest, ...timing } as C);
+          }}
+        />
+        {kind === 'for' && (
+          <NumberInput
+            label={t`Seconds`}
+            w={110}
+            min={0}
+            value={clause.for_s ?? ''}
+            onChange={(next) => onChange({ ...clause, for_s: Number(next) })}
+          />
+        )}
+        {kind === 'times' && (
+          <>
+            <NumberInput
+              label={t`Messages`}
+              w={110}
+              min={1}
+              value={clause.times ?? ''}
+              onChange={(next) => onChange({ ...clause, times: Number(next) })}
+            />
+            <NumberInput
+              label={t`Within seconds`}
+              placeholder={t`consecutive`}
+              w={130}
+              min={1}
+              value={clause.within_s ?? ''}
+              onChange={(next) => onChange({ ...clause, within_s: next === '' ? undefined : Number(next) })}
+            />
+          </>
+        )}
+      </Group>
+    </Stack>
+  );
+}
+
+function TestEditor({
+  test,
+  keys,
+  onChange,
+  onRemove,
+}: {
+  test: Test;
+  keys: string[];
+  onChange: (test: Test) => void;
+  onRemove?: () => void;
+}) {
+  const { t } = useLingui();
+  const [text, setText] = useState(operandText(test.value));
+  const names: Record<string, string> = { silent_for: t`silent for (s)`, between: t`between`, contains: t`contains` };
+  return (
+    <div className="row wrap">
+      <TextInput
+        aria-label={t`Key`}
+        placeholder={t`Key`}
+        className="grow"
+        miw={120}
+        list="alarm-keys"
+        classNames={{ input: 'mono' }}
+        value={test.key}
+        onChange={(event) => onChange({ ...test, key: event.currentTarget.value })}
+      />
+      <datalist id="alarm-keys">
+        {['$online', ...keys].map((key) => (
+          <option key={key} value={key} />
+        ))}
+      </datalist>
+      <Select
+        aria-label={t`Comparison`}
+        w={130}
+        allowDeselect={false}
+        value={test.is}
+        data={comparisons.map((is) => ({ value: is, label: names[is] ?? is }))}
+        onChange={(is) =>
+          onChange({ ...test, is: is ?? '>', value: text === '' ? undefined : parseOperand(text, is ?? '>') })
+        }
+      />
+      <TextInput
+        aria-label={t`Value`}
+        placeholder={test.is === 'between' ? t`10, 20` : t`Value`}
+        w={110}
+        value={text}
+        onChange={(event) => {
+          const next = event.currentTarget.value;
+          setText(next);
+          onChange({ ...test, value: next === '' ? undefined : parseOperand(next, test.is) });
+        }}
+      />
+      <TextInput
+        aria-label={t`Attribute with the limit`}
+        placeholder={t`or attribute`}
+        title={t`A server attribute of the device; the value applies to devices without it.`}
+        w={120}
+        value={test.attribute ?? ''}
+        onChange={(event) => onChange({ ...test, attribute: event.currentTarget.value || undefined })}
+      />
+      {onRemove && (
+        <ActionIcon aria-label={t`Remove this test`} onClick={onRemove}>
+          <IconTrash size={14} />
+        </ActionIcon>
+      )}
+    </div>
+  );
+}
+
+function RuleJson({ value, onChange }: { value: AlarmRule; onChange: (rule: AlarmRule) => void }) {
+  const { t } = useLingui();
+  const [text, setText] = useState(() => JSON.stringify(value, null, 2));
+  const [isWrong, setWrong] = useState(false);
+  return (
+    <JsonInput
+      aria-label={t`JSON`}
+      autosize
+      minRows={12}
+      maxRows={30}
+      classNames={{ input: 'mono' }}
+      value={text}
+      error={isWrong ? t`This is not an alarm rule; the last valid text applies` : undefined}
+      onChange={(next) => {
+        setText(next);
+        try {
+          const parsed = JSON.parse(next) as AlarmRule;
+          const isRule = typeof parsed.id === 'string' && Array.isArray(parsed.raise);
+          setWrong(!isRule);
+          if (isRule) onChange(parsed);
+        } catch {
+          setWrong(true);
+        }
+      }}
+    />
+  );
+}

@@ -1,0 +1,414 @@
+import {
+  ActionIcon,
+  Button,
+  Group,
+  Modal,
+  NumberInput,
+  Select,
+  Slider,
+  Stack,
+  Switch,
+  Text,
+  TextInput,
+} from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPencil, IconPlus, IconSend } from '@tabler/icons-react';
+import { useState, type FormEvent } from 'react';
+import { useChange, useRead, type Schemas } from '../../api/client';
+import { objectPath, send } from '../../api/objects';
+import { formatDuration } from '../../format';
+import { Confirm } from '../../ui/confirm';
+import { Panel } from '../../ui/page';
+import { StateBadge, type Health } from '../../ui/state-badge';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { controlsAttribute, controlsOf, paramsOf, type Control, type ControlKind } from './controls';
+
+type Command = Schemas['Command'];
+
+const devices = '/api/v1/devices';
+const newControl: Control = { id: '', kind: 'switch', label: '', command: '' };
+
+function useControls(device: string) {
+  const path = `${objectPath(devices, device)}/attributes/server`;
+  const key = ['devices', 'attributes', device, 'server'];
+  const read = useRead(key, async (signal) => {
+    const answer = await send<{ data: Schemas['DeviceAttribute'][] }>('GET', path, { signal });
+    return controlsOf(answer.data.find((each) => each.key === controlsAttribute)?.value);
+  });
+  const save = useChange(
+    (controls: Control[]) => send('PUT', path, { body: { [controlsAttribute]: controls } }),
+    [key],
+  );
+  return { read, save };
+}
+
+/** Switches, sliders, numbers and buttons that send commands; everybody who may see the device sees the same. */
+export function ControlPanel({ device, mayChange }: { device: string; mayChange: boolean }) {
+  const { read, save } = useControls(device);
+  const [edited, setEdited] = useState<Control>();
+  if (read.error && !read.data) return <ErrorState error={read.error} retry={() => void read.refetch()} />;
+  if (!read.data) return <Loading />;
+  const controls = read.data;
+  const add = mayChange && (
+    <Button variant="default" leftSection={<IconPlus size={14} />} onClick={() => setEdited(newControl)}>
+      <Trans>Add a control</Trans>
+    </Button>
+  );
+  return (
+    <Panel title={<Trans>Controls</Trans>} actions={add}>
+      {controls.length === 0 ? (
+        <EmptyState title={<Trans>No controls yet</Trans>}>
+          <Trans>A control sends a command to the device: a switch, a slider, a number or a button.</Trans>
+        </EmptyState>
+      ) : (
+        <div className="controls">
+          {controls.map((control) => (
+            <ControlCard
+              key={control.id}
+              control={control}
+              device={device}
+              mayChange={mayChange}
+              onEdit={() => setEdited(control)}
+            />
+          ))}
+        </div>
+      )}
+      {edited && (
+        <ControlEditor
+          control={edited}
+          isPending={save.isPending}
+          error={save.error}
+          onClose={() => setEdited(undefined)}
+          onSave={(control) => {
+            const next = edited.id
+              ? controls.map((each) => (each.id === edited.id ? control : each))
+              : [...controls, { ...control, id: crypto.randomUUID?.() ?? String(Date.now()) }];
+            save.mutate(next, { onSuccess: () => setEdited(undefined) });
+          }}
+          onDelete={
+            edited.id
+              ? () =>
+                  save.mutate(
+                    controls.filter((each) => each.id !== edited.id),
+                    { onSuccess: () => setEdited(undefined) },
+                  )
+              : undefined
+          }
+        />
+      )}
+    </Panel>
+  );
+}
+
+function ControlCard({
+  control,
+  device,
+  mayChange,
+  onEdit,
+}: {
+  control: Control;
+  device: string;
+  mayChange: boolean;
+  onEdit: () => void;
+}) {
+  const { t } = useLingui();
+  const { kind, label, min = 0, max = 100, step = 1, unit = '' } = control;
+  const [value, setValue] = useState<boolean | number>(kind === 'switch' ? false : min);
+  const [asked, setAsked] = useState<{ value: boolean | number | undefined }>();
+  const run = useChange(
+    (next: boolean | number | undefined) =>
+      send<Command>('POST', `${objectPath(devices, device)}/commands`, {
+        body: { method: control.command, params: paramsOf(kind, next), expires_in_s: 0 },
+      }),
+    [['/api/v1/commands'], ['devices', 'commands', device]],
+  );
+  const request = (next: boolean | number | undefined) => {
+    if (control.isDangerous) setAsked({ value: next });
+    else run.mutate(next);
+  };
+  const input = () => {
+    switch (kind) {
+      case 'switch':
+        return (
+          <Switch
+            aria-label={label}
+            size="md"
+            disabled={!mayChange || run.isPending}
+            checked={Boolean(value)}
+            onChange={(event) => {
+              setValue(event.currentTarget.checked);
+              request(event.currentTarget.checked);
+            }}
+          />
+        );
+      case 'slider':
+        return (
+          <Slider
+            thumbLabel={label}
+            label={(at) => `${at} ${unit}`}
+            min={min}
+            max={max}
+            step={step}
+            disabled={!mayChange}
+            value={Number(value)}
+            onChange={setValue}
+            onChangeEnd={request}
+          />
+        );
+      case 'number':
+        return (
+          <Group gap="xs" wrap="nowrap">
+            <NumberInput
+              aria-label={label}
+              className="grow"
+              min={control.min}
+              max={control.max}
+              step={step}
+              suffix={unit && ` ${unit}`}
+              disabled={!mayChange}
+              value={Number(value)}
+              onChange={(next) => setValue(Number(next))}
+            />
+            <Button loading={run.isPending} disabled={!mayChange} onClick={() => request(value)}>
+              <Trans>Set</Trans>
+            </Button>
+          </Group>
+        );
+      default:
+        return (
+          <Button
+            leftSection={<IconSend size={14} />}
+            color={control.isDangerous ? 'red.8' : undefined}
+            loading={run.isPending}
+            disabled={!mayChange}
+            onClick={() => request(undefined)}
+          >
+            {label}
+          </Button>
+        );
+    }
+  };
+  return (
+    <section className="control" aria-label={label}>
+      <div className="row">
+        <strong className="grow">{label}</strong>
+        {kind === 'slider' && (
+          <span className="dimmed">
+            {String(value)} {unit}
+          </span>
+        )}
+        {mayChange && (
+          <ActionIcon aria-label={t`Change ${label}`} size="sm" onClick={onEdit}>
+            <IconPencil size={14} />
+          </ActionIcon>
+        )}
+      </div>
+      {input()}
+      <div className="control-result" aria-live="polite">
+        {run.isPending ? (
+          <span className="dimmed">
+            <Trans>waiting for the device</Trans>
+          </span>
+        ) : run.error ? (
+          <StateBadge health="critical">{run.error.message}</StateBadge>
+        ) : run.data ? (
+          <CommandOutcome command={run.data} />
+        ) : (
+          <span className="dimmed mono">{control.command}</span>
+        )}
+      </div>
+      {asked && (
+        <Confirm
+          title={
+            <Trans>
+              Send "{label}" to {device}?
+            </Trans>
+          }
+          action={<Trans>Send</Trans>}
+          call={{
+            method: 'POST',
+            path: `${objectPath(devices, device)}/commands`,
+            body: { method: control.command, params: paramsOf(kind, asked.value) },
+            ctl: `commands send ${device} ${control.command} '${JSON.stringify(paramsOf(kind, asked.value))}'`,
+          }}
+          isPending={false}
+          onClose={() => setAsked(undefined)}
+          onConfirm={() => {
+            run.mutate(asked.value);
+            setAsked(undefined);
+          }}
+        >
+          <Text size="sm">
+            <Trans>This control is marked as dangerous.</Trans>
+          </Text>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+const healthOf: Record<string, Health> = {
+  success: 'good',
+  failed: 'critical',
+  timeout: 'critical',
+  expired: 'warning',
+  cancelled: 'unknown',
+};
+
+/** How a command ended, or how far it is. */
+export function CommandOutcome({ command }: { command: Command }) {
+  const took =
+    command.finished_at_ms != null && command.sent_at_ms != null
+      ? `${command.finished_at_ms - command.sent_at_ms} ms`
+      : undefined;
+  return (
+    <StateBadge health={healthOf[command.state] ?? 'unknown'}>
+      <CommandStateName state={command.state} />
+      {command.state === 'success' && took ? ` (${took})` : ''}
+      {command.message ? `: ${command.message}` : ''}
+    </StateBadge>
+  );
+}
+
+export function CommandStateName({ state }: { state: Command['state'] }) {
+  switch (state) {
+    case 'pending':
+      return <Trans>waiting for the device</Trans>;
+    case 'sent':
+      return <Trans>sent</Trans>;
+    case 'acknowledged':
+      return <Trans>received</Trans>;
+    case 'success':
+      return <Trans>done</Trans>;
+    case 'failed':
+      return <Trans>failed</Trans>;
+    case 'timeout':
+      return <Trans>no answer in time</Trans>;
+    case 'expired':
+      return <Trans>the device was not reachable</Trans>;
+    default:
+      return <Trans>cancelled</Trans>;
+  }
+}
+
+/** How long a command took, once it has ended. */
+export function commandDuration(command: Command): string {
+  if (command.finished_at_ms == null) return '–';
+  const ms = command.finished_at_ms - command.created_at_ms;
+  return ms < 10_000 ? `${ms} ms` : formatDuration(ms / 1000);
+}
+
+function ControlEditor({
+  control,
+  isPending,
+  error,
+  onSave,
+  onDelete,
+  onClose,
+}: {
+  control: Control;
+  isPending: boolean;
+  error: Error | null;
+  onSave: (control: Control) => void;
+  onDelete?: () => void;
+  onClose: () => void;
+}) {
+  const { t } = useLingui();
+  const [value, setValue] = useState(control);
+  const set = (change: Partial<Control>) => setValue((previous) => ({ ...previous, ...change }));
+  const hasRange = value.kind === 'slider' || value.kind === 'number';
+  const isReversed = hasRange && value.min !== undefined && value.max !== undefined && value.min >= value.max;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (!isReversed) onSave(value);
+  };
+  const [on, off, some] = ['{"state": "on"}', '{"state": "off"}', '{"value": 1}'];
+  const number = (name: 'min' | 'max' | 'step', label: string) => (
+    <NumberInput
+      label={label}
+      w={100}
+      error={name === 'max' && isReversed ? t`More than the minimum` : undefined}
+      value={value[name] ?? ''}
+      onChange={(next) => set({ [name]: next === '' ? undefined : Number(next) })}
+    />
+  );
+  return (
+    <Modal opened onClose={onClose} title={control.id ? t`Change the control` : t`Add a control`}>
+      <form onSubmit={submit}>
+        <Stack gap="sm">
+          <Select
+            label={t`Kind`}
+            allowDeselect={false}
+            value={value.kind}
+            onChange={(kind) => set({ kind: (kind ?? 'switch') as ControlKind })}
+            data={[
+              { value: 'switch', label: t`switch` },
+              { value: 'slider', label: t`slider` },
+              { value: 'number', label: t`number` },
+              { value: 'button', label: t`button` },
+            ]}
+          />
+          <TextInput
+            label={t`Label`}
+            required
+            data-autofocus
+            maxLength={60}
+            value={value.label}
+            onChange={(event) => set({ label: event.currentTarget.value })}
+          />
+          <TextInput
+            label={t`Command`}
+            description={
+              value.kind === 'switch'
+                ? t`The method. Its parameters are ${on} or ${off}.`
+                : value.kind === 'button'
+                  ? t`The method. It has no parameters.`
+                  : t`The method. Its parameters are ${some}.`
+            }
+            required
+            maxLength={255}
+            classNames={{ input: 'mono' }}
+            value={value.command}
+            onChange={(event) => set({ command: event.currentTarget.value })}
+          />
+          {hasRange && (
+            <Group gap="xs" align="flex-start">
+              {number('min', t`Minimum`)}
+              {number('max', t`Maximum`)}
+              {number('step', t`Step`)}
+              <TextInput
+                label={t`Unit`}
+                w={80}
+                maxLength={20}
+                value={value.unit ?? ''}
+                onChange={(event) => set({ unit: event.currentTarget.value || undefined })}
+              />
+            </Group>
+          )}
+          <Switch
+            label={t`Ask before sending`}
+            checked={value.isDangerous ?? false}
+            onChange={(event) => set({ isDangerous: event.currentTarget.checked })}
+          />
+          {error && (
+            <Text size="sm" c="var(--tg-critical)" role="alert">
+              {error.message}
+            </Text>
+          )}
+          <Group justify="space-between">
+            {onDelete ? (
+              <Button variant="default" loading={isPending} onClick={onDelete}>
+                <Trans>Remove</Trans>
+              </Button>
+            ) : (
+              <span />
+            )}
+            <Button type="submit" loading={isPending}>
+              <Trans>Save</Trans>
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </Modal>
+  );
+}

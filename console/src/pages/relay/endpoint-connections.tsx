@@ -1,0 +1,99 @@
+import { Button, Text } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlugConnectedX } from '@tabler/icons-react';
+import { useState } from 'react';
+import { useChange, type Schemas } from '../../api/client';
+import { objectPath, send, useList } from '../../api/objects';
+import { Confirm } from '../../ui/confirm';
+import { DataTable, type Column } from '../../ui/data-table';
+import { EmptyState } from '../../ui/states';
+import { Since } from '../../ui/time';
+import { endpointsPath } from './endpoint-address';
+
+type Connection = Schemas['ConnectionSummary'];
+
+const refreshMs = 2_000;
+
+export function EndpointConnections({ id, mayChange }: { id: string; mayChange: boolean }) {
+  const { t } = useLingui();
+  const path = `${objectPath(endpointsPath, id)}/connections`;
+  const list = useList<Connection>(path, {}, { every: refreshMs });
+  const [closing, setClosing] = useState<Connection>();
+  const close = useChange((connection: string) => send('DELETE', objectPath(path, connection)), [[path]]);
+  const columns: Column<Connection>[] = [
+    {
+      id: 'id',
+      header: t`Connection`,
+      sort: (row) => row.connection_id,
+      cell: (row) => <span className="mono">{row.connection_id}</span>,
+    },
+    { id: 'address', header: t`Address`, cell: (row) => <span className="mono">{row.peer_address}</span> },
+    {
+      id: 'since',
+      header: t`Connected for`,
+      sort: (row) => -row.connected_at_ms,
+      cell: (row) => <Since ms={row.connected_at_ms} />,
+    },
+    ...(mayChange
+      ? [
+          {
+            id: 'action',
+            header: t`Action`,
+            cell: (row: Connection) => (
+              <Button
+                size="compact-xs"
+                variant="default"
+                leftSection={<IconPlugConnectedX size={12} />}
+                onClick={() => setClosing(row)}
+              >
+                <Trans>Disconnect</Trans>
+              </Button>
+            ),
+          },
+        ]
+      : []),
+  ];
+  return (
+    <>
+      <DataTable
+        name="endpoint-connections"
+        label={t`Connections`}
+        columns={columns}
+        rows={list.rows}
+        rowKey={(row) => row.connection_id}
+        error={list.error}
+        retry={() => void list.refetch()}
+        hasMore={list.hasNextPage}
+        isLoadingMore={list.isFetchingNextPage}
+        loadMore={() => void list.fetchNextPage()}
+        empty={
+          <EmptyState title={<Trans>Nobody is connected</Trans>}>
+            <Trans>Connect with one of the example clients, or with the test panel.</Trans>
+          </EmptyState>
+        }
+      />
+      {closing && (
+        <Confirm
+          title={<Trans>Disconnect {closing.connection_id}?</Trans>}
+          action={<Trans>Disconnect</Trans>}
+          call={{
+            method: 'DELETE',
+            path: objectPath(path, closing.connection_id),
+            ctl: `endpoints disconnect ${id} ${closing.connection_id}`,
+          }}
+          isPending={close.isPending}
+          error={close.error}
+          onClose={() => setClosing(undefined)}
+          onConfirm={() => close.mutate(closing.connection_id, { onSuccess: () => setClosing(undefined) })}
+        >
+          <Text size="sm">
+            <Trans>
+              This closes the connection from {closing.peer_address}. The client may connect again; disable the endpoint
+              to prevent that.
+            </Trans>
+          </Text>
+        </Confirm>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,287 @@
+import { Alert, Button, Modal, Stack, Tabs, Text, TextInput } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlayerPause, IconPlayerPlay, IconSettings, IconTrash } from '@tabler/icons-react';
+import { useState } from 'react';
+import { useLocation, useParams } from 'wouter';
+import { ApiError, queryClient, useRead } from '../../api/client';
+import {
+  isStored,
+  objectPath,
+  send,
+  useObject,
+  useRemove,
+  useSave,
+  type ConfigurationObject,
+  type Fields,
+} from '../../api/objects';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { Confirm } from '../../ui/confirm';
+import { ObjectEditor, deleteCall, saveCall } from '../../ui/object-editor';
+import { Page } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { StateBadge } from '../../ui/state-badge';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { useUrlState } from '../../ui/url-state';
+import { endpointsPath, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
+import { EndpointConnections } from './endpoint-connections';
+import { EndpointControls } from './endpoint-controls';
+import { EndpointDevices } from './endpoint-devices';
+import { EndpointExamples } from './endpoint-examples';
+import { useEndpointKind } from './endpoint-kind';
+import { EndpointMessages } from './endpoint-messages';
+import { EndpointOverview } from './endpoint-overview';
+import { EndpointTest } from './endpoint-test';
+
+const refreshMs = 2_000;
+
+export default function EndpointPage() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const { id: coded = '' } = useParams<{ id: string }>();
+  const id = decodeURIComponent(coded);
+  const [tab, setTab] = useUrlState('tab', 'overview');
+  const [isEditing, setEditing] = useState(false);
+  const kind = useEndpointKind();
+  const base = useRelayBase();
+  const endpoint = useObject<RelayEndpoint>(endpointsPath, id, { every: refreshMs * 5 });
+  const status = useRead(
+    [endpointsPath, 'status', id],
+    (signal) => send<EndpointStatus>('GET', `${objectPath(endpointsPath, id)}/status`, { signal }),
+    { every: refreshMs },
+  );
+  if (endpoint.error && !endpoint.data) {
+    const isMissing = endpoint.error instanceof ApiError && endpoint.error.status === 404;
+    return (
+      <Page title={id}>
+        {isMissing ? (
+          <EmptyState title={<Trans>There is no endpoint with this id</Trans>} />
+        ) : (
+          <ErrorState error={endpoint.error} retry={() => void endpoint.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!endpoint.data) {
+    return (
+      <Page title={id}>
+        <Loading />
+      </Page>
+    );
+  }
+  const data = endpoint.data;
+  const address = base ? base + data.id : undefined;
+  const mayChange = mayInNamespace(caller, 'operator', data.namespace);
+  const connections = status.data?.current_connections ?? 0;
+  return (
+    <Page
+      title={data.name || data.id}
+      aside={
+        data.disabled_reason ? (
+          <StateBadge health="warning">
+            <Trans>disabled</Trans>
+          </StateBadge>
+        ) : (
+          <StateBadge health="good">
+            <Trans>enabled</Trans>
+          </StateBadge>
+        )
+      }
+      actions={
+        <>
+          <ShowCall method="GET" path={objectPath(endpointsPath, id)} ctl={`endpoints show ${id}`} />
+          {mayChange && isStored(data) && (
+            <>
+              <Switching endpoint={data} />
+              <Button variant="default" leftSection={<IconSettings size={14} />} onClick={() => setEditing(true)}>
+                <Trans>Settings</Trans>
+              </Button>
+              <Remove endpoint={data} connections={connections} />
+            </>
+          )}
+          {!isStored(data) && (
+            <Button variant="default" leftSection={<IconSettings size={14} />} onClick={() => setEditing(true)}>
+              <Trans>Settings</Trans>
+            </Button>
+          )}
+        </>
+      }
+    >
+      {data.disabled_reason && (
+        <Alert color="yellow" variant="light" title={<Trans>Nobody can connect</Trans>}>
+          {data.disabled_reason}
+        </Alert>
+      )}
+      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
+        <Tabs.List>
+          <Tabs.Tab value="overview">
+            <Trans>Overview</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="messages">
+            <Trans>Last messages</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="connections">
+            <Trans>Connections</Trans> ({formatNumber(connections)})
+          </Tabs.Tab>
+          <Tabs.Tab value="devices">
+            <Trans>Devices</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="controls">
+            <Trans>Control panel</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="test">
+            <Trans>Test</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="examples">
+            <Trans>Example clients</Trans>
+          </Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="overview" pt="md">
+          <EndpointOverview endpoint={data} status={status.data} address={address} readAt={status.dataUpdatedAt} />
+        </Tabs.Panel>
+        <Tabs.Panel value="messages" pt="md">
+          <EndpointMessages id={id} />
+        </Tabs.Panel>
+        <Tabs.Panel value="connections" pt="md">
+          <EndpointConnections id={id} mayChange={mayChange} />
+        </Tabs.Panel>
+        <Tabs.Panel value="devices" pt="md">
+          <EndpointDevices endpoint={data} />
+        </Tabs.Panel>
+        <Tabs.Panel value="controls" pt="md">
+          <EndpointControls endpoint={data} mayChange={mayChange} />
+        </Tabs.Panel>
+        <Tabs.Panel value="test" pt="md">
+          <EndpointTest endpoint={data} address={address} />
+        </Tabs.Panel>
+        <Tabs.Panel value="examples" pt="md">
+          <EndpointExamples endpoint={data} address={address} />
+        </Tabs.Panel>
+      </Tabs>
+      {isEditing && (
+        <ObjectEditor
+          kind={kind}
+          object={data}
+          mayChange={mayChange}
+          onClose={() => {
+            setEditing(false);
+            void queryClient.invalidateQueries({ queryKey: [endpointsPath] });
+          }}
+          title={t`Settings of ${id}`}
+        />
+      )}
+    </Page>
+  );
+}
+
+/** Disables the endpoint with a reason, or enables it. */
+function Switching({ endpoint }: { endpoint: RelayEndpoint }) {
+  const { t } = useLingui();
+  const [isAsking, setAsking] = useState(false);
+  const [reason, setReason] = useState('');
+  const kind = useEndpointKind();
+  const save = useSave(endpointsPath);
+  const apply = (disabled_reason: string | null) => {
+    const { origin: _o, declared_at: _d, created_at_ms: _c, updated_at_ms: _u, version, ...rest } = endpoint;
+    const { id, has_access_key: _h, ...body } = rest as Fields & { id: string };
+    save.mutate(
+      { id, version, body: { ...body, disabled_reason } },
+      {
+        onSuccess: () => setAsking(false),
+        onError: (error) => !isAsking && notifications.show({ color: 'red', message: error.message }),
+      },
+    );
+  };
+  if (endpoint.disabled_reason) {
+    return (
+      <Button leftSection={<IconPlayerPlay size={14} />} loading={save.isPending} onClick={() => apply(null)}>
+        <Trans>Enable</Trans>
+      </Button>
+    );
+  }
+  return (
+    <>
+      <Button variant="default" leftSection={<IconPlayerPause size={14} />} onClick={() => setAsking(true)}>
+        <Trans>Disable</Trans>
+      </Button>
+      {isAsking && (
+        <Modal opened onClose={() => setAsking(false)} title={<Trans>Disable {endpoint.id}?</Trans>}>
+          <form
+            onSubmit={(event) => {
+              event.preventDefault();
+              apply(reason.trim());
+            }}
+          >
+            <Stack gap="sm">
+              <Text size="sm">
+                <Trans>All connections are closed, and nobody can connect until the endpoint is enabled again.</Trans>
+              </Text>
+              <TextInput
+                label={t`Reason`}
+                description={t`Clients that try to connect are told it.`}
+                required
+                data-autofocus
+                maxLength={255}
+                value={reason}
+                onChange={(event) => setReason(event.currentTarget.value)}
+              />
+              {save.error && (
+                <Text size="sm" c="var(--tg-critical)" role="alert">
+                  {save.error.message}
+                </Text>
+              )}
+              <div className="row wrap" style={{ justifyContent: 'space-between' }}>
+                <ShowCall {...saveCall(kind, endpoint.id, { disabled_reason: reason })} />
+                <Button type="submit" color="red.8" loading={save.isPending} disabled={reason.trim() === ''}>
+                  <Trans>Disable</Trans>
+                </Button>
+              </div>
+            </Stack>
+          </form>
+        </Modal>
+      )}
+    </>
+  );
+}
+
+function Remove({ endpoint, connections }: { endpoint: RelayEndpoint; connections: number }) {
+  const { t } = useLingui();
+  const [, navigate] = useLocation();
+  const [isAsking, setAsking] = useState(false);
+  const kind = useEndpointKind();
+  const remove = useRemove(endpointsPath);
+  const { id } = endpoint;
+  return (
+    <>
+      <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setAsking(true)}>
+        <Trans>Delete</Trans>
+      </Button>
+      {isAsking && (
+        <Confirm
+          title={<Trans>Delete {id}?</Trans>}
+          action={<Trans>Delete the endpoint</Trans>}
+          call={deleteCall(kind, id)}
+          isPending={remove.isPending}
+          error={remove.error}
+          onClose={() => setAsking(false)}
+          onConfirm={() =>
+            remove.mutate(id, {
+              onSuccess: () => {
+                notifications.show({ message: t`${id} was deleted.` });
+                navigate('/relay');
+              },
+            })
+          }
+        >
+          <Text size="sm">{kind.deletion(endpoint as ConfigurationObject)}</Text>
+          {connections > 0 && (
+            <Text size="sm" mt="xs">
+              <Trans>{formatNumber(connections)} connections are open now.</Trans>
+            </Text>
+          )}
+        </Confirm>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,290 @@
+/** Creates, changes and deletes one configuration object, in a drawer. */
+
+import { Alert, Button, Drawer, JsonInput, SegmentedControl, Stack, Text } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconTrash } from '@tabler/icons-react';
+import { useState, type FormEvent, type ReactNode } from 'react';
+import { ApiError, queryClient } from '../api/client';
+import {
+  isStored,
+  objectPath,
+  send,
+  useRemove,
+  useSave,
+  writable,
+  type ConfigurationObject,
+  type Fields,
+} from '../api/objects';
+import { useSchema } from '../api/schemas';
+import type { SchemaScope } from '../api/json-schema';
+import { Confirm } from './confirm';
+import { FormFields, useForm, type Field } from './schema-form';
+import { ctlFields, quoted, ShowCall, type Call } from './show-call';
+import { Loading } from './states';
+
+/** What the console knows about a kind of configuration objects. */
+export interface ObjectKind {
+  /** Such as `/api/v1/users`. */
+  path: string;
+  /** The subcommand of `tidegate ctl`. */
+  command: string;
+  idField: string;
+  /** Names of the schemas of POST and PUT. */
+  newSchema: string;
+  inputSchema: string;
+  fields: (isNew: boolean) => Field[];
+  /** Values of the form for a new object. */
+  initial?: Fields;
+  /** The values of a form as the node takes them. */
+  toBody?: (values: Fields) => Fields;
+  newTitle: string;
+  /** What a deletion destroys. */
+  deletion: (object: ConfigurationObject) => ReactNode;
+}
+
+interface EditorProps {
+  kind: ObjectKind;
+  /** Default: the id of the object. */
+  title?: string;
+  /** Absent: a new object. */
+  object?: ConfigurationObject;
+  /** Values of a new object, such as those of a copied one. */
+  initial?: Fields;
+  mayChange: boolean;
+  /** Above the form: the state of the object. */
+  children?: ReactNode;
+  /** Further actions of an existing object. */
+  actions?: ReactNode;
+  onClose: () => void;
+  /** After a new object was created; default: the drawer closes. */
+  onCreated?: (object: ConfigurationObject) => void;
+}
+
+export function ObjectEditor(props: EditorProps) {
+  const { kind, object, onClose } = props;
+  const scope = useSchema(object ? kind.inputSchema : kind.newSchema);
+  const id = object && String(object[kind.idField]);
+  return (
+    <Drawer opened onClose={onClose} position="right" size="lg" title={props.title ?? id ?? kind.newTitle}>
+      {scope ? <EditorForm key={object?.version ?? id} {...props} scope={scope} /> : <Loading />}
+    </Drawer>
+  );
+}
+
+function EditorForm({
+  kind,
+  object,
+  initial,
+  mayChange,
+  children,
+  actions,
+  onClose,
+  onCreated,
+  scope,
+}: EditorProps & { scope: SchemaScope }) {
+  const { t } = useLingui();
+  const known = Object.keys(scope.root.properties ?? {});
+  const [version, setVersion] = useState(object?.version);
+  const form = useForm(scope, object ? writable(object, known) : (initial ?? kind.initial ?? {}));
+  const [view, setView] = useState('form');
+  const [isDeleting, setDeleting] = useState(false);
+  const save = useSave(kind.path);
+  const remove = useRemove(kind.path);
+  const id = object && String(object[kind.idField]);
+  const isDeclared = object !== undefined && !isStored(object);
+  const isReadOnly = isDeclared || !mayChange;
+  const body = kind.toBody?.(form.values) ?? form.values;
+  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const rejected =
+    save.error instanceof ApiError && save.error.field
+      ? { field: save.error.field, message: save.error.message }
+      : undefined;
+  const fields = kind.fields(object === undefined);
+  const isRejectedFieldShown = fields.some((field) => field.name === rejected?.field.split(/[.[]/)[0]);
+
+  const send_ = (ifMatch: number | undefined) => {
+    save.mutate(
+      { id, version: ifMatch, body },
+      {
+        onSuccess: (saved) => {
+          notifications.show({ message: object ? t`${id} was saved.` : t`Created.` });
+          if (object === undefined && onCreated) onCreated(saved);
+          else onClose();
+        },
+      },
+    );
+  };
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (form.submit()) send_(version);
+  };
+  const current = async () => {
+    const latest = await send<ConfigurationObject>('GET', objectPath(kind.path, id ?? ''));
+    return latest;
+  };
+
+  return (
+    <form onSubmit={submit} noValidate>
+      <Stack gap="md">
+        {children}
+        {isDeclared && (
+          <Alert color="gray" variant="light">
+            <Trans>Declared in the configuration, and changed there: {object.declared_at ?? object.origin}</Trans>
+          </Alert>
+        )}
+        <SegmentedControl
+          size="xs"
+          aria-label={t`View`}
+          value={view}
+          onChange={setView}
+          data={[
+            { value: 'form', label: t`Form` },
+            { value: 'json', label: t`JSON` },
+          ]}
+        />
+        {view === 'form' ? (
+          <FormFields form={form} scope={scope} fields={fields} rejected={rejected} isDisabled={isReadOnly} />
+        ) : (
+          <JsonFields values={form.values} onChange={form.setAll} isReadOnly={isReadOnly} />
+        )}
+        {view === 'json' && form.problems.length > 0 && (
+          <div role="alert" className="state-critical">
+            {form.problems.map(({ path, message }) => (
+              <div key={path}>
+                <code>{path}</code> {message}
+              </div>
+            ))}
+          </div>
+        )}
+        {isConflict && (
+          <Alert
+            color="yellow"
+            variant="light"
+            role="alert"
+            title={<Trans>Somebody else changed this meanwhile</Trans>}
+          >
+            <Stack gap="xs" align="flex-start">
+              <Text size="sm">
+                <Trans>Nothing was saved, and nothing is lost. Choose which version applies.</Trans>
+              </Text>
+              <div className="row wrap">
+                <Button
+                  variant="default"
+                  onClick={() =>
+                    void current().then((latest) => {
+                      form.setAll(writable(latest, known));
+                      setVersion(latest.version);
+                      save.reset();
+                    })
+                  }
+                >
+                  <Trans>Load their version</Trans>
+                </Button>
+                <Button variant="default" onClick={() => void current().then((latest) => send_(latest.version))}>
+                  <Trans>Save mine over it</Trans>
+                </Button>
+              </div>
+            </Stack>
+          </Alert>
+        )}
+        {save.error && !isConflict && !(rejected && isRejectedFieldShown && view === 'form') && (
+          <Text size="sm" c="var(--tg-critical)" role="alert">
+            {save.error.message}
+          </Text>
+        )}
+      </Stack>
+      <div className="drawer-footer">
+        <ShowCall {...saveCall(kind, id, body)} />
+        <div className="row">
+          {actions}
+          {object && !isReadOnly && (
+            <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setDeleting(true)}>
+              <Trans>Delete</Trans>
+            </Button>
+          )}
+          {!isReadOnly && (
+            <Button type="submit" loading={save.isPending} disabled={object !== undefined && !form.isChanged}>
+              {object ? <Trans>Save</Trans> : <Trans>Create</Trans>}
+            </Button>
+          )}
+        </div>
+      </div>
+      {isDeleting && object && id !== undefined && (
+        <Confirm
+          title={<Trans>Delete {id}?</Trans>}
+          action={<Trans>Delete</Trans>}
+          call={deleteCall(kind, id)}
+          isPending={remove.isPending}
+          error={remove.error}
+          onClose={() => setDeleting(false)}
+          onConfirm={() =>
+            remove.mutate(id, {
+              onSuccess: () => {
+                notifications.show({ message: t`${id} was deleted.` });
+                queryClient.removeQueries({ queryKey: [kind.path, 'one', id] });
+                onClose();
+              },
+            })
+          }
+        >
+          <Text size="sm">{kind.deletion(object)}</Text>
+        </Confirm>
+      )}
+    </form>
+  );
+}
+
+/** All fields at once, as the node stores them. */
+function JsonFields({
+  values,
+  onChange,
+  isReadOnly,
+}: {
+  values: Fields;
+  onChange: (values: Fields) => void;
+  isReadOnly: boolean;
+}) {
+  const { t } = useLingui();
+  const [text, setText] = useState(() => JSON.stringify(values, null, 2));
+  const [isWrong, setWrong] = useState(false);
+  return (
+    <JsonInput
+      aria-label={t`JSON`}
+      autosize
+      minRows={12}
+      maxRows={32}
+      classNames={{ input: 'mono' }}
+      readOnly={isReadOnly}
+      value={text}
+      error={isWrong ? t`This is not a valid JSON object; the last valid text applies` : undefined}
+      onChange={(next) => {
+        setText(next);
+        try {
+          const parsed: unknown = JSON.parse(next);
+          const isObject = typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed);
+          setWrong(!isObject);
+          if (isObject) onChange(parsed as Fields);
+        } catch {
+          setWrong(true);
+        }
+      }}
+    />
+  );
+}
+
+export function saveCall(kind: ObjectKind, id: string | undefined, body: Fields): Call {
+  const { [kind.idField]: newId, ...rest } = body;
+  const name = quoted(String(id ?? newId ?? kind.idField.toUpperCase()));
+  const isNameless = id === undefined && newId === undefined;
+  return {
+    method: id === undefined ? 'POST' : 'PUT',
+    path: id === undefined ? kind.path : objectPath(kind.path, id),
+    body,
+    ctl: `${kind.command} ${id === undefined ? 'add' : 'set'} ${isNameless ? '' : `${name} `}${ctlFields(rest)}`,
+  };
+}
+
+export function deleteCall(kind: ObjectKind, id: string): Call {
+  return { method: 'DELETE', path: objectPath(kind.path, id), ctl: `${kind.command} delete ${quoted(id)}` };
+}
