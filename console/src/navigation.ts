@@ -4,8 +4,12 @@ import {
   IconBellRinging,
   IconDevices2,
   IconHome2,
+  IconFiles,
+  IconHistory,
+  IconKey,
   IconPlugConnected,
   IconTopologyStarRing,
+  IconUsers,
   type Icon,
 } from '@tabler/icons-react';
 import type { Caller } from './api/session';
@@ -34,9 +38,18 @@ const groups: NavigationGroup[] = [
     entries: [
       { path: '/devices', label: msg`Devices`, icon: IconDevices2 },
       { path: '/alarms', label: msg`Alarms`, icon: IconBellRinging },
+      { path: '/files', label: msg`Files`, icon: IconFiles },
     ],
   },
   { label: msg`Relay`, entries: [{ path: '/relay', label: msg`Endpoints`, icon: IconTopologyStarRing }] },
+  {
+    label: msg`Access`,
+    entries: [
+      { path: '/access/mqtt', label: msg`MQTT access`, icon: IconKey, nodeOnly: true },
+      { path: '/access/people', label: msg`People`, icon: IconUsers },
+      { path: '/access/audit', label: msg`Audit log`, icon: IconHistory, nodeOnly: true },
+    ],
+  },
 ];
 
 /** The pages that the caller can use. */

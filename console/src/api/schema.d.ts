@@ -2658,9 +2658,11 @@ export interface components {
             version: number;
         };
         BanInput: {
-            reason: string;
-            /** @default null */
-            until_ms?: number | null;
+            address?: string;
+            client_id?: string;
+            reason?: string;
+            until_ms?: number;
+            username?: string;
         };
         BanNew: {
             address?: string;
@@ -3548,6 +3550,11 @@ export interface components {
             by: string;
             reason: string;
             until_ms: number | null;
+        };
+        OperatorBanInput: {
+            reason: string;
+            /** @default null */
+            until_ms?: number | null;
         };
         OperatorInput: {
             /** @default null */
@@ -8825,7 +8832,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["BanInput"];
+                "application/json": components["schemas"]["OperatorBanInput"];
             };
         };
         responses: {

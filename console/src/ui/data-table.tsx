@@ -38,6 +38,8 @@ interface TableProps<T> {
   hasMore?: boolean;
   isLoadingMore?: boolean;
   loadMore?: () => void;
+  /** The column that the rows are sorted by at first, with `-` in descending order; default: as the node sent them. */
+  initialOrder?: string;
   /** Without it the table takes the height that the page leaves. */
   height?: number | string;
 }
@@ -56,7 +58,7 @@ export function DataTable<T>(props: TableProps<T>) {
     defaultValue: {},
   });
   const shown = columns.filter((column) => chosen[column.id] ?? !column.isHidden);
-  const [order, setOrder] = useUrlState('sort');
+  const [order, setOrder] = useUrlState('sort', props.initialOrder);
   const rows = useSorted(props.rows, columns, hasMore ? '' : order);
   const scroller = useRef<HTMLDivElement>(null);
   const [, navigate] = useLocation();

@@ -32,6 +32,7 @@ interface ObjectListProps<T extends ObjectFrame> {
   editorActions?: (object: ConfigurationObject) => ReactNode;
   onCreated?: (object: ConfigurationObject) => void;
   every?: number;
+  initialOrder?: string;
 }
 
 const refreshMs = 10_000;
@@ -93,6 +94,7 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
         rows={list.rows}
         rowKey={idOf}
         rowHref={href}
+        initialOrder={props.initialOrder}
         error={list.error}
         retry={() => void list.refetch()}
         hasMore={list.hasNextPage}

@@ -34,13 +34,16 @@ export interface Field {
   /** Instead of the description in the schema. */
   help?: ReactNode;
   /** How to enter the value, where the schema does not tell. */
-  control?: 'textarea' | 'mono' | 'secret' | 'time' | 'json' | 'pairs';
+  control?:
+    'textarea' | 'mono' | 'secret' | 'time' | 'json' | 'pairs' | 'list' | 'select' | 'number' | 'switch' | 'text';
   /** Values to choose from, or to suggest. */
   options?: (string | { value: string; label: string })[];
   /** Whether other values than the options can be entered. */
   isOpen?: boolean;
   placeholder?: string;
   isShown?: (values: Fields) => boolean;
+  /** What a field without a value means, where the schema does not tell. */
+  initially?: unknown;
   /** Instead of the usual input. */
   render?: (input: FieldInput) => ReactNode;
 }
@@ -111,7 +114,7 @@ export function FormFields({ form, scope, fields, rejected, isDisabled = false }
         .filter((field) => field.isShown?.(form.values) ?? true)
         .map((field) => (
           <FormField
-            key={field.name}
+            key={`${field.name} ${field.label}`}
             field={field}
             scope={scope}
             value={form.values[field.name]}
@@ -159,7 +162,7 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
           description={common.description}
           error={problem}
           disabled={isDisabled}
-          checked={Boolean(value ?? schema.default ?? false)}
+          checked={Boolean(value ?? schema.default ?? field.initially ?? false)}
           onChange={(event) => onChange(event.currentTarget.checked)}
         />
       );
@@ -176,12 +179,13 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
     case 'list': {
       const list = value == null ? [] : Array.isArray(value) ? value.map(String) : [String(value)];
       const numeric = typesOf(resolved(itemOf(schema), scope)).includes('integer');
+      const data = choices ?? [];
       const change = (next: string[]) =>
         onChange(next.length === 0 && !isRequired ? emptyValue(schema) : numeric ? next.map(Number) : next);
       return choices && !field.isOpen ? (
-        <MultiSelect {...common} data={choices} value={list} onChange={change} clearable searchable />
+        <MultiSelect {...common} data={data} value={list} onChange={change} clearable searchable />
       ) : (
-        <TagsInput {...common} data={choices ?? []} value={list} onChange={change} clearable acceptValueOnBlur />
+        <TagsInput {...common} data={data} value={list} onChange={change} clearable acceptValueOnBlur />
       );
     }
     case 'pairs':
@@ -233,6 +237,7 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
       }
       if (choices) {
         const fallback = schema.default == null ? null : String(schema.default);
+        const isBoolean = typesOf(schema).includes('boolean');
         return (
           <Select
             {...common}
@@ -241,7 +246,7 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
             allowDeselect={!isRequired && fallback === null}
             clearable={!isRequired && fallback === null}
             value={value == null ? fallback : String(value)}
-            onChange={(next) => onChange(next ?? emptyValue(schema))}
+            onChange={(next) => onChange(next === null ? emptyValue(schema) : isBoolean ? next === 'true' : next)}
           />
         );
       }

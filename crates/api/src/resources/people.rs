@@ -34,7 +34,7 @@ const ATTEMPTS: &str = "registration";
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct BanInput {
+struct OperatorBanInput {
     /// Why; the operator sees it.
     #[schemars(length(min = 1, max = 1000))]
     reason: String,
@@ -112,7 +112,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "The operator's tokens are revoked and its streams end. A login is rejected with the reason until the ban ends.",
         )
-        .request_body::<BanInput>()
+        .request_body::<OperatorBanInput>()
         .empty_response(204, "The operator is banned.")
         .problem_response(409, "It is the caller, or the last admin who can log in."),
         of_operator(post(
@@ -146,7 +146,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn ban(mut call: ApiCall) -> ApiResult {
-    let BanInput { reason, until_ms } = call.body_json().await?;
+    let OperatorBanInput { reason, until_ms } = call.body_json().await?;
     if reason.trim().is_empty() || reason.chars().count() > MAX_REASON_CHARS {
         let detail = format!("reason: expected 1 to {MAX_REASON_CHARS} characters.");
         return Err(ProblemDetails::invalid_field("reason", detail));

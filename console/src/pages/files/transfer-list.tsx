@@ -1,0 +1,108 @@
+import { Button, Progress } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconX } from '@tabler/icons-react';
+import { useState } from 'react';
+import { useList } from '../../api/objects';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { formatBytes, formatNumber } from '../../format';
+import { DataTable, type Column } from '../../ui/data-table';
+import { EmptyState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { DeleteFile, FileOwnerName, filesPath, type FileInfo } from './file-list';
+
+const refreshMs = 1_500;
+
+/** Files that are being received. */
+export function TransferList() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const mayChange = mayInNamespace(caller, 'operator');
+  const list = useList<FileInfo>(filesPath, { state: 'receiving' }, { every: refreshMs, pageSize: 200 });
+  const [cancelling, setCancelling] = useState<FileInfo>();
+  const columns: Column<FileInfo>[] = [
+    { id: 'name', header: t`Name`, sort: (file) => file.name, cell: (file) => file.name },
+    { id: 'owner', header: t`Sent by`, sort: (file) => file.owner.id, cell: (file) => <FileOwnerName file={file} /> },
+    {
+      id: 'progress',
+      header: t`Progress`,
+      width: 220,
+      sort: (file) => (file.size ? file.received_bytes / file.size : 0),
+      cell: (file) =>
+        file.size === null ? (
+          <Trans>size not known</Trans>
+        ) : (
+          <span className="row">
+            <Progress
+              className="grow"
+              value={file.size === 0 ? 100 : (file.received_bytes / file.size) * 100}
+              aria-label={file.name}
+            />
+            {formatNumber(file.size === 0 ? 100 : (file.received_bytes / file.size) * 100)} %
+          </span>
+        ),
+    },
+    {
+      id: 'received',
+      header: t`Received`,
+      align: 'right',
+      sort: (file) => file.received_bytes,
+      cell: (file) =>
+        file.size === null
+          ? formatBytes(file.received_bytes)
+          : `${formatBytes(file.received_bytes)} / ${formatBytes(file.size)}`,
+    },
+    {
+      id: 'begun',
+      header: t`Begun`,
+      sort: (file) => file.created_ms,
+      cell: (file) => <Ago ms={file.created_ms} />,
+    },
+    { id: 'file_id', header: t`File id`, cell: (file) => <span className="mono">{file.file_id}</span>, isHidden: true },
+    ...(mayChange
+      ? [
+          {
+            id: 'action',
+            header: t`Action`,
+            cell: (file: FileInfo) => (
+              <Button
+                size="compact-xs"
+                variant="default"
+                leftSection={<IconX size={12} />}
+                onClick={() => setCancelling(file)}
+              >
+                <Trans>Cancel</Trans>
+              </Button>
+            ),
+          },
+        ]
+      : []),
+  ];
+  return (
+    <>
+      <DataTable
+        name="transfers"
+        label={t`Transfers`}
+        columns={columns}
+        rows={list.rows}
+        rowKey={(file) => file.id}
+        error={list.error}
+        retry={() => void list.refetch()}
+        hasMore={list.hasNextPage}
+        isLoadingMore={list.isFetchingNextPage}
+        loadMore={() => void list.fetchNextPage()}
+        empty={
+          <EmptyState title={<Trans>Nothing is being sent</Trans>}>
+            <Trans>Files appear here while devices and programs send them, with what is still missing.</Trans>
+          </EmptyState>
+        }
+      />
+      {cancelling && (
+        <DeleteFile
+          file={cancelling}
+          onClose={() => setCancelling(undefined)}
+          onDeleted={() => setCancelling(undefined)}
+        />
+      )}
+    </>
+  );
+}
