@@ -1,8 +1,10 @@
 import { msg } from '@lingui/core/macro';
 import type { MessageDescriptor } from '@lingui/core';
 import {
+  IconActivity,
   IconBellRinging,
   IconDevices2,
+  IconFilterCode,
   IconHome2,
   IconFiles,
   IconHistory,
@@ -31,7 +33,14 @@ const groups: NavigationGroup[] = [
   { entries: [{ path: '/', label: msg`Home`, icon: IconHome2, nodeOnly: true }] },
   {
     label: msg`Messaging`,
-    entries: [{ path: '/clients', label: msg`Clients`, icon: IconPlugConnected, nodeOnly: true }],
+    entries: [
+      { path: '/clients', label: msg`Clients`, icon: IconPlugConnected, nodeOnly: true },
+      { path: '/live', label: msg`Live`, icon: IconActivity, nodeOnly: true },
+    ],
+  },
+  {
+    label: msg`Data`,
+    entries: [{ path: '/rules', label: msg`Rules`, icon: IconFilterCode, nodeOnly: true }],
   },
   {
     label: msg`Devices`,

@@ -78,7 +78,7 @@ export interface Page<T> {
 export function useRead<T>(
   key: readonly unknown[],
   read: (signal: AbortSignal) => Promise<T>,
-  options: { every?: number; enabled?: boolean; keep?: boolean } = {},
+  options: { every?: number; enabled?: boolean; keep?: boolean; isConstant?: boolean } = {},
 ): UseQueryResult<T, Error> {
   return useQuery({
     queryKey: key,
@@ -86,6 +86,8 @@ export function useRead<T>(
     refetchInterval: options.every ?? false,
     enabled: options.enabled ?? true,
     ...(options.keep ? { placeholderData: keepPreviousData } : {}),
+    // What cannot change while the node runs.
+    ...(options.isConstant ? { staleTime: Infinity } : {}),
   });
 }
 

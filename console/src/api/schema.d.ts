@@ -1857,6 +1857,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/rule-language": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["ruleLanguage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/rule-status": {
         parameters: {
             query?: never;
@@ -4627,6 +4643,17 @@ export interface components {
                 to: string;
             }[];
         };
+        RuleFunction: {
+            aliases: string[];
+            dialect_difference: string | null;
+            example: string;
+            example_result: string;
+            family: string;
+            help: string;
+            name: string;
+            parameters: string;
+            returns: string;
+        };
         RuleInput: {
             actions?: {
                 clear?: boolean | string;
@@ -4701,6 +4728,18 @@ export interface components {
                 max_bytes?: number | null;
                 max_groups?: number | null;
             };
+        };
+        RuleLanguage: {
+            aggregates: components["schemas"]["RuleLanguageName"][];
+            fields: components["schemas"]["RuleLanguageName"][];
+            functions: components["schemas"]["RuleFunction"][];
+            sources: components["schemas"]["RuleLanguageName"][];
+            windows: components["schemas"]["RuleLanguageName"][];
+        };
+        RuleLanguageName: {
+            aliases: string[];
+            help: string;
+            name: string;
         };
         RuleLastError: {
             action: number | null;
@@ -9500,6 +9539,25 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    ruleLanguage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RuleLanguage"];
+                };
             };
         };
     };

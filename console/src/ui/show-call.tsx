@@ -24,8 +24,8 @@ export function curlCommand({ method, path, body }: Call): string {
   return parts.join(' ');
 }
 
-/** The command line that does the same as an action of the page. */
-export function ShowCall(call: Call) {
+/** The command line that does the same as an action of the page: a call of the API, or another command. */
+export function ShowCall(call: Call | { command: string }) {
   return (
     <Popover position="bottom-end" withArrow shadow="md" trapFocus>
       <Popover.Target>
@@ -35,11 +35,19 @@ export function ShowCall(call: Call) {
       </Popover.Target>
       <Popover.Dropdown className="show-call">
         <Stack gap="xs">
-          {call.ctl && <CopyText text={`tidegate ctl ${call.ctl}`} />}
-          <CopyText text={curlCommand(call)} />
-          <Text size="xs" c="dimmed">
-            <Trans>Use the id and secret of an API key; on the node's own machine, tidegate ctl needs neither.</Trans>
-          </Text>
+          {'command' in call ? (
+            <CopyText text={call.command} />
+          ) : (
+            <>
+              {call.ctl && <CopyText text={`tidegate ctl ${call.ctl}`} />}
+              <CopyText text={curlCommand(call)} />
+              <Text size="xs" c="dimmed">
+                <Trans>
+                  Use the id and secret of an API key; on the node's own machine, tidegate ctl needs neither.
+                </Trans>
+              </Text>
+            </>
+          )}
         </Stack>
       </Popover.Dropdown>
     </Popover>

@@ -49,3 +49,20 @@ export function Since({ ms }: { ms: number }) {
     </Tooltip>
   );
 }
+
+const clockFormat = new Intl.DateTimeFormat('en', {
+  hour: '2-digit',
+  minute: '2-digit',
+  second: '2-digit',
+  fractionalSecondDigits: 3,
+  hourCycle: 'h23',
+});
+
+/** The time of day to the millisecond, for lists of what just happened. */
+export function LiveTime({ ms }: { ms: number }) {
+  return (
+    <time className="dimmed mono" dateTime={new Date(ms).toISOString()}>
+      {clockFormat.format(ms)}
+    </time>
+  );
+}

@@ -1,0 +1,178 @@
+import { ActionIcon, Button, Group, Modal, Skeleton, Stack, Text, TextInput, Tooltip } from '@mantine/core';
+import { useDebouncedValue } from '@mantine/hooks';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconEye, IconSearch, IconTrash } from '@tabler/icons-react';
+import { useState } from 'react';
+import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
+import { prettyPayload } from '../../api/mqtt';
+import { mayOnNode, useCaller } from '../../api/session';
+import { formatBytes } from '../../format';
+import { Confirm } from '../../ui/confirm';
+import { CopyText } from '../../ui/copy';
+import { DataTable, type Column } from '../../ui/data-table';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState, ErrorState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { filterProblem } from './topics';
+
+type Retained = Schemas['RetainedInfo'];
+
+const pageSize = 200;
+
+export function RetainedMessages() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [search, setSearch] = useUrlState('retained');
+  const [wanted] = useDebouncedValue(search.trim(), 250);
+  const problem = wanted === '' ? null : filterProblem(wanted);
+  const [open, setOpen] = useState<string | null>(null);
+  const [deleting, setDeleting] = useState<Retained | null>(null);
+  const list = usePages<Retained>(
+    ['retained', problem ? '' : wanted],
+    (after, signal) =>
+      unwrap(
+        api.GET('/api/v1/retained-messages', {
+          params: { query: { after, limit: pageSize, ...(wanted && !problem ? { matches_filter: wanted } : {}) } },
+          signal,
+        }),
+      ),
+    { every: 10_000 },
+  );
+  const columns: Column<Retained>[] = [
+    { id: 'topic', header: t`Topic`, cell: (row) => <span className="mono">{row.topic}</span> },
+    { id: 'size', header: t`Size`, align: 'right', cell: (row) => formatBytes(row.payload_bytes) },
+    { id: 'qos', header: t`QoS`, align: 'right', cell: (row) => row.qos },
+    { id: 'published', header: t`Published`, cell: (row) => <Ago ms={row.published_at_ms} /> },
+    { id: 'expires', header: t`Expires`, cell: (row) => <Ago ms={row.expires_at_ms} />, isHidden: true },
+    { id: 'publisher', header: t`Publisher`, cell: (row) => <span className="mono">{row.publisher ?? '–'}</span> },
+    {
+      id: 'actions',
+      header: '',
+      align: 'right',
+      cell: (row) => (
+        <span className="row-actions">
+          <Tooltip label={t`Show the payload`}>
+            <ActionIcon size="sm" aria-label={t`Show the payload of ${row.topic}`} onClick={() => setOpen(row.topic)}>
+              <IconEye size={15} />
+            </ActionIcon>
+          </Tooltip>
+          {mayOnNode(caller, 'operator') && (
+            <Tooltip label={t`Delete`}>
+              <ActionIcon size="sm" aria-label={t`Delete ${row.topic}`} onClick={() => setDeleting(row)}>
+                <IconTrash size={15} />
+              </ActionIcon>
+            </Tooltip>
+          )}
+        </span>
+      ),
+    },
+  ];
+  return (
+    <>
+      <DataTable
+        name="retained"
+        label={t`Retained messages`}
+        columns={columns}
+        rows={list.rows}
+        rowKey={(row) => row.topic}
+        error={list.error}
+        retry={() => void list.refetch()}
+        hasMore={list.hasNextPage}
+        isLoadingMore={list.isFetchingNextPage}
+        loadMore={() => void list.fetchNextPage()}
+        height="calc(100dvh - 300px)"
+        toolbar={
+          <TextInput
+            aria-label={t`Topic filter`}
+            placeholder={t`Topic filter, such as plant/#`}
+            classNames={{ input: 'mono' }}
+            leftSection={<IconSearch size={14} />}
+            value={search}
+            error={problem ? t`not a topic filter` : false}
+            onChange={(event) => setSearch(event.currentTarget.value)}
+            w={260}
+          />
+        }
+        empty={
+          wanted ? (
+            <EmptyState title={<Trans>No retained message matches</Trans>}>
+              <Trans>Change the filter. plant/# matches all topics below plant.</Trans>
+            </EmptyState>
+          ) : (
+            <EmptyState title={<Trans>No retained messages</Trans>}>
+              <Trans>A message that is published with "Retain" is kept, and sent to each later subscriber.</Trans>
+            </EmptyState>
+          )
+        }
+      />
+      {open !== null && <RetainedPayload topic={open} onClose={() => setOpen(null)} />}
+      {deleting && <DeleteRetained message={deleting} onClose={() => setDeleting(null)} />}
+    </>
+  );
+}
+
+function RetainedPayload({ topic, onClose }: { topic: string; onClose: () => void }) {
+  const message = useRead(['retained', 'one', topic], (signal) =>
+    unwrap(api.GET('/api/v1/retained-messages/{topic}', { params: { path: { topic } }, signal })),
+  );
+  const data = message.data;
+  const bytes =
+    data === undefined
+      ? undefined
+      : data.payload_encoding === 'base64'
+        ? Uint8Array.from(atob(data.payload ?? ''), (letter) => letter.charCodeAt(0))
+        : new TextEncoder().encode(data.payload ?? '');
+  return (
+    <Modal opened onClose={onClose} title={<span className="mono">{topic}</span>} size="lg">
+      <Stack gap="sm">
+        {message.error ? (
+          <ErrorState error={message.error} />
+        ) : bytes === undefined ? (
+          <Skeleton height={80} />
+        ) : (
+          <CopyText text={prettyPayload(bytes)} />
+        )}
+        <Group justify="space-between">
+          <ShowCall
+            method="GET"
+            path={`/api/v1/retained-messages/${encodeURIComponent(topic)}`}
+            ctl={`retained get ${topic}`}
+          />
+          <Button variant="default" onClick={onClose}>
+            <Trans>Close</Trans>
+          </Button>
+        </Group>
+      </Stack>
+    </Modal>
+  );
+}
+
+function DeleteRetained({ message, onClose }: { message: Retained; onClose: () => void }) {
+  const { topic } = message;
+  const remove = useChange(
+    () => unwrap(api.DELETE('/api/v1/retained-messages/{topic}', { params: { path: { topic } } })),
+    [['retained']],
+  );
+  return (
+    <Confirm
+      title={<Trans>Delete the retained message?</Trans>}
+      action={<Trans>Delete</Trans>}
+      call={{
+        method: 'DELETE',
+        path: `/api/v1/retained-messages/${encodeURIComponent(topic)}`,
+        ctl: `retained delete ${topic}`,
+      }}
+      isPending={remove.isPending}
+      error={remove.error}
+      onClose={onClose}
+      onConfirm={() => remove.mutate(undefined, { onSuccess: onClose })}
+    >
+      <Text size="sm">
+        <Trans>
+          This deletes the retained message of the topic {topic}. Clients that subscribe later do not receive it.
+        </Trans>
+      </Text>
+    </Confirm>
+  );
+}

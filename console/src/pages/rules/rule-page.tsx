@@ -1,0 +1,494 @@
+import { Alert, Button, Checkbox, Stack, Tabs, Text, TextInput } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconDeviceFloppy, IconTrash } from '@tabler/icons-react';
+import { useEffect, useMemo, useState } from 'react';
+import { Link, useLocation, useParams } from 'wouter';
+import { useHistoryState } from 'wouter/use-browser-location';
+import { api, ApiError, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { resolved, type Schema, type SchemaScope } from '../../api/json-schema';
+import { useSchema } from '../../api/schemas';
+import { mayOnNode, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { Confirm } from '../../ui/confirm';
+import { CodeEditor } from '../../ui/lazy-code-editor';
+import { ObjectSelect } from '../../ui/object-select';
+import { Facts, Page, Panel } from '../../ui/page';
+import { formProblems, GeneratedForm, type Control, type FormValue } from '../../ui/generated-form';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { ActionsEditor, actionSchema, type Action } from './actions-editor';
+import { completions, describeWord, errorPlace } from './language';
+import { formatNanoseconds, RuleStateBadge } from './rule-state';
+import { RuleTest, testEvent, useRuleTest, type Sample } from './rule-test';
+import { RuleTrace } from './rule-trace';
+import '../live/live.css';
+import './rules.css';
+
+type Rule = Schemas['Rule'];
+type Draft = FormValue & { sql: string; actions: Action[] };
+
+/** Fields of the API's object that are not a part of the definition. */
+const managed = ['name', 'origin', 'version', 'created_at_ms', 'updated_at_ms', 'declared_at', 'warnings'];
+/** What the form below the actions shows. */
+const options = ['description', 'dialect', 'timezone', 'limits', 'window'];
+const statusMs = 2_000;
+
+export default function RulePage() {
+  const { name } = useParams<{ name: string }>();
+  if (name === undefined || name === 'new') return <NewRule />;
+  return <StoredRule key={name} name={decodeURIComponent(name)} />;
+}
+
+function NewRule() {
+  const { t } = useLingui();
+  const given = useHistoryState<{ topic?: string; payload?: string } | null>();
+  const topic = given?.topic ?? 'plant/1/temperature';
+  const [sample, setSample] = useState<Sample>({
+    topic,
+    payload: given?.payload ?? '{"value": 31}',
+    clientId: 'test',
+  });
+  const start: Draft = {
+    sql: given?.topic
+      ? `SELECT payload, clientid\nFROM "${given.topic}"`
+      : `SELECT payload.value AS value, clientid\nFROM "plant/+/temperature"\nWHERE payload.value > 30`,
+    actions: [],
+    enabled: true,
+  };
+  return (
+    <Page title={t`New rule`}>
+      <Editor start={start} version={null} name={null} sample={sample} onSample={setSample} isReadOnly={false} />
+    </Page>
+  );
+}
+
+function draftOf(rule: Rule): Draft {
+  const entries = Object.entries(rule).filter(
+    ([field, value]) => !managed.includes(field) && value !== null && !isUnset(value),
+  );
+  return Object.fromEntries(entries) as Draft;
+}
+
+/** An object all of whose fields are null stands for the defaults. */
+function isUnset(value: unknown): boolean {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    !Array.isArray(value) &&
+    Object.values(value).every((inner) => inner === null)
+  );
+}
+
+function StoredRule({ name }: { name: string }) {
+  const caller = useCaller();
+  const [tab, setTab] = useUrlState('tab', 'edit');
+  const [sample, setSample] = useState<Sample>({ topic: '', payload: '{}', clientId: 'test' });
+  const path = { params: { path: { name } } };
+  const rule = useRead(['rules', 'one', name], (signal) =>
+    unwrap(api.GET('/api/v1/rules/{name}', { ...path, signal })),
+  );
+  const status = useRead(
+    ['rule-status', name],
+    (signal) => unwrap(api.GET('/api/v1/rules/{name}/status', { ...path, signal })),
+    { every: statusMs },
+  );
+  // The sample begins with a topic that the rule selects.
+  const sql = rule.data?.sql;
+  useEffect(() => {
+    const filter = sql && /from\s+"([^"$]+)"/i.exec(sql)?.[1];
+    if (filter) {
+      const topic = filter.replaceAll('+', 'x').replace('#', 'x');
+      setSample((previous) => (previous.topic === '' ? { ...previous, topic } : previous));
+    }
+  }, [sql]);
+  if (rule.error && !rule.data) {
+    return (
+      <Page title={name}>
+        {rule.error instanceof ApiError && rule.error.status === 404 ? (
+          <EmptyState title={<Trans>There is no rule with this name</Trans>} />
+        ) : (
+          <ErrorState error={rule.error} retry={() => void rule.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!rule.data) {
+    return (
+      <Page title={name}>
+        <Loading />
+      </Page>
+    );
+  }
+  const data = rule.data;
+  const isDeclared = data.origin !== 'api';
+  return (
+    <Page
+      title={name}
+      description={data.description}
+      aside={status.data && <RuleStateBadge status={status.data} />}
+      actions={
+        <>
+          <ShowCall method="GET" path={`/api/v1/rules/${encodeURIComponent(name)}`} ctl={`rules get ${name}`} />
+          {!isDeclared && mayOnNode(caller, 'operator') && <DeleteRule rule={data} />}
+        </>
+      }
+    >
+      {status.data?.last_error && (
+        <Alert
+          color={status.data.last_error.at_ms > Date.now() - 60_000 ? 'red' : 'gray'}
+          variant="light"
+          title={<Trans>Last error</Trans>}
+        >
+          <Ago ms={status.data.last_error.at_ms} />: {status.data.last_error.text}
+        </Alert>
+      )}
+      <Tabs value={tab} onChange={(value) => setTab(value ?? 'edit')} keepMounted={false}>
+        <Tabs.List>
+          <Tabs.Tab value="edit">
+            <Trans>Definition</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="trace">
+            <Trans>Live trace</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="metrics">
+            <Trans>Metrics</Trans>
+          </Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="edit" pt="md">
+          {isDeclared && (
+            <Alert color="gray" variant="light" mb="md">
+              <Trans>This rule is declared in {data.declared_at ?? data.origin} and is changed there.</Trans>
+            </Alert>
+          )}
+          <Editor
+            key={data.version}
+            start={draftOf(data)}
+            version={data.version ?? null}
+            name={name}
+            sample={sample}
+            onSample={setSample}
+            isReadOnly={isDeclared || !mayOnNode(caller, 'operator')}
+          />
+        </Tabs.Panel>
+        <Tabs.Panel value="trace" pt="md">
+          {mayOnNode(caller, 'operator') ? (
+            <RuleTrace
+              name={name}
+              onSample={(topic, payload) => {
+                setSample({ ...sample, topic, payload });
+                setTab('edit');
+              }}
+            />
+          ) : (
+            <EmptyState title={<Trans>You may not see this</Trans>}>
+              <Trans>A trace contains payloads of clients; it requires the role operator.</Trans>
+            </EmptyState>
+          )}
+        </Tabs.Panel>
+        <Tabs.Panel value="metrics" pt="md">
+          {status.data ? <Metrics status={status.data} /> : <Loading />}
+        </Tabs.Panel>
+      </Tabs>
+    </Page>
+  );
+}
+
+function Metrics({ status }: { status: Schemas['RuleStatus'] }) {
+  const { counters } = status;
+  const count = (name: string) => formatNumber(counters[name] ?? 0);
+  return (
+    <div className="grid">
+      <Panel title={<Trans>Evaluations</Trans>}>
+        <Facts
+          rows={[
+            [<Trans>Matched</Trans>, count('matched')],
+            [<Trans>With output</Trans>, count('passed')],
+            [<Trans>Without output</Trans>, count('no_result')],
+            [<Trans>Failed: type or range</Trans>, count('failed_value')],
+            [<Trans>Failed: limit</Trans>, count('failed_limit')],
+            [<Trans>Failed: other</Trans>, count('failed_other')],
+            [<Trans>Median duration</Trans>, formatNanoseconds(status.p50_ns)],
+            [<Trans>99th percentile</Trans>, formatNanoseconds(status.p99_ns)],
+          ]}
+        />
+      </Panel>
+      <Panel title={<Trans>Actions</Trans>}>
+        <Facts
+          rows={[
+            [<Trans>Done</Trans>, count('actions_succeeded')],
+            [<Trans>Queued for sinks</Trans>, count('actions_queued')],
+            [<Trans>Failed</Trans>, count('actions_failed')],
+            [<Trans>Dropped</Trans>, count('actions_dropped')],
+          ]}
+        />
+      </Panel>
+      <Panel title={<Trans>Windows</Trans>}>
+        <Facts
+          rows={[
+            [<Trans>Late events</Trans>, count('window_late')],
+            [<Trans>Without room</Trans>, count('window_full')],
+            [<Trans>Without a time</Trans>, count('window_untimed')],
+            [<Trans>Ahead of the clock</Trans>, count('window_ahead')],
+          ]}
+        />
+      </Panel>
+    </div>
+  );
+}
+
+interface EditorProps {
+  start: Draft;
+  /** The version that is edited; another one in the meantime is not overwritten. */
+  version: number | null;
+  /** `null`: a new rule. */
+  name: string | null;
+  sample: Sample;
+  onSample: (sample: Sample) => void;
+  isReadOnly: boolean;
+}
+
+function Editor({ start, version, name, sample, onSample, isReadOnly }: EditorProps) {
+  const { t } = useLingui();
+  const [, navigate] = useLocation();
+  const [draft, setDraft] = useState<Draft>(start);
+  const [newName, setNewName] = useState('');
+  const scope = useSchema('RuleInput');
+  const language = useRead(['rule-language'], (signal) => unwrap(api.GET('/api/v1/rule-language', { signal })), {
+    isConstant: true,
+  });
+  const rules = useRead(['rules', 'names'], (signal) =>
+    unwrap(api.GET('/api/v1/rules', { params: { query: { limit: 1000 } }, signal })),
+  );
+  const ruleNames = useMemo(() => (rules.data?.data ?? []).map((rule) => rule.name), [rules.data]);
+  const complete = useMemo(
+    () => (language.data ? completions(language.data, ruleNames) : undefined),
+    [language.data, ruleNames],
+  );
+  const test = useRuleTest(draft, sample);
+  const invalid = test.error instanceof ApiError && test.error.status === 422 ? errorPlace(test.error.message) : null;
+  const isSqlWrong = invalid?.place !== null && invalid !== null;
+  const chosen = name ?? newName.trim();
+  const save = useChange(
+    () =>
+      unwrap(
+        api.PUT('/api/v1/rules/{name}', {
+          params: {
+            path: { name: chosen },
+            header: version === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${version}"` },
+          },
+          body: draft as unknown as Schemas['RuleInput'],
+        }),
+      ),
+    [['rules'], ['rule-status']],
+  );
+  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const isChanged = JSON.stringify(draft) !== JSON.stringify(start);
+  const actionItems = scope?.root.properties?.actions?.items;
+  const areActionsWrong =
+    actionItems !== undefined &&
+    draft.actions.some((action) => formProblems(action, actionSchema(actionItems, action.kind), scope).length > 0);
+  const submit = () =>
+    save.mutate(undefined, {
+      onSuccess: (stored) => {
+        notifications.show({ message: t`The rule ${chosen} is saved.` });
+        for (const warning of (stored as Rule).warnings ?? [])
+          notifications.show({ message: warning, color: 'yellow' });
+        if (name === null) navigate(`/rules/${encodeURIComponent(chosen)}?tab=trace`);
+      },
+    });
+  return (
+    <div className="editor-layout">
+      <Stack gap="md">
+        <Panel title={<Trans>Statement</Trans>}>
+          <Stack gap="sm">
+            {name === null && (
+              <TextInput
+                label={t`Name`}
+                required
+                maxLength={128}
+                value={newName}
+                error={
+                  /[^\w.:-]/.test(newName)
+                    ? t`letters, digits and _ - . : only`
+                    : ruleNames.includes(chosen)
+                      ? t`There is a rule with this name.`
+                      : false
+                }
+                onChange={(event) => setNewName(event.currentTarget.value)}
+              />
+            )}
+            <CodeEditor
+              label={t`SQL statement`}
+              language="sql"
+              value={draft.sql}
+              onChange={(sql) => setDraft((previous) => ({ ...previous, sql }))}
+              complete={complete}
+              describe={(word) => (language.data ? describeWord(language.data, word) : null)}
+              error={invalid?.place ?? null}
+              isReadOnly={isReadOnly}
+              minHeight={130}
+            />
+            <Text size="sm" c="var(--tg-critical)" role="alert" mih={20}>
+              {invalid?.text ?? (test.error && !invalid ? test.error.message : '')}
+            </Text>
+            <Text size="xs" c="dimmed">
+              <Trans>
+                Ctrl-Space completes names. Point at a function or field for its description. After FROM: a topic
+                filter, or a name such as $EVENT.CONNECT.
+              </Trans>
+            </Text>
+          </Stack>
+        </Panel>
+        <Panel title={<Trans>Actions for each output</Trans>}>
+          {scope && actionItems ? (
+            <ActionsEditor
+              schema={resolved(actionItems, scope)}
+              scope={scope}
+              actions={draft.actions}
+              onChange={(actions) => setDraft({ ...draft, actions })}
+              controls={{ sink: sinkControl }}
+              isReadOnly={isReadOnly}
+            />
+          ) : (
+            <Loading lines={3} />
+          )}
+        </Panel>
+        <Panel title={<Trans>Options</Trans>}>
+          <Stack gap="sm">
+            <Checkbox
+              label={t`Enabled`}
+              checked={draft.enabled !== false}
+              disabled={isReadOnly}
+              onChange={(event) => setDraft({ ...draft, enabled: event.currentTarget.checked })}
+            />
+            {scope ? (
+              <GeneratedForm
+                schema={optionSchema(scope)}
+                scope={scope}
+                value={draft}
+                onChange={(next) => setDraft(next as Draft)}
+              />
+            ) : (
+              <Loading lines={3} />
+            )}
+          </Stack>
+        </Panel>
+        {!isReadOnly && (
+          <div className="editor-footer">
+            {save.error && (
+              <Text size="sm" c="var(--tg-critical)" role="alert">
+                {isConflict && name !== null ? (
+                  <Trans>
+                    Someone else has changed this rule since you opened it. Nothing is overwritten: copy your statement,
+                    then{' '}
+                    <Link
+                      href={`/rules/${encodeURIComponent(name)}`}
+                      onClick={() => location.reload()}
+                      className="link"
+                    >
+                      load their version
+                    </Link>
+                    .
+                  </Trans>
+                ) : isConflict ? (
+                  <Trans>There is a rule with this name.</Trans>
+                ) : (
+                  save.error.message
+                )}
+              </Text>
+            )}
+            <div className="row wrap">
+              <Button
+                size="sm"
+                leftSection={<IconDeviceFloppy size={15} />}
+                loading={save.isPending}
+                disabled={
+                  chosen === '' ||
+                  /[^\w.:-]/.test(chosen) ||
+                  isSqlWrong ||
+                  areActionsWrong ||
+                  (name !== null && !isChanged)
+                }
+                onClick={submit}
+              >
+                <Trans>Save</Trans>
+              </Button>
+              <ShowCall
+                method="PUT"
+                path={`/api/v1/rules/${encodeURIComponent(chosen || 'NAME')}`}
+                body={draft}
+                ctl={`rules ${name === null ? 'add' : 'set'} ${chosen || 'NAME'} --from rule.json`}
+              />
+              {isChanged && name !== null && (
+                <Text size="sm" c="dimmed">
+                  <Trans>not saved yet</Trans>
+                </Text>
+              )}
+            </div>
+          </div>
+        )}
+      </Stack>
+      <RuleTest
+        sql={draft.sql}
+        sample={sample}
+        onSample={onSample}
+        outcome={test.data}
+        problem={test.error !== null}
+        body={{ rule: draft, event: testEvent(sample) }}
+      />
+    </div>
+  );
+}
+
+function optionSchema(scope: SchemaScope): Schema {
+  const properties = Object.entries(scope.root.properties ?? {}).filter(([field]) => options.includes(field));
+  return { type: 'object', properties: Object.fromEntries(properties) };
+}
+
+const sinkControl: Control = (props) => <ObjectSelect {...props} kind="sinks" />;
+
+function DeleteRule({ rule }: { rule: Rule }) {
+  const { t } = useLingui();
+  const [, navigate] = useLocation();
+  const [isAsking, setAsking] = useState(false);
+  const { name } = rule;
+  const remove = useChange(
+    () => unwrap(api.DELETE('/api/v1/rules/{name}', { params: { path: { name } } })),
+    [['rules'], ['rule-status']],
+  );
+  return (
+    <>
+      <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setAsking(true)}>
+        <Trans>Delete</Trans>
+      </Button>
+      {isAsking && (
+        <Confirm
+          title={<Trans>Delete the rule {name}?</Trans>}
+          action={<Trans>Delete the rule</Trans>}
+          call={{ method: 'DELETE', path: `/api/v1/rules/${encodeURIComponent(name)}`, ctl: `rules delete ${name}` }}
+          isPending={remove.isPending}
+          error={remove.error}
+          onClose={() => setAsking(false)}
+          onConfirm={() =>
+            remove.mutate(undefined, {
+              onSuccess: () => {
+                notifications.show({ message: t`The rule ${name} was deleted.` });
+                navigate('/rules');
+              },
+            })
+          }
+        >
+          <Text size="sm">
+            <Trans>
+              This deletes the statement with its {formatNumber(rule.actions.length)} actions, its open windows, stored
+              values and counters.
+            </Trans>
+          </Text>
+        </Confirm>
+      )}
+    </>
+  );
+}
