@@ -1,4 +1,4 @@
-//! From the first packet to CONNACK: validation of CONNECT, authentication of the client, selection of its session.
+//! From the first packet to the session: validation of CONNECT, authentication of the client, selection of its session.
 //!
 //! A client is authenticated on the shard that accepted it. If its session is on another shard, the connection moves
 //! there (the session stays where its state is), and `establish_session` runs there.
@@ -6,19 +6,14 @@
 //! It orchestrates: who owns a client id is in `directory.rs`, the session and the connection are in `Delivery`.
 
 use data_encoding::HEXLOWER;
-use hooks::{
-    AcceptedConnect, Authentication, Authorization, ClientAction, Interest, MessageView, NEVER_MS,
-    PeerAddress, RefusedConnect,
-};
+use hooks::{Authentication, Interest, MessageView, NEVER_MS};
 use mqtt::{
-    ConnAck, Connect, Direction, Disconnect, Frame, Packet, Properties, PropertiesBuf, Property,
-    QoS, ReasonCode, Version,
+    Connect, Direction, Disconnect, Frame, Packet, Properties, Property, ReasonCode, Version,
 };
 use ring::rand::SecureRandom;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::connection::{CloseReason, ConnectionExtra, ConnectionPhase};
+use super::connection::{CloseReason, ConnectionPhase};
 use super::directory::{NodeDirectory, SessionClaim};
 use super::message::Message;
 use super::session::{Session, SessionWill};
@@ -27,17 +22,7 @@ use super::tables::{ConnectionIx, SessionIx};
 use super::timers::Timer;
 use crate::config::SessionOwnerConflict;
 use crate::metrics::Metric;
-use hooks::relay::{RELAY_TOPIC_PREFIX, concerns_relay};
-
-/// A connection on its way to the shard of its session.
-pub(crate) struct ConnectionHandover {
-    listener: u16,
-    peer: PeerAddress,
-    local: Option<SocketAddr>,
-    opened_ms: u64,
-    partial: Vec<u8>,
-    extra: Box<ConnectionExtra>,
-}
+use hooks::relay::RELAY_TOPIC_PREFIX;
 
 pub(crate) fn connect_refusal(
     code: ReasonCode,
@@ -113,7 +98,7 @@ impl Shard {
         }
     }
 
-    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), CloseReason> {
+    pub(super) fn check_connect(&self, connect: &Connect<'_>) -> Result<(), CloseReason> {
         let limits = self.limits();
         if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
             return Err(connect_refusal(
@@ -190,7 +175,7 @@ impl Shard {
     }
 
     /// Applies the client's limits on packets sent to it, refusals included.
-    fn apply_response_limits(
+    pub(super) fn apply_response_limits(
         &mut self,
         at: ConnectionIx,
         version: Version,
@@ -445,234 +430,6 @@ impl Shard {
         }
     }
 
-    fn accept_connect(
-        &mut self,
-        at: ConnectionIx,
-        session: SessionIx,
-        connect: &Connect<'_>,
-        session_present: bool,
-        assigned: Option<&str>,
-    ) {
-        let keep_alive = self.effective_keep_alive_s(at, connect.keep_alive_s);
-        self.delivery.connections[at].keep_alive_s = keep_alive;
-        let mut properties = PropertiesBuf::new();
-        if connect.version == Version::V5 {
-            self.connack_properties(at, session, connect, assigned, &mut properties);
-        }
-        let connack = ConnAck {
-            session_present: session_present && connect.version != Version::V31,
-            code: ReasonCode::SUCCESS,
-            properties: properties.as_properties(),
-        };
-        self.delivery.hold_outbox(at);
-        self.delivery.write(at, |out| {
-            Packet::ConnAck(connack).encode(connect.version, out)
-        });
-        self.metrics().inc(Metric::ConnectAccepted);
-        let deadlines = &self.delivery.connections[at].deadlines;
-        if let Some(deadline) = deadlines.keep_alive_deadline_ms(keep_alive, 0) {
-            self.schedule_check(at, deadline);
-        }
-        self.release_connect_state(at);
-        if self.delivery.interest.contains(Interest::CONNECT) {
-            let node = self.node.clone();
-            let listener = self.delivery.connections[at].listener;
-            let accepted = AcceptedConnect {
-                session_present,
-                connect,
-                keep_alive_s: keep_alive,
-                session_expiry_s: self.delivery.sessions[session].expiry_s,
-                listener: &node.listeners[usize::from(listener)].config.name,
-                is_superuser: (self.delivery.sessions[session].permissions.as_ref())
-                    .is_some_and(|permissions| permissions.is_superuser()),
-            };
-            self.call_hook(session, |hooks, client| hooks.connected(client, &accepted));
-        }
-        if session_present {
-            self.delivery.pump(session);
-            // Messages to be sent again come before the answers to the client's next packets.
-            let outbound = self.delivery.sessions[session].outbound.as_ref();
-            if outbound.is_some_and(|outbound| outbound.is_loading()) {
-                self.delivery.connections[at].is_held = true;
-            }
-        }
-    }
-
-    /// Frees the state that was needed only until CONNACK.
-    fn release_connect_state(&mut self, at: ConnectionIx) {
-        let connection = &mut self.delivery.connections[at];
-        if let Some(extra) = &mut connection.extra {
-            extra.connect = Vec::new();
-            let method = extra.grant.as_ref().and_then(|grant| grant.method.as_ref());
-            let is_idle = extra.rate.is_none() && extra.expiry_timer.is_none();
-            if method.is_none() && is_idle && extra.aliases_out_max == 0 {
-                connection.extra = None;
-            }
-        }
-    }
-
-    fn effective_keep_alive_s(&self, at: ConnectionIx, requested: u16) -> u16 {
-        let connection = &self.delivery.connections[at];
-        let listener = &self.node.listeners[usize::from(connection.listener)].config;
-        let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
-        let most = most.into_iter().filter(|&bound| bound > 0).min();
-        match most {
-            Some(most) if requested == 0 || requested > most => most,
-            _ if requested > 0 => requested.max(listener.min_keep_alive_s),
-            _ => 0,
-        }
-    }
-
-    fn connack_properties(
-        &self,
-        at: ConnectionIx,
-        session: SessionIx,
-        connect: &Connect<'_>,
-        assigned: Option<&str>,
-        out: &mut PropertiesBuf,
-    ) {
-        let limits = self.limits();
-        let connection = &self.delivery.connections[at];
-        let expiry_s = self.delivery.sessions[session].expiry_s;
-        let asked_s = connect.properties.session_expiry_interval().unwrap_or(0);
-        if expiry_s != asked_s {
-            out.push(Property::SessionExpiryInterval(expiry_s));
-        }
-        out.push(Property::ReceiveMaximum(limits.receive_maximum));
-        if limits.max_qos < QoS::ExactlyOnce as u8 {
-            out.push(Property::MaximumQos(limits.max_qos));
-        }
-        if !limits.retain_available {
-            out.push(Property::RetainAvailable(false));
-        }
-        out.push(Property::MaximumPacketSize(connection.max_packet_in));
-        if let Some(client_id) = assigned {
-            out.push(Property::AssignedClientIdentifier(client_id));
-        }
-        out.push(Property::TopicAliasMaximum(limits.topic_alias_maximum));
-        if !limits.wildcard_subscription_available {
-            out.push(Property::WildcardSubscriptionAvailable(false));
-        }
-        if !limits.shared_subscription_available {
-            out.push(Property::SharedSubscriptionAvailable(false));
-        }
-        if connection.keep_alive_s != connect.keep_alive_s {
-            out.push(Property::ServerKeepAlive(connection.keep_alive_s));
-        }
-        if connect.properties.request_response_information() == Some(true) {
-            // The client may receive responses on topics below its own client id.
-            let client_id = &self.delivery.sessions[session].client_id;
-            out.push(Property::ResponseInformation(&format!(
-                "$response/{client_id}/"
-            )));
-        }
-        if let Some(grant) = connection
-            .extra
-            .as_ref()
-            .and_then(|extra| extra.grant.as_ref())
-            && let Some(method) = &grant.method
-        {
-            out.push(Property::AuthenticationMethod(method));
-            out.push(Property::AuthenticationData(&grant.data));
-        }
-    }
-
-    /// Refuses a CONNECT with the answer that its version allows, and closes the connection.
-    pub(crate) fn refuse_connect(&mut self, at: ConnectionIx, closing: CloseReason, raw: &[u8]) {
-        let unauthorized = [
-            ReasonCode::NOT_AUTHORIZED,
-            ReasonCode::BAD_USER_NAME_OR_PASSWORD,
-        ];
-        self.metrics().inc(match closing.code {
-            Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
-            _ => Metric::ConnectRefused,
-        });
-        if self.delivery.interest.contains(Interest::CONNECT_REFUSED)
-            && let Some(code) = closing.code
-        {
-            self.notify_connect_refused(at, code, raw);
-        }
-        let connection = &self.delivery.connections[at];
-        let version = match connection.phase {
-            ConnectionPhase::Authenticating => connection.version,
-            _ => claimed_version(raw).unwrap_or(connection.version),
-        };
-        if let Some(code) = closing.code {
-            self.send_connack_refusal(at, version, code, &closing);
-        }
-        let why = CloseReason {
-            code: None,
-            ..closing
-        };
-        self.close(at, why);
-    }
-
-    fn notify_connect_refused(&mut self, at: ConnectionIx, code: ReasonCode, raw: &[u8]) {
-        let connection = &self.delivery.connections[at];
-        let stored = connection.extra.as_ref().map(|extra| &extra.connect[..]);
-        let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
-        let connect = decode_connect(stored);
-        let refused = RefusedConnect {
-            client_id: connect.as_ref().map(|connect| connect.client_id),
-            // Without a password the user name may be the token of a device, or almost one.
-            username: connect
-                .as_ref()
-                .filter(|connect| connect.password.is_some())
-                .and_then(|connect| connect.username),
-            peer: connection.peer,
-            local_address: connection.local_address,
-            listener: &self.node.listeners[usize::from(connection.listener)]
-                .config
-                .name,
-            code,
-            connect: connect.as_ref(),
-        };
-        self.delivery.hooks.connect_refused(&refused);
-    }
-
-    fn send_connack_refusal(
-        &mut self,
-        at: ConnectionIx,
-        version: Version,
-        code: ReasonCode,
-        closing: &CloseReason,
-    ) {
-        let answer_3 = mqtt::v3_return_code(code);
-        if version != Version::V5 && answer_3 == 0 {
-            // 3.1.1 has five return codes; for any other reason the connection is closed without CONNACK.
-            return;
-        }
-        let connection = &self.delivery.connections[at];
-        let (session_present, max) = (false, connection.max_packet_out as usize);
-        let mut properties = PropertiesBuf::new();
-        if let Some(detail) = &closing.detail
-            && self.limits().send_reason_strings
-            && connection.wants_problem_information
-        {
-            properties.push(Property::ReasonString(detail));
-        }
-        let mut packet = Vec::new();
-        let connack = ConnAck {
-            session_present,
-            code,
-            properties: properties.as_properties(),
-        };
-        Packet::ConnAck(connack).encode(version, &mut packet);
-        if packet.len() > max {
-            // The reason string is omitted if the packet would be too large with it [MQTT-3.2.2-19].
-            packet.clear();
-            let properties = Properties::EMPTY;
-            let connack = ConnAck {
-                session_present,
-                code,
-                properties,
-            };
-            Packet::ConnAck(connack).encode(version, &mut packet);
-        }
-        self.delivery
-            .write(at, |out| out.extend_from_slice(&packet));
-    }
-
     /// Handles DISCONNECT from the client.
     pub(crate) fn handle_disconnect(
         &mut self,
@@ -705,116 +462,6 @@ impl Shard {
         );
         Ok(ConnectionAction::Close)
     }
-
-    /// Removes a connection that is moving to the shard of its session from this shard.
-    pub(crate) fn hand_over(&mut self, at: ConnectionIx) -> ConnectionHandover {
-        let connection = &mut self.delivery.connections[at];
-        let moving = ConnectionHandover {
-            listener: connection.listener,
-            peer: connection.peer,
-            local: connection.local_address,
-            opened_ms: connection.deadlines.last_seen_ms(),
-            partial: std::mem::take(&mut connection.partial_packets),
-            extra: connection.extra.take().unwrap_or_default(),
-        };
-        connection.phase = ConnectionPhase::Closing;
-        self.remove_connection(at);
-        moving
-    }
-
-    /// Adds a connection that comes from another shard.
-    pub(crate) fn accept_handover(
-        &mut self,
-        moving: ConnectionHandover,
-    ) -> (ConnectionIx, ConnectionAction) {
-        let at = self.open_connection(moving.listener, moving.peer);
-        let connection = &mut self.delivery.connections[at];
-        connection.local_address = moving.local;
-        connection.deadlines.set_opened(moving.opened_ms);
-        connection.partial_packets = moving.partial;
-        let raw = moving.extra.connect.clone();
-        connection.extra = Some(moving.extra);
-        let Some(connect) = decode_connect(&raw) else {
-            self.close(at, CloseReason::without_code("protocol_error"));
-            return (at, ConnectionAction::Close);
-        };
-        self.apply_response_limits(at, connect.version, connect.properties);
-        let result = self
-            .check_connect(&connect)
-            .and_then(|()| self.establish_session(at));
-        let flow = match result {
-            Ok(ConnectionAction::Continue) => self.resume(at),
-            Ok(flow) => flow,
-            Err(closing) => {
-                self.refuse_connect(at, closing, &raw);
-                ConnectionAction::Close
-            }
-        };
-        self.close_pending_connections();
-        (at, flow)
-    }
-
-    /// Decides whether a client may do something.
-    pub(crate) fn authorize(
-        &mut self,
-        session: SessionIx,
-        action: &ClientAction<'_>,
-    ) -> Authorization {
-        let state = &self.delivery.sessions[session];
-        let answer = match &state.permissions {
-            Some(permissions) => {
-                let client = super::delivery::hook_client(state, &self.delivery.connections);
-                permissions.check(&client, action)
-            }
-            None => self.authorize_with_hooks(session, action),
-        };
-        let points = self.delivery.interest;
-        if points.contains(Interest::AUTHORIZATION_DECIDED) {
-            self.report_authorization(session, action, answer);
-        }
-        answer
-    }
-
-    #[inline(never)]
-    fn report_authorization(
-        &mut self,
-        session: SessionIx,
-        action: &ClientAction<'_>,
-        answer: Authorization,
-    ) {
-        let state = &self.delivery.sessions[session];
-        let source = state.permissions.as_ref().and_then(|permissions| {
-            let client = super::delivery::hook_client(state, &self.delivery.connections);
-            permissions.decision_source(&client, action)
-        });
-        self.call_hook(session, |hooks, client| {
-            hooks.authorized(client, action, answer, source);
-        });
-    }
-
-    /// Decides for a client whose permissions are not known.
-    #[inline(never)]
-    fn authorize_with_hooks(
-        &mut self,
-        session: SessionIx,
-        action: &ClientAction<'_>,
-    ) -> Authorization {
-        if !self.delivery.interest.contains(Interest::AUTHORIZE) {
-            return match concerns_relay(action) {
-                true => Authorization::Deny,
-                false => Authorization::Allow,
-            };
-        }
-        self.call_hook(session, |hooks, client| hooks.authorize(client, action))
-    }
-
-    /// Whether permissions have to be checked, or decisions reported, for the client of a session.
-    #[inline]
-    pub(crate) fn needs_authorization(&self, session: SessionIx) -> bool {
-        let points = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
-        self.delivery.interest.intersects(points)
-            || self.delivery.sessions[session].permissions.is_some()
-    }
 }
 
 /// Session expiry in seconds. Before version 5 a session that is not clean lasts as long as the node allows.
@@ -835,20 +482,5 @@ pub(crate) fn decode_connect(raw: &[u8]) -> Option<Connect<'_>> {
     match Packet::decode(frame, Version::V311, Direction::FromClient) {
         Ok(Packet::Connect(connect)) => Some(connect),
         _ => None,
-    }
-}
-
-/// The version claimed by a CONNECT that could not be decoded: byte 7 or 9, after the protocol's name. Levels above 5
-/// are answered in the form of version 5, the newest one.
-fn claimed_version(raw: &[u8]) -> Option<Version> {
-    if raw.first()? >> 4 != mqtt::PacketType::Connect as u8 {
-        return None;
-    }
-    let body_at = 1 + raw[1..].iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
-    let body = raw.get(body_at..)?;
-    let name_len = usize::from(u16::from_be_bytes([*body.first()?, *body.get(1)?]));
-    match (body.get(2..2 + name_len)?, body.get(2 + name_len)? & 0x7f) {
-        (b"MQTT", 5..) => Some(Version::V5),
-        _ => Some(Version::V311),
     }
 }

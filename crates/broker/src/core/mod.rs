@@ -5,7 +5,11 @@
 //! for each kind of input; the head of such a file says whose state it uses.
 
 pub(crate) mod ack_watchers;
+pub(crate) mod acknowledgements;
+pub(crate) mod announcements;
 pub(crate) mod authentication;
+pub(crate) mod authorization;
+pub(crate) mod connack;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connection_deadlines;
@@ -16,6 +20,7 @@ pub(crate) mod derived_queue;
 pub(crate) mod directory;
 pub(crate) mod dispatch;
 pub(crate) mod encoding;
+pub(crate) mod handover;
 pub(crate) mod inspection;
 pub(crate) mod journal;
 pub(crate) mod lifecycle;
@@ -53,6 +58,7 @@ pub(crate) mod subscriber_list;
 pub(crate) mod subscription_tree;
 pub(crate) mod tables;
 pub(crate) mod timers;
+pub(crate) mod unsubscribe;
 
 #[cfg(test)]
 mod tests;

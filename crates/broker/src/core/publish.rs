@@ -1,20 +1,18 @@
-//! PUBLISH from a client: validation, detection of duplicates, routing and the answer to the publisher; and the
-//! acknowledgements of both directions.
+//! PUBLISH from a client: validation, detection of duplicates, routing and the answer to the publisher.
 //!
 //! It orchestrates: what it decides depends on the limits, the hooks and the session, and it keeps nothing itself.
 
 use hooks::{
-    AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView,
-    NEVER_MS, PacketFacts, PublishTicket, PublishVerdict,
+    Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView, NEVER_MS,
+    PublishTicket, PublishVerdict,
 };
-use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
+use mqtt::{PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
-use super::connection::{CloseReason, ConnectionPhase};
+use super::connection::CloseReason;
 use super::delivery::{hook_client, with_publisher};
 use super::encoding::encode_ack;
 use super::message::{Message, copy_forwardable, expiry_time_ms};
 use super::records;
-use super::session::AckOutcome;
 use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx, TableIx as _};
 use super::timers::Timer;
@@ -45,13 +43,6 @@ pub(super) fn message_view<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) 
         from_username: "",
         is_derived: false,
         number,
-    }
-}
-
-fn packet_of<'a>(ack: &Ack<'a>) -> PacketFacts<'a> {
-    PacketFacts {
-        packet_id: ack.packet_id,
-        properties: ack.properties,
     }
 }
 
@@ -203,43 +194,6 @@ impl Shard {
         }
         self.wait_for_derived(at);
         Ok(self.action_after_publish(at))
-    }
-
-    fn record_incoming_qos2(&mut self, session: SessionIx, packet_id: u16) {
-        let session = &mut self.delivery.sessions[session];
-        let incoming = session.incoming_qos2.get_or_insert_default();
-        incoming.insert(packet_id);
-        if session.store_number != 0
-            && let Some(journal) = &mut self.delivery.journal
-        {
-            journal.record_packet_id(session.store_number, packet_id);
-        }
-    }
-
-    /// Acknowledges a message for which a hook returned [`PublishVerdict::Defer`], unless its connection has closed.
-    pub(crate) fn acknowledge_deferred(&mut self, ticket: PublishTicket, reason: ReasonCode) {
-        let at = ConnectionIx::from_position(ticket.connection as usize);
-        let connection = self.delivery.connections.get(at);
-        let is_open = connection.is_some_and(|connection| {
-            connection.serial == ticket.serial && connection.phase == ConnectionPhase::Connected
-        });
-        if !is_open {
-            return;
-        }
-        if ticket.qos == QoS::ExactlyOnce {
-            let session = self.session_of_connection(at);
-            let incoming = &self.delivery.sessions[session].incoming_qos2;
-            // A duplicate that arrived in the meantime has been acknowledged.
-            if (incoming.as_ref()).is_some_and(|incoming| incoming.contains(ticket.packet_id)) {
-                return;
-            }
-            if !reason.is_error() {
-                self.record_incoming_qos2(session, ticket.packet_id);
-            }
-            self.send_ack(at, PacketType::PubRec, ticket.packet_id, reason);
-        } else {
-            self.send_ack(at, PacketType::PubAck, ticket.packet_id, reason);
-        }
     }
 
     /// Refuses a message because the store accepts no writes. Before version 5, closing the connection is the only
@@ -627,138 +581,5 @@ impl Shard {
         self.timers.schedule(at_ms, delayed);
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
-    }
-
-    #[inline]
-    pub(super) fn send_ack(
-        &mut self,
-        at: ConnectionIx,
-        kind: PacketType,
-        packet_id: u16,
-        reason: ReasonCode,
-    ) {
-        let version = self.delivery.connections[at].version;
-        self.delivery.hold_outbox(at);
-        self.delivery
-            .write(at, |out| encode_ack(kind, version, packet_id, reason, out));
-    }
-
-    pub(crate) fn handle_puback(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
-        let session = self.session_of_connection(at);
-        let Some(outbound) = &mut self.delivery.sessions[session].outbound else {
-            return;
-        };
-        if let AckOutcome::Done {
-            seq,
-            session_message,
-        } = outbound.puback(ack.packet_id)
-        {
-            self.delivery.mark_stored_done(session, seq);
-            self.delivery.record_acknowledgement(
-                session,
-                session_message.as_ref(),
-                packet_of(ack),
-                AckKind::PubAck,
-            );
-            self.delivery.pump_if_pending(session);
-        }
-    }
-
-    pub(crate) fn handle_pubrec(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
-        let session = self.session_of_connection(at);
-        let keeps = self.delivery.interest.contains(Interest::ACK);
-        let outbound = self.delivery.sessions[session].outbound.as_mut();
-        let acked = match outbound {
-            Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error(), keeps),
-            None => AckOutcome::Unknown,
-        };
-        match acked {
-            AckOutcome::Release {
-                seq,
-                session_message,
-            } => {
-                if seq != 0
-                    && let Some(journal) = &mut self.delivery.journal
-                {
-                    let number = self.delivery.sessions[session].store_number;
-                    journal.mark_released(number, seq);
-                }
-                self.delivery.record_acknowledgement(
-                    session,
-                    session_message.as_ref(),
-                    packet_of(ack),
-                    AckKind::PubRec,
-                );
-                self.send_ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
-            }
-            AckOutcome::Done { seq, .. } => {
-                self.delivery.mark_stored_done(session, seq);
-                self.delivery.pump_if_pending(session);
-            }
-            // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can report an unknown packet id.
-            AckOutcome::Unknown if ack.reason.is_error() => {}
-            AckOutcome::Unknown => {
-                let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
-                self.send_ack(at, PacketType::PubRel, ack.packet_id, reason);
-            }
-        }
-    }
-
-    pub(crate) fn handle_pubcomp(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
-        let session = self.session_of_connection(at);
-        let Some(outbound) = &mut self.delivery.sessions[session].outbound else {
-            return;
-        };
-        if let AckOutcome::Done {
-            seq,
-            session_message,
-        } = outbound.pubcomp(ack.packet_id)
-        {
-            self.delivery.mark_stored_done(session, seq);
-            self.delivery.record_acknowledgement(
-                session,
-                session_message.as_ref(),
-                packet_of(ack),
-                AckKind::PubComp,
-            );
-            self.delivery.pump_if_pending(session);
-        }
-    }
-
-    pub(crate) fn handle_pubrel(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
-        let session = self.session_of_connection(at);
-        let incoming = &mut self.delivery.sessions[session].incoming_qos2;
-        let was_there = incoming
-            .as_mut()
-            .is_some_and(|incoming| incoming.remove(ack.packet_id));
-        let number = self.delivery.sessions[session].store_number;
-        if was_there
-            && number != 0
-            && let Some(journal) = &mut self.delivery.journal
-        {
-            journal.release_packet_id(number, ack.packet_id);
-        }
-        let incoming = &self.delivery.sessions[session].incoming_qos2;
-        if incoming
-            .as_ref()
-            .is_some_and(|incoming| incoming.len() == 0)
-        {
-            self.recycle_incoming_ids(session);
-        }
-        let reason = if was_there {
-            ReasonCode::SUCCESS
-        } else {
-            ReasonCode::PACKET_IDENTIFIER_NOT_FOUND
-        };
-        self.send_ack(at, PacketType::PubComp, ack.packet_id, reason);
-    }
-
-    /// Keeps the packet id set of a client that sends QoS 2 messages one after the other, to avoid an allocation per
-    /// message. The set is freed with the connection.
-    fn recycle_incoming_ids(&mut self, session: SessionIx) {
-        let session = &mut self.delivery.sessions[session];
-        if session.connection.is_none() {
-            session.incoming_qos2 = None;
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! SUBSCRIBE and UNSUBSCRIBE: update the subscription tree, announce the change to the other shards, then send SUBACK.
+//! SUBSCRIBE: updates the subscription tree, announces the change to the other shards, then sends SUBACK.
 //!
 //! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. One number per
 //! shard records what that shard has confirmed, since messages between two shards keep their order.
@@ -8,19 +8,16 @@
 use hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use mqtt::{
     Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe, SubscribeFilter,
-    SubscriptionFilter, UnsubAck, Unsubscribe,
+    SubscriptionFilter,
 };
 use std::rc::Rc;
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::pending_suback::PendingSubAck;
-use super::session::QueueFilter;
 use super::shard::{ConnectionAction, Shard};
-use super::shard_messages::ShardMessage;
-use super::shared_subscription::RemoteMembers;
 use super::subscriber_list::Subscriber;
-use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
-use super::tables::{ConnectionIx, FilterId, GroupId, NO_GROUP, SessionIx};
+use super::subscription_tree::{EXCLUSIVE_GROUP, filter_and_group};
+use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
 use crate::metrics::Metric;
 
 /// The outcome of one filter of a SUBSCRIBE.
@@ -35,7 +32,7 @@ pub(super) struct SubscribeOutcome {
 const SUBSCRIPTION_OVERHEAD_BYTES: u64 = 64;
 
 /// Bytes that a subscription counts for in the limits on subscription bytes.
-fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
+pub(super) fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
     SUBSCRIPTION_OVERHEAD_BYTES + (text.len() + group.map_or(0, str::len)) as u64
 }
 
@@ -209,43 +206,8 @@ impl Shard {
                 ));
             }
         }
-        let session = &self.delivery.sessions[session_at];
-        if session.subscriptions.len() >= limits.max_subscriptions_per_session as usize
-            && !self.has_subscription(session_at, text, group)
-        {
-            self.metrics().inc(Metric::SubscriptionsOverQuota);
-            return Ok(SubscribeOutcome::rejected(
-                ReasonCode::QUOTA_EXCEEDED,
-                format!(
-                    "a session may have at most {} subscriptions",
-                    limits.max_subscriptions_per_session
-                ),
-            ));
-        }
-        let bytes = subscription_bytes(text, group);
-        let of_session = session.subscription_bytes + bytes;
-        let of_shard = self.metrics().get(Metric::SubscriptionBytes) + bytes;
-        let exceeded = match () {
-            () if of_session > limits.max_subscription_bytes_per_session => Some((
-                "a session",
-                limits.max_subscription_bytes_per_session,
-                "limits.max_subscription_bytes_per_session",
-            )),
-            () if of_shard > limits.max_subscription_bytes_per_shard => Some((
-                "all sessions of a shard",
-                limits.max_subscription_bytes_per_shard,
-                "limits.max_subscription_bytes_per_shard",
-            )),
-            () => None,
-        };
-        if let Some((whose, max, setting)) = exceeded
-            && !self.has_subscription(session_at, text, group)
-        {
-            self.metrics().inc(Metric::SubscriptionsOverQuota);
-            return Ok(SubscribeOutcome::rejected(
-                ReasonCode::QUOTA_EXCEEDED,
-                format!("subscriptions of {whose} may have at most {max} bytes ({setting})"),
-            ));
+        if let Some(rejected) = self.check_subscription_quota(session_at, text, group) {
+            return Ok(rejected);
         }
         if self.delivery.sessions[session_at].store_number != 0
             && self.delivery.refuses_new_messages()
@@ -292,6 +254,55 @@ impl Shard {
             });
         }
         Ok(outcome)
+    }
+
+    /// Rejects a new subscription that exceeds a limit of its session or of the shard.
+    fn check_subscription_quota(
+        &self,
+        session: SessionIx,
+        text: &str,
+        group: Option<&str>,
+    ) -> Option<SubscribeOutcome> {
+        let limits = &self.limits;
+        let state = &self.delivery.sessions[session];
+        if state.subscriptions.len() >= limits.max_subscriptions_per_session as usize
+            && !self.has_subscription(session, text, group)
+        {
+            self.metrics().inc(Metric::SubscriptionsOverQuota);
+            return Some(SubscribeOutcome::rejected(
+                ReasonCode::QUOTA_EXCEEDED,
+                format!(
+                    "a session may have at most {} subscriptions",
+                    limits.max_subscriptions_per_session
+                ),
+            ));
+        }
+        let bytes = subscription_bytes(text, group);
+        let of_session = state.subscription_bytes + bytes;
+        let of_shard = self.metrics().get(Metric::SubscriptionBytes) + bytes;
+        let exceeded = match () {
+            () if of_session > limits.max_subscription_bytes_per_session => Some((
+                "a session",
+                limits.max_subscription_bytes_per_session,
+                "limits.max_subscription_bytes_per_session",
+            )),
+            () if of_shard > limits.max_subscription_bytes_per_shard => Some((
+                "all sessions of a shard",
+                limits.max_subscription_bytes_per_shard,
+                "limits.max_subscription_bytes_per_shard",
+            )),
+            () => None,
+        };
+        if let Some((whose, max, setting)) = exceeded
+            && !self.has_subscription(session, text, group)
+        {
+            self.metrics().inc(Metric::SubscriptionsOverQuota);
+            return Some(SubscribeOutcome::rejected(
+                ReasonCode::QUOTA_EXCEEDED,
+                format!("subscriptions of {whose} may have at most {max} bytes ({setting})"),
+            ));
+        }
+        None
     }
 
     /// Rejects a feature that CONNACK announced as unavailable: a protocol error in version 5 (sections 3.2.2.3.11 and
@@ -376,43 +387,8 @@ impl Shard {
         }
     }
 
-    fn announce_filter(&mut self, filter: FilterId, wanted: bool) {
-        if self.shards == 1 {
-            return;
-        }
-        let text = self.tree.filter(filter).text.clone();
-        let sequence = self
-            .shard_queues
-            .broadcast(|sequence| ShardMessage::FilterInterest {
-                filter: (&*text).into(),
-                wanted,
-                sequence,
-            });
-        self.tree.filter_mut(filter).announced_sequence = sequence;
-    }
-
-    fn announce_members(&mut self, group_id: GroupId) {
-        if self.shards == 1 {
-            return;
-        }
-        let group = self.tree.group(group_id);
-        let (online, total) = (group.local_online() as u32, group.local_len() as u32);
-        let text = self.tree.filter(group.filter).text.clone();
-        let name = group.name.clone();
-        let sequence = self
-            .shard_queues
-            .broadcast(|sequence| ShardMessage::GroupMembers {
-                filter: (&*text).into(),
-                group: (&*name).into(),
-                online,
-                total,
-                sequence,
-            });
-        self.tree.group_mut(group_id).announced_sequence = sequence;
-    }
-
     /// Sends a SUBACK, followed by the retained messages for its subscriptions.
-    fn send_pending_suback(&mut self, pending_suback: PendingSubAck) {
+    pub(super) fn send_pending_suback(&mut self, pending_suback: PendingSubAck) {
         let at = pending_suback.connection;
         let Some(connection) = self.delivery.connections.get(at) else {
             return;
@@ -445,18 +421,6 @@ impl Shard {
         self.delivery.pump(session);
     }
 
-    /// Another shard has confirmed announcements up to `sequence`.
-    pub(crate) fn handle_applied(&mut self, shard: u16, sequence: u64) {
-        self.shard_queues.record_applied(shard, sequence);
-        while let Some(confirmed) = self
-            .pending_subacks
-            .pop_confirmed(|sequence| self.shard_queues.is_applied_by_all(sequence))
-        {
-            self.send_pending_suback(confirmed);
-        }
-        self.send_ready_responses();
-    }
-
     /// Subscribes a session without a SUBSCRIBE packet. Returns the granted QoS and the number of the announcement to
     /// the other shards, or the error. Retained messages are sent if the client is connected.
     pub(super) fn subscribe_without_packet(
@@ -481,264 +445,5 @@ impl Shard {
             self.send_retained(at, vec![(filter, subscriber)]);
         }
         Ok((outcome.code, outcome.sequence))
-    }
-
-    pub(crate) fn handle_unsubscribe(
-        &mut self,
-        at: ConnectionIx,
-        unsubscribe: &Unsubscribe<'_>,
-    ) -> Result<(), CloseReason> {
-        let session = self.session_of_connection(at);
-        let packet = PacketFacts {
-            packet_id: unsubscribe.packet_id,
-            properties: unsubscribe.properties,
-        };
-        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
-        for filter in unsubscribe.filters.iter() {
-            let code = self.unsubscribe_one(session, filter, packet);
-            codes.push(code.0);
-        }
-        let unsuback = UnsubAck {
-            packet_id: unsubscribe.packet_id,
-            properties: Properties::EMPTY,
-            codes: &codes,
-        };
-        let version = self.delivery.connections[at].version;
-        self.delivery.hold_outbox(at);
-        self.delivery
-            .write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
-        Ok(())
-    }
-
-    pub(super) fn unsubscribe_one(
-        &mut self,
-        session: SessionIx,
-        as_written: &str,
-        packet: PacketFacts<'_>,
-    ) -> ReasonCode {
-        let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
-            return ReasonCode::TOPIC_FILTER_INVALID;
-        };
-        let (text, group) = filter_and_group(&kind);
-        let Some(filter) = self.tree.find(text) else {
-            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
-        };
-        let group = match group {
-            None => NO_GROUP,
-            Some(name) => match self.tree.find_group(filter, name) {
-                Some(group) => group,
-                None => return ReasonCode::NO_SUBSCRIPTION_EXISTED,
-            },
-        };
-        let subscriptions = &mut self.delivery.sessions[session].subscriptions;
-        let Ok(place) = subscriptions.binary_search(&(filter, group)) else {
-            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
-        };
-        subscriptions.remove(place);
-        let options = self.options_of(session, filter, group).unwrap_or_default();
-        self.remove_subscription(session, filter, group);
-        if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
-            self.call_hook(session, |hooks, client| {
-                hooks.unsubscribed(client, as_written, options, packet);
-            });
-        }
-        ReasonCode::SUCCESS
-    }
-
-    /// Removes a subscription from the tree; the caller updates the session's own list.
-    pub(crate) fn remove_subscription(
-        &mut self,
-        session: SessionIx,
-        filter: FilterId,
-        group: GroupId,
-    ) {
-        let name = (group != NO_GROUP).then(|| &*self.tree.group(group).name);
-        let bytes = subscription_bytes(&self.tree.filter(filter).text, name);
-        if let Some(session) = self.delivery.sessions.get_mut(session) {
-            session.subscription_bytes -= bytes;
-        }
-        self.metrics().sub(Metric::Subscriptions, 1);
-        self.metrics().sub(Metric::SubscriptionBytes, bytes);
-        self.delete_stored_subscription(session, filter, group);
-        if group == NO_GROUP {
-            self.tree.unsubscribe(filter, session);
-            if self.tree.filter(filter).subscribers.is_empty() {
-                self.announce_filter(filter, false);
-                self.tree.remove_if_unused(filter);
-            }
-        } else {
-            let entry = self.tree.group_mut(group);
-            entry.leave(session);
-            if *entry.name == *EXCLUSIVE_GROUP {
-                let topic = self.tree.filter(self.tree.group(group).filter).text.clone();
-                let client_id = &self.delivery.sessions[session].client_id;
-                self.node.directory.release_exclusive(&topic, client_id);
-            }
-            self.redistribute_group_queue(session, group);
-            self.announce_members(group);
-            self.tree.remove_group_if_unused(group);
-        }
-    }
-
-    /// Called when a client resumes its session. Subscriptions that are no longer allowed end, and messages queued for
-    /// them are not delivered.
-    pub(crate) fn recheck_subscriptions(&mut self, session_at: SessionIx) {
-        if !self.needs_authorization(session_at) {
-            return;
-        }
-        let mut denied = Vec::new();
-        let mut allowed = Vec::new();
-        for (filter, group) in self.delivery.sessions[session_at].subscriptions.clone() {
-            let written = self.filter_as_written(filter, group);
-            let Some(options) = self.options_of(session_at, filter, group) else {
-                continue;
-            };
-            let action = ClientAction::Subscribe {
-                filter: &written,
-                options,
-            };
-            match self.authorize(session_at, &action) {
-                Authorization::Allow => allowed.push(self.tree.filter(filter).text.clone()),
-                Authorization::Deny | Authorization::Disconnect => denied.push(written),
-            }
-        }
-        if denied.is_empty() {
-            return;
-        }
-        let session = &mut self.delivery.sessions[session_at];
-        tracing::info!(
-            client_id = &*session.client_id,
-            subscriptions = denied.len(),
-            "session resumed; subscriptions that are no longer allowed were removed"
-        );
-        let up_to_seq = session.last_seq;
-        if let Some(outbound) = &mut session.outbound {
-            outbound.set_queue_filter(QueueFilter {
-                filters: allowed,
-                up_to_seq,
-                up_to_ms: self.delivery.now_ms,
-            });
-        }
-        for written in denied {
-            self.unsubscribe_one(session_at, &written, PacketFacts::NONE);
-        }
-    }
-
-    fn options_of(
-        &self,
-        session: SessionIx,
-        filter: FilterId,
-        group: GroupId,
-    ) -> Option<mqtt::SubscriptionOptions> {
-        let subscriber = match group == NO_GROUP {
-            true => self.tree.filter(filter).subscribers.get(session),
-            false => self.tree.group(group).member(session),
-        };
-        subscriber.map(|subscriber| subscriber.options)
-    }
-
-    fn redistribute_group_queue(&mut self, session: SessionIx, group: GroupId) {
-        let has_others = !self.tree.group(group).is_empty();
-        let outbound = &mut self.delivery.sessions[session].outbound;
-        let Some(outbound) = outbound else { return };
-        let before = outbound.size();
-        let taken = outbound.leave_group(group, has_others);
-        let after = outbound.size();
-        self.delivery.update_queue_counters(before, after);
-        for session_message in &taken {
-            self.delivery.mark_stored_done(session, session_message.seq);
-        }
-        self.redistribute(taken);
-    }
-
-    /// A session went online or offline: its groups prefer online members.
-    pub(crate) fn set_group_presence(&mut self, session: SessionIx, online: bool) {
-        let groups: Vec<GroupId> = self.delivery.sessions[session]
-            .subscriptions
-            .iter()
-            .filter_map(|&(_, group)| (group != NO_GROUP).then_some(group))
-            .collect();
-        for group in groups {
-            self.tree.group_mut(group).set_online(session, online);
-            self.announce_members(group);
-        }
-    }
-
-    /// Handles messages from another shard.
-    pub(crate) fn handle_shard_messages(&mut self, from: u16, messages: Vec<ShardMessage>) {
-        let mut to_confirm = 0;
-        for message in messages {
-            match message {
-                ShardMessage::Messages(batch) => {
-                    self.deliver_batch(from, &batch);
-                    self.shard_queues.recycle_buffer(batch.into_buffer());
-                }
-                ShardMessage::FilterInterest {
-                    filter,
-                    wanted,
-                    sequence,
-                } => {
-                    to_confirm = sequence;
-                    if wanted {
-                        let filter = self.tree.find_or_insert(&filter);
-                        self.tree.set_remote(filter, from, true);
-                    } else if let Some(filter) = self.tree.find(&filter) {
-                        self.tree.set_remote(filter, from, false);
-                        self.tree.remove_if_unused(filter);
-                    }
-                }
-                ShardMessage::GroupMembers {
-                    filter,
-                    group,
-                    online,
-                    total,
-                    sequence,
-                } => {
-                    to_confirm = sequence;
-                    let filter = self.tree.find_or_insert(&filter);
-                    let group = self.tree.find_or_insert_group(filter, &group);
-                    let members = RemoteMembers {
-                        shard: from,
-                        online,
-                        total,
-                    };
-                    self.tree.group_mut(group).set_remote(members);
-                    self.tree.remove_group_if_unused(group);
-                }
-                ShardMessage::SequenceApplied { sequence } => self.handle_applied(from, sequence),
-                ShardMessage::TurnMarker { turn } => {
-                    if let Some(journal) = &mut self.delivery.journal {
-                        journal.record_turn_marker(from, turn);
-                    }
-                }
-                ShardMessage::TurnLogged { turn } => {
-                    if let Some(journal) = &mut self.delivery.journal {
-                        journal.mark_confirmed(from, turn);
-                    }
-                    self.release_complete_turns();
-                }
-            }
-        }
-        if to_confirm > 0 {
-            self.shard_queues.send(
-                from,
-                ShardMessage::SequenceApplied {
-                    sequence: to_confirm,
-                },
-            );
-        }
-    }
-
-    /// A subscription as its client wrote it.
-    pub(crate) fn filter_as_written(&self, filter: FilterId, group: GroupId) -> String {
-        let text = &self.tree.filter(filter).text;
-        if group == NO_GROUP {
-            return text.to_string();
-        }
-        match &*self.tree.group(group).name {
-            QUEUE_GROUP => format!("$queue/{text}"),
-            EXCLUSIVE_GROUP => format!("$exclusive/{text}"),
-            name => format!("$share/{name}/{text}"),
-        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use super::layers::TransportLayers;
 use super::listener::ListenerSocket;
 use super::store_reader::PendingStoreRead;
-use crate::core::connect::ConnectionHandover;
+use crate::core::handover::ConnectionHandover;
 use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
 

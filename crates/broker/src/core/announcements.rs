@@ -1,0 +1,133 @@
+//! Announces the filters and group members of this shard to the others, and handles what other shards send.
+
+use super::shard::Shard;
+use super::shard_messages::ShardMessage;
+use super::shared_subscription::RemoteMembers;
+use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx};
+
+impl Shard {
+    pub(super) fn announce_filter(&mut self, filter: FilterId, wanted: bool) {
+        if self.shards == 1 {
+            return;
+        }
+        let text = self.tree.filter(filter).text.clone();
+        let sequence = self
+            .shard_queues
+            .broadcast(|sequence| ShardMessage::FilterInterest {
+                filter: (&*text).into(),
+                wanted,
+                sequence,
+            });
+        self.tree.filter_mut(filter).announced_sequence = sequence;
+    }
+
+    pub(super) fn announce_members(&mut self, group_id: GroupId) {
+        if self.shards == 1 {
+            return;
+        }
+        let group = self.tree.group(group_id);
+        let (online, total) = (group.local_online() as u32, group.local_len() as u32);
+        let text = self.tree.filter(group.filter).text.clone();
+        let name = group.name.clone();
+        let sequence = self
+            .shard_queues
+            .broadcast(|sequence| ShardMessage::GroupMembers {
+                filter: (&*text).into(),
+                group: (&*name).into(),
+                online,
+                total,
+                sequence,
+            });
+        self.tree.group_mut(group_id).announced_sequence = sequence;
+    }
+
+    /// A session went online or offline: its groups prefer online members.
+    pub(crate) fn set_group_presence(&mut self, session: SessionIx, online: bool) {
+        let groups: Vec<GroupId> = self.delivery.sessions[session]
+            .subscriptions
+            .iter()
+            .filter_map(|&(_, group)| (group != NO_GROUP).then_some(group))
+            .collect();
+        for group in groups {
+            self.tree.group_mut(group).set_online(session, online);
+            self.announce_members(group);
+        }
+    }
+
+    /// Handles messages from another shard.
+    pub(crate) fn handle_shard_messages(&mut self, from: u16, messages: Vec<ShardMessage>) {
+        let mut to_confirm = 0;
+        for message in messages {
+            match message {
+                ShardMessage::Messages(batch) => {
+                    self.deliver_batch(from, &batch);
+                    self.shard_queues.recycle_buffer(batch.into_buffer());
+                }
+                ShardMessage::FilterInterest {
+                    filter,
+                    wanted,
+                    sequence,
+                } => {
+                    to_confirm = sequence;
+                    if wanted {
+                        let filter = self.tree.find_or_insert(&filter);
+                        self.tree.set_remote(filter, from, true);
+                    } else if let Some(filter) = self.tree.find(&filter) {
+                        self.tree.set_remote(filter, from, false);
+                        self.tree.remove_if_unused(filter);
+                    }
+                }
+                ShardMessage::GroupMembers {
+                    filter,
+                    group,
+                    online,
+                    total,
+                    sequence,
+                } => {
+                    to_confirm = sequence;
+                    let filter = self.tree.find_or_insert(&filter);
+                    let group = self.tree.find_or_insert_group(filter, &group);
+                    let members = RemoteMembers {
+                        shard: from,
+                        online,
+                        total,
+                    };
+                    self.tree.group_mut(group).set_remote(members);
+                    self.tree.remove_group_if_unused(group);
+                }
+                ShardMessage::SequenceApplied { sequence } => self.handle_applied(from, sequence),
+                ShardMessage::TurnMarker { turn } => {
+                    if let Some(journal) = &mut self.delivery.journal {
+                        journal.record_turn_marker(from, turn);
+                    }
+                }
+                ShardMessage::TurnLogged { turn } => {
+                    if let Some(journal) = &mut self.delivery.journal {
+                        journal.mark_confirmed(from, turn);
+                    }
+                    self.release_complete_turns();
+                }
+            }
+        }
+        if to_confirm > 0 {
+            self.shard_queues.send(
+                from,
+                ShardMessage::SequenceApplied {
+                    sequence: to_confirm,
+                },
+            );
+        }
+    }
+
+    /// Another shard has confirmed announcements up to `sequence`.
+    pub(crate) fn handle_applied(&mut self, shard: u16, sequence: u64) {
+        self.shard_queues.record_applied(shard, sequence);
+        while let Some(confirmed) = self
+            .pending_subacks
+            .pop_confirmed(|sequence| self.shard_queues.is_applied_by_all(sequence))
+        {
+            self.send_pending_suback(confirmed);
+        }
+        self.send_ready_responses();
+    }
+}
