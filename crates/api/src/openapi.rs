@@ -51,6 +51,10 @@ const TAGS: &[(&str, &str)] = &[
         "files",
         "Files that devices and people send: transfers, downloads and signed links.",
     ),
+    (
+        "firmware",
+        "Firmware packages for devices, and the devices that install them.",
+    ),
     ("commands", "Commands to devices and their results."),
     ("configuration", "Listeners, settings, backup."),
     ("events", "Live streams of events."),

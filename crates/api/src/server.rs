@@ -154,6 +154,7 @@ fn router(
         pulls: parts.pulls,
         relay: parts.relay,
         files: parts.files,
+        firmware: parts.firmware,
         commands: parts.commands,
         console: parts.console,
         is_tls: parts.tls.is_some(),

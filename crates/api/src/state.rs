@@ -8,6 +8,7 @@ use broker::ListenerTls;
 use connect::ConnectorService;
 use devices::pull::PullScheduler;
 use engine::Engine;
+use firmware::FirmwareService;
 use namespaces::Namespaces;
 use relay::RelayService;
 use store::Objects;
@@ -45,6 +46,7 @@ pub struct ApiParts {
     pub pulls: PullScheduler,
     pub relay: RelayService,
     pub files: FileService,
+    pub firmware: FirmwareService,
     pub commands: CommandService,
     pub console: Arc<dyn ConsoleSite>,
     /// The token from the data directory that grants the admin role to requests from this machine.
@@ -71,6 +73,7 @@ pub(crate) struct ApiState {
     pub(crate) pulls: PullScheduler,
     pub(crate) relay: RelayService,
     pub(crate) files: FileService,
+    pub(crate) firmware: FirmwareService,
     pub(crate) commands: CommandService,
     pub(crate) console: Arc<dyn ConsoleSite>,
     /// Whether HTTP is served over TLS.

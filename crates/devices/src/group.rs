@@ -121,6 +121,23 @@ impl GroupDefinition {
         self.product.is_some() || self.group.is_some() || !self.tags.is_empty()
     }
 
+    /// Whether a device is a member.
+    #[must_use]
+    pub fn contains(&self, device: &Device) -> bool {
+        let is = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == value
+        };
+        let is_selected = || {
+            let mut tags = self.tags.iter();
+            self.has_selector()
+                && is(&self.product, Some(device.product.id().as_str()))
+                && is(&self.group, device.group.as_deref())
+                && tags.all(|(key, value)| device.tag(key) == Some(value))
+        };
+        device.is_in_namespace(&self.namespace)
+            && (self.devices.contains(device.id.as_str()) || is_selected())
+    }
+
     /// Returns the devices of the group in the order of their numbers, from `from` on. A short page does not mean
     /// that it is the last one.
     ///
@@ -224,6 +241,12 @@ mod tests {
         }
         let ids = |group: Value, page: usize| {
             let group = GroupDefinition::read(&group).unwrap();
+            for number in 0..20 {
+                let device = registry.device(&format!("d{number:02}")).unwrap().unwrap();
+                let (all, _) = group.all_members(&registry, MAX_MEMBERS).unwrap();
+                let is_listed = all.iter().any(|member| member.no == device.no);
+                assert_eq!(group.contains(&device), is_listed, "{}", device.id);
+            }
             let (mut ids, mut from) = (Vec::new(), DeviceNo(0));
             loop {
                 let page = group.members(&registry, from, page).unwrap();

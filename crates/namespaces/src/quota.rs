@@ -74,6 +74,8 @@ quotas! {
     Files files None, "files";
     /// Megabytes (1,000,000 bytes) of these files.
     FileMegabytes file_megabytes None, "megabytes of files";
+    FirmwarePackages firmware_packages Some(100), "firmware packages";
+    FirmwareAssignments firmware_assignments Some(1000), "firmware assignments";
 }
 
 impl Quotas {

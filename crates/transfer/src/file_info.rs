@@ -37,6 +37,8 @@ pub struct FileInfo {
     pub completed_ms: Option<u64>,
     /// When it will be removed; `null`: it is kept until it is deleted.
     pub expires_ms: Option<u64>,
+    /// What the file is kept for, such as firmware packages; while there is anything, it cannot be deleted.
+    pub used_by: Vec<String>,
 }
 
 impl FileInfo {
@@ -56,6 +58,7 @@ impl FileInfo {
             created_ms: record.created_ms,
             completed_ms: record.completed_ms,
             expires_ms,
+            used_by: record.used_by.iter().cloned().collect(),
         }
     }
 }

@@ -158,6 +158,26 @@ impl FileTable {
         names.insert(entry.key.clone(), entry);
     }
 
+    /// Adds a complete file that cannot be addressed by its owner's id, so that no other replaces it.
+    pub(crate) fn insert_unnamed(&mut self, entry: Arc<FileEntry>) {
+        self.usage.add(&entry.owner, entry.usage(false));
+        self.by_id.insert(entry.id.clone(), entry);
+    }
+
+    /// Makes a complete file one that no other replaces.
+    pub(crate) fn remove_name(&mut self, entry: &Arc<FileEntry>) {
+        let named = self.complete.get(&entry.key);
+        if named.is_some_and(|named| Arc::ptr_eq(named, entry)) {
+            self.complete.remove(&entry.key);
+        }
+    }
+
+    /// Makes a complete file addressable by its owner's id; false if another one is.
+    pub(crate) fn restore_name(&mut self, entry: &Arc<FileEntry>) -> bool {
+        let named = self.complete.entry(entry.key.clone());
+        Arc::ptr_eq(named.or_insert_with(|| entry.clone()), entry)
+    }
+
     /// Removes an entry; false if it is not in the table.
     pub(crate) fn remove(&mut self, entry: &Arc<FileEntry>) -> bool {
         if self.by_id.remove(&entry.id).is_none() {

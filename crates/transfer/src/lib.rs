@@ -12,6 +12,7 @@ mod file_info;
 mod file_table;
 mod finish;
 mod free_space;
+mod hold;
 mod maintenance;
 mod metrics;
 mod mqtt_hooks;

@@ -1,5 +1,6 @@
 //! What the node stores about a file, and the log of its received ranges.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use namespaces::DEFAULT;
@@ -83,6 +84,9 @@ pub(crate) struct FileRecord {
     pub(crate) state: FileState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) completed_ms: Option<u64>,
+    /// What the file is kept for, see [`FileService::hold`](crate::FileService::hold).
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) used_by: BTreeSet<String>,
 }
 
 /// Bytes of one entry of the log of received ranges.

@@ -1,6 +1,6 @@
 //! The engine: begins transfers, stores their segments, and answers questions about files.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -106,7 +106,7 @@ pub(crate) struct FileServiceInner {
     pub(crate) metrics: TransferMetrics,
 }
 
-fn not_found(what: &str) -> TransferError {
+pub(crate) fn not_found(what: &str) -> TransferError {
     let detail = format!("there is no {what}; begin it with init, or it has expired");
     TransferError::new(TransferErrorKind::NotFound, detail)
 }
@@ -236,7 +236,12 @@ impl FileService {
             }
         };
         let entry = Arc::new(entry);
+        let is_held = !entry.lock().record.used_by.is_empty();
         let mut table = self.table();
+        if is_held {
+            table.insert_unnamed(entry);
+            return Ok(None);
+        }
         let before = match state {
             FileState::Receiving => table.transfer(&entry.key),
             FileState::Complete => table.complete(&entry.key),
@@ -346,6 +351,7 @@ impl FileService {
             created_ms,
             state: FileState::Receiving,
             completed_ms: None,
+            used_by: BTreeSet::new(),
         })
     }
 
@@ -610,6 +616,10 @@ impl FileService {
         {
             return Ok(None);
         }
+        if let Some(holder) = state.record.used_by.first() {
+            let detail = format!("the file is used by {holder}; delete that first");
+            return Err(TransferError::new(TransferErrorKind::Conflict, detail));
+        }
         let info = self.info_of(entry, &state);
         (entry.directory.remove())
             .map_err(|error| TransferError::storage("delete a file", &error))?;
@@ -633,6 +643,7 @@ impl FileService {
                 let ttl_ms = u64::from(record.segments_ttl_s) * 1000;
                 Some(state.last_activity_ms.saturating_add(ttl_ms))
             }
+            (FileState::Complete, _) if !record.used_by.is_empty() => None,
             (FileState::Complete, Some(expires_ms)) => Some(expires_ms),
             (FileState::Complete, None) if retention_ms == 0 => None,
             (FileState::Complete, None) => {

@@ -378,6 +378,57 @@ fn quotas_are_checked_and_released() {
 }
 
 #[test]
+fn a_held_file_is_neither_deleted_nor_replaced_and_does_not_expire() {
+    let mut node = Node::new(TransferSettings {
+        retention_s: 1,
+        ..settings()
+    });
+    let send = |node: &Node, content: &[u8]| {
+        node.begin(&request("f")).expect("begun");
+        node.write("f", 0, content).expect("written");
+        node.finish("f", None).expect("complete").id
+    };
+    let held = send(&node, b"one");
+    for holder in ["a", "b", "b"] {
+        node.files.hold(&held, holder).expect("held");
+    }
+    let other = send(&node, b"two");
+    for restarts in 0..2 {
+        assert_eq!(
+            kind(node.files.delete(&held)),
+            Some(TransferErrorKind::Conflict)
+        );
+        node.files.expire(wall_clock::now_ms() - 3000);
+        assert_eq!(node.content(&held), b"one", "{restarts}");
+        assert_eq!(node.content(&other), b"two", "{restarts}");
+        node.restart();
+    }
+    node.files.expire(u64::MAX);
+    assert_eq!(node.all().len(), 1, "the other one has expired");
+    node.files.release(&held, "a").expect("released");
+    assert_eq!(node.all()[0].used_by, ["b"]);
+    node.files.release(&held, "b").expect("released");
+    assert_eq!(
+        node.files
+            .info(FileTarget::Transfer(&owner(), "f"))
+            .expect("named")
+            .id,
+        held
+    );
+    let newest = send(&node, b"three");
+    assert_eq!(node.all().len(), 1, "a released file is replaced again");
+    node.files.hold(&newest, "a").expect("held");
+    let newer = send(&node, b"four");
+    node.files.release(&newest, "a").expect("released");
+    assert_eq!(node.all()[0].id, newer, "it was replaced while it was held");
+    assert_eq!(node.directories(), 1);
+    assert_eq!(
+        kind(node.files.hold(&held, "a")),
+        Some(TransferErrorKind::NotFound)
+    );
+}
+
+#[test]
 fn a_nearly_full_disk_refuses_early() {
     let node = Node::new(TransferSettings {
         min_free_bytes: 1 << 60,

@@ -31,6 +31,8 @@ pub(super) fn backend_object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Back
         BackendObjectKind::RelayEndpoint,
         BackendObjectKind::PullSource,
         BackendObjectKind::Namespace,
+        BackendObjectKind::Firmware,
+        BackendObjectKind::FirmwareAssignment,
     ]
     .into_iter()
     .map(|kind| of(kind, backend))
@@ -63,9 +65,16 @@ impl ObjectKind for BackendObjects {
         &self.names
     }
 
-    /// Bans cannot be declared, because they come and go while the node runs.
+    /// Bans cannot be declared, because they come and go while the node runs, and firmware cannot, because its images are
+    /// uploaded.
     fn declared(&self) -> Option<&Declared> {
-        (self.kind != BackendObjectKind::Ban).then_some(&self.declared)
+        let cannot = matches!(
+            self.kind,
+            BackendObjectKind::Ban
+                | BackendObjectKind::Firmware
+                | BackendObjectKind::FirmwareAssignment
+        );
+        (!cannot).then_some(&self.declared)
     }
 
     fn backend_kind(&self) -> Option<BackendObjectKind> {

@@ -39,6 +39,10 @@ pub enum BackendObjectKind {
     PullSource,
     /// A part of the node that belongs to somebody.
     Namespace,
+    /// An image for devices of a product.
+    Firmware,
+    /// The devices that install a firmware package.
+    FirmwareAssignment,
 }
 
 impl BackendObjectKind {
@@ -172,6 +176,8 @@ const NOTIFICATION_NODE_FIELDS: [NodeField; 1] = [NodeField {
 }];
 const GROUP_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Groups)];
 const ENDPOINT_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Endpoints)];
+const FIRMWARE_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::FirmwarePackages)];
+const ASSIGNMENT_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::FirmwareAssignments)];
 const NOTIFICATION_COUNTS: [QuotaCount; 1] = [QuotaCount::objects(Quota::Notifications)];
 
 pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
@@ -406,6 +412,38 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             id_prefix: None,
             description: "Parts of the node that belong to different people, with quotas. Everything that names no \
                           namespace belongs to `default`.",
+        },
+        BackendObjectKind::Firmware => ObjectKindNames {
+            kind: firmware::KIND,
+            path: "firmware",
+            singular: "a firmware package",
+            plural: "firmware packages",
+            type_name: "Firmware",
+            id_field: "id",
+            tag: "firmware",
+            owner: ObjectOwner::Namespace(&FIRMWARE_COUNTS),
+            node_fields: &[],
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            description: "Firmware and software for devices of a product. The image is an uploaded file, which is verified when the \
+                          package is written, and kept while the package exists.",
+        },
+        BackendObjectKind::FirmwareAssignment => ObjectKindNames {
+            kind: firmware::ASSIGNMENT_KIND,
+            path: "firmware-assignments",
+            singular: "a firmware assignment",
+            plural: "firmware assignments",
+            type_name: "FirmwareAssignment",
+            id_field: "id",
+            tag: "firmware",
+            owner: ObjectOwner::Namespace(&ASSIGNMENT_COUNTS),
+            node_fields: &[],
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: Some("assignment-"),
+            description: "Firmware packages assigned to products, device groups and devices. The assignment of a device overrides \
+                          those of its groups, and these override that of its product.",
         },
     }
 }

@@ -22,6 +22,7 @@ mod event_feed;
 mod events;
 mod file_download;
 mod files;
+mod firmware;
 mod health;
 mod listeners;
 mod login;
@@ -103,6 +104,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     relay_endpoints::endpoints,
     files::endpoints,
     tus::endpoints,
+    firmware::endpoints,
     command_requests::endpoints,
     commands::endpoints,
     thingsboard_rpc::endpoints,

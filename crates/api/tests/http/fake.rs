@@ -607,7 +607,15 @@ impl Server {
         let own_files = files.clone();
         let namespaces = Namespaces::open(&objects, &[]).unwrap();
         files.set_namespaces(namespaces.clone());
+        let firmware = firmware::FirmwareService::open(
+            &objects,
+            own_registry.clone(),
+            files.clone(),
+            &firmware::TrustSettings::default(),
+            &[],
+        );
         let parts = ApiParts {
+            firmware: firmware.unwrap(),
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
             objects: objects.clone(),

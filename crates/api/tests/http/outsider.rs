@@ -78,6 +78,19 @@ async fn server() -> Server {
             json!({"namespace": "acme"}),
         ),
         ("endpoint", "foreign-endpoint", json!({"namespace": "acme"})),
+        (
+            firmware::KIND,
+            "foreign-firmware",
+            json!({
+                "namespace": "acme", "title": "foreign", "version": "1", "product": "foreign-product",
+                "file": "none", "size": 1, "digest": "00",
+            }),
+        ),
+        (
+            firmware::ASSIGNMENT_KIND,
+            "foreign-assignment",
+            json!({"namespace": "acme", "package": "foreign-firmware", "product": "foreign-product"}),
+        ),
         ("product", "own-product", json!({"namespace": "other"})),
     ] {
         server
@@ -165,6 +178,8 @@ fn foreign_id(path: &str, name: &str) -> String {
         _ if is_below("/invites/") => "foreign-invite",
         _ if is_below("/files/") || is_below("-files/") || is_below("/tus/") => FOREIGN_FILE,
         _ if is_below("/uploads/") => "own-upload",
+        _ if is_below("/firmware/") => "foreign-firmware",
+        _ if is_below("/firmware-assignments/") => "foreign-assignment",
         _ if is_below("/namespaces/") => "acme",
         _ if is_below("/rpc/persistent/device/") => "foreign-device",
         _ if is_below("/commands/") || is_below("/rpc/persistent/") => "1",
@@ -215,7 +230,7 @@ fn body_of(operation: &Operation) -> String {
         "createDevice" => json!({"id": "new-device", "product": "foreign-product"}).to_string(),
         "createInviteBatch" => json!({"count": 2, "namespace": "acme"}).to_string(),
         "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey"
-        | "createInvite" => {
+        | "createInvite" | "createFirmware" | "createFirmwareAssignment" => {
             json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
         }
         "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
@@ -287,6 +302,9 @@ async fn foreign_state(server: &Server) -> Value {
         "device-groups/foreign-group",
         "notifications/foreign-notification",
         "endpoints/foreign-endpoint",
+        "firmware/foreign-firmware",
+        "firmware-assignments/foreign-assignment",
+        "devices/foreign-device/firmware",
         "api-keys/foreign-key",
         "invites/foreign-invite",
         "namespaces/acme",

@@ -26,6 +26,7 @@ pub(crate) struct Config {
     pub(crate) alarms: AlarmSettings,
     pub(crate) commands: devices::command::CommandConfig,
     pub(crate) files: transfer::TransferSettings,
+    pub(crate) firmware: firmware::TrustSettings,
     /// `[[rule]]`: names and definitions in the form of the API.
     pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.

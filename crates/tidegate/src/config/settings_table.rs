@@ -74,6 +74,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Files that devices and people send to the node; see [Files](../guides/files.md). They are in `files` in `node.data_dir`.",
     ),
     (
+        "firmware",
+        "Signatures of firmware packages; see [Firmware](../guides/firmware.md).",
+    ),
+    (
         "outbound",
         "Restricts the addresses that the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
          [Connectors](../guides/connectors.md#where-connectors-may-connect).",
@@ -102,6 +106,7 @@ pub(super) struct NodeSettings {
     pub(super) alarms: AlarmSettings,
     pub(super) commands: devices::command::CommandConfig,
     pub(super) files: transfer::TransferSettings,
+    pub(super) firmware: firmware::TrustSettings,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
@@ -132,6 +137,7 @@ impl Default for NodeSettings {
             alarms: AlarmSettings::default(),
             commands: devices::command::CommandConfig::default(),
             files: transfer::TransferSettings::default(),
+            firmware: firmware::TrustSettings::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,
             store_enabled: true,
@@ -371,6 +377,10 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.retention_s", files.retention_s, Seconds(0, MAX_PERIOD_S), "Time after which complete files are removed if their sender gave no expiry; 0: they are kept until they are deleted."),
     setting!("files.max_queued_bytes", files.max_queued_bytes, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of segments that wait to be written. At half of it, MQTT clients that send files are paused; at all of it, segments are rejected (0x97)."),
     setting!("files.threads", files.threads, Count(1, 64), "Number of threads that write files of MQTT clients."),
+
+    setting!("firmware.minisign_keys", firmware.minisign_keys, Text, "Public keys of minisign whose signatures are accepted: the second lines of `minisign.pub` files, separated by commas."),
+    setting!("firmware.ca_file", firmware.ca_file, Path, "PEM file with the certificates to which the certificates of signers must lead."),
+    setting!("firmware.require_signature", firmware.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
 
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),

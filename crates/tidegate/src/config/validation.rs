@@ -83,6 +83,7 @@ pub(super) fn finish(
             fsync: draft.node.store.fsync,
             ..draft.node.files.clone()
         },
+        firmware: draft.node.firmware.clone(),
         declared_rules,
         declared_connectors,
         declared_products,

@@ -68,6 +68,8 @@ pub(super) enum DevicesCommand {
         #[arg(value_name = "KEY=VALUE")]
         assignments: Vec<String>,
     },
+    /// List the firmware packages that a device is to install
+    Firmware { id: String },
     /// List events reported by a device, newest first
     Events {
         id: String,
@@ -232,6 +234,19 @@ impl DevicesCommand {
                 }
                 let answer = client.put(&path, &Value::Object(values), None).await?;
                 output.print_done(&format!("attributes of {id} are set"), &answer)
+            }
+            Self::Firmware { id } => {
+                let rows = client.get(&format!("{}/firmware", path_of(&id))).await?;
+                let rows = rows["data"].as_array().cloned().unwrap_or_default();
+                let columns = &[
+                    ("TYPE", "type"),
+                    ("PACKAGE", "package"),
+                    ("TITLE", "title"),
+                    ("VERSION", "version"),
+                    ("ASSIGNED TO", "assigned_to"),
+                    ("ID", "target"),
+                ];
+                output.print_rows((rows, false), columns)
             }
             Self::Events { id, event, count } => {
                 let parameters = [("event", event), ("count", Some(count.to_string()))];

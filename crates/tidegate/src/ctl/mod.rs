@@ -107,6 +107,12 @@ enum CtlCommand {
     /// File transfers that are not complete
     #[command(subcommand)]
     Transfers(files::TransfersCommand),
+    /// Firmware packages for devices
+    #[command(subcommand)]
+    Firmware(objects::ObjectsCommand),
+    /// Products, device groups and devices that install firmware packages
+    #[command(subcommand)]
+    FirmwareAssignments(objects::ObjectsCommand),
     /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
@@ -211,6 +217,12 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Endpoints(command) => command.run(client, output).await,
         CtlCommand::Files(command) => command.run(client, output).await,
         CtlCommand::Transfers(command) => command.run(client, output).await,
+        CtlCommand::Firmware(command) => command.run(ObjectKindArg::Firmware, client, output).await,
+        CtlCommand::FirmwareAssignments(command) => {
+            command
+                .run(ObjectKindArg::FirmwareAssignments, client, output)
+                .await
+        }
         CtlCommand::PullSources(command) => command.run(client, output).await,
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,

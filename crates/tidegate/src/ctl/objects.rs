@@ -34,6 +34,8 @@ pub(super) enum ObjectKindArg {
     ApiKeys,
     Namespaces,
     Invites,
+    Firmware,
+    FirmwareAssignments,
 }
 
 impl ObjectKindArg {
@@ -57,6 +59,8 @@ impl ObjectKindArg {
             Self::ApiKeys => "/api/v1/api-keys",
             Self::Namespaces => "/api/v1/namespaces",
             Self::Invites => "/api/v1/invites",
+            Self::Firmware => "/api/v1/firmware",
+            Self::FirmwareAssignments => "/api/v1/firmware-assignments",
         }
     }
 
@@ -211,6 +215,26 @@ impl ObjectKindArg {
                 ("EXPIRES", "expires_at_ms"),
                 ("DESCRIPTION", "description"),
             ],
+            Self::Firmware => &[
+                ("PACKAGE", "id"),
+                ("NAMESPACE", "namespace"),
+                ("PRODUCT", "product"),
+                ("TYPE", "type"),
+                ("TITLE", "title"),
+                ("VERSION", "version"),
+                ("SIZE", "size"),
+                ("SIGNED BY", "signed_by"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::FirmwareAssignments => &[
+                ("ID", "id"),
+                ("NAMESPACE", "namespace"),
+                ("PACKAGE", "package"),
+                ("PRODUCT", "product"),
+                ("GROUP", "group"),
+                ("DEVICE", "device"),
+                ("CHANGED", "updated_at_ms"),
+            ],
             Self::Namespaces => &[
                 ("NAMESPACE", "id"),
                 ("NAME", "name"),
@@ -248,6 +272,8 @@ impl ObjectKindArg {
                 | Self::ApiKeys
                 | Self::RelayEndpoints
                 | Self::Invites
+                | Self::Firmware
+                | Self::FirmwareAssignments
         )
     }
 }
@@ -259,7 +285,7 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
-        /// Only objects of this namespace; for products, groups, notifications, relay endpoints, API keys and invites
+        /// Only objects of this namespace; for products, groups, notifications, relay endpoints, firmware, API keys and invites
         #[arg(long, value_name = "ID")]
         namespace: Option<String>,
         #[command(flatten)]

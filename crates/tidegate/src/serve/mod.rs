@@ -22,6 +22,7 @@ mod node_commands;
 mod node_connectors;
 mod node_devices;
 mod node_files;
+mod node_firmware;
 mod node_ingest;
 mod node_sampler;
 mod node_services;

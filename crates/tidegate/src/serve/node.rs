@@ -211,6 +211,7 @@ impl Node {
                 connectors: services.connectors.clone(),
                 devices: services.devices.clone(),
                 fleet,
+                firmware: services.firmware.clone(),
                 uses: services.references.clone(),
             }),
             tls: http.tls.clone(),
@@ -224,6 +225,7 @@ impl Node {
             pulls: self.pulls.clone(),
             relay: services.relay.service.clone(),
             files: services.files.service().clone(),
+            firmware: services.firmware.service.clone(),
             console: Arc::new(EmbeddedConsole),
             local_token: Some(token),
         }

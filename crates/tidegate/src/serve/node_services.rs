@@ -26,6 +26,7 @@ use super::device_sinks::DeviceSinks;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
 use super::node_devices::NodeDevices;
+use super::node_firmware::NodeFirmware;
 use super::node_ingest::NodeIngest;
 use super::notification_transport::NodeNotificationTransport;
 use super::object_references::ObjectReferences;
@@ -54,6 +55,7 @@ pub(super) struct NodeServices {
     pub(super) connectors: NodeConnectors,
     pub(super) references: ObjectReferences,
     pub(super) files: FileWorkers,
+    pub(super) firmware: NodeFirmware,
     pub(super) relay: NodeRelay,
     pub(super) relay_devices: NodeRelayDevices,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
@@ -85,6 +87,7 @@ impl NodeServices {
             config.declared_objects(),
         );
         let files = open_files(config, data_dir, &devices, &namespaces).await?;
+        let firmware = open_firmware(config, &store, &devices, &files).await?;
         let relay = open_relay(config, &store, &engine).await?;
         relay.service.set_namespaces(namespaces.clone());
         let alert_targets = (relay.service.clone(), devices.registry.clone());
@@ -118,6 +121,7 @@ impl NodeServices {
             connectors,
             references,
             files,
+            firmware,
             relay,
             relay_devices,
             notification_transport,
@@ -328,6 +332,22 @@ async fn open_files(
     let (registry, namespaces) = (devices.registry.clone(), namespaces.clone());
     run_blocking("opening the files", move || {
         node_files::open_files(&path, settings, registry, namespaces)
+    })
+    .await?
+}
+
+/// Opens the firmware packages, whose images are files.
+async fn open_firmware(
+    config: &Config,
+    store: &Store,
+    devices: &NodeDevices,
+    files: &FileWorkers,
+) -> anyhow::Result<NodeFirmware> {
+    let (objects, registry) = (store.objects().clone(), devices.registry.clone());
+    let (files, trust) = (files.service().clone(), config.firmware.clone());
+    let groups = declared_of_kind(config, devices::group::KIND);
+    run_blocking("opening the firmware packages", move || {
+        NodeFirmware::open(&objects, registry, files, &trust, &groups)
     })
     .await?
 }

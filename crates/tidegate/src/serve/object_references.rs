@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 21] = [
+const REFERENCE_FIELDS: [ReferenceField; 27] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -82,10 +82,23 @@ const REFERENCE_FIELDS: [ReferenceField; 21] = [
         ..ReferenceField::namespace(api::OPERATOR_KIND)
     },
     ReferenceField::namespace(relay::KIND),
+    ReferenceField::new(firmware::KIND, "product", PRODUCT),
+    ReferenceField::new(firmware::ASSIGNMENT_KIND, "package", firmware::KIND),
+    ReferenceField::new(firmware::ASSIGNMENT_KIND, "product", PRODUCT),
+    ReferenceField::new(firmware::ASSIGNMENT_KIND, "group", group::KIND),
+    ReferenceField::namespace(firmware::KIND),
+    ReferenceField::namespace(firmware::ASSIGNMENT_KIND),
 ];
 
 /// Kinds whose objects refer only to objects of their own namespace.
-const NAMESPACED_KINDS: [&str; 4] = [PRODUCT, NOTIFICATION, group::KIND, relay::KIND];
+const NAMESPACED_KINDS: [&str; 6] = [
+    PRODUCT,
+    NOTIFICATION,
+    group::KIND,
+    relay::KIND,
+    firmware::KIND,
+    firmware::ASSIGNMENT_KIND,
+];
 
 /// Rules of node alarms name notifications, but are not objects with an id.
 const NODE_ALARM_REFERENCE: ReferenceField =
@@ -104,6 +117,8 @@ fn kind_name(kind: &str) -> &str {
         group::KIND => "device group",
         pull::KIND => "pull source",
         relay::KIND => "relay endpoint",
+        firmware::KIND => "firmware package",
+        firmware::ASSIGNMENT_KIND => "firmware assignment",
         auth::objects::ACL_RULE => "ACL rule",
         api::API_KEY_KIND => "API key",
         other => other,

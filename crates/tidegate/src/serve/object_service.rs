@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::fleet_service::{FleetKind, FleetService};
 use super::node_connectors::{self, NodeConnectors};
 use super::node_devices::{NodeDevices, inline_schema};
+use super::node_firmware::{FirmwareKind, NodeFirmware};
 use super::notifications;
 use super::object_references::ObjectReferences;
 use super::relay_endpoints;
@@ -26,6 +27,7 @@ pub(super) struct ObjectService {
     pub(super) connectors: NodeConnectors,
     pub(super) devices: NodeDevices,
     pub(super) fleet: FleetService,
+    pub(super) firmware: NodeFirmware,
     pub(super) uses: ObjectReferences,
 }
 
@@ -46,7 +48,9 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
         | BackendObjectKind::DeviceGroup
         | BackendObjectKind::RelayEndpoint
         | BackendObjectKind::PullSource
-        | BackendObjectKind::Namespace => None,
+        | BackendObjectKind::Namespace
+        | BackendObjectKind::Firmware
+        | BackendObjectKind::FirmwareAssignment => None,
     }
 }
 
@@ -90,6 +94,13 @@ impl ObjectService {
         }
         if let Some(kind) = FleetKind::from_object_kind(kind) {
             return self.fleet.prepare(kind, id, &input, current);
+        }
+        if let Some(kind) = FirmwareKind::from_object_kind(kind) {
+            if current.is_none() {
+                let (name, most) = kind.storage_kind_and_limit();
+                self.fleet.check_capacity(name, most)?;
+            }
+            return self.firmware.prepare(kind, &input, current);
         }
         if kind == BackendObjectKind::Product {
             let product = self.devices.prepare_product(id, input)?;
@@ -187,6 +198,9 @@ impl ObjectBackend for ObjectService {
         if let Some(kind) = FleetKind::from_object_kind(kind) {
             return kind.schemas();
         }
+        if let Some(kind) = FirmwareKind::from_object_kind(kind) {
+            return kind.schemas();
+        }
         if kind == BackendObjectKind::Product {
             let schema = inline_schema::<ProductDefinition>();
             return secret::written_and_shown_schemas(schema);
@@ -211,6 +225,9 @@ impl ObjectBackend for ObjectService {
     ) -> Result<(), ObjectValidationError> {
         match kind {
             BackendObjectKind::Product => self.devices.check_product_is_unique(id, stored),
+            BackendObjectKind::FirmwareAssignment => {
+                self.firmware.check_assignment_is_unique(id, stored)
+            }
             _ => Ok(()),
         }
     }
