@@ -10,6 +10,7 @@ import {
   IconHistory,
   IconKey,
   IconPlugConnected,
+  IconDatabaseExport,
   IconTopologyStarRing,
   IconUsers,
   type Icon,
@@ -40,7 +41,10 @@ const groups: NavigationGroup[] = [
   },
   {
     label: msg`Data`,
-    entries: [{ path: '/rules', label: msg`Rules`, icon: IconFilterCode, nodeOnly: true }],
+    entries: [
+      { path: '/rules', label: msg`Rules`, icon: IconFilterCode, nodeOnly: true },
+      { path: '/connectors', label: msg`Connectors`, icon: IconDatabaseExport, nodeOnly: true },
+    ],
   },
   {
     label: msg`Devices`,

@@ -27,7 +27,7 @@ export type FormValue = Record<string, unknown>;
 /** A control for a field that the schema describes only as text, such as the name of another object. */
 export type Control = (props: {
   label: string;
-  description?: string;
+  description?: ReactNode;
   value: unknown;
   onChange: (value: unknown) => void;
   error?: string;
@@ -154,7 +154,7 @@ function Field({ name, schema, value, onChange, path, isRequired, context }: Fie
   const { t } = useLingui();
   const own = plain(schema, context.scope);
   const label = fieldLabel(name);
-  const description = own.description?.replaceAll('\n', ' ');
+  const description = own.description && withCode(own.description);
   const problem = context.problems.get(path);
   const isEmpty = value === undefined || value === null || value === '';
   const error = problem !== undefined && (context.showAll || !isEmpty) ? problem : undefined;
@@ -275,6 +275,12 @@ function Field({ name, schema, value, onChange, path, isRequired, context }: Fie
   );
 }
 
+/** A description, with names of the API as code. */
+function withCode(text: string): ReactNode {
+  const parts = text.replaceAll('\n', ' ').split('`');
+  return parts.map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part));
+}
+
 function shownDefault(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
@@ -296,7 +302,7 @@ function SettingsGroup({ name, schema, value, onChange, path, isRequired, contex
     <div className="settings-group">
       <Checkbox
         label={fieldLabel(name)}
-        description={schema.description?.replaceAll('\n', ' ')}
+        description={schema.description && withCode(schema.description)}
         checked={isSet}
         onChange={(event) => onChange(event.currentTarget.checked ? {} : undefined)}
       />
@@ -314,7 +320,7 @@ function Union({ name, schema, value, onChange, path, isRequired, context }: Fie
     <div>
       <Select
         label={fieldLabel(name)}
-        description={schema.description?.replaceAll('\n', ' ')}
+        description={schema.description && withCode(schema.description)}
         required={isRequired}
         error={context.showAll ? context.problems.get(path) : undefined}
         placeholder={t`default`}
@@ -351,7 +357,7 @@ function List({ name, schema, value, onChange, path, context }: FieldProps) {
       <Stack gap="sm">
         {schema.description && (
           <Text size="xs" c="dimmed">
-            {schema.description.replaceAll('\n', ' ')}
+            {withCode(schema.description)}
           </Text>
         )}
         {entries.map((entry, index) => (
@@ -410,7 +416,7 @@ function TextMap({ name, schema, value, onChange, path, isRequired, context }: F
       <Stack gap="xs">
         {schema.description && (
           <Text size="xs" c="dimmed">
-            {schema.description.replaceAll('\n', ' ')}
+            {withCode(schema.description)}
           </Text>
         )}
         {rows.map(([key, text], index) => (
@@ -459,7 +465,7 @@ function JsonField({
   ...common
 }: {
   label: string;
-  description?: string;
+  description?: ReactNode;
   error?: string;
   required: boolean;
   value: unknown;

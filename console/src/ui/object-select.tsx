@@ -1,4 +1,5 @@
 import { Select } from '@mantine/core';
+import type { ReactNode } from 'react';
 import { api, unwrap, useRead } from '../api/client';
 
 type Kind = 'sinks' | 'connectors' | 'products' | 'device-groups';
@@ -18,7 +19,7 @@ export function ObjectSelect({
 }: {
   kind: Kind;
   label: string;
-  description?: string;
+  description?: ReactNode;
   value: unknown;
   onChange: (value: unknown) => void;
   error?: string;
