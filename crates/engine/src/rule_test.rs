@@ -79,7 +79,7 @@ impl Engine {
             false => {
                 report.reason = Some(match &event.topic {
                     Some(topic) => format!("FROM does not match the topic {topic:?}"),
-                    None => "FROM does not match the event".to_owned(),
+                    None => "FROM does not match an event without a topic; give a topic".to_owned(),
                 });
                 RuleOutputs::None
             }

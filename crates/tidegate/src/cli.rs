@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
@@ -269,8 +269,13 @@ fn print_text(text: &str) -> anyhow::Result<()> {
 }
 
 /// The error of a wrong command line. The parsers of numbers say "invalid digit found in string"; this names what is
-/// expected instead.
+/// expected instead. `ctl products add x --name=X` is told how fields are written.
 pub(crate) fn clarify_usage_error(error: clap::Error) -> clap::Error {
+    if let Some(hint) = field_hint(&error) {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text).to_owned();
+        return clap::Error::raw(error.kind(), format!("{text}{hint}"));
+    }
     let source = std::error::Error::source(&error);
     let expected = match source.and_then(|source| source.downcast_ref::<ParseIntError>()) {
         Some(source) => match source.kind() {
@@ -297,6 +302,26 @@ pub(crate) fn clarify_usage_error(error: clap::Error) -> clap::Error {
     clap::Error::raw(error.kind(), detail)
 }
 
+/// How to write a field that was given as an option, if the command takes fields.
+fn field_hint(error: &clap::Error) -> Option<String> {
+    let takes_fields = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string().contains("NAME=VALUE"),
+        _ => false,
+    };
+    let argument = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => argument,
+        _ => return None,
+    };
+    if error.kind() != ErrorKind::UnknownArgument || !takes_fields {
+        return None;
+    }
+    let name = argument.strip_prefix("--")?.split('=').next()?;
+    let name = name.replace('-', "_");
+    Some(format!(
+        "Fields are written as NAME=VALUE, such as {name}=VALUE; the subcommand `fields` lists them.\n"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,5 +329,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_field_that_is_given_as_an_option_is_explained() {
+        let shown = |words: &[&str]| {
+            let words = ["tidegate", "ctl"].iter().chain(words);
+            let error = Cli::try_parse_from(words).err().expect("no error");
+            clarify_usage_error(error).to_string()
+        };
+        let text = shown(&["products", "add", "x", "--name", "X"]);
+        assert!(text.contains("name=VALUE"), "{text}");
+        assert!(text.contains("unexpected argument '--name'"), "{text}");
+        let text = shown(&["status", "--name"]);
+        assert!(!text.contains("VALUE;"), "{text}");
     }
 }

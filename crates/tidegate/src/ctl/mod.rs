@@ -15,6 +15,7 @@ mod http;
 mod import_files;
 mod limit_args;
 mod namespaces;
+mod object_fields;
 mod objects;
 mod output;
 mod people;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::error::CtlError;
 use super::http::{ApiClient, VersionedObject, with_query};
 use super::limit_args::LimitArgs;
+use super::object_fields::{field_rows, input_schema};
 use super::output::{Column, CtlOutput};
 use crate::password_command;
 
@@ -276,6 +277,41 @@ impl ObjectKindArg {
                 | Self::FirmwareAssignments
         )
     }
+
+    /// The fields of these objects; those of one type of connector, if it is given.
+    async fn field_rows(
+        self,
+        variant: Option<&str>,
+        client: &ApiClient,
+    ) -> Result<Vec<Value>, CtlError> {
+        let Some(variant) = variant else {
+            let document = client.get("/api/v1/openapi.json").await?;
+            return Ok(field_rows(&document, input_schema(&document, self.path())));
+        };
+        let schema_field = match self {
+            Self::Connectors => "connector_schema",
+            Self::Sinks => "sink_schema",
+            Self::Sources => "source_schema",
+            _ => {
+                let detail = format!("{variant:?}: only connectors, sinks and sources have types");
+                return Err(CtlError::Usage(detail));
+            }
+        };
+        let answer = client.get("/api/v1/connector-types").await?;
+        let types = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+        let fitting = types.iter().filter(|each| each[schema_field].is_object());
+        match fitting.clone().find(|each| each["type"] == variant) {
+            Some(found) => Ok(field_rows(&found[schema_field], &found[schema_field])),
+            None => {
+                let names: Vec<_> = fitting.filter_map(|each| each["type"].as_str()).collect();
+                let detail = format!(
+                    "there is no type {variant:?}; there are {}",
+                    names.join(", ")
+                );
+                Err(CtlError::Usage(detail))
+            }
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -293,8 +329,16 @@ pub(super) enum ObjectsCommand {
     },
     /// Show an object
     Show { id: String },
-    /// Create an object, such as `users add ann --ask-password` or `acl add permission=deny
-    /// 'topics=["secret/#"]'`
+    /// List the fields that an object has, with their types and meaning
+    Fields {
+        /// Type of a connector, sink or source, such as redis: adds the fields that depend on it
+        #[arg(value_name = "TYPE")]
+        variant: Option<String>,
+    },
+    /// Create an object; `fields` lists what it may have
+    ///
+    /// Examples: `users add ann --ask-password`, `acl add permission=deny 'topics=["secret/#"]'`,
+    /// `products add thermometer name=Thermometer`
     Add {
         /// Name or id, then fields; the id is optional if the node can generate one
         #[arg(value_name = "ID] [NAME=VALUE")]
@@ -447,6 +491,16 @@ impl ObjectsCommand {
                 output.print_rows(client.rows(&path, limit.limit).await?, kind.columns())
             }
             Self::Show { id } => output.print_fields(&client.get(&one(&id)).await?),
+            Self::Fields { variant } => {
+                let rows = kind.field_rows(variant.as_deref(), client).await?;
+                let columns = [
+                    ("FIELD", "field"),
+                    ("TYPE", "type"),
+                    ("REQUIRED", "required"),
+                    ("DESCRIPTION", "description"),
+                ];
+                output.print_rows((rows, false), &columns)
+            }
             Self::Add { words, fields } => {
                 let (id, assignments) = match words.split_first() {
                     Some((id, rest)) if !id.contains('=') => (Some(id), rest),

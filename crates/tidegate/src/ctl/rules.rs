@@ -276,7 +276,7 @@ fn print_outcome(
 }
 
 fn outcome_text(outcome: &RuleTestOutcome) -> anyhow::Result<String> {
-    let mut text = format!("dialect: {}\n{}", outcome.dialect, outcome.plan);
+    let mut text = outcome.plan.clone();
     if !text.ends_with('\n') {
         text.push('\n');
     }

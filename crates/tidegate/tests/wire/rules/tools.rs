@@ -151,7 +151,7 @@ fn the_command_line_tries_a_rule_without_a_node() {
     ]);
     assert_eq!(code, Some(0), "{error}");
     assert!(
-        text.contains("dialect: emqx") && text.contains(r#"output: {"name":"ANN"}"#),
+        text.contains("dialect  emqx") && text.contains(r#"output: {"name":"ANN"}"#),
         "{text}"
     );
     let (code, text, _) = run(&["--sql", sql, "--topic", "t/1", "--qos", "1"]);
