@@ -29,7 +29,7 @@ pub(crate) enum RequestClass {
     Login,
     /// Requests of operators and API keys.
     Operator,
-    /// Requests of devices and of push sources.
+    /// Requests of devices, of push sources, and with share links.
     Device,
 }
 

@@ -119,7 +119,9 @@ impl Endpoint {
             EndpointAccess::Open | EndpointAccess::Metrics | EndpointAccess::Docs => {
                 RequestClass::Health
             }
-            EndpointAccess::Source | EndpointAccess::Device => RequestClass::Device,
+            EndpointAccess::Source | EndpointAccess::Device | EndpointAccess::Kiosk => {
+                RequestClass::Device
+            }
             EndpointAccess::Role(_) => RequestClass::Operator,
         }
     }
@@ -145,6 +147,7 @@ impl Endpoint {
             EndpointAccess::Open
             | EndpointAccess::Docs
             | EndpointAccess::Source
+            | EndpointAccess::Kiosk
             | EndpointAccess::Device => EndpointScope::Caller,
         };
         self

@@ -56,7 +56,8 @@ pub use node_backend::{
     NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
 };
 pub use objects::{
-    BackendObjectKind, DeclaredObject, INVITE_KIND, ObjectBackend, ObjectValidationError,
+    BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,
+    ObjectValidationError,
 };
 pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;

@@ -40,6 +40,10 @@ const TAGS: &[(&str, &str)] = &[
         "Telemetry of devices: latest values, rows, intervals, file exports and live streams.",
     ),
     (
+        "dashboards",
+        "Dashboards with their cards, the data of these, and share links.",
+    ),
+    (
         "alarms",
         "Alarms of devices and of the node, and their notifications.",
     ),
@@ -115,6 +119,11 @@ pub(crate) fn openapi_document(version: &str, endpoints: &[Endpoint]) -> Value {
                     "description": "Token of the source. Its settings may name another header, or require a signature \
                         of the body instead.",
                 },
+                "share_token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Token of a share link of a dashboard.",
+                },
             },
         },
     })
@@ -175,6 +184,7 @@ fn operation_object(
             json!([{}, {"token": ["viewer"]}, {"api_key": ["viewer"]}])
         }
         EndpointAccess::Source => json!([{"source_token": []}]),
+        EndpointAccess::Kiosk => json!([{"share_token": []}]),
         EndpointAccess::Role(role) => json!([{"token": [role.name()]}, {"api_key": [role.name()]}]),
     };
     if let EndpointAccess::Role(role) = endpoint.access {

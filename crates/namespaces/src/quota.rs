@@ -66,6 +66,7 @@ quotas! {
     Notifications notifications Some(20), "notifications";
     ApiKeys api_keys Some(20), "API keys";
     Endpoints endpoints Some(5), "relay endpoints";
+    Dashboards dashboards Some(50), "dashboards";
     /// Connections of its relay endpoints, and MQTT connections of its devices.
     Connections connections None, "connections";
     /// Messages per second from these connections: all of a relay endpoint, and those on device topics.

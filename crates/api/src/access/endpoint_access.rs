@@ -16,6 +16,8 @@ pub(crate) enum EndpointAccess {
     Source,
     /// A caller with the access token of a device in the path; the handler checks it.
     Device,
+    /// A caller with the token of a dashboard's share link; the handler checks it.
+    Kiosk,
     /// Operators and API keys with this role or a higher one.
     Role(Role),
 }
@@ -24,7 +26,7 @@ impl EndpointAccess {
     /// The role that a caller needs; `None`: none.
     pub(crate) fn required_role(self, app: &ApiState) -> Option<Role> {
         match self {
-            Self::Open | Self::Source | Self::Device => None,
+            Self::Open | Self::Source | Self::Device | Self::Kiosk => None,
             Self::Metrics if app.is_open(app.config.get().metrics_access) => None,
             Self::Docs if app.is_open(app.config.get().docs_access) => None,
             Self::Metrics | Self::Docs => Some(Role::Viewer),

@@ -16,7 +16,7 @@ use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
 use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
-use super::{api_key, backend_objects, invite, object_schema, operator};
+use super::{api_key, backend_objects, dashboard, invite, object_schema, operator};
 use crate::access::{Role, random_id};
 use crate::audit::{AuditedChange, ObjectChangeEntry};
 use crate::call::{self, ApiCall, ListPage};
@@ -48,6 +48,7 @@ pub(crate) fn object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn Obje
         Arc::new(operator::Operators),
         Arc::new(api_key::ApiKeys),
         Arc::new(invite::Invites),
+        Arc::new(dashboard::Dashboards),
     ];
     for kind in backend_objects::backend_object_kinds(backend) {
         kinds.push(Arc::new(kind));
@@ -222,7 +223,7 @@ fn etag(version: u64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a field value")
 }
 
-fn with_etag(status: StatusCode, object: &Object, body: Value) -> Response {
+pub(crate) fn with_etag(status: StatusCode, object: &Object, body: Value) -> Response {
     let mut response = (status, axum::Json(body)).into_response();
     response
         .headers_mut()
@@ -402,7 +403,7 @@ pub(crate) async fn create_object(
     let accepted = kind
         .prepare(&call.app, &id, Value::Object(input), None)
         .await?;
-    let (object, mut body) = save(kind, call, &id, accepted.stored, None).await?;
+    let (object, mut body) = save_object(kind, call, &id, accepted.stored, None).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.shown_once);
     }
@@ -433,7 +434,7 @@ pub(crate) async fn create_if_absent(
     membership::complete_namespace(&*kind, call, id, &mut input, None)?;
     let input = Value::Object(input);
     let accepted = kind.prepare(&call.app, id, input, None).await?;
-    save(&kind, call, id, accepted.stored, None).await?;
+    save_object(&kind, call, id, accepted.stored, None).await?;
     Ok(())
 }
 
@@ -474,7 +475,7 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
         Some(_) => StatusCode::OK,
         None => StatusCode::CREATED,
     };
-    let (object, mut body) = save(&kind, &call, &id, accepted.stored, current).await?;
+    let (object, mut body) = save_object(&kind, &call, &id, accepted.stored, current).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.shown_once);
     }
@@ -504,7 +505,7 @@ async fn run_check_change(
 
 /// Stores the object, records the change in the audit log, and returns the object as it is now. The
 /// caller holds `changing`.
-async fn save(
+pub(crate) async fn save_object(
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
     id: &str,

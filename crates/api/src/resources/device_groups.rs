@@ -132,11 +132,7 @@ impl DeviceGroups {
         id: &str,
         namespaces: &NamespaceSelection,
     ) -> Result<Vec<String>, DeviceServiceError> {
-        let group = self.load(id)?;
-        if !namespaces.contains(&group.namespace) {
-            return Err(group_not_found(id));
-        }
-        let (all, are_more) = group.all_members(self.devices.registry(), group::MAX_MEMBERS)?;
+        let (all, are_more) = self.first_members(id, namespaces, group::MAX_MEMBERS)?;
         if are_more {
             return Err(DeviceServiceError::Field {
                 field: "group".to_owned(),
@@ -146,7 +142,24 @@ impl DeviceGroups {
                 ),
             });
         }
-        Ok(all.iter().map(|device| device.id.to_string()).collect())
+        Ok(all)
+    }
+
+    /// The ids of at most `limit` devices of a group of these namespaces, and whether there are
+    /// more.
+    pub(super) fn first_members(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+        limit: usize,
+    ) -> Result<(Vec<String>, bool), DeviceServiceError> {
+        let group = self.load(id)?;
+        if !namespaces.contains(&group.namespace) {
+            return Err(group_not_found(id));
+        }
+        let (devices, are_more) = group.all_members(self.devices.registry(), limit)?;
+        let ids = devices.iter().map(|device| device.id.to_string());
+        Ok((ids.collect(), are_more))
     }
 }
 

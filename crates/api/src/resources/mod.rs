@@ -12,6 +12,8 @@ mod command_requests;
 mod commands;
 mod connectors;
 mod console_session;
+mod dashboard_data;
+mod dashboards;
 mod device_attributes;
 mod device_events;
 mod device_files;
@@ -98,6 +100,8 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     device_events::endpoints,
     device_files::endpoints,
     device_attributes::endpoints,
+    dashboards::endpoints,
+    dashboard_data::endpoints,
     alarms::endpoints,
     device_groups::endpoints,
     pull_sources::endpoints,

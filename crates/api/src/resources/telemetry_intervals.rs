@@ -48,6 +48,10 @@ const WANTED: Parameter = Parameter {
     description: "Aggregate functions, separated by commas; default `avg`.",
 };
 
+/// The parameters of [`interval_query`].
+pub(super) const INTERVAL_PARAMETERS: [Parameter; 6] =
+    [FROM_MS, TO_MS, INTERVAL_MS, INTERVAL, TIME_ZONE, WANTED];
+
 const MERGED: Parameter = Parameter {
     name: "merged",
     shape: ParameterType::Flag,
@@ -102,7 +106,7 @@ struct IntervalList {
 
 /// One interval of one key.
 #[derive(Serialize, JsonSchema)]
-struct KeyInterval {
+pub(super) struct KeyInterval {
     /// Device id; `null`: all devices of the query, merged.
     device: Option<String>,
     key: String,
@@ -203,16 +207,27 @@ fn interval_length(
 }
 
 async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -> ApiResult {
-    let from_ms = call.query.number_value(FROM_MS).map(|ms| ms as i64);
-    let to_ms = call.query.number_value(TO_MS).map(|ms| ms as i64);
-    let to_ms = end_or_now(from_ms.unwrap_or(0), to_ms);
-    check_times(from_ms.unwrap_or(0), to_ms)?;
     let Some(keys) = keys(&call)? else {
         return Err(ProblemDetails::invalid_parameter(
             KEYS.name,
             "keys: expected at least one.",
         ));
     };
+    let query = interval_query(&call, devices, keys, is_merged)?;
+    interval_response(&call, query).await
+}
+
+/// The query of a request with [`INTERVAL_PARAMETERS`].
+pub(super) fn interval_query(
+    call: &ApiCall,
+    devices: Vec<String>,
+    keys: Vec<String>,
+    is_merged: bool,
+) -> Result<IntervalQuery, ProblemDetails> {
+    let from_ms = call.query.number_value(FROM_MS).map(|ms| ms as i64);
+    let to_ms = call.query.number_value(TO_MS).map(|ms| ms as i64);
+    let to_ms = end_or_now(from_ms.unwrap_or(0), to_ms);
+    check_times(from_ms.unwrap_or(0), to_ms)?;
     let functions = match call.query.text_value(WANTED.name) {
         None => vec![Aggregate::Avg],
         Some(words) => words.split(',').filter_map(Aggregate::from_name).collect(),
@@ -228,7 +243,7 @@ async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -
         })
     });
     let length = interval_length(interval_ms, unit.transpose()?);
-    let query = IntervalQuery {
+    Ok(IntervalQuery {
         devices,
         keys,
         from_ms,
@@ -239,8 +254,7 @@ async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -
         time_zone: call.query.owned_text(TIME_ZONE),
         functions,
         merged: is_merged,
-    };
-    interval_response(&call, query).await
+    })
 }
 
 async fn query_group(mut call: ApiCall) -> ApiResult {
@@ -307,6 +321,14 @@ async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, Pro
 
 /// The intervals of devices, separately or merged.
 async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
+    let data = read_intervals(call, query).await?;
+    call::json_response(IntervalList { data })
+}
+
+pub(super) async fn read_intervals(
+    call: &ApiCall,
+    query: IntervalQuery,
+) -> Result<Vec<KeyInterval>, ProblemDetails> {
     let functions = query.functions.clone();
     let rows = run_blocking(&call.app, move |tools| tools.intervals(&query)).await?;
     let shown = |row: IntervalRow| {
@@ -318,8 +340,7 @@ async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
             ts_ms: row.ts_ms,
         }
     };
-    let data = rows.into_iter().map(shown).collect();
-    call::json_response(IntervalList { data })
+    Ok(rows.into_iter().map(shown).collect())
 }
 
 impl CalendarUnit {

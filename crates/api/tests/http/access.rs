@@ -342,6 +342,9 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("openapi", &[200]),
     ("docs", &[200]),
     ("login", &[415]),
+    // Without the token of a share link.
+    ("getSharedDashboard", &[401]),
+    ("getSharedCardData", &[401]),
     ("beginConsoleSession", &[415]),
     ("refreshConsoleSession", &[401]),
     ("endConsoleSession", &[204]),

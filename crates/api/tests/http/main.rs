@@ -6,6 +6,7 @@ mod access;
 mod bounds;
 mod client;
 mod console;
+mod dashboards;
 mod description;
 mod devices;
 mod events;

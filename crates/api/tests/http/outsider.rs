@@ -91,6 +91,17 @@ async fn server() -> Server {
             "foreign-assignment",
             json!({"namespace": "acme", "package": "foreign-firmware", "product": "foreign-product"}),
         ),
+        (
+            "dashboard",
+            "foreign-dashboard",
+            json!({
+                "namespace": "acme", "name": "", "description": "", "shares": [],
+                "cards": [{
+                    "id": "c", "kind": "status", "x": 0, "y": 0, "w": 1, "h": 1,
+                    "sources": [{"type": "devices", "device": "foreign-device"}],
+                }],
+            }),
+        ),
         ("product", "own-product", json!({"namespace": "other"})),
     ] {
         server
@@ -170,9 +181,12 @@ fn foreign_id(path: &str, name: &str) -> String {
     let id = match name {
         "scope" => return "server".to_owned(),
         "function" => "f",
+        "card" => "c",
+        "share" => "s",
         _ if is_below("/device-groups/") => "foreign-group",
         _ if is_below("/notifications/") => "foreign-notification",
         _ if is_below("/endpoints/") => "foreign-endpoint",
+        _ if is_below("/dashboards/") => "foreign-dashboard",
         _ if is_below("/products/") => "foreign-product",
         _ if is_below("/api-keys/") => "foreign-key",
         _ if is_below("/invites/") => "foreign-invite",
@@ -230,7 +244,7 @@ fn body_of(operation: &Operation) -> String {
         "createDevice" => json!({"id": "new-device", "product": "foreign-product"}).to_string(),
         "createInviteBatch" => json!({"count": 2, "namespace": "acme"}).to_string(),
         "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey"
-        | "createInvite" | "createFirmware" | "createFirmwareAssignment" => {
+        | "createInvite" | "createFirmware" | "createFirmwareAssignment" | "createDashboard" => {
             json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
         }
         "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
@@ -305,6 +319,7 @@ async fn foreign_state(server: &Server) -> Value {
         "firmware/foreign-firmware",
         "firmware-assignments/foreign-assignment",
         "devices/foreign-device/firmware",
+        "dashboards/foreign-dashboard",
         "api-keys/foreign-key",
         "invites/foreign-invite",
         "namespaces/acme",

@@ -5,6 +5,7 @@ mod authenticators;
 mod backup_files;
 mod broker_commands;
 mod connectors;
+mod dashboards;
 mod device_commands;
 mod device_groups;
 mod devices;
@@ -129,6 +130,9 @@ enum CtlCommand {
     /// Rules of the node's own alarms
     #[command(subcommand)]
     NodeAlarmRules(alarms::NodeAlarmRulesCommand),
+    /// Dashboards and their share links
+    #[command(subcommand)]
+    Dashboards(dashboards::DashboardsCommand),
     /// Telemetry of devices
     #[command(subcommand)]
     Telemetry(telemetry::TelemetryCommand),
@@ -229,6 +233,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Alarms(command) => command.run(client, output).await,
         CtlCommand::Notifications(command) => command.run(client, output).await,
         CtlCommand::NodeAlarmRules(command) => command.run(client, output).await,
+        CtlCommand::Dashboards(command) => command.run(client, output).await,
         CtlCommand::Telemetry(command) => command.run(client, output).await,
         CtlCommand::Commands(command) => command.run(client, output).await,
         CtlCommand::Operators(command) => {

@@ -37,6 +37,7 @@ pub(super) enum ObjectKindArg {
     Invites,
     Firmware,
     FirmwareAssignments,
+    Dashboards,
 }
 
 impl ObjectKindArg {
@@ -62,6 +63,7 @@ impl ObjectKindArg {
             Self::Invites => "/api/v1/invites",
             Self::Firmware => "/api/v1/firmware",
             Self::FirmwareAssignments => "/api/v1/firmware-assignments",
+            Self::Dashboards => "/api/v1/dashboards",
         }
     }
 
@@ -236,6 +238,13 @@ impl ObjectKindArg {
                 ("DEVICE", "device"),
                 ("CHANGED", "updated_at_ms"),
             ],
+            Self::Dashboards => &[
+                ("ID", "id"),
+                ("NAMESPACE", "namespace"),
+                ("NAME", "name"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
             Self::Namespaces => &[
                 ("NAMESPACE", "id"),
                 ("NAME", "name"),
@@ -275,6 +284,7 @@ impl ObjectKindArg {
                 | Self::Invites
                 | Self::Firmware
                 | Self::FirmwareAssignments
+                | Self::Dashboards
         )
     }
 
@@ -321,7 +331,8 @@ pub(super) enum ObjectsCommand {
         /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
-        /// Only objects of this namespace; for products, groups, notifications, relay endpoints, firmware, API keys and invites
+        /// Only objects of this namespace; for products, groups, notifications, relay endpoints, firmware, API keys, invites and
+        /// dashboards
         #[arg(long, value_name = "ID")]
         namespace: Option<String>,
         #[command(flatten)]

@@ -50,7 +50,7 @@ impl ReferenceField {
     }
 }
 
-const REFERENCE_FIELDS: [ReferenceField; 27] = [
+const REFERENCE_FIELDS: [ReferenceField; 28] = [
     ReferenceField::new(SINK, "connector", CONNECTOR),
     ReferenceField::new(SOURCE, "connector", CONNECTOR),
     ReferenceField::new(RULE, "actions[].sink", SINK),
@@ -77,6 +77,7 @@ const REFERENCE_FIELDS: [ReferenceField; 27] = [
     ReferenceField::namespace(NOTIFICATION),
     ReferenceField::namespace(api::API_KEY_KIND),
     ReferenceField::namespace(api::INVITE_KIND),
+    ReferenceField::namespace(api::DASHBOARD_KIND),
     ReferenceField {
         path: "namespaces[].namespace",
         ..ReferenceField::namespace(api::OPERATOR_KIND)

@@ -1,0 +1,312 @@
+//! The data of the cards of dashboards, for callers with a role and for those with the token of a
+//! share link.
+
+use std::collections::BTreeMap;
+
+use ::devices::DeviceState;
+use ::devices::alarm::Alarm;
+use namespaces::NamespaceSelection;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use wall_clock::now_ms;
+
+use super::dashboards::{addressed_dashboard, load_dashboard, load_shared_dashboard};
+use super::telemetry_intervals::{self, INTERVAL_PARAMETERS, KeyInterval};
+use super::telemetry_query::FROM_MS;
+use super::{alarm_query, device_groups, telemetry_query};
+use crate::access::{EndpointAccess, Role};
+use crate::alarm_service::AlarmQuery;
+use crate::call::{self, ApiCall};
+use crate::device_service::{DeviceService, DeviceServiceError};
+use crate::endpoint::{Endpoint, get};
+use crate::objects::{CardSource, DashboardCard, StoredDashboard};
+use crate::problem_details::{ApiResult, ProblemDetails};
+
+/// Maximum number of devices of a source; others of its group are left out.
+const MAX_DEVICES: usize = 1000;
+const MAX_ALARMS: usize = 100;
+
+/// A dashboard as the holder of a share link sees it.
+#[derive(Serialize, JsonSchema)]
+struct SharedDashboard {
+    name: String,
+    description: String,
+    cards: Vec<DashboardCard>,
+    /// End of the link; `null`: none.
+    expires_at_ms: Option<u64>,
+}
+
+/// The data of a card now.
+#[derive(Serialize, JsonSchema)]
+struct CardData {
+    at_ms: u64,
+    /// In the order of the card's sources.
+    sources: Vec<SourceData>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum SourceData {
+    Telemetry {
+        latest: Vec<LatestOfDevice>,
+        /// Only with `from_ms`.
+        intervals: Vec<KeyInterval>,
+        /// Whether devices of the group were left out; at most 1000 are shown.
+        is_truncated: bool,
+    },
+    Devices {
+        devices: Vec<DeviceStatus>,
+        is_truncated: bool,
+    },
+    Alarms {
+        /// At most 100, newest first.
+        alarms: Vec<Alarm>,
+        is_truncated: bool,
+    },
+    /// The source cannot be read.
+    Problem { detail: String },
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LatestOfDevice {
+    device: String,
+    /// By key; keys without a value are absent.
+    values: BTreeMap<String, TimedValue>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct TimedValue {
+    ts_ms: i64,
+    value: Value,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct DeviceStatus {
+    device: String,
+    name: String,
+    product: String,
+    state: DeviceState,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let about_data = "The latest values of all sources of the card. With `from_ms`, also the intervals of its telemetry, with the \
+        same parameters as those of a device. A source whose device or group does not exist has the type `problem`.";
+    vec![
+        get(
+            "/api/v1/dashboards/{id}/cards/{card}/data",
+            "getDashboardCardData",
+            card_data,
+        )
+        .role(Role::Viewer, addressed_dashboard())
+        .tag("dashboards")
+        .summary("Read the data of a card")
+        .description(about_data)
+        .path_parameter("id", "The dashboard's id, percent-encoded.")
+        .path_parameter("card", "The card's id.")
+        .parameters(&INTERVAL_PARAMETERS)
+        .response::<CardData>(200, "The data."),
+        get(
+            "/api/v1/kiosk/dashboard",
+            "getSharedDashboard",
+            shared_dashboard,
+        )
+        .access(EndpointAccess::Kiosk)
+        .tag("dashboards")
+        .summary("Read a shared dashboard")
+        .description("The dashboard of the share link whose token the request has.")
+        .response::<SharedDashboard>(200, "The dashboard.")
+        .problem_response(401, "The token is unknown, revoked or expired."),
+        get(
+            "/api/v1/kiosk/cards/{card}/data",
+            "getSharedCardData",
+            shared_card_data,
+        )
+        .access(EndpointAccess::Kiosk)
+        .tag("dashboards")
+        .summary("Read the data of a shared card")
+        .description(about_data)
+        .path_parameter("card", "The card's id.")
+        .parameters(&INTERVAL_PARAMETERS)
+        .response::<CardData>(200, "The data.")
+        .problem_response(401, "The token is unknown, revoked or expired.")
+        .problem_response(404, "The dashboard has no such card."),
+    ]
+}
+
+async fn card_data(call: ApiCall) -> ApiResult {
+    let dashboard = load_dashboard(&call).await?;
+    data_response(&call, dashboard).await
+}
+
+async fn shared_dashboard(call: ApiCall) -> ApiResult {
+    let (dashboard, share) = load_shared_dashboard(&call).await?;
+    call::json_response(SharedDashboard {
+        name: dashboard.name,
+        description: dashboard.description,
+        cards: dashboard.cards,
+        expires_at_ms: share.expires_at_ms,
+    })
+}
+
+async fn shared_card_data(call: ApiCall) -> ApiResult {
+    let (dashboard, _) = load_shared_dashboard(&call).await?;
+    data_response(&call, dashboard).await
+}
+
+async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult {
+    let id = call.path("card");
+    let mut cards = dashboard.cards.into_iter();
+    let card = cards
+        .find(|card| card.id == id)
+        .ok_or_else(|| ProblemDetails::not_found(format!("The dashboard has no card {id:?}.")))?;
+    // A dashboard shows everybody the same: what belongs to its namespace.
+    let selection = match &dashboard.namespace {
+        None => NamespaceSelection::All,
+        Some(namespace) => NamespaceSelection::All.within(namespace),
+    };
+    let mut sources = Vec::with_capacity(card.sources.len());
+    for source in card.sources {
+        let read = source_data(call, source, &selection).await;
+        sources.push(match read {
+            Err(problem) if problem.status.as_u16() == 404 => SourceData::Problem {
+                detail: problem.detail,
+            },
+            read => read?,
+        });
+    }
+    call::json_response(CardData {
+        at_ms: now_ms(),
+        sources,
+    })
+}
+
+async fn source_data(
+    call: &ApiCall,
+    source: CardSource,
+    selection: &NamespaceSelection,
+) -> Result<SourceData, ProblemDetails> {
+    match source {
+        CardSource::Telemetry {
+            device,
+            device_group,
+            keys,
+        } => {
+            let (devices, is_truncated) =
+                source_devices(call, device, device_group, selection).await?;
+            telemetry_data(call, devices, keys, is_truncated).await
+        }
+        CardSource::Devices {
+            device,
+            device_group,
+        } => {
+            let (ids, is_truncated) = source_devices(call, device, device_group, selection).await?;
+            let devices = call.app.devices.clone();
+            let devices =
+                super::devices::run_blocking(&call.app, move |_| device_statuses(&devices, &ids))
+                    .await?;
+            Ok(SourceData::Devices {
+                devices,
+                is_truncated,
+            })
+        }
+        CardSource::Alarms { device, product } => {
+            let query = AlarmQuery {
+                device,
+                product,
+                states: ["ACTIVE_UNACK", "ACTIVE_ACK"].map(str::to_owned).into(),
+                limit: MAX_ALARMS,
+                namespaces: selection.clone(),
+                ..AlarmQuery::default()
+            };
+            let page = alarm_query::run_blocking(&call.app, move |alarms| alarms.list(&query));
+            let page = page.await?;
+            Ok(SourceData::Alarms {
+                alarms: page.rows,
+                is_truncated: page.next.is_some(),
+            })
+        }
+    }
+}
+
+/// The ids of a source's devices, and whether others of its group were left out.
+async fn source_devices(
+    call: &ApiCall,
+    device: Option<String>,
+    group: Option<String>,
+    selection: &NamespaceSelection,
+) -> Result<(Vec<String>, bool), ProblemDetails> {
+    let selection = selection.clone();
+    if let Some(group) = group {
+        let members = move |groups: &device_groups::DeviceGroups| {
+            groups.first_members(&group, &selection, MAX_DEVICES)
+        };
+        return device_groups::run_blocking(&call.app, members).await;
+    }
+    let id = device.unwrap_or_default();
+    super::devices::run_blocking(&call.app, move |devices| {
+        devices.require_device(&id)?;
+        devices.check_selected(&id, &selection)?;
+        Ok((vec![id], false))
+    })
+    .await
+}
+
+fn device_statuses(
+    devices: &DeviceService,
+    ids: &[String],
+) -> Result<Vec<DeviceStatus>, DeviceServiceError> {
+    let mut statuses = Vec::with_capacity(ids.len());
+    for id in ids {
+        // A device that was deleted meanwhile is left out.
+        let Some(device) = devices.registry().device(id)? else {
+            continue;
+        };
+        statuses.push(DeviceStatus {
+            device: id.clone(),
+            name: devices.registry().to_new_device(&device)?.name,
+            product: device.product.id().to_string(),
+            state: devices.state_of(&device)?,
+        });
+    }
+    Ok(statuses)
+}
+
+async fn telemetry_data(
+    call: &ApiCall,
+    devices: Vec<String>,
+    keys: Vec<String>,
+    is_truncated: bool,
+) -> Result<SourceData, ProblemDetails> {
+    let intervals = match call.query.number_value(FROM_MS) {
+        None => Vec::new(),
+        Some(_) => {
+            let query =
+                telemetry_intervals::interval_query(call, devices.clone(), keys.clone(), false)?;
+            telemetry_intervals::read_intervals(call, query).await?
+        }
+    };
+    let latest = telemetry_query::run_blocking(&call.app, move |telemetry| {
+        let mut latest = Vec::with_capacity(devices.len());
+        for device in devices {
+            let samples = telemetry.latest(&device, Some(&keys))?.into_iter();
+            let values = samples.map(|sample| {
+                let value = TimedValue {
+                    ts_ms: sample.ts_ms,
+                    value: sample.value,
+                };
+                (sample.key, value)
+            });
+            latest.push(LatestOfDevice {
+                values: values.collect(),
+                device,
+            });
+        }
+        Ok(latest)
+    });
+    Ok(SourceData::Telemetry {
+        latest: latest.await?,
+        intervals,
+        is_truncated,
+    })
+}

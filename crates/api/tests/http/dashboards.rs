@@ -1,0 +1,209 @@
+//! Dashboards: versions, and share links that show one dashboard and nothing else.
+
+use serde_json::{Value, json};
+
+use crate::access::{bearer, local, send};
+use crate::client::{Answer, request};
+use crate::fake::{FakeState, Server};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+async fn admin(server: &Server, method: &str, path: &str, body: Value) -> Answer {
+    send(server, &local(), method, &format!("/api/v1/{path}"), &body).await
+}
+
+async fn created(server: &Server, path: &str, body: Value) -> Value {
+    let answer = admin(server, "POST", path, body).await;
+    assert_eq!(answer.status, 201, "{path}: {}", answer.body);
+    answer.json()
+}
+
+fn card(id: &str, sources: Value) -> Value {
+    json!({"id": id, "kind": "status", "x": 0, "y": 0, "w": 6, "h": 4, "sources": sources})
+}
+
+/// A server with a device in each of two namespaces, and a dashboard in one of them.
+async fn server() -> Server {
+    let server = Server::closed(&FakeState::with_clients(0)).await;
+    for namespace in ["acme", "other"] {
+        created(&server, "namespaces", json!({"id": namespace})).await;
+        let product = json!({"namespace": namespace});
+        let absent = store::ExpectedVersion::Absent;
+        server
+            .objects
+            .put("product", &format!("{namespace}-product"), product, absent)
+            .unwrap();
+        let device = json!({
+            "id": format!("{namespace}-pump"), "name": "Pump", "product": format!("{namespace}-product"),
+        });
+        created(&server, "devices", device).await;
+    }
+    let cards = json!([
+        card(
+            "own",
+            json!([{"type": "devices", "device": "acme-pump"}, {"type": "alarms"}])
+        ),
+        card(
+            "foreign",
+            json!([{"type": "devices", "device": "other-pump"}])
+        ),
+    ]);
+    let dashboard = json!({"id": "plant", "namespace": "acme", "name": "Plant", "cards": cards});
+    created(&server, "dashboards", dashboard).await;
+    server
+}
+
+async fn shared(server: &Server, token: &str, path: &str) -> Answer {
+    let path = format!("/api/v1/{path}");
+    request(server.address, "GET", &path, &bearer(token), "").await
+}
+
+#[tokio::test]
+async fn the_second_of_two_editors_is_told() {
+    let server = server().await;
+    let read = admin(&server, "GET", "dashboards/plant", Value::Null).await;
+    let mut dashboard = read.json();
+    let version = dashboard["version"].as_u64().unwrap();
+    dashboard["cards"][0]["config"] = json!({"unit": "bar"});
+    let fields = format!("{}{JSON}If-Match: \"{version}\"\r\n", local());
+    let put = |body: String| {
+        let (address, fields) = (server.address, fields.clone());
+        async move { request(address, "PUT", "/api/v1/dashboards/plant", &fields, &body).await }
+    };
+    let first = put(dashboard.to_string()).await;
+    assert_eq!(first.status, 200, "{}", first.body);
+    assert_eq!(first.json()["cards"][0]["config"]["unit"], "bar");
+    let second = put(dashboard.to_string()).await;
+    assert_eq!(second.status, 412, "{}", second.body);
+}
+
+#[tokio::test]
+async fn a_share_link_shows_its_dashboard_and_nothing_else() {
+    let server = server().await;
+    let share = created(
+        &server,
+        "dashboards/plant/shares",
+        json!({"description": "wall"}),
+    )
+    .await;
+    let token = share["token"].as_str().unwrap().to_owned();
+    let shown = shared(&server, &token, "kiosk/dashboard").await;
+    assert_eq!(shown.status, 200, "{}", shown.body);
+    assert_eq!(shown.json()["name"], "Plant");
+    assert_eq!(shown.json()["cards"].as_array().unwrap().len(), 2);
+
+    let own = shared(&server, &token, "kiosk/cards/own/data").await.json();
+    assert_eq!(
+        own["sources"],
+        json!([
+            {
+                "type": "devices", "is_truncated": false,
+                "devices": [{
+                    "device": "acme-pump", "name": "Pump", "product": "acme-product", "state": "notActive",
+                }],
+            },
+            {"type": "alarms", "alarms": [], "is_truncated": false},
+        ])
+    );
+    // A dashboard of one namespace shows no device of another one, to nobody.
+    let foreign = json!([{"type": "problem", "detail": "There is no device \"other-pump\"."}]);
+    let seen = shared(&server, &token, "kiosk/cards/foreign/data").await;
+    assert_eq!(seen.json()["sources"], foreign);
+    let path = "dashboards/plant/cards/foreign/data";
+    let seen = admin(&server, "GET", path, Value::Null).await;
+    assert_eq!(seen.json()["sources"], foreign);
+
+    let absent = shared(&server, &token, "kiosk/cards/none/data").await;
+    assert_eq!(absent.status, 404, "{}", absent.body);
+    for path in [
+        "dashboards/plant",
+        "devices",
+        "devices/acme-pump",
+        "me",
+        "clients",
+    ] {
+        let refused = shared(&server, &token, path).await;
+        assert_eq!(refused.status, 401, "{path}: {}", refused.body);
+    }
+    // Neither the dashboard nor the audit log contains the token or its hash.
+    for path in ["dashboards/plant", "dashboards/plant/shares", "audit-log"] {
+        let body = admin(&server, "GET", path, Value::Null).await.body;
+        assert!(
+            !body.contains("token_hash") && !body.contains(&token),
+            "{path}: {body}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_share_link_shows_nothing() {
+    let server = server().await;
+    let share = created(&server, "dashboards/plant/shares", json!({})).await;
+    let other = created(&server, "dashboards/plant/shares", json!({})).await;
+    let tokens = [&share, &other].map(|share| share["token"].as_str().unwrap().to_owned());
+    // A change of the dashboard keeps the links.
+    let dashboard = admin(&server, "GET", "dashboards/plant", Value::Null)
+        .await
+        .json();
+    assert_eq!(dashboard["shares"].as_array().unwrap().len(), 2);
+    let put = admin(&server, "PUT", "dashboards/plant", dashboard).await;
+    assert_eq!(put.status, 200, "{}", put.body);
+    let path = format!("dashboards/plant/shares/{}", share["id"].as_str().unwrap());
+    assert_eq!(
+        admin(&server, "DELETE", &path, Value::Null).await.status,
+        204
+    );
+    assert_eq!(
+        admin(&server, "DELETE", &path, Value::Null).await.status,
+        404
+    );
+    assert_eq!(
+        shared(&server, &tokens[0], "kiosk/dashboard").await.status,
+        401
+    );
+    assert_eq!(
+        shared(&server, &tokens[1], "kiosk/dashboard").await.status,
+        200
+    );
+
+    let disabled = json!({"state": "disabled", "reason": "The contract has ended."});
+    admin(&server, "PUT", "namespaces/acme", disabled).await;
+    assert_eq!(
+        shared(&server, &tokens[1], "kiosk/dashboard").await.status,
+        401
+    );
+    admin(&server, "PUT", "namespaces/acme", json!({})).await;
+    // A later dashboard with the same id has other links.
+    let removed = admin(&server, "DELETE", "dashboards/plant", Value::Null).await;
+    assert_eq!(removed.status, 204);
+    created(
+        &server,
+        "dashboards",
+        json!({"id": "plant", "namespace": "acme"}),
+    )
+    .await;
+    assert_eq!(
+        shared(&server, &tokens[1], "kiosk/dashboard").await.status,
+        401
+    );
+    for token in ["", "kiosk", "kiosk..", "kiosk.cGxhbnQ.x"] {
+        assert_eq!(
+            shared(&server, token, "kiosk/dashboard").await.status,
+            401,
+            "{token:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_links_of_a_dashboard_are_limited() {
+    let server = server().await;
+    let past = json!({"expires_at_ms": 1});
+    let refused = admin(&server, "POST", "dashboards/plant/shares", past).await;
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    for _ in 0..20 {
+        created(&server, "dashboards/plant/shares", json!({})).await;
+    }
+    let full = admin(&server, "POST", "dashboards/plant/shares", json!({})).await;
+    assert_eq!(full.status, 409, "{}", full.body);
+}
