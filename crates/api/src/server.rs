@@ -155,6 +155,7 @@ fn router(
         relay: parts.relay,
         files: parts.files,
         firmware: parts.firmware,
+        observer: parts.observer,
         commands: parts.commands,
         console: parts.console,
         is_tls: parts.tls.is_some(),

@@ -10,6 +10,7 @@ use devices::pull::PullScheduler;
 use engine::Engine;
 use firmware::FirmwareService;
 use namespaces::Namespaces;
+use observe::Observer;
 use relay::RelayService;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
@@ -47,6 +48,7 @@ pub struct ApiParts {
     pub relay: RelayService,
     pub files: FileService,
     pub firmware: FirmwareService,
+    pub observer: Observer,
     pub commands: CommandService,
     pub console: Arc<dyn ConsoleSite>,
     /// The token from the data directory that grants the admin role to requests from this machine.
@@ -74,6 +76,7 @@ pub(crate) struct ApiState {
     pub(crate) relay: RelayService,
     pub(crate) files: FileService,
     pub(crate) firmware: FirmwareService,
+    pub(crate) observer: Observer,
     pub(crate) commands: CommandService,
     pub(crate) console: Arc<dyn ConsoleSite>,
     /// Whether HTTP is served over TLS.

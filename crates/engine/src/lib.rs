@@ -21,6 +21,7 @@ mod fallback;
 mod field_reader;
 mod file_events;
 mod lane_context;
+mod message_rules;
 mod ports;
 mod recent_error;
 mod relay_events;

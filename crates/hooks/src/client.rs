@@ -68,6 +68,8 @@ pub struct RefusedConnect<'a> {
     pub local_address: Option<SocketAddr>,
     pub listener: &'a str,
     pub code: ReasonCode,
+    /// Why it was refused, as a sentence without its full stop.
+    pub detail: Option<&'a str>,
     /// Its CONNECT packet, password included, if a complete one was received.
     pub connect: Option<&'a Connect<'a>>,
 }

@@ -126,12 +126,24 @@ pub(super) struct Message {
     user_properties: Vec<UserProperty>,
 }
 
+/// A payload as text if it is UTF-8, and as base64 otherwise. A truncated text may end within a character, which is left out.
+pub(super) fn text_or_base64(payload: &[u8], is_truncated: bool) -> (String, PayloadEncoding) {
+    let text = match std::str::from_utf8(payload) {
+        Ok(text) => Some(text),
+        Err(error) if is_truncated && error.error_len().is_none() => {
+            std::str::from_utf8(&payload[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    match text {
+        Some(text) => (text.to_owned(), PayloadEncoding::Text),
+        None => (STANDARD.encode(payload), PayloadEncoding::Base64),
+    }
+}
+
 impl From<StoredMessage> for Message {
     fn from(message: StoredMessage) -> Self {
-        let (payload, payload_encoding) = match std::str::from_utf8(&message.payload) {
-            Ok(text) => (text.to_owned(), PayloadEncoding::Text),
-            Err(_) => (STANDARD.encode(&message.payload), PayloadEncoding::Base64),
-        };
+        let (payload, payload_encoding) = text_or_base64(&message.payload, false);
         let pairs = message.user_properties.into_iter();
         Self {
             topic: message.topic,

@@ -27,16 +27,20 @@ mod files;
 mod firmware;
 mod health;
 mod listeners;
+mod live_messages;
 mod login;
 mod message_json;
+mod message_log;
 mod namespaces;
 pub(crate) mod node;
 pub(crate) mod openapi_page;
 mod operator_change;
 mod people;
 mod publish;
+mod published_topics;
 mod pull_sources;
 mod queues;
+mod rejected_connections;
 mod relay_endpoints;
 mod retained;
 mod rules;
@@ -81,6 +85,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     namespaces::endpoints,
     people::endpoints,
     clients::endpoints,
+    rejected_connections::endpoints,
     sessions::endpoints,
     subscriptions::endpoints,
     telemetry::endpoints,
@@ -93,6 +98,9 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     queues::endpoints,
     retained::endpoints,
     publish::endpoints,
+    live_messages::endpoints,
+    published_topics::endpoints,
+    message_log::endpoints,
     rules::endpoints,
     authenticators::endpoints,
     connectors::endpoints,

@@ -17,7 +17,7 @@ use crate::fake::{FakeState, Server, config};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-async fn open(server: &Server, target: &str, fields: &str) -> TcpStream {
+pub(crate) async fn open(server: &Server, target: &str, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -25,7 +25,7 @@ async fn open(server: &Server, target: &str, fields: &str) -> TcpStream {
 }
 
 /// Reads until this text has arrived.
-async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+pub(crate) async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     let mut read = Vec::new();
     let waiting = async {
         while !String::from_utf8_lossy(&read).contains(text) {

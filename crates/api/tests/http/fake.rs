@@ -545,6 +545,7 @@ pub(crate) struct Server {
     pub(crate) registry: Registry,
     pub(crate) alarms: Alarms,
     pub(crate) files: transfer::FileService,
+    pub(crate) observer: observe::Observer,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), api::HttpServerError>>,
     _store: Arc<(store::Store, tempfile::TempDir)>,
@@ -614,6 +615,7 @@ impl Server {
             &firmware::TrustSettings::default(),
             &[],
         );
+        let observer = observe::Observer::default();
         let parts = ApiParts {
             firmware: firmware.unwrap(),
             node: Arc::new(Fake(state.clone())),
@@ -638,6 +640,7 @@ impl Server {
             device_http_backend: Arc::new(NoDeviceHttpBackend),
             relay,
             files,
+            observer: observer.clone(),
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };
@@ -656,6 +659,7 @@ impl Server {
             objects,
             registry: own_registry,
             files: own_files,
+            observer,
             alarms: raised,
             stop,
             running,

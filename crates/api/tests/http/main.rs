@@ -14,6 +14,7 @@ mod fake;
 mod files;
 mod limits;
 mod objects;
+mod observation;
 mod outsider;
 mod people;
 mod steering;

@@ -269,6 +269,7 @@ fn body_of(operation: &Operation) -> String {
 /// The query that names foreign objects.
 fn query_of(operation: &Operation) -> &'static str {
     match operation.id.as_str() {
+        "watchMessages" => "?client_id=foreign",
         "watchTelemetryOfDevices" => "?devices=foreign-device,own-device",
         "thingsboardDevices" | "thingsboardDeviceByName" => "?deviceName=foreign-device",
         "thingsboardTenantDeviceInfos"

@@ -157,7 +157,7 @@ impl Shard {
         if self.delivery.interest.contains(Interest::CONNECT_REFUSED)
             && let Some(code) = closing.code
         {
-            self.notify_connect_refused(at, code, raw);
+            self.notify_connect_refused(at, code, closing.detail.as_deref(), raw);
         }
         let connection = &self.delivery.connections[at];
         let version = match connection.phase {
@@ -174,7 +174,13 @@ impl Shard {
         self.close(at, why);
     }
 
-    fn notify_connect_refused(&mut self, at: ConnectionIx, code: ReasonCode, raw: &[u8]) {
+    fn notify_connect_refused(
+        &mut self,
+        at: ConnectionIx,
+        code: ReasonCode,
+        detail: Option<&str>,
+        raw: &[u8],
+    ) {
         let connection = &self.delivery.connections[at];
         let stored = connection.extra.as_ref().map(|extra| &extra.connect[..]);
         let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
@@ -192,6 +198,7 @@ impl Shard {
                 .config
                 .name,
             code,
+            detail,
             connect: connect.as_ref(),
         };
         self.delivery.hooks.connect_refused(&refused);

@@ -18,6 +18,7 @@ mod limit_args;
 mod namespaces;
 mod object_fields;
 mod objects;
+mod observation;
 mod output;
 mod people;
 mod pull_sources;
@@ -25,6 +26,7 @@ mod relay_endpoints;
 mod rules;
 mod target;
 mod telemetry;
+mod why;
 
 use clap::{Args, Subcommand};
 
@@ -62,6 +64,15 @@ enum CtlCommand {
     Subscriptions(broker_commands::SubscriptionsCommand),
     /// Topic filters in use
     Topics(broker_commands::TopicsArgs),
+    /// Topics on which messages are published, with the last message of each
+    PublishedTopics(observation::PublishedTopicsArgs),
+    /// Live messages of a topic or of a client
+    #[command(subcommand)]
+    Messages(observation::MessagesCommand),
+    /// Record what happens to messages, and print it: received, denied, queued, sent, dropped and why
+    Why(why::WhyArgs),
+    /// Clients that could not connect, and why
+    RejectedConnections(observation::RejectedConnectionsArgs),
     /// Retained messages
     #[command(subcommand)]
     Retained(broker_commands::RetainedCommand),
@@ -204,6 +215,10 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Sessions(command) => command.run(client, output).await,
         CtlCommand::Subscriptions(command) => command.run(client, output).await,
         CtlCommand::Topics(arguments) => arguments.run(client, output).await,
+        CtlCommand::PublishedTopics(arguments) => arguments.run(client, output).await,
+        CtlCommand::Messages(command) => command.run(client, output).await,
+        CtlCommand::Why(arguments) => arguments.run(client, output).await,
+        CtlCommand::RejectedConnections(arguments) => arguments.run(client, output).await,
         CtlCommand::Retained(command) => command.run(client, output).await,
         CtlCommand::Publish(arguments) => arguments.run(client, output).await,
         CtlCommand::Users(command) => command.run(ObjectKindArg::Users, client, output).await,

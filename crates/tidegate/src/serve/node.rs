@@ -9,7 +9,7 @@ use api::{ApiParts, CommandService, DeviceService, FirstOperator, SharedHttpConf
 use broker::info::ListenerInfo;
 use broker::{Broker, BrokerHandle};
 use devices::pull::{self, PullScheduler};
-use hooks::HookChain;
+use hooks::{HookChain, MessageView};
 use store::Store;
 use tokio::runtime::Handle;
 use transfer::FileHooks;
@@ -226,6 +226,7 @@ impl Node {
             relay: services.relay.service.clone(),
             files: services.files.service().clone(),
             firmware: services.firmware.service.clone(),
+            observer: services.observer.clone(),
             console: Arc::new(EmbeddedConsole),
             local_token: Some(token),
         }
@@ -236,8 +237,9 @@ impl Node {
 fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Broker> {
     let hooks = HookChain::default()
         .with(Arc::new(services.auth.clone()))
-        // Before the rules, because segments of files are no messages for them.
+        // Before the rules and the observer, because segments of files are no messages for them.
         .with(Arc::new(FileHooks(services.files.clone())))
+        .with(Arc::new(services.observer.clone()))
         .with(services.engine.hooks_factory())
         // After authentication, because the device hooks record which clients were accepted.
         .with(services.ingest.hooks())
@@ -251,6 +253,10 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
 /// Starts everything that publishes messages or disconnects clients.
 fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
     services.engine.start(Arc::new(handle.clone()));
+    let engine = services.engine.clone();
+    let rules = move |message: &MessageView<'_>, limit| engine.rules_for_message(message, limit);
+    services.observer.set_rule_lookup(Arc::new(rules));
+    services.observer.start(Arc::new(handle.clone()));
     let sources = BridgeMessageHandler {
         engine: services.engine.clone(),
         handle: handle.clone(),

@@ -12,6 +12,7 @@ use devices::chain::{self, Chains};
 use devices::retention::Retention;
 use engine::Engine;
 use namespaces::Namespaces;
+use observe::Observer;
 use relay::RelayService;
 use serde_json::Value;
 use store::Store;
@@ -56,6 +57,7 @@ pub(super) struct NodeServices {
     pub(super) references: ObjectReferences,
     pub(super) files: FileWorkers,
     pub(super) firmware: NodeFirmware,
+    pub(super) observer: Observer,
     pub(super) relay: NodeRelay,
     pub(super) relay_devices: NodeRelayDevices,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
@@ -122,6 +124,7 @@ impl NodeServices {
             references,
             files,
             firmware,
+            observer: Observer::default(),
             relay,
             relay_devices,
             notification_transport,

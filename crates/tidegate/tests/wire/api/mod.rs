@@ -5,6 +5,7 @@ mod connectors;
 mod declared;
 mod effects;
 mod namespaces;
+mod observation;
 mod push;
 mod schemathesis;
 mod secrets;

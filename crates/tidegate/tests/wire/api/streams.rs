@@ -11,8 +11,9 @@ use super::{closed, local_token, own_node, send};
 use crate::support::{Connect, DEADLINE, Node, Raw, unique};
 
 /// Streams that a viewer may open.
-const OF_VIEWERS: [&str; 4] = [
+const OF_VIEWERS: [&str; 5] = [
     "/api/v1/events",
+    "/api/v1/messages/live?topic_filter=%23",
     "/api/v1/alarm-events",
     "/api/v1/devices/d/telemetry/live",
     "/api/v1/telemetry/live?devices=d",

@@ -1,0 +1,26 @@
+//! Observation of a running node for people who look for the cause of something: live messages, the
+//! tree of published topics, the log of decisions about messages, and refused connections.
+//!
+//! [`Observer`] is one link of the hook chain. It wants no message of the broker while nobody
+//! observes any, so that it then costs a message nothing but the check of its interest.
+
+mod live_messages;
+mod message_copy;
+mod message_log;
+mod observer;
+mod observer_hooks;
+mod refused_attempts;
+mod topic_rate;
+mod topic_tree;
+
+pub use live_messages::{
+    LiveMessage, LiveMessageItem, LiveMessages, MessageDirection, MessageSelection, TooManyStreams,
+};
+pub use message_copy::MessageCopy;
+pub use message_log::{
+    MAX_RECORDING_S, MessageId, MessageLogEntry, MessageLogQuery, MessageStep, RecordingSelection,
+    RecordingStatus, RuleLookup,
+};
+pub use observer::Observer;
+pub use refused_attempts::{AttemptQuery, RefusedAttempt, RefusedAttempts};
+pub use topic_tree::{TopicNode, TopicPage, TopicQuery, TopicTree, TopicTreeStatus};
