@@ -108,6 +108,7 @@ mod tests {
             running: true,
             connections: 3,
             max_connections: 10,
+            allows_anonymous: true,
         };
         let page = render(
             "1.2.3",

@@ -4,13 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use broker::BrokerHandle;
 pub use broker::NotReadyReason;
 use broker::control::{
     BrokerEvent, ControlError, ListenerError, PublishRequest, PublishResult, QueuedMessage,
     RetainedInfo, RetainedQuery, StoredMessage, SubscriptionRequest,
 };
 use broker::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
+use broker::{BrokerHandle, ClientPermissions};
 use hooks::MetricFamily;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -28,6 +28,11 @@ pub trait NodeBackend: Send + Sync + 'static {
     fn not_ready(&self) -> Option<NotReadyReason>;
     fn clients(&self, query: ListQuery) -> NodeFuture<'_, Vec<ClientInfo>>;
     fn client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<ClientInfo>>;
+    /// The permissions of a client; `None`: it has no session.
+    fn client_permissions<'a>(
+        &'a self,
+        client_id: &'a str,
+    ) -> NodeFuture<'a, Option<ClientPermissions>>;
     /// Sorted by client id, then topic filter; `after` is a client id. To get all subscriptions of
     /// one client, set `client_id` and a `limit` of `usize::MAX`.
     fn subscriptions(&self, query: ListQuery) -> NodeFuture<'_, Vec<SubscriptionInfo>>;
@@ -114,6 +119,13 @@ impl NodeBackend for BrokerHandle {
 
     fn client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<ClientInfo>> {
         Box::pin(BrokerHandle::client(self, client_id))
+    }
+
+    fn client_permissions<'a>(
+        &'a self,
+        client_id: &'a str,
+    ) -> NodeFuture<'a, Option<ClientPermissions>> {
+        Box::pin(BrokerHandle::client_permissions(self, client_id))
     }
 
     fn subscriptions(&self, query: ListQuery) -> NodeFuture<'_, Vec<SubscriptionInfo>> {

@@ -155,6 +155,7 @@ fn router(
         relay: parts.relay,
         files: parts.files,
         firmware: parts.firmware,
+        auth: parts.auth,
         observer: parts.observer,
         commands: parts.commands,
         console: parts.console,

@@ -4,6 +4,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
+use auth::AuthService;
 use broker::ListenerTls;
 use connect::ConnectorService;
 use devices::pull::PullScheduler;
@@ -36,6 +37,8 @@ pub struct ApiParts {
     pub objects: Objects,
     pub namespaces: Namespaces,
     pub object_backend: Arc<dyn ObjectBackend>,
+    /// Of MQTT clients.
+    pub auth: AuthService,
     /// If set, HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
     pub engine: Engine,
@@ -64,6 +67,7 @@ pub(crate) struct ApiState {
     /// The role of requests without credentials.
     pub(crate) anonymous_role: AnonymousRole,
     pub(crate) object_backend: Arc<dyn ObjectBackend>,
+    pub(crate) auth: AuthService,
     pub(crate) engine: Engine,
     pub(crate) connectors: ConnectorService,
     pub(crate) devices: DeviceService,

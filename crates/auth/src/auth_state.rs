@@ -207,7 +207,7 @@ impl AuthState {
         }))
     }
 
-    fn build_permissions(
+    pub(crate) fn build_permissions(
         &self,
         granted_request: &LoginRequest,
         identity: &AuthenticatedIdentity,
@@ -237,7 +237,10 @@ impl AuthState {
 }
 
 /// The request with the user name, client id and attributes of the identity.
-fn with_granted_names(request: &LoginRequest, identity: &AuthenticatedIdentity) -> LoginRequest {
+pub(crate) fn with_granted_names(
+    request: &LoginRequest,
+    identity: &AuthenticatedIdentity,
+) -> LoginRequest {
     let mut named = LoginRequest {
         password: None,
         attributes: identity.attributes.clone(),

@@ -198,6 +198,11 @@ impl AuthenticatorChain {
         decision
     }
 
+    /// The authenticators in the order of evaluation.
+    pub(crate) fn entries(&self) -> &[Arc<AuthenticatorEntry>] {
+        &self.entries
+    }
+
     fn entries_from(&self, at: usize) -> impl Iterator<Item = (usize, &Arc<AuthenticatorEntry>)> {
         self.entries.iter().enumerate().skip(at)
     }

@@ -27,6 +27,7 @@ mod lockout;
 mod login;
 mod login_limits;
 mod login_outcome;
+mod login_trial;
 mod object_schemas;
 pub mod objects;
 pub mod password;
@@ -45,6 +46,8 @@ pub use device_directory::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
     OwnedClientDevice,
 };
+pub use login_trial::{LoginTrial, TrialAnswer, TrialCredentials, TrialRefusal};
+pub use rules::{DeniedAction, DeniedActionQuery};
 pub use service::{AuthService, AuthSettingsError};
 pub use settings::{AuthLimits, AuthObjectError, AuthSettings, DenialPolicy, NoMatchPolicy};
 pub use tally::{AuthenticatorError, AuthenticatorStatus};

@@ -190,9 +190,13 @@ impl StoredAuthObjects {
     /// All rules in order; rules of equal order are sorted by id.
     pub(crate) fn rules(&self) -> Arc<[AclRule]> {
         self.with_state(|state| {
-            let mut rules: Vec<_> = state.rules.values().collect();
-            rules.sort_by_key(|(order, _)| *order);
-            rules.into_iter().map(|(_, rule)| rule.clone()).collect()
+            let mut rules: Vec<_> = state.rules.iter().collect();
+            rules.sort_by_key(|(_, (order, _))| *order);
+            let named = rules.into_iter().map(|(id, (_, rule))| AclRule {
+                id: Some(id.as_str().into()),
+                ..rule.clone()
+            });
+            named.collect()
         })
     }
 

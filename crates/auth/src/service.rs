@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hooks::{Hooks, HooksFactory, MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{
+    AccessDecision, Client, ClientAction, Hooks, HooksFactory, MetricFamily, MetricKind,
+    MetricSample, MetricValue, PeerAddress,
+};
 use serde_json::Value;
 use store::Objects;
 use tokio::runtime::Handle;
@@ -19,10 +22,11 @@ use crate::bans::{Ban, BanList};
 use crate::device_directory::DeviceDirectory;
 use crate::disk_lookups::DiskLookupQueue;
 use crate::login_limits::LoginLimiter;
+use crate::login_trial::{LoginTrial, TrialCredentials};
 use crate::objects::{self, AuthObject, StoredAuthObjects};
 use crate::password::PasswordCheckPool;
 use crate::rule_sources::RuleSources;
-use crate::rules::{AclRule, NodeRules, RulePolicy};
+use crate::rules::{AclRule, DeniedAction, DeniedActionQuery, NodeRules, RulePolicy, RuleSubject};
 use crate::settings::{
     self, AuthLimits, AuthObjectError, AuthSettings, AuthenticatorContext, DenialPolicy,
     NoMatchPolicy,
@@ -57,6 +61,7 @@ fn rule_policy(limits: &AuthLimits, has_rules: bool) -> RulePolicy {
             NoMatchPolicy::Auto => !has_rules,
         },
         disconnect_on_denial: limits.deny_action == DenialPolicy::Disconnect,
+        observes_denials: limits.deny_action == DenialPolicy::Observe,
     }
 }
 
@@ -131,9 +136,13 @@ impl AuthService {
             }
         }
         let mut rules = Vec::new();
+        let rule_ids = settings.rule_ids();
         for (at, value) in settings.rules.iter().enumerate() {
             match settings::parse_rule(value) {
-                Ok(rule) => rules.extend(rule),
+                Ok(rule) => rules.extend(rule.map(|(order, rule)| {
+                    let id = rule_ids.get(at).map(|id| id.as_str().into());
+                    (order, AclRule { id, ..rule })
+                })),
                 Err(message) => add_error("auth.rule", at, message),
             }
         }
@@ -147,7 +156,7 @@ impl AuthService {
         runtime.spawn(run_clock(Arc::downgrade(&node_rules)));
         let of = |kind| move |id| (kind, id);
         let declared = (ids.into_iter().map(of(objects::AUTHENTICATOR)))
-            .chain(settings.rule_ids().into_iter().map(of(objects::ACL_RULE)));
+            .chain(rule_ids.into_iter().map(of(objects::ACL_RULE)));
         let shared = AuthState {
             node_rules,
             bans: BanList::default(),
@@ -307,6 +316,37 @@ impl AuthService {
     /// The status of each authenticator, in the order of evaluation.
     pub fn authenticator_statuses(&self) -> Vec<AuthenticatorStatus> {
         self.shared.chain.load().statuses()
+    }
+
+    /// What the node would answer to these credentials. Nothing is counted, and nobody is locked out.
+    pub async fn try_login(&self, credentials: TrialCredentials) -> LoginTrial {
+        self.shared.try_login(credentials).await
+    }
+
+    /// The decision of the rules of the node about an action of a client, without the rules that an authenticator may
+    /// give it. May take milliseconds.
+    #[must_use]
+    pub fn explain_node_rules(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+    ) -> AccessDecision {
+        let who = RuleSubject {
+            client_id: client.client_id,
+            username: client.username,
+            address: match client.peer {
+                Some(PeerAddress::Tcp(address)) => Some(address.ip()),
+                Some(PeerAddress::Unix) | None => None,
+            },
+            ..RuleSubject::default()
+        };
+        self.shared.node_rules.explain(&who, &[], action, true)
+    }
+
+    /// Actions that rules have denied since the node started, those with the newest denials first.
+    #[must_use]
+    pub fn denied_actions(&self, query: &DeniedActionQuery) -> Vec<DeniedAction> {
+        self.shared.node_rules.denied_actions.list(query)
     }
 
     /// Sets the observer that is called for each new ban, so that matching clients can be disconnected.

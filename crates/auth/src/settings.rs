@@ -98,6 +98,8 @@ pub enum DenialPolicy {
     #[default]
     Ignore,
     Disconnect,
+    /// Allow the action, and record that the rules deny it.
+    Observe,
 }
 
 impl Default for AuthLimits {

@@ -295,5 +295,6 @@ fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> Listene
         running: true,
         connections: 0,
         max_connections: listener.max_connections,
+        allows_anonymous: listener.allows_anonymous(),
     }
 }

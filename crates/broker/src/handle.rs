@@ -3,6 +3,7 @@
 
 mod listeners;
 mod operations;
+mod permissions;
 mod queues;
 mod retained;
 
@@ -29,6 +30,7 @@ use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
 pub use operations::AcceptedPublication;
+pub use permissions::ClientPermissions;
 
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -78,6 +78,8 @@ pub struct ListenerInfo {
     pub running: bool,
     pub connections: u64,
     pub max_connections: u32,
+    /// Whether clients without credentials may connect.
+    pub allows_anonymous: bool,
 }
 
 /// Selects rows: all that match every given condition, sorted by client id (then topic filter).

@@ -17,7 +17,7 @@ mod sys_topics;
 
 pub use broker::{Broker, StartError};
 pub use config::MAX_SHARDS;
-pub use handle::{AcceptedPublication, BrokerHandle, NotReadyReason};
+pub use handle::{AcceptedPublication, BrokerHandle, ClientPermissions, NotReadyReason};
 pub use net::listener::open_unix;
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};
 pub use net::tls::{ListenerTls, TlsError, check_tls};

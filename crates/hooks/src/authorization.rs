@@ -1,5 +1,7 @@
 //! Authorization: what a client wants to do, and the permissions that decide about it.
 
+use std::sync::Arc;
+
 use mqtt::{QoS, SubscriptionOptions};
 
 use crate::client::Client;
@@ -26,6 +28,17 @@ pub enum Authorization {
     Disconnect,
 }
 
+/// The decision about an action, and what decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessDecision {
+    pub is_allowed: bool,
+    /// Where the deciding rule is from: `superuser`, `device`, `client`, `outside`, `file`, `store`, or `default` if no
+    /// rule matches.
+    pub source: &'static str,
+    /// Id of the rule; only rules of the node have one.
+    pub rule: Option<Arc<str>>,
+}
+
 /// The permissions of one client. They belong to its session, move with it between shards, and must not block.
 pub trait Permissions: Send + Sync {
     fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization;
@@ -37,6 +50,13 @@ pub trait Permissions: Send + Sync {
 
     /// The device that the client is, if it is a registered device.
     fn device(&self) -> Option<ClientDevice<'_>> {
+        None
+    }
+
+    /// The decision about an action without its effects, and what decides. It may take milliseconds: it is not called on
+    /// a shard. `None`: unknown.
+    fn explain(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Option<AccessDecision> {
+        let _ = (client, action);
         None
     }
 

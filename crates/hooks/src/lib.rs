@@ -24,7 +24,7 @@ mod outgoing_messages;
 pub mod relay;
 
 pub use authentication::{Authentication, ClientGrant, Credentials, UserConfig};
-pub use authorization::{Authorization, ClientAction, ClientDevice, Permissions};
+pub use authorization::{AccessDecision, Authorization, ClientAction, ClientDevice, Permissions};
 pub use broker_port::BrokerPort;
 pub use chain::HookChain;
 pub use client::{

@@ -1,6 +1,7 @@
 //! Routes of everything except configuration objects: one file per subject with its rows of the
 //! route table. A new subject is a file, its module and its line in [`RESOURCES`].
 
+mod access_check;
 mod alarm_feed;
 mod alarm_query;
 mod alarms;
@@ -103,6 +104,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     message_log::endpoints,
     rules::endpoints,
     authenticators::endpoints,
+    access_check::endpoints,
     connectors::endpoints,
     devices::endpoints,
     device_events::endpoints,

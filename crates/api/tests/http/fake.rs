@@ -321,6 +321,7 @@ impl NodeBackend for Fake {
             running: !self.0.stopped_listener.load(Ordering::SeqCst),
             connections: 7,
             max_connections: 10,
+            allows_anonymous: true,
         }]
     }
 
@@ -336,6 +337,13 @@ impl NodeBackend for Fake {
             });
             matching.take(query.limit).cloned().collect()
         })
+    }
+
+    fn client_permissions<'a>(
+        &'a self,
+        _: &'a str,
+    ) -> NodeFuture<'a, Option<broker::ClientPermissions>> {
+        Box::pin(std::future::ready(None))
     }
 
     fn client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<ClientInfo>> {
@@ -546,6 +554,7 @@ pub(crate) struct Server {
     pub(crate) alarms: Alarms,
     pub(crate) files: transfer::FileService,
     pub(crate) observer: observe::Observer,
+    pub(crate) auth: auth::AuthService,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), api::HttpServerError>>,
     _store: Arc<(store::Store, tempfile::TempDir)>,
@@ -616,6 +625,8 @@ impl Server {
             &[],
         );
         let observer = observe::Observer::default();
+        let auth = auth::AuthService::new(&auth::AuthSettings::default(), Handle::current());
+        let auth = auth.unwrap();
         let parts = ApiParts {
             firmware: firmware.unwrap(),
             node: Arc::new(Fake(state.clone())),
@@ -623,6 +634,7 @@ impl Server {
             objects: objects.clone(),
             namespaces,
             object_backend: Arc::new(FakeRules),
+            auth: auth.clone(),
             tls: None,
             engine: Engine::new(RuleEngineSettings::default(), 1),
             connectors: ConnectorService::new(
@@ -660,6 +672,7 @@ impl Server {
             registry: own_registry,
             files: own_files,
             observer,
+            auth,
             alarms: raised,
             stop,
             running,

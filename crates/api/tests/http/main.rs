@@ -3,6 +3,7 @@
 
 mod absent;
 mod access;
+mod access_check;
 mod bounds;
 mod client;
 mod console;

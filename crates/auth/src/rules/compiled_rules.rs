@@ -48,6 +48,8 @@ struct FirstLevelIndex {
 pub struct RulePolicy {
     pub allow_unmatched: bool,
     pub disconnect_on_denial: bool,
+    /// Denied actions are allowed and recorded.
+    pub observes_denials: bool,
 }
 
 impl RulePolicy {
@@ -327,6 +329,7 @@ mod tests {
     const POLICY: RulePolicy = RulePolicy {
         allow_unmatched: false,
         disconnect_on_denial: false,
+        observes_denials: false,
     };
 
     fn compiled(rules: Value) -> CompiledRules {

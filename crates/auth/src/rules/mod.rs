@@ -2,14 +2,18 @@
 
 mod address_range;
 mod compiled_rules;
+mod denied_actions;
 mod permissions;
 mod topic_pattern;
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 pub use address_range::AddressRange;
 pub use compiled_rules::{CompiledRules, RulePolicy};
+pub use denied_actions::{DeniedAction, DeniedActionQuery};
 pub(crate) use permissions::{NodeRules, SessionPermissions, SubjectAttributes};
 pub use topic_pattern::{RuleSubject, TopicPattern};
 
@@ -23,6 +27,8 @@ const MAX_CONDITIONS: usize = 10_000;
 /// An ACL rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AclRule {
+    /// Id of a rule of the node; rules of clients have none.
+    pub id: Option<Arc<str>>,
     pub is_allowed: bool,
     pub publish: bool,
     pub subscribe: bool,
@@ -108,6 +114,7 @@ impl AclRule {
     /// A rule that matches every client and every action.
     pub fn match_all(is_allowed: bool) -> Self {
         Self {
+            id: None,
             is_allowed,
             publish: true,
             subscribe: true,
@@ -173,6 +180,7 @@ impl AclRule {
             names.0.iter().map(|name| name.as_str().into()).collect()
         };
         Ok(Self {
+            id: None,
             is_allowed,
             publish,
             subscribe,

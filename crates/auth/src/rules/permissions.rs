@@ -4,10 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use hooks::{Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions};
+use hooks::relay::concerns_relay;
+use hooks::{
+    AccessDecision, Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions,
+};
 
 use super::AclRule;
 use super::compiled_rules::{CompiledRules, NodeRuleSet, RulePolicy};
+use super::denied_actions::DeniedActions;
 use super::topic_pattern::RuleSubject;
 use crate::rule_sources::ExternalRules;
 
@@ -19,6 +23,7 @@ pub(crate) struct NodeRules {
     /// Serialises replacements of `rule_set`.
     change_lock: Mutex<()>,
     pub(crate) denied: AtomicU64,
+    pub(crate) denied_actions: DeniedActions,
     /// Cached time in milliseconds since 1970, at most a quarter of a second old.
     pub(crate) clock_ms: AtomicU64,
 }
@@ -31,6 +36,7 @@ impl NodeRules {
             rule_set: ArcSwap::from_pointee(rule_set),
             change_lock: Mutex::new(()),
             denied: AtomicU64::new(0),
+            denied_actions: DeniedActions::default(),
             clock_ms: AtomicU64::new(wall_clock::now_ms()),
         }
     }
@@ -78,15 +84,77 @@ impl NodeRules {
         action: &ClientAction<'_>,
     ) -> Authorization {
         let who = rule_subject(client, None);
-        self.count_denial(self.rule_set.load().compile_for(&who, &[]).decide(action))
+        let answer = self.rule_set.load().compile_for(&who, &[]).decide(action);
+        match answer {
+            Authorization::Allow => answer,
+            denial => self.deny(client, action, denial, None),
+        }
     }
 
-    #[inline]
-    fn count_denial(&self, answer: Authorization) -> Authorization {
-        if answer != Authorization::Allow {
-            self.denied.fetch_add(1, Relaxed);
+    /// The decision of the rules of the node about an action of a client with these rules of its own, in the order of
+    /// evaluation.
+    pub(crate) fn explain(
+        &self,
+        who: &RuleSubject<'_>,
+        own: &[(&'static str, &[AclRule])],
+        action: &ClientAction<'_>,
+        has_default: bool,
+    ) -> AccessDecision {
+        let rule_set = self.rule_set();
+        let of_node = [
+            ("file", &rule_set.configured_rules[..]),
+            ("store", &rule_set.stored_rules[..]),
+        ];
+        for (source, rules) in own.iter().copied().chain(of_node) {
+            let matching = rules.iter().find(|rule| {
+                let concerns_action = match action {
+                    ClientAction::Publish { .. } => rule.publish,
+                    ClientAction::Subscribe { .. } => rule.subscribe,
+                };
+                let only = std::iter::once(*rule);
+                concerns_action
+                    && CompiledRules::new(rule_set.generation, only, who, rule_set.policy)
+                        .has_matching_rule(action)
+            });
+            if let Some(rule) = matching {
+                return AccessDecision {
+                    is_allowed: rule.is_allowed,
+                    source,
+                    rule: rule.id.clone(),
+                };
+            }
         }
-        answer
+        AccessDecision {
+            is_allowed: has_default && rule_set.policy.allow_unmatched && !concerns_relay(action),
+            source: "default",
+            rule: None,
+        }
+    }
+
+    /// Counts and records a denial. With the policy to observe denials, the rules deny nothing, except for devices and at
+    /// relay endpoints, which are closed unless something opens them.
+    #[cold]
+    fn deny(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+        denial: Authorization,
+        session: Option<&SessionPermissions>,
+    ) -> Authorization {
+        self.denied.fetch_add(1, Relaxed);
+        let is_device = session.is_some_and(|session| session.device_grant().is_some());
+        let is_observed =
+            self.rule_set.load().policy.observes_denials && !is_device && !concerns_relay(action);
+        let explain = || match session {
+            Some(session) => session.explain(client, action),
+            None => Some(self.explain(&rule_subject(client, None), &[], action, true)),
+        };
+        let now_ms = self.clock_ms.load(Relaxed);
+        (self.denied_actions).record((client, action), !is_observed, now_ms, explain);
+        match is_observed {
+            true => Authorization::Allow,
+            false => denial,
+        }
     }
 }
 
@@ -147,6 +215,10 @@ impl SessionPermissions {
         }
     }
 
+    fn device_grant(&self) -> Option<&crate::device_directory::DeviceGrant> {
+        self.attributes.as_ref()?.device.as_ref()
+    }
+
     fn external_rules(&self) -> Option<&Arc<ExternalRules>> {
         self.attributes.as_ref()?.external_rules.as_ref()
     }
@@ -184,7 +256,10 @@ impl SessionPermissions {
             true => compiled.decide_strictly(action),
             false => self.recompile(client).decide_strictly(action),
         };
-        self.node_rules.count_denial(answer)
+        match answer {
+            Authorization::Allow => answer,
+            denial => self.node_rules.deny(client, action, denial, Some(self)),
+        }
     }
 
     #[cold]
@@ -238,7 +313,43 @@ impl Permissions for SessionPermissions {
             true => compiled.decide(action),
             false => self.recompile(client).decide(action),
         };
-        self.node_rules.count_denial(answer)
+        match answer {
+            Authorization::Allow => answer,
+            denial => self.node_rules.deny(client, action, denial, Some(self)),
+        }
+    }
+
+    fn explain(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Option<AccessDecision> {
+        let decision = |is_allowed, source| AccessDecision {
+            is_allowed,
+            source,
+            rule: None,
+        };
+        if self.is_superuser() {
+            return Some(decision(true, "superuser"));
+        }
+        let grant = self.device_grant();
+        if grant.is_some_and(|grant| grant.permissions.is_allowed(action)) {
+            return Some(decision(true, "device"));
+        }
+        if self.is_expired.load(Relaxed) {
+            // Rules of external sources are too old, and others are not asked without them.
+            return Some(decision(false, "outside"));
+        }
+        let attributes = self.attributes.as_deref();
+        let external = self.external_rules().map(|external| external.rules());
+        let own = [
+            (
+                "client",
+                attributes.map_or(&[][..], |attributes| &attributes.own_rules),
+            ),
+            (
+                "outside",
+                external.as_ref().map_or(&[][..], |rules| &rules[..]),
+            ),
+        ];
+        let who = rule_subject(client, attributes);
+        Some(self.node_rules.explain(&who, &own, action, grant.is_none()))
     }
 
     fn is_superuser(&self) -> bool {
@@ -323,6 +434,7 @@ mod tests {
         let policy = RulePolicy {
             allow_unmatched: false,
             disconnect_on_denial: false,
+            observes_denials: false,
         };
         let file = rules(json!([{"permission": "allow", "topics": "file/#"}]));
         Arc::new(NodeRules::new(policy, file))

@@ -279,7 +279,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("store.queue_command_timeout_s", queue.command_timeout_s, Seconds(1, 300), "Time limit for its responses; then the node reconnects and retries."),
 
     setting!(at run time "auth.default_permission", auth.default_permission, choice::<NoMatchPolicy>(), "The decision if no rule matches. `auto`: deny if this file contains a rule or a rule source, otherwise allow."),
-    setting!(at run time "auth.deny_action", auth.deny_action, choice::<DenialPolicy>(), "How to handle a denied publication or subscription: drop the message or reject the subscription, or also disconnect the client."),
+    setting!(at run time "auth.deny_action", auth.deny_action, choice::<DenialPolicy>(), "How to handle a denied publication or subscription: drop the message or reject the subscription, also disconnect the client, or allow and record what ACL rules would deny (see `GET /api/v1/denied-actions`). `observe` does not extend the permissions of devices and at relay endpoints."),
     setting!(at run time "auth.timeout_ms", auth.timeout_ms, Count(100, 600_000), "Time limit in milliseconds for all authenticators together; then the client is rejected."),
     setting!(at run time "auth.max_pending_logins", auth.max_pending_logins, Count(1, 1_000_000), "Maximum number of clients waiting for authenticators. Further clients are rejected with server busy (0x89)."),
     setting!("auth.password_threads", auth.password_threads, Count(0, 1024), "Maximum number of concurrent password checks; 0 means one per core."),
@@ -431,8 +431,11 @@ impl NamedChoice for NoMatchPolicy {
 }
 
 impl NamedChoice for DenialPolicy {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("ignore", Self::Ignore), ("disconnect", Self::Disconnect)];
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("ignore", Self::Ignore),
+        ("disconnect", Self::Disconnect),
+        ("observe", Self::Observe),
+    ];
 }
 
 impl NamedChoice for LogFormat {

@@ -1,5 +1,6 @@
 //! `tidegate ctl`: controls a node over its HTTP API, with tables for humans and JSON for scripts.
 
+mod acl;
 mod alarms;
 mod authenticators;
 mod backup_files;
@@ -86,7 +87,7 @@ enum CtlCommand {
     Authenticators(authenticators::Authenticators),
     /// Rules about who may publish and subscribe to what
     #[command(subcommand)]
-    Acl(objects::ObjectsCommand),
+    Acl(acl::AclCommand),
     /// Clients, users and addresses that may not connect
     #[command(subcommand)]
     Bans(objects::ObjectsCommand),
@@ -223,7 +224,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Publish(arguments) => arguments.run(client, output).await,
         CtlCommand::Users(command) => command.run(ObjectKindArg::Users, client, output).await,
         CtlCommand::Authenticators(command) => command.run(client, output).await,
-        CtlCommand::Acl(command) => command.run(ObjectKindArg::AclRules, client, output).await,
+        CtlCommand::Acl(command) => command.run(client, output).await,
         CtlCommand::Bans(command) => command.run(ObjectKindArg::Bans, client, output).await,
         CtlCommand::Rules(command) => command.run(client, output).await,
         CtlCommand::Connectors(command) => command.run(client, output).await,

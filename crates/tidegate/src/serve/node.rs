@@ -214,6 +214,7 @@ impl Node {
                 firmware: services.firmware.clone(),
                 uses: services.references.clone(),
             }),
+            auth: services.auth.clone(),
             tls: http.tls.clone(),
             engine: services.engine.clone(),
             connectors: services.connectors.service().clone(),

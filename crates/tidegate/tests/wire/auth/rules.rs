@@ -1,6 +1,9 @@
 //! Rules of the configuration.
 
+use serde_json::{Value, json};
+
 use super::{NOT_AUTHORIZED, log_in_as, may_publish, may_subscribe};
+use crate::api::send;
 use crate::support::{Connect, Node, Publish, Raw, Will, kind, unique};
 
 const RULES: &str = "
@@ -90,6 +93,70 @@ fn a_denial_can_end_the_connection() {
     let mut c1 = client(&node, "c1");
     c1.publish("nowhere", "x");
     c1.expect_disconnect(NOT_AUTHORIZED);
+}
+
+#[test]
+fn rules_can_be_observed_before_they_deny() {
+    let node = Node::start_with_config(&["--set", "auth.deny_action=observe"], RULES);
+    let mut c1 = client(&node, "c1");
+    assert!(may_publish(&mut c1, "nowhere"));
+    assert!(may_subscribe(&mut c1, "#"));
+    let denied = send(&node, "", "GET", "/api/v1/denied-actions", &Value::Null).body;
+    let rows = denied["data"].as_array().unwrap();
+    let row = |action: &str| {
+        let row = rows.iter().find(|row| row["action"] == action);
+        row.unwrap_or_else(|| panic!("{action}: {denied}")).clone()
+    };
+    let published = row("publish");
+    assert_eq!(
+        (&published["topic"], &published["source"]),
+        (&json!("nowhere"), &json!("default"))
+    );
+    assert_eq!(
+        (&published["client_id"], &published["enforced"]),
+        (&json!("c1"), &json!(false))
+    );
+    assert_eq!(row("subscribe")["rule"], "file-rule-1");
+}
+
+#[test]
+fn a_check_names_what_decides_about_a_connected_client() {
+    let node = Node::start_with_config(&[], RULES);
+    let mut c1 = client(&node, "c1");
+    assert!(!may_publish(&mut c1, "d/c1/secret"));
+    let body = json!({"client_id": "c1", "actions": [
+        {"action": "publish", "topic": "d/c1/x"},
+        {"action": "publish", "topic": "d/c1/secret"},
+        {"action": "publish", "topic": "here"},
+        {"action": "publish", "topic": "nowhere"},
+    ]});
+    let check = send(&node, "", "POST", "/api/v1/access-check", &body).body;
+    assert_eq!(check["basis"], "session", "{check}");
+    let decided: Vec<_> = check["actions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["allowed"].as_bool().unwrap(), row["rule"].as_str()))
+        .collect();
+    assert_eq!(
+        decided,
+        [
+            (true, Some("file-rule-2")),
+            (false, Some("file-rule-1")),
+            (true, Some("file-rule-4")),
+            (false, None),
+        ]
+    );
+    let denied = send(
+        &node,
+        "",
+        "GET",
+        "/api/v1/denied-actions?client_id=c1",
+        &Value::Null,
+    )
+    .body;
+    assert_eq!(denied["data"][0]["rule"], "file-rule-1", "{denied}");
+    assert_eq!(denied["data"][0]["enforced"], true);
 }
 
 #[test]
