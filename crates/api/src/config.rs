@@ -67,6 +67,8 @@ pub struct HttpConfig {
     pub failed_login_window_s: u32,
     /// Maximum number of audit log entries; one more deletes the oldest.
     pub max_audit_entries: u64,
+    /// Days for which the node keeps its own metrics; 0: it records none.
+    pub history_days: u32,
 }
 
 impl HttpConfig {
@@ -103,6 +105,7 @@ impl HttpConfig {
             max_failed_logins: 10,
             failed_login_window_s: 300,
             max_audit_entries: 100_000,
+            history_days: 7,
         }
     }
 }

@@ -18,6 +18,7 @@ mod device_http_backend;
 mod device_service;
 mod endpoint;
 mod endpoint_scope;
+mod history_recorder;
 mod landing_page;
 mod node_backend;
 mod object_store;

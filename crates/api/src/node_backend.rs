@@ -43,6 +43,8 @@ pub trait NodeBackend: Send + Sync + 'static {
     /// Discards the session of a disconnected client; false if there is none.
     fn discard_session<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, bool>;
     fn metrics(&self) -> NodeFuture<'_, Vec<MetricFamily>>;
+    /// The metrics that can be read without asking the shards.
+    fn counters(&self) -> Vec<MetricFamily>;
 
     /// Publishes on behalf of the node; with the store enabled, the future resolves when the
     /// message is durable.
@@ -146,6 +148,10 @@ impl NodeBackend for BrokerHandle {
 
     fn metrics(&self) -> NodeFuture<'_, Vec<MetricFamily>> {
         Box::pin(BrokerHandle::metrics(self))
+    }
+
+    fn counters(&self) -> Vec<MetricFamily> {
+        BrokerHandle::counters(self)
     }
 
     fn publish(

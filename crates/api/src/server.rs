@@ -29,6 +29,7 @@ use crate::call::LongLivedFlag;
 use crate::client_address::{ForwardedHeader, TrustedProxies};
 use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
+use crate::history_recorder;
 use crate::openapi;
 use crate::resources::node::VERSION;
 use crate::resources::openapi_page;
@@ -157,6 +158,7 @@ fn router(
         firmware: parts.firmware,
         auth: parts.auth,
         observer: parts.observer,
+        history: parts.history,
         commands: parts.commands,
         console: parts.console,
         is_tls: parts.tls.is_some(),
@@ -178,6 +180,10 @@ fn router(
             }
         })),
     });
+    if app.history.is_on() {
+        // Ends with the API.
+        tokio::spawn(history_recorder::run(Arc::downgrade(&app)));
+    }
     let revoking = Arc::downgrade(&app);
     app.objects.observe_changes(Box::new(move |change| {
         let kinds = [OPERATOR_KIND, API_KEY_KIND, namespaces::KIND];

@@ -11,7 +11,7 @@ use devices::pull::PullScheduler;
 use engine::Engine;
 use firmware::FirmwareService;
 use namespaces::Namespaces;
-use observe::Observer;
+use observe::{NodeHistory, Observer};
 use relay::RelayService;
 use store::Objects;
 use tokio::sync::{Mutex, watch};
@@ -52,6 +52,7 @@ pub struct ApiParts {
     pub files: FileService,
     pub firmware: FirmwareService,
     pub observer: Observer,
+    pub history: NodeHistory,
     pub commands: CommandService,
     pub console: Arc<dyn ConsoleSite>,
     /// The token from the data directory that grants the admin role to requests from this machine.
@@ -81,6 +82,7 @@ pub(crate) struct ApiState {
     pub(crate) files: FileService,
     pub(crate) firmware: FirmwareService,
     pub(crate) observer: Observer,
+    pub(crate) history: NodeHistory,
     pub(crate) commands: CommandService,
     pub(crate) console: Arc<dyn ConsoleSite>,
     /// Whether HTTP is served over TLS.

@@ -308,21 +308,10 @@ impl BrokerHandle {
         self.query_shard(shard, discard).await.unwrap_or(false)
     }
 
-    /// Counters of all shards, retained messages, and the age of the oldest queued message.
-    pub async fn metrics(&self) -> Vec<MetricFamily> {
+    /// Counters of all shards, and retained messages. Asks no shard.
+    pub fn counters(&self) -> Vec<MetricFamily> {
         let mut families = metrics::metric_families(&self.shared.node.metrics);
         let retained = self.shared.node.retained.size();
-        let oldest_ms = self.scan_all_shards(OldestQueuedScan::default).await;
-        let oldest_s = oldest_ms.into_iter().max().unwrap_or(0) as f64 / 1000.0;
-        let gauge = |name, help, value| MetricFamily {
-            name,
-            help,
-            kind: MetricKind::Gauge,
-            samples: vec![MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value),
-            }],
-        };
         families.push(gauge(
             "retained_messages",
             "Retained messages.",
@@ -333,11 +322,31 @@ impl BrokerHandle {
             "Bytes of retained messages.",
             retained.bytes as f64,
         ));
+        families
+    }
+
+    /// As [`BrokerHandle::counters`], with the age of the oldest queued message, which the shards look for.
+    pub async fn metrics(&self) -> Vec<MetricFamily> {
+        let mut families = self.counters();
+        let oldest_ms = self.scan_all_shards(OldestQueuedScan::default).await;
+        let oldest_s = oldest_ms.into_iter().max().unwrap_or(0) as f64 / 1000.0;
         families.push(gauge(
             "session_queue_oldest_message_age_seconds",
             "Age of the oldest message that waits in a session queue.",
             oldest_s,
         ));
         families
+    }
+}
+
+fn gauge(name: &'static str, help: &'static str, value: f64) -> MetricFamily {
+    MetricFamily {
+        name,
+        help,
+        kind: MetricKind::Gauge,
+        samples: vec![MetricSample {
+            labels: Vec::new(),
+            value: MetricValue::Number(value),
+        }],
     }
 }

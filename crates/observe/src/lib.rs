@@ -1,5 +1,6 @@
 //! Observation of a running node for people who look for the cause of something: live messages, the
-//! tree of published topics, the log of decisions about messages, and refused connections.
+//! tree of published topics, the log of decisions about messages, refused connections, and the
+//! node's own metrics over the last days.
 //!
 //! [`Observer`] is one link of the hook chain. It wants no message of the broker while nobody
 //! observes any, so that it then costs a message nothing but the check of its interest.
@@ -7,6 +8,7 @@
 mod live_messages;
 mod message_copy;
 mod message_log;
+mod node_history;
 mod observer;
 mod observer_hooks;
 mod refused_attempts;
@@ -20,6 +22,10 @@ pub use message_copy::MessageCopy;
 pub use message_log::{
     MAX_RECORDING_S, MessageId, MessageLogEntry, MessageLogQuery, MessageStep, RecordingSelection,
     RecordingStatus, RuleLookup,
+};
+pub use node_history::{
+    HistoryColumn, HistoryError, HistoryMetric, HistoryRange, HistoryTable, MAX_HISTORY_INTERVALS,
+    NodeHistory,
 };
 pub use observer::Observer;
 pub use refused_attempts::{AttemptQuery, RefusedAttempt, RefusedAttempts};

@@ -27,6 +27,7 @@ mod file_download;
 mod files;
 mod firmware;
 mod health;
+mod limits;
 mod listeners;
 mod live_messages;
 mod login;
@@ -34,6 +35,7 @@ mod message_json;
 mod message_log;
 mod namespaces;
 pub(crate) mod node;
+mod node_history;
 pub(crate) mod openapi_page;
 mod operator_change;
 mod people;
@@ -81,6 +83,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     health::endpoints,
     openapi_page::endpoints,
     node::endpoints,
+    node_history::endpoints,
     login::endpoints,
     console_session::endpoints,
     namespaces::endpoints,
@@ -126,6 +129,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     thingsboard_writes::endpoints,
     listeners::endpoints,
     settings::endpoints,
+    limits::endpoints,
     events::endpoints,
     backup::endpoints,
 ];

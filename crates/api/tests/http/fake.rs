@@ -398,6 +398,19 @@ impl NodeBackend for Fake {
         })
     }
 
+    fn counters(&self) -> Vec<MetricFamily> {
+        let family = |name, value| MetricFamily {
+            name,
+            help: "Help.",
+            kind: MetricKind::Gauge,
+            samples: vec![MetricSample {
+                labels: Vec::new(),
+                value: MetricValue::Number(value),
+            }],
+        };
+        vec![family("connections", 3.0), family("retained_bytes", 100.0)]
+    }
+
     fn metrics(&self) -> NodeFuture<'_, Vec<MetricFamily>> {
         Box::pin(async move {
             let labels = vec![("listener", "a\"\\\nb".to_owned())];
@@ -653,6 +666,7 @@ impl Server {
             relay,
             files,
             observer: observer.clone(),
+            history: observe::NodeHistory::open(&dir.path().join("history"), 7).unwrap(),
             pulls: PullScheduler::new(Handle::current(), &PullOptions::default()),
             local_token: Some(LOCAL_TOKEN.into()),
         };

@@ -14,6 +14,7 @@ mod events;
 mod fake;
 mod files;
 mod limits;
+mod node_history;
 mod objects;
 mod observation;
 mod outsider;

@@ -177,6 +177,10 @@ enum CtlCommand {
         /// Such as debug or info,broker=debug
         level: Option<String>,
     },
+    /// Metrics of the node over the last days
+    History(observation::HistoryArgs),
+    /// Limits of the node with their utilisation
+    Limits,
     /// Audit log
     Audit(broker_commands::AuditArgs),
     /// Print events as they happen
@@ -262,6 +266,8 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Listeners(command) => command.run(client, output).await,
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,
+        CtlCommand::History(arguments) => arguments.run(client, output).await,
+        CtlCommand::Limits => observation::limits(client, output).await,
         CtlCommand::Audit(arguments) => arguments.run(client, output).await,
         CtlCommand::Events(arguments) => arguments.run(client).await,
         CtlCommand::Backup(arguments) => arguments.run(client).await,

@@ -1,4 +1,5 @@
-//! `tidegate ctl messages`, `published-topics` and `rejected-connections`: what happens at the node.
+//! `tidegate ctl messages`, `published-topics`, `rejected-connections`, `history` and `limits`: what
+//! happens at the node.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -144,4 +145,69 @@ impl RejectedConnectionsArgs {
         ];
         output.print_rows((rows, false), &columns)
     }
+}
+
+#[derive(Args)]
+pub(super) struct HistoryArgs {
+    /// Names of metrics; default: lists all of them
+    #[arg(value_name = "METRIC")]
+    metrics: Vec<String>,
+    /// Time range until now, in hours
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    hours: u32,
+    /// Length of an interval in seconds
+    #[arg(long, value_name = "N", default_value_t = 3600)]
+    interval_s: u32,
+}
+
+impl HistoryArgs {
+    /// Prints the averages, one line per interval and one column per metric.
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        if self.metrics.is_empty() {
+            let rows = client.rows("/api/v1/node/metrics", usize::MAX).await?;
+            let columns = [("METRIC", "name"), ("RATE", "is_rate"), ("HELP", "help")];
+            return output.print_rows(rows, &columns);
+        }
+        let range_ms = u64::from(self.hours) * 3_600_000;
+        let from_ms = wall_clock::now_ms().saturating_sub(range_ms);
+        let interval_ms = u64::from(self.interval_s) * 1000;
+        let parameters = [
+            ("metrics", Some(self.metrics.join(","))),
+            ("from_ms", Some(from_ms.to_string())),
+            ("interval_ms", Some(interval_ms.to_string())),
+        ];
+        let table = client
+            .get(&with_query("/api/v1/node/history", &parameters))
+            .await?;
+        if output.format == OutputFormat::Json {
+            return output.print_fields(&table);
+        }
+        let times = table["ts_ms"].as_array().cloned().unwrap_or_default();
+        let mut lines = format!("{:20}  {}\n", "FROM", self.metrics.join("  "));
+        for (at, start) in times.iter().enumerate() {
+            let start = format_date(start.as_u64().unwrap_or(0));
+            lines.push_str(&format!("{start:20}"));
+            for (column, name) in self.metrics.iter().enumerate() {
+                let value = match table["columns"][column]["avg"][at].as_f64() {
+                    Some(value) => format!("{value:.2}"),
+                    None => "-".to_owned(),
+                };
+                lines.push_str(&format!("  {value:>width$}", width = name.len()));
+            }
+            lines.push('\n');
+        }
+        super::output::print_text(&lines)
+    }
+}
+
+pub(super) async fn limits(client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+    let columns = [
+        ("SETTING", "setting"),
+        ("USED", "used"),
+        ("LIMIT", "limit"),
+        ("UTILISATION", "utilisation"),
+        ("UNIT", "unit"),
+    ];
+    let rows = client.rows("/api/v1/limits", usize::MAX).await?;
+    output.print_rows(rows, &columns)
 }

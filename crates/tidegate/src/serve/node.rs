@@ -121,8 +121,9 @@ impl Node {
         services.connectors.stop(SINKS_STOP_TIMEOUT).await;
         let (store, series) = (services.store, services.ingest.series);
         let (states, commands) = (services.devices.states, services.commands.commands);
-        let relay = services.relay;
+        let (relay, history) = (services.relay, services.history);
         run_stop_step("closing the store", move || {
+            history.close();
             relay.store_statistics();
             commands.close();
             if let Err(error) = states.flush() {
@@ -228,6 +229,7 @@ impl Node {
             files: services.files.service().clone(),
             firmware: services.firmware.service.clone(),
             observer: services.observer.clone(),
+            history: services.history.clone(),
             console: Arc::new(EmbeddedConsole),
             local_token: Some(token),
         }

@@ -12,7 +12,7 @@ use devices::chain::{self, Chains};
 use devices::retention::Retention;
 use engine::Engine;
 use namespaces::Namespaces;
-use observe::Observer;
+use observe::{NodeHistory, Observer};
 use relay::RelayService;
 use serde_json::Value;
 use store::Store;
@@ -43,6 +43,7 @@ use crate::config::Config;
 
 /// Directory of the disk queues and dead letters of sinks, in the data directory.
 const SINKS_DIRECTORY: &str = "sinks";
+const HISTORY_DIRECTORY: &str = "history";
 
 /// The opened services of a node.
 pub(super) struct NodeServices {
@@ -58,6 +59,7 @@ pub(super) struct NodeServices {
     pub(super) files: FileWorkers,
     pub(super) firmware: NodeFirmware,
     pub(super) observer: Observer,
+    pub(super) history: NodeHistory,
     pub(super) relay: NodeRelay,
     pub(super) relay_devices: NodeRelayDevices,
     pub(super) notification_transport: Arc<NodeNotificationTransport>,
@@ -125,6 +127,7 @@ impl NodeServices {
             files,
             firmware,
             observer: Observer::default(),
+            history: open_history(config, data_dir).await?,
             relay,
             relay_devices,
             notification_transport,
@@ -322,6 +325,27 @@ async fn open_devices(config: &Config, store: &Store) -> anyhow::Result<NodeDevi
     })
     .await?
     .context("cannot open the devices of the store")
+}
+
+/// Opens the node's own metrics, which only the HTTP API records and shows. The node runs without them if they are
+/// damaged.
+async fn open_history(config: &Config, data_dir: &DataDir) -> anyhow::Result<NodeHistory> {
+    let days = config.http.as_ref().map_or(0, |http| http.history_days);
+    if days == 0 {
+        return Ok(NodeHistory::default());
+    }
+    let path = data_dir.path().join(HISTORY_DIRECTORY);
+    let opened = run_blocking("opening the metrics of the node", move || {
+        let opened = NodeHistory::open(&path, days);
+        opened.map_err(|error| (error, path))
+    });
+    Ok(opened.await?.unwrap_or_else(|(error, path)| {
+        tracing::error!(
+            %error, path = %path.display(),
+            "the recorded metrics of the node cannot be opened, and none are recorded; delete the directory and restart the node"
+        );
+        NodeHistory::default()
+    }))
 }
 
 /// Opens the files of devices and people.

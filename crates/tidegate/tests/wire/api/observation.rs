@@ -136,6 +136,40 @@ fn it_is_told_what_happened_to_a_message() {
 }
 
 #[test]
+fn the_node_records_its_own_metrics_and_keeps_them() {
+    if !own_node() {
+        return;
+    }
+    let mut node = Node::start(&[]);
+    let _client = Raw::connect(&node, &Connect::new(5, "pump-1"));
+    eventually("there is a sample", || {
+        data(&node, "/api/v1/node/metrics")["data"] != Value::Array(Vec::new())
+    });
+    let recorded = |node: &Node| {
+        let path = "/api/v1/node/history?metrics=connections,process_resident_memory_bytes";
+        let table = data(node, path);
+        let values = table["columns"][1]["max"].as_array().unwrap().clone();
+        values
+            .iter()
+            .any(|value| value.as_f64().is_some_and(|bytes| bytes > 1e6))
+    };
+    assert!(recorded(&node));
+    node.restart();
+    assert!(recorded(&node));
+    let limits = data(&node, "/api/v1/limits");
+    let rows = limits["data"].as_array().unwrap();
+    for setting in [
+        "limits.max_connections",
+        "limits.max_retained_bytes",
+        "telemetry.max_keys",
+    ] {
+        let row = rows.iter().find(|row| row["setting"] == setting);
+        let row = row.unwrap_or_else(|| panic!("{setting}: {limits}"));
+        assert!(row["limit"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
 fn a_client_that_cannot_connect_is_listed_with_the_reason() {
     if !own_node() {
         return;
