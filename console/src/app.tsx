@@ -22,6 +22,7 @@ const pages: [string, ComponentType][] = [
   ['/access/people', lazy(() => import('./pages/access/people-page'))],
   ['/access/audit', lazy(() => import('./pages/access/audit-page'))],
   ['/files', lazy(() => import('./pages/files/files-page'))],
+  ['/telemetry', lazy(() => import('./pages/telemetry/telemetry-page'))],
   ['/relay', lazy(() => import('./pages/relay/relay-page'))],
   ['/relay/:id', lazy(() => import('./pages/relay/endpoint-page'))],
   ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],

@@ -2,6 +2,7 @@ import { msg } from '@lingui/core/macro';
 import type { MessageDescriptor } from '@lingui/core';
 import {
   IconActivity,
+  IconChartLine,
   IconBellRinging,
   IconDevices2,
   IconFilterCode,
@@ -50,6 +51,7 @@ const groups: NavigationGroup[] = [
     label: msg`Devices`,
     entries: [
       { path: '/devices', label: msg`Devices`, icon: IconDevices2 },
+      { path: '/telemetry', label: msg`Telemetry`, icon: IconChartLine },
       { path: '/alarms', label: msg`Alarms`, icon: IconBellRinging },
       { path: '/files', label: msg`Files`, icon: IconFiles },
     ],

@@ -11,6 +11,8 @@ export interface Series {
   values: (number | null)[];
   /** 1 to 6: the colour. */
   colour?: number;
+  /** For values that are shown for comparison. */
+  isDashed?: boolean;
 }
 
 interface ChartProps {
@@ -25,6 +27,12 @@ interface ChartProps {
   spanMs?: number;
   /** Charts with the same key move their cursors together. */
   syncKey?: string;
+  /** The time axis, in milliseconds; default: the range of the values. */
+  range?: [number, number];
+  /** Whether the value axis begins with the values instead of zero. */
+  isAutoScaled?: boolean;
+  /** Drag across the chart to choose a time range. */
+  onZoom?: (fromMs: number, toMs: number) => void;
   /** What the chart shows, for those who cannot see it. */
   label: string;
 }
@@ -38,6 +46,9 @@ export function Chart({
   minTop = 1,
   spanMs,
   syncKey,
+  range,
+  isAutoScaled = false,
+  onZoom,
   label,
 }: ChartProps) {
   const scheme = useComputedColorScheme('light');
@@ -46,9 +57,10 @@ export function Chart({
   const ref = useMergedRef(box, observe);
   const plot = useRef<uPlot | null>(null);
   const width = Math.floor(size.width);
-  const shape = series.map((each) => `${each.label}:${each.colour ?? ''}`).join('|');
-  const latest = useRef({ times, series, format });
-  latest.current = { times, series, format };
+  const shape = series.map((each) => `${each.label}:${each.colour ?? ''}:${each.isDashed}`).join('|');
+  const latest = useRef({ times, series, format, range, onZoom });
+  latest.current = { times, series, format, range, onZoom };
+  const canZoom = onZoom !== undefined;
 
   useEffect(() => {
     const target = box.current;
@@ -68,15 +80,34 @@ export function Chart({
         height,
         ms: 1,
         padding: [8, 8, 0, 0],
-        cursor: { points: { size: 6 }, drag: { x: false, y: false }, ...(syncKey ? { sync: { key: syncKey } } : {}) },
+        cursor: {
+          points: { size: 6 },
+          drag: { x: canZoom, y: false, setScale: false },
+          ...(syncKey ? { sync: { key: syncKey } } : {}),
+        },
         legend: { show: current.length > 1 || syncKey !== undefined, live: true },
         axes: [
           { ...axis, size: 28, space: 70, values: (_, splits) => splits.map((ms) => timeLabel(ms, splits)) },
           { ...axis, size: 52, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
         ],
         scales: {
-          x: { range: (_, min, max) => (spanMs === undefined ? [min, max] : [max - spanMs, max]) },
-          y: { range: (_, min, max) => [Math.min(0, min ?? 0), Math.max(minTop, (max ?? 0) * 1.1)] },
+          x: {
+            range: (_, min, max) => latest.current.range ?? (spanMs === undefined ? [min, max] : [max - spanMs, max]),
+          },
+          y: {
+            range: (_, min, max) =>
+              isAutoScaled ? padded(min, max) : [Math.min(0, min ?? 0), Math.max(minTop, (max ?? 0) * 1.1)],
+          },
+        },
+        hooks: {
+          setSelect: [
+            (chart) => {
+              const { left, width: selected } = chart.select;
+              if (selected > 4)
+                latest.current.onZoom?.(chart.posToVal(left, 'x'), chart.posToVal(left + selected, 'x'));
+              chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+            },
+          ],
         },
         series: [
           { value: (_, ms) => (ms == null ? '–' : new Date(ms).toLocaleTimeString(undefined, { hourCycle: 'h23' })) },
@@ -84,7 +115,9 @@ export function Chart({
             label: each.label,
             stroke: colour(`--tg-chart-${each.colour ?? (index % 6) + 1}`),
             width: 1.5,
-            fill: current.length === 1 ? `${colour(`--tg-chart-${each.colour ?? 1}`)}22` : undefined,
+            ...(each.isDashed ? { dash: [5, 4] } : {}),
+            spanGaps: isAutoScaled,
+            fill: current.length === 1 && !isAutoScaled ? `${colour(`--tg-chart-${each.colour ?? 1}`)}22` : undefined,
             points: { show: false },
             value: (_: uPlot, value: number | null) => (value == null ? '–' : latest.current.format(value)),
           })),
@@ -97,13 +130,20 @@ export function Chart({
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [box, height, minTop, scheme, shape, spanMs, syncKey, width]);
+  }, [box, canZoom, height, isAutoScaled, minTop, scheme, shape, spanMs, syncKey, width]);
 
   useEffect(() => {
     plot.current?.setData([times, ...series.map((each) => each.values)] as uPlot.AlignedData);
-  }, [times, series]);
+  }, [times, series, range?.[0], range?.[1]]);
 
   return <div ref={ref} className="chart" style={{ minHeight: height }} role="img" aria-label={label} />;
+}
+
+/** A range around the values with some space, also where all are the same. */
+function padded(min: number | null, max: number | null): [number, number] {
+  if (min == null || max == null) return [0, 1];
+  const space = (max - min) * 0.08 || Math.abs(max) * 0.1 || 1;
+  return [min - space, max + space];
 }
 
 const dayMs = 86_400_000;
