@@ -12,6 +12,9 @@ import {
   IconKey,
   IconPlugConnected,
   IconDatabaseExport,
+  IconPackage,
+  IconSettings,
+  IconStack2,
   IconTopologyStarRing,
   IconUsers,
   type Icon,
@@ -52,6 +55,8 @@ const groups: NavigationGroup[] = [
     entries: [
       { path: '/devices', label: msg`Devices`, icon: IconDevices2 },
       { path: '/telemetry', label: msg`Telemetry`, icon: IconChartLine },
+      { path: '/products', label: msg`Products`, icon: IconPackage },
+      { path: '/groups', label: msg`Groups`, icon: IconStack2 },
       { path: '/alarms', label: msg`Alarms`, icon: IconBellRinging },
       { path: '/files', label: msg`Files`, icon: IconFiles },
     ],
@@ -65,6 +70,7 @@ const groups: NavigationGroup[] = [
       { path: '/access/audit', label: msg`Audit log`, icon: IconHistory, nodeOnly: true },
     ],
   },
+  { label: msg`Node`, entries: [{ path: '/settings', label: msg`Settings`, icon: IconSettings, nodeOnly: true }] },
 ];
 
 /** The pages that the caller can use. */

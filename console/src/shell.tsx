@@ -79,6 +79,9 @@ export function Shell({ children }: { children: ReactNode }) {
           </Menu.Target>
           <Menu.Dropdown>
             <Menu.Label>{caller.name}</Menu.Label>
+            <Menu.Item component={Link} href="/profile" leftSection={<IconUserCircle size={14} />}>
+              <Trans>Account</Trans>
+            </Menu.Item>
             {caller.authentication === 'token' && (
               <Menu.Item leftSection={<IconLogout size={14} />} onClick={() => void logOut()}>
                 <Trans>Log out</Trans>

@@ -108,5 +108,5 @@ export function useRemove(path: string) {
   return useChange<string, null>((id) => send<null>('DELETE', objectPath(path, id)), [[path]]);
 }
 
-/** Whether the API may change the object. */
-export const isStored = (object: ObjectFrame) => object.origin === 'api';
+/** Whether the API may change the object; devices have no origin, because no configuration declares them. */
+export const isStored = (object: Partial<ObjectFrame>) => object.origin === undefined || object.origin === 'api';

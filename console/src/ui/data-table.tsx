@@ -1,6 +1,6 @@
 import { ActionIcon, Checkbox, Menu, Skeleton, Tooltip, UnstyledButton } from '@mantine/core';
 import { useLocalStorage } from '@mantine/hooks';
-import { Trans, useLingui } from '@lingui/react/macro';
+import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useEffect, useMemo, useRef, type ReactNode } from 'react';
@@ -202,7 +202,11 @@ export function DataTable<T>(props: TableProps<T>) {
       )}
       {count > 0 && (
         <div className="table-footer dimmed" aria-live="polite">
-          {hasMore ? <Trans>{count} loaded; more follow while you scroll</Trans> : <Trans>{count} rows</Trans>}
+          {hasMore ? (
+            <Trans>{count} loaded; more follow while you scroll</Trans>
+          ) : (
+            <Plural value={count} one="# row" other="# rows" />
+          )}
         </div>
       )}
     </section>

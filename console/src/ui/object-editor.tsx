@@ -52,6 +52,8 @@ interface EditorProps {
   /** Values of a new object, such as those of a copied one. */
   initial?: Fields;
   mayChange: boolean;
+  /** Whether the drawer offers to delete the object; default: who may change it may delete it. */
+  mayDelete?: boolean;
   /** Above the form: the state of the object. */
   children?: ReactNode;
   /** Further actions of an existing object. */
@@ -77,6 +79,7 @@ function EditorForm({
   object,
   initial,
   mayChange,
+  mayDelete = true,
   children,
   actions,
   onClose,
@@ -198,7 +201,7 @@ function EditorForm({
         <ShowCall {...saveCall(kind, id, body)} />
         <div className="row">
           {actions}
-          {object && !isReadOnly && (
+          {object && !isReadOnly && mayDelete && (
             <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setDeleting(true)}>
               <Trans>Delete</Trans>
             </Button>

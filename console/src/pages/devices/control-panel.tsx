@@ -265,7 +265,7 @@ export function CommandOutcome({ command }: { command: Command }) {
     <StateBadge health={healthOf[command.state] ?? 'unknown'}>
       <CommandStateName state={command.state} />
       {command.state === 'success' && took ? ` (${took})` : ''}
-      {command.message ? `: ${command.message}` : ''}
+      {command.message && (command.state === 'failed' || command.state === 'success') ? `: ${command.message}` : ''}
     </StateBadge>
   );
 }

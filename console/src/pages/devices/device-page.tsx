@@ -1,20 +1,29 @@
-import { Button, SegmentedControl, Text } from '@mantine/core';
+import { Button, SegmentedControl, Tabs, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconTrash } from '@tabler/icons-react';
+import { IconSettings, IconTrash } from '@tabler/icons-react';
 import { useEffect, useState } from 'react';
-import { useLocation, useParams } from 'wouter';
+import { Link, useLocation, useParams } from 'wouter';
 import { api, ApiError, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { mayInNamespace, useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
 import { formatNumber } from '../../format';
 import { Chart } from '../../ui/chart';
 import { Confirm } from '../../ui/confirm';
 import { Copy } from '../../ui/copy';
+import { ObjectEditor } from '../../ui/object-editor';
 import { Facts, Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { AlarmList } from '../alarms/alarm-list';
+import { FileList } from '../files/file-list';
+import { DeviceAttributes } from './attributes';
+import { DeviceChildren } from './children';
+import { DeviceCommands } from './commands';
+import { useDeviceKind } from './device-kind';
+import { DeviceLog } from './device-log';
 import { DeviceStateBadge } from './device-state';
 
 const refreshMs = 5_000;
@@ -30,8 +39,14 @@ interface Latest {
 type LatestByKey = Record<string, Latest>;
 
 export default function DevicePage() {
+  const { t } = useLingui();
   const { id = '' } = useParams<{ id: string }>();
   const deviceId = decodeURIComponent(id);
+  const caller = useCaller();
+  const mayChange = mayInNamespace(caller, 'operator');
+  const [tab, setTab] = useUrlState('tab', 'overview');
+  const [isEditing, setEditing] = useState(false);
+  const kind = useDeviceKind();
   const params = { params: { path: { id: deviceId } } };
   const device = useRead(
     ['devices', 'one', deviceId],
@@ -68,38 +83,124 @@ export default function DevicePage() {
           <ShowCall
             method="GET"
             path={`/api/v1/devices/${encodeURIComponent(deviceId)}`}
-            ctl={`devices get ${deviceId}`}
+            ctl={`devices show ${deviceId}`}
           />
-          <DeleteDevice device={data} />
+          {mayChange && (
+            <Button variant="default" leftSection={<IconSettings size={14} />} onClick={() => setEditing(true)}>
+              <Trans>Settings</Trans>
+            </Button>
+          )}
+          {mayChange && <DeleteDevice device={data} />}
         </>
       }
     >
-      <div className="grid">
-        <Panel title={<Trans>Device</Trans>}>
-          <Facts
-            rows={[
-              [
-                <Trans>Id</Trans>,
-                <span className="row">
-                  <span className="mono">{data.id}</span>
-                  <Copy value={data.id} />
-                </span>,
-              ],
-              [<Trans>Product</Trans>, data.product],
-              [<Trans>Last seen</Trans>, <Ago ms={data.last_seen_at_ms} />],
-              [<Trans>Created</Trans>, <Ago ms={data.created_at_ms} />],
-              [<Trans>May connect</Trans>, data.enabled ? <Trans>yes</Trans> : <Trans>no</Trans>],
-              [<Trans>Gateway</Trans>, data.parent ?? '–'],
-              [<Trans>Group</Trans>, data.group ?? '–'],
-              ...Object.entries(data.tags).map(([key, value]): [string, string] => [key, value]),
-            ]}
-          />
-        </Panel>
-        <Panel title={<Trans>Latest values</Trans>}>
-          <LatestValues latest={latest} />
-        </Panel>
-      </div>
-      <History deviceId={deviceId} latest={latest} />
+      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
+        <Tabs.List>
+          <Tabs.Tab value="overview">
+            <Trans>Overview</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="attributes">
+            <Trans>Attributes</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="commands">
+            <Trans>Commands</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="alarms">
+            <Trans>Alarms</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="log">
+            <Trans>Log</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="files">
+            <Trans>Files</Trans>
+          </Tabs.Tab>
+          {data.gateway && (
+            <Tabs.Tab value="children">
+              <Trans>Child devices</Trans>
+            </Tabs.Tab>
+          )}
+        </Tabs.List>
+        <Tabs.Panel value="overview" pt="md">
+          <div className="page">
+            <div className="grid">
+              <Panel title={<Trans>Device</Trans>}>
+                <Facts
+                  rows={[
+                    [
+                      <Trans>Id</Trans>,
+                      <span className="row">
+                        <span className="mono">{data.id}</span>
+                        <Copy value={data.id} />
+                      </span>,
+                    ],
+                    [
+                      <Trans>Product</Trans>,
+                      <Link href={`/products/${encodeURIComponent(data.product)}`} className="link">
+                        {data.product}
+                      </Link>,
+                    ],
+                    [<Trans>Last seen</Trans>, <Ago ms={data.last_seen_at_ms} />],
+                    [<Trans>Created</Trans>, <Ago ms={data.created_at_ms} />],
+                    [<Trans>May connect</Trans>, data.enabled ? <Trans>yes</Trans> : <Trans>no</Trans>],
+                    [
+                      <Trans>Gateway</Trans>,
+                      data.parent ? (
+                        <Link href={`/devices/${encodeURIComponent(data.parent)}`} className="link">
+                          {data.parent}
+                        </Link>
+                      ) : (
+                        '–'
+                      ),
+                    ],
+                    [<Trans>Group</Trans>, data.group ?? '–'],
+                    [
+                      <Trans>Credentials</Trans>,
+                      data.credentials.map(({ type, name }) => [type, name].filter(Boolean).join(' ')).join(', ') ||
+                        '–',
+                    ],
+                    ...Object.entries(data.tags).map(([key, value]): [string, string] => [key, value]),
+                  ]}
+                />
+              </Panel>
+              <Panel title={<Trans>Latest values</Trans>}>
+                <LatestValues latest={latest} />
+              </Panel>
+            </div>
+            <History deviceId={deviceId} latest={latest} />
+          </div>
+        </Tabs.Panel>
+        <Tabs.Panel value="attributes" pt="md">
+          <DeviceAttributes device={deviceId} mayChange={mayChange} />
+        </Tabs.Panel>
+        <Tabs.Panel value="commands" pt="md">
+          <DeviceCommands device={data} mayChange={mayChange} />
+        </Tabs.Panel>
+        <Tabs.Panel value="alarms" pt="md">
+          <AlarmList device={deviceId} />
+        </Tabs.Panel>
+        <Tabs.Panel value="log" pt="md">
+          <DeviceLog device={deviceId} />
+        </Tabs.Panel>
+        <Tabs.Panel value="files" pt="md">
+          <FileList device={deviceId} />
+        </Tabs.Panel>
+        <Tabs.Panel value="children" pt="md">
+          <DeviceChildren device={deviceId} />
+        </Tabs.Panel>
+      </Tabs>
+      {isEditing && (
+        <ObjectEditor
+          kind={kind}
+          object={{ ...data, origin: 'api' }}
+          title={t`Settings of ${deviceId}`}
+          mayChange={mayChange}
+          mayDelete={false}
+          onClose={() => {
+            setEditing(false);
+            void device.refetch();
+          }}
+        />
+      )}
     </Page>
   );
 }
@@ -189,7 +290,15 @@ function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey |
     },
     { enabled: keys.length > 0, every: Math.max(refreshMs, spanMs / points), keep: true },
   );
-  if (keys.length === 0) return null;
+  if (keys.length === 0) {
+    return (
+      <div className="panel">
+        <EmptyState title={<Trans>No numbers yet</Trans>}>
+          <Trans>Charts appear here as soon as the device reports numbers.</Trans>
+        </EmptyState>
+      </div>
+    );
+  }
   return (
     <>
       <div className="row">

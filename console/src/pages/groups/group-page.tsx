@@ -1,0 +1,176 @@
+import { Button, Tabs } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconSettings } from '@tabler/icons-react';
+import { useState } from 'react';
+import { Link, useLocation, useParams } from 'wouter';
+import { ApiError, type Schemas } from '../../api/client';
+import { objectPath, useList, useObject } from '../../api/objects';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { DataTable, type Column } from '../../ui/data-table';
+import { ObjectEditor } from '../../ui/object-editor';
+import { Page } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { DeviceStateBadge } from '../devices/device-state';
+import { GroupCommand } from './group-command';
+import { criteriaOf, groupsPath, useGroupKind, type Group } from './group-kind';
+import { GroupValues } from './group-values';
+import { useGroupCounts } from './groups-page';
+
+export default function GroupPage() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [, navigate] = useLocation();
+  const { id: coded = '' } = useParams<{ id: string }>();
+  const id = decodeURIComponent(coded);
+  const [tab, setTab] = useUrlState('tab', 'members');
+  const [isEditing, setEditing] = useState(false);
+  const kind = useGroupKind();
+  const group = useObject<Group>(groupsPath, id);
+  const counts = useGroupCounts(id);
+  if (group.error && !group.data) {
+    const isMissing = group.error instanceof ApiError && group.error.status === 404;
+    return (
+      <Page title={id}>
+        {isMissing ? (
+          <EmptyState title={<Trans>There is no group with this id</Trans>} />
+        ) : (
+          <ErrorState error={group.error} retry={() => void group.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!group.data) {
+    return (
+      <Page title={id}>
+        <Loading />
+      </Page>
+    );
+  }
+  const data = group.data;
+  const mayChange = mayInNamespace(caller, 'operator', data.namespace);
+  return (
+    <Page
+      title={data.name || data.id}
+      aside={
+        counts.data && (
+          <span className="dimmed">
+            <Trans>
+              {formatNumber(counts.data.online)} of {formatNumber(counts.data.devices)} online
+            </Trans>
+          </span>
+        )
+      }
+      description={[criteriaOf(data), data.description].filter(Boolean).join(' · ')}
+      actions={
+        <>
+          <ShowCall method="GET" path={objectPath(groupsPath, id)} ctl={`device-groups show ${id}`} />
+          <Button variant="default" leftSection={<IconSettings size={14} />} onClick={() => setEditing(true)}>
+            <Trans>Settings</Trans>
+          </Button>
+        </>
+      }
+    >
+      <Tabs value={tab} onChange={(value) => setTab(value ?? 'members')} keepMounted={false}>
+        <Tabs.List>
+          <Tabs.Tab value="members">
+            <Trans>Members</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="values">
+            <Trans>Values</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="command">
+            <Trans>Command</Trans>
+          </Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="members" pt="md">
+          <Members id={id} />
+        </Tabs.Panel>
+        <Tabs.Panel value="values" pt="md">
+          <GroupValues id={id} />
+        </Tabs.Panel>
+        <Tabs.Panel value="command" pt="md">
+          <GroupCommand id={id} members={counts.data?.devices} mayChange={mayChange} />
+        </Tabs.Panel>
+      </Tabs>
+      {isEditing && (
+        <ObjectEditor
+          kind={kind}
+          object={data}
+          title={t`Settings of ${id}`}
+          mayChange={mayChange}
+          onClose={() => {
+            setEditing(false);
+            void group.refetch().then(({ error }) => {
+              if (error instanceof ApiError && error.status === 404) navigate('/groups');
+            });
+          }}
+        />
+      )}
+    </Page>
+  );
+}
+
+function Members({ id }: { id: string }) {
+  const { t } = useLingui();
+  const list = useList<Schemas['Device']>(
+    `${objectPath(groupsPath, id)}/devices`,
+    {},
+    { every: 10_000, pageSize: 200 },
+  );
+  const href = (device: Schemas['Device']) => `/devices/${encodeURIComponent(device.id)}`;
+  const columns: Column<Schemas['Device']>[] = [
+    {
+      id: 'name',
+      header: t`Name`,
+      sort: (device) => device.name || device.id,
+      cell: (device) => (
+        <Link href={href(device)} className="link">
+          {device.name || device.id}
+        </Link>
+      ),
+    },
+    {
+      id: 'id',
+      header: t`Id`,
+      sort: (device) => device.id,
+      cell: (device) => <span className="mono">{device.id}</span>,
+    },
+    {
+      id: 'state',
+      header: t`State`,
+      sort: (device) => device.state,
+      cell: (device) => <DeviceStateBadge state={device.state} />,
+    },
+    { id: 'product', header: t`Product`, sort: (device) => device.product, cell: (device) => device.product },
+    {
+      id: 'seen',
+      header: t`Last seen`,
+      sort: (device) => device.last_seen_at_ms,
+      cell: (device) => <Ago ms={device.last_seen_at_ms} />,
+    },
+  ];
+  return (
+    <DataTable
+      name="group-members"
+      label={t`Members`}
+      columns={columns}
+      rows={list.rows}
+      rowKey={(device) => device.id}
+      rowHref={href}
+      error={list.error}
+      retry={() => void list.refetch()}
+      hasMore={list.hasNextPage}
+      isLoadingMore={list.isFetchingNextPage}
+      loadMore={() => void list.fetchNextPage()}
+      empty={
+        <EmptyState title={<Trans>No device matches</Trans>}>
+          <Trans>Change the criteria of the group in its settings, or add devices.</Trans>
+        </EmptyState>
+      }
+    />
+  );
+}

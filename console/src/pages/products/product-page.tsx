@@ -1,0 +1,203 @@
+import { Button, Tabs } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconSettings } from '@tabler/icons-react';
+import { useState } from 'react';
+import { Link, useLocation, useParams } from 'wouter';
+import { ApiError, queryClient, useRead, type Schemas } from '../../api/client';
+import { isStored, objectPath, send, useObject, useSave, writable, type ConfigurationObject } from '../../api/objects';
+import { useSchema } from '../../api/schemas';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { ObjectEditor } from '../../ui/object-editor';
+import { Facts, Page, Panel } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { StateBadge } from '../../ui/state-badge';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { AlarmRuleList } from '../alarms/alarm-rule-editor';
+import type { AlarmRule } from '../alarms/condition';
+import { productsPath, useProductKind } from './product-kind';
+import { modelOf, parts } from './thing-model';
+import { ThingModelEditor } from './thing-model-editor';
+
+type Product = Schemas['Product'] & ConfigurationObject;
+
+export default function ProductPage() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [, navigate] = useLocation();
+  const { id: coded = '' } = useParams<{ id: string }>();
+  const id = decodeURIComponent(coded);
+  const [tab, setTab] = useUrlState('tab', 'overview');
+  const [isEditing, setEditing] = useState(false);
+  const kind = useProductKind();
+  const product = useObject<Product>(productsPath, id);
+  const scope = useSchema('ProductInput');
+  const save = useSave(productsPath);
+  if (product.error && !product.data) {
+    const isMissing = product.error instanceof ApiError && product.error.status === 404;
+    return (
+      <Page title={id}>
+        {isMissing ? (
+          <EmptyState title={<Trans>There is no product with this id</Trans>} />
+        ) : (
+          <ErrorState error={product.error} retry={() => void product.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!product.data || !scope) {
+    return (
+      <Page title={id}>
+        <Loading />
+      </Page>
+    );
+  }
+  const data = product.data;
+  const model = modelOf(data.model);
+  const mayChange = isStored(data) && mayInNamespace(caller, 'operator', data.namespace);
+  /** Changes fields of the version that is shown; somebody else's change in between is refused. */
+  const change = async (fields: object) => {
+    const body = { ...writable(data, Object.keys(scope.root.properties ?? {})), ...fields };
+    const saved = await save.mutateAsync({ id, version: data.version, body });
+    queryClient.setQueryData([productsPath, 'one', id], saved);
+  };
+  return (
+    <Page
+      title={data.name || data.id}
+      aside={
+        data.enabled === false ? (
+          <StateBadge health="warning">
+            <Trans>disabled</Trans>
+          </StateBadge>
+        ) : undefined
+      }
+      description={data.description}
+      actions={
+        <>
+          <ShowCall method="GET" path={objectPath(productsPath, id)} ctl={`products show ${id}`} />
+          <Button variant="default" leftSection={<IconSettings size={14} />} onClick={() => setEditing(true)}>
+            <Trans>Settings</Trans>
+          </Button>
+        </>
+      }
+    >
+      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
+        <Tabs.List>
+          <Tabs.Tab value="overview">
+            <Trans>Overview</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="model">
+            <Trans>Thing model</Trans> ({formatNumber(parts.reduce((sum, part) => sum + (model[part]?.length ?? 0), 0))}
+            )
+          </Tabs.Tab>
+          <Tabs.Tab value="alarms">
+            <Trans>Alarm rules</Trans> ({formatNumber(data.alarms?.length ?? 0)})
+          </Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="overview" pt="md">
+          <Overview product={data} />
+        </Tabs.Panel>
+        <Tabs.Panel value="model" pt="md">
+          <ThingModelEditor model={model} mayChange={mayChange} onSave={(next) => change({ model: next })} />
+        </Tabs.Panel>
+        <Tabs.Panel value="alarms" pt="md">
+          <AlarmRuleList
+            rules={(data.alarms ?? []) as unknown as AlarmRule[]}
+            mayChange={mayChange}
+            keys={(model.properties ?? []).map((property) => property.id)}
+            onSave={(alarms) => change({ alarms })}
+            empty={<Trans>An alarm rule watches the values of all devices of this product.</Trans>}
+          />
+        </Tabs.Panel>
+      </Tabs>
+      {isEditing && (
+        <ObjectEditor
+          kind={kind}
+          object={data}
+          title={t`Settings of ${id}`}
+          mayChange={mayChange}
+          onClose={() => {
+            setEditing(false);
+            void product.refetch().then(({ error }) => {
+              if (error instanceof ApiError && error.status === 404) navigate('/products');
+            });
+          }}
+        />
+      )}
+    </Page>
+  );
+}
+
+function Overview({ product }: { product: Product }) {
+  const caller = useCaller();
+  const counts = useRead(
+    ['device-counts'],
+    (signal) => send<Schemas['DeviceCounts']>('GET', '/api/v1/device-counts', { signal }),
+    { every: 10_000, enabled: caller.role !== null },
+  );
+  const { storage } = product;
+  const days = storage?.retention_days;
+  const all = <Trans>all</Trans>;
+  return (
+    <div className="grid">
+      <Panel
+        title={<Trans>Product</Trans>}
+        actions={
+          <Link href={`/devices?product=${encodeURIComponent(product.id)}`} className="link">
+            <Trans>Open the devices</Trans>
+          </Link>
+        }
+      >
+        <Facts
+          rows={[
+            [<Trans>Id</Trans>, <span className="mono">{product.id}</span>],
+            [<Trans>Namespace</Trans>, product.namespace ?? 'default'],
+            [<Trans>Devices</Trans>, counts.data ? formatNumber(counts.data.products[product.id] ?? 0) : '–'],
+            [<Trans>Protocols</Trans>, product.protocols?.join(', ') || all],
+            [<Trans>Credentials</Trans>, product.credentials?.join(', ') || all],
+            [<Trans>Gateways</Trans>, product.gateway ? <Trans>yes</Trans> : <Trans>no</Trans>],
+            [
+              <Trans>Keys that are not in the thing model</Trans>,
+              product.unknown_keys === 'reject' ? <Trans>are rejected</Trans> : <Trans>are stored</Trans>,
+            ],
+            [<Trans>Created</Trans>, <Ago ms={product.created_at_ms} />],
+            [<Trans>Changed</Trans>, <Ago ms={product.updated_at_ms} />],
+          ]}
+        />
+      </Panel>
+      <Panel title={<Trans>Messages</Trans>}>
+        <Facts
+          rows={[
+            [<Trans>Rule chain</Trans>, product.rule_chain ?? <Trans>the root chain</Trans>],
+            [
+              <Trans>Processing</Trans>,
+              product.mode === 'sync' ? (
+                <Trans>at once: lowest latency</Trans>
+              ) : (
+                <Trans>in batches: highest throughput</Trans>
+              ),
+            ],
+            [
+              <Trans>Telemetry</Trans>,
+              storage?.enabled === false ? (
+                <Trans>not stored</Trans>
+              ) : days ? (
+                <Trans>stored for {formatNumber(days)} days</Trans>
+              ) : (
+                <Trans>stored as long as the node's setting says</Trans>
+              ),
+            ],
+            [<Trans>Stored keys</Trans>, storage?.keys?.join(', ') || all],
+            [<Trans>Sinks</Trans>, storage?.sinks?.join(', ') || '–'],
+            [
+              <Trans>Self-registration</Trans>,
+              product.provisioning ? product.provisioning.mode : <Trans>not possible</Trans>,
+            ],
+          ]}
+        />
+      </Panel>
+    </div>
+  );
+}

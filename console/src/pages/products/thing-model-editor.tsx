@@ -1,0 +1,374 @@
+import {
+  ActionIcon,
+  Button,
+  Drawer,
+  JsonInput,
+  MultiSelect,
+  SegmentedControl,
+  Select,
+  Stack,
+  Switch,
+  Text,
+  TextInput,
+  Title,
+} from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconDownload, IconPlus, IconTrash } from '@tabler/icons-react';
+import { useState, type FormEvent, type ReactNode } from 'react';
+import { downloadText } from '../../download';
+import { DataTable, type Column } from '../../ui/data-table';
+import { EmptyState } from '../../ui/states';
+import { useUrlState } from '../../ui/url-state';
+import { itemProblem, parts, valueTypeText, type Item, type Part, type ThingModel } from './thing-model';
+import { FieldRows, ValueTypeInput } from './value-type-input';
+
+interface EditorProps {
+  model: ThingModel;
+  mayChange: boolean;
+  onSave: (model: ThingModel) => Promise<unknown>;
+}
+
+/** What devices of a product report, can do and tell. */
+export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
+  const { t } = useLingui();
+  const [chosen, setPart] = useUrlState('part', 'properties');
+  const [edited, setEdited] = useState<number | 'new' | null>(null);
+  const [isJson, setJson] = useState(false);
+  const part = parts.includes(chosen as Part) ? (chosen as Part) : 'properties';
+  const items = model[part] ?? [];
+  const texts: Record<Part, { label: string; add: string; title: ReactNode; text: ReactNode }> = {
+    properties: {
+      label: t`Properties`,
+      add: t`New property`,
+      title: <Trans>No properties yet</Trans>,
+      text: <Trans>A property is a value that devices report, or that can be read and written.</Trans>,
+    },
+    functions: {
+      label: t`Functions`,
+      add: t`New function`,
+      title: <Trans>No functions yet</Trans>,
+      text: <Trans>A function is what devices can be told to do.</Trans>,
+    },
+    events: {
+      label: t`Events`,
+      add: t`New event`,
+      title: <Trans>No events yet</Trans>,
+      text: <Trans>An event is something that devices tell, such as a fault.</Trans>,
+    },
+    tags: {
+      label: t`Tags`,
+      add: t`New tag`,
+      title: <Trans>No tags yet</Trans>,
+      text: <Trans>A tag describes a device, such as its place.</Trans>,
+    },
+  };
+  const own = texts[part];
+  const saveItems = (next: Item[]) => onSave({ ...model, [part]: next });
+  const columns: Column<Item>[] = [
+    {
+      id: 'id',
+      header: t`Id`,
+      sort: (item) => item.id,
+      cell: (item) => (
+        <button type="button" className="link-button mono" onClick={() => setEdited(items.indexOf(item))}>
+          {item.id}
+        </button>
+      ),
+    },
+    { id: 'name', header: t`Name`, sort: (item) => item.name, cell: (item) => item.name || '–' },
+    ...(part === 'functions'
+      ? [
+          {
+            id: 'inputs',
+            header: t`Inputs`,
+            cell: (item: Item) =>
+              item.inputs?.map((input) => `${input.id}: ${input.valueType?.type}`).join(', ') || '–',
+          },
+          { id: 'output', header: t`Result`, cell: (item: Item) => valueTypeText(item.output) },
+        ]
+      : [{ id: 'type', header: t`Type`, cell: (item: Item) => valueTypeText(item.valueType) }]),
+    ...(part === 'properties'
+      ? [
+          {
+            id: 'uses',
+            header: t`Use`,
+            cell: (item: Item) => {
+              const uses = item.expands?.type;
+              return Array.isArray(uses) && uses.length > 0 ? uses.join(', ') : t`read, write, report`;
+            },
+          },
+        ]
+      : []),
+    { id: 'description', header: t`Description`, cell: (item) => item.description || '–', isHidden: true },
+  ];
+  const add = mayChange && (
+    <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+      {own.add}
+    </Button>
+  );
+  return (
+    <>
+      <DataTable
+        name={`model-${part}`}
+        label={own.label}
+        columns={columns}
+        rows={items}
+        rowKey={(item) => item.id}
+        toolbar={
+          <>
+            <SegmentedControl
+              size="xs"
+              aria-label={t`Part of the model`}
+              value={part}
+              onChange={setPart}
+              data={parts.map((each) => ({ value: each, label: `${texts[each].label} (${model[each]?.length ?? 0})` }))}
+            />
+            <div className="row wrap table-actions">
+              <Button variant="default" onClick={() => setJson(true)}>
+                JSON
+              </Button>
+              {add}
+            </div>
+          </>
+        }
+        empty={
+          <EmptyState title={own.title} actions={add}>
+            {own.text}
+          </EmptyState>
+        }
+      />
+      {edited !== null && (
+        <ItemDrawer
+          key={`${part} ${edited}`}
+          part={part}
+          title={own.add}
+          item={edited === 'new' ? undefined : items[edited]}
+          others={items.filter((_, at) => at !== edited)}
+          mayChange={mayChange}
+          onSave={(item) =>
+            saveItems(edited === 'new' ? [...items, item] : items.map((each, at) => (at === edited ? item : each)))
+          }
+          onDelete={edited === 'new' ? undefined : () => saveItems(items.filter((_, at) => at !== edited))}
+          onClose={() => setEdited(null)}
+        />
+      )}
+      {isJson && <ModelJson model={model} mayChange={mayChange} onSave={onSave} onClose={() => setJson(false)} />}
+    </>
+  );
+}
+
+interface ItemDrawerProps {
+  part: Part;
+  title: string;
+  item?: Item;
+  others: Item[];
+  mayChange: boolean;
+  onSave: (item: Item) => Promise<unknown>;
+  onDelete?: () => Promise<unknown>;
+  onClose: () => void;
+}
+
+function newItem(part: Part): Item {
+  if (part === 'functions') return { id: '', name: '', inputs: [] };
+  return { id: '', name: '', valueType: { type: part === 'events' ? 'object' : part === 'tags' ? 'string' : 'float' } };
+}
+
+function ItemDrawer({ part, title, item, others, mayChange, onSave, onDelete, onClose }: ItemDrawerProps) {
+  const { t } = useLingui();
+  const [value, setValue] = useState<Item>(item ?? newItem(part));
+  const [isSubmitted, setSubmitted] = useState(false);
+  const [isPending, setPending] = useState(false);
+  const [error, setError] = useState<string>();
+  const set = (change: Partial<Item>) => setValue((previous) => ({ ...previous, ...change }));
+  const problem = itemProblem(value, others);
+  const finish = async (work: Promise<unknown>) => {
+    setPending(true);
+    setError(undefined);
+    try {
+      await work;
+      onClose();
+    } catch (failure) {
+      setError((failure as Error).message);
+      setPending(false);
+    }
+  };
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setSubmitted(true);
+    if (problem === undefined) void finish(onSave(value));
+  };
+  const uses = Array.isArray(value.expands?.type) ? (value.expands.type as string[]) : ['read', 'write', 'report'];
+  return (
+    <Drawer opened onClose={onClose} position="right" size="lg" title={item?.id ?? title}>
+      <form onSubmit={submit} noValidate>
+        <fieldset disabled={!mayChange} className="plain-fieldset">
+          <Stack gap="sm">
+            <TextInput
+              label={t`Id`}
+              description={part === 'properties' ? t`The telemetry key.` : undefined}
+              withAsterisk
+              data-autofocus={item === undefined ? true : undefined}
+              classNames={{ input: 'mono' }}
+              value={value.id}
+              error={
+                problem === 'id-taken'
+                  ? t`There is already one with this id`
+                  : isSubmitted && problem === 'no-id'
+                    ? t`Required`
+                    : undefined
+              }
+              onChange={(event) => set({ id: event.currentTarget.value })}
+            />
+            <TextInput
+              label={t`Name`}
+              value={value.name ?? ''}
+              onChange={(event) => set({ name: event.currentTarget.value })}
+            />
+            <TextInput
+              label={t`Description`}
+              value={value.description ?? ''}
+              onChange={(event) => set({ description: event.currentTarget.value || undefined })}
+            />
+            {part === 'functions' ? (
+              <>
+                <Title order={3}>
+                  <Trans>Inputs</Trans>
+                </Title>
+                <FieldRows fields={value.inputs ?? []} onChange={(inputs) => set({ inputs })} />
+                <Switch
+                  label={t`Has a result`}
+                  checked={value.output !== undefined}
+                  onChange={(event) => set({ output: event.currentTarget.checked ? { type: 'boolean' } : undefined })}
+                />
+                {value.output && (
+                  <ValueTypeInput
+                    label={t`Type of the result`}
+                    value={value.output}
+                    onChange={(output) => set({ output })}
+                  />
+                )}
+              </>
+            ) : (
+              <ValueTypeInput
+                label={t`Type`}
+                value={value.valueType ?? { type: 'string' }}
+                onChange={(valueType) => set({ valueType })}
+              />
+            )}
+            {part === 'properties' && (
+              <MultiSelect
+                label={t`Use`}
+                description={t`Whether it can be read and written, and whether devices report it.`}
+                data={[
+                  { value: 'read', label: t`read` },
+                  { value: 'write', label: t`write` },
+                  { value: 'report', label: t`report` },
+                ]}
+                value={uses}
+                onChange={(type) => set({ expands: { ...value.expands, type } })}
+              />
+            )}
+            {part === 'events' && (
+              <Select
+                label={t`Level`}
+                clearable
+                data={[
+                  { value: 'ordinary', label: t`ordinary` },
+                  { value: 'warn', label: t`warning` },
+                  { value: 'urgent', label: t`urgent` },
+                ]}
+                value={typeof value.expands?.level === 'string' ? value.expands.level : null}
+                onChange={(level) => set({ expands: { ...value.expands, level: level ?? undefined } })}
+              />
+            )}
+            {error && (
+              <Text size="sm" c="var(--tg-critical)" role="alert">
+                {error}
+              </Text>
+            )}
+          </Stack>
+        </fieldset>
+        {mayChange && (
+          <div className="drawer-footer">
+            {onDelete ? (
+              <Button
+                variant="default"
+                leftSection={<IconTrash size={14} />}
+                loading={isPending}
+                onClick={() => void finish(onDelete())}
+              >
+                <Trans>Remove from the model</Trans>
+              </Button>
+            ) : (
+              <span />
+            )}
+            <Button type="submit" loading={isPending}>
+              <Trans>Save</Trans>
+            </Button>
+          </div>
+        )}
+      </form>
+    </Drawer>
+  );
+}
+
+/** The whole model as text: to copy, to paste one, to save a file. */
+function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClose: () => void }) {
+  const { t } = useLingui();
+  const [text, setText] = useState(() => JSON.stringify(model, null, 2));
+  const [error, setError] = useState<string>();
+  const [isPending, setPending] = useState(false);
+  const parsed = (() => {
+    try {
+      const value: unknown = JSON.parse(text);
+      return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as ThingModel) : undefined;
+    } catch {
+      return undefined;
+    }
+  })();
+  const submit = async (event: FormEvent) => {
+    event.preventDefault();
+    if (!parsed) return;
+    setPending(true);
+    try {
+      await onSave(parsed);
+      onClose();
+    } catch (failure) {
+      setError((failure as Error).message);
+      setPending(false);
+    }
+  };
+  return (
+    <Drawer opened onClose={onClose} position="right" size="lg" title={<Trans>Thing model as JSON</Trans>}>
+      <form onSubmit={(event) => void submit(event)}>
+        <JsonInput
+          aria-label={t`Thing model as JSON`}
+          autosize
+          minRows={16}
+          maxRows={34}
+          classNames={{ input: 'mono' }}
+          readOnly={!mayChange}
+          value={text}
+          error={parsed ? error : t`This is not valid JSON`}
+          onChange={(next) => {
+            setText(next);
+            setError(undefined);
+          }}
+        />
+        <div className="drawer-footer">
+          <ActionIcon
+            aria-label={t`Save as a file`}
+            onClick={() => downloadText('thing-model.json', 'application/json', text)}
+          >
+            <IconDownload size={16} />
+          </ActionIcon>
+          {mayChange && (
+            <Button type="submit" loading={isPending} disabled={!parsed}>
+              <Trans>Save</Trans>
+            </Button>
+          )}
+        </div>
+      </form>
+    </Drawer>
+  );
+}

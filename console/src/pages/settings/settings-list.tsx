@@ -1,0 +1,233 @@
+import { Badge, Button, Drawer, Select, Stack, Switch, Text, TextInput } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconSearch } from '@tabler/icons-react';
+import { useState, type FormEvent } from 'react';
+import { Link, useSearchParams } from 'wouter';
+import { useChange, useRead, type Schemas } from '../../api/client';
+import { objectPath, send } from '../../api/objects';
+import { mayOnNode, useCaller } from '../../api/session';
+import { DataTable, type Column } from '../../ui/data-table';
+import { Facts } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState } from '../../ui/states';
+import { useUrlState } from '../../ui/url-state';
+import { operandProblem, parseSetting, settingText } from './setting-value';
+
+export type SettingInfo = Schemas['SettingInfo'];
+
+export const settingsPath = '/api/v1/settings';
+
+export function useSettings() {
+  return useRead([settingsPath], (signal) => send<{ data: SettingInfo[] }>('GET', settingsPath, { signal }));
+}
+
+/** All settings with their values and origins; some can be changed while the node runs. */
+export function SettingsList() {
+  const { t } = useLingui();
+  const [parameters] = useSearchParams();
+  const [search, setSearch] = useUrlState('q');
+  const [section, setSection] = useUrlState('section');
+  const [origin, setOrigin] = useUrlState('origin');
+  const [changeable, setChangeable] = useUrlState('changeable');
+  const [opened, setOpened] = useUrlState('setting');
+  const settings = useSettings();
+  const all = settings.data?.data;
+  const sections = [...new Set(all?.map(({ key }) => key.split('.')[0] ?? ''))].sort();
+  const wanted = search.trim().toLowerCase();
+  const rows = all?.filter(
+    (setting) =>
+      (wanted === '' || setting.key.includes(wanted) || setting.help.toLowerCase().includes(wanted)) &&
+      (section === '' || setting.key.startsWith(`${section}.`)) &&
+      (origin === '' || (origin === 'default') === (setting.origin === 'default')) &&
+      (changeable === '' || setting.changeable),
+  );
+  const href = ({ key }: SettingInfo) => {
+    const next = new URLSearchParams(parameters);
+    next.set('setting', key);
+    return `/settings?${next.toString()}`;
+  };
+  const columns: Column<SettingInfo>[] = [
+    {
+      id: 'key',
+      header: t`Setting`,
+      sort: (row) => row.key,
+      cell: (row) => (
+        <Link href={href(row)} className="link mono">
+          {row.key}
+        </Link>
+      ),
+    },
+    {
+      id: 'value',
+      header: t`Value`,
+      cell: (row) => <span className="mono">{settingText(row.value) || '–'}</span>,
+    },
+    {
+      id: 'origin',
+      header: t`Origin`,
+      sort: (row) => row.origin,
+      cell: (row) =>
+        row.origin === 'default' ? (
+          <span className="dimmed">
+            <Trans>default</Trans>
+          </span>
+        ) : row.origin === 'api' ? (
+          <Badge variant="light" tt="none">
+            <Trans>changed here</Trans>
+          </Badge>
+        ) : (
+          row.origin
+        ),
+    },
+    {
+      id: 'changeable',
+      header: t`Change`,
+      sort: (row) => (row.changeable ? 0 : 1),
+      cell: (row) => (row.changeable ? <Trans>at run time</Trans> : <Trans>with a restart</Trans>),
+    },
+    { id: 'help', header: t`Meaning`, cell: (row) => <span title={row.help}>{row.help}</span> },
+  ];
+  const current = all?.find(({ key }) => key === opened);
+  return (
+    <>
+      <DataTable
+        name="settings"
+        label={t`Settings`}
+        columns={columns}
+        rows={rows}
+        rowKey={(row) => row.key}
+        rowHref={href}
+        error={settings.error}
+        retry={() => void settings.refetch()}
+        toolbar={
+          <>
+            <TextInput
+              aria-label={t`Part of a name or description`}
+              placeholder={t`Part of a name or description`}
+              leftSection={<IconSearch size={14} />}
+              w={240}
+              value={search}
+              onChange={(event) => setSearch(event.currentTarget.value)}
+            />
+            <Select
+              aria-label={t`Section`}
+              placeholder={t`Any section`}
+              clearable
+              w={150}
+              value={section || null}
+              onChange={(value) => setSection(value ?? '')}
+              data={sections}
+            />
+            <Select
+              aria-label={t`Origin`}
+              placeholder={t`Any origin`}
+              clearable
+              w={170}
+              value={origin || null}
+              onChange={(value) => setOrigin(value ?? '')}
+              data={[
+                { value: 'set', label: t`not the default` },
+                { value: 'default', label: t`default` },
+              ]}
+            />
+            <Switch
+              label={t`Only changeable ones`}
+              checked={changeable !== ''}
+              onChange={(event) => setChangeable(event.currentTarget.checked ? '1' : '')}
+            />
+          </>
+        }
+        empty={
+          <EmptyState title={<Trans>Nothing matches</Trans>}>
+            <Trans>Change the search or the filters.</Trans>
+          </EmptyState>
+        }
+      />
+      {current && <SettingDrawer key={current.key} setting={current} onClose={() => setOpened('')} />}
+    </>
+  );
+}
+
+function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: () => void }) {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [text, setText] = useState(settingText(setting.value));
+  const path = objectPath(settingsPath, setting.key);
+  const value = parseSetting(text, setting.value, setting.expected);
+  const save = useChange(() => send<SettingInfo>('PUT', path, { body: { value } }), [[settingsPath], ['settings']]);
+  const mayChange = setting.changeable && mayOnNode(caller, 'admin');
+  const problem = operandProblem(text, setting.expected);
+  const isBoolean = typeof setting.value === 'boolean';
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    save.mutate(undefined, {
+      onSuccess: () => {
+        notifications.show({ message: t`${setting.key} was changed.` });
+        onClose();
+      },
+    });
+  };
+  return (
+    <Drawer opened onClose={onClose} position="right" size="md" title={<span className="mono">{setting.key}</span>}>
+      <form onSubmit={submit}>
+        <Stack gap="md">
+          <Text size="sm">{setting.help}</Text>
+          <Facts
+            rows={[
+              [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
+              [<Trans>Origin</Trans>, setting.origin],
+              [<Trans>Expected</Trans>, setting.expected],
+              [
+                <Trans>Change</Trans>,
+                setting.changeable ? (
+                  <Trans>at run time</Trans>
+                ) : (
+                  <Trans>in the configuration file, with a restart of the node</Trans>
+                ),
+              ],
+            ]}
+          />
+          {mayChange &&
+            (isBoolean ? (
+              <Switch
+                label={t`New value`}
+                checked={text === 'true'}
+                onChange={(event) => setText(String(event.currentTarget.checked))}
+              />
+            ) : (
+              <TextInput
+                label={t`New value`}
+                classNames={{ input: 'mono' }}
+                data-autofocus
+                value={text}
+                error={problem ?? (save.error ? save.error.message : undefined)}
+                onChange={(event) => setText(event.currentTarget.value)}
+              />
+            ))}
+          {isBoolean && save.error && (
+            <Text size="sm" c="var(--tg-critical)" role="alert">
+              {save.error.message}
+            </Text>
+          )}
+        </Stack>
+        <div className="drawer-footer">
+          <ShowCall
+            {...(mayChange ? { method: 'PUT' as const, body: { value } } : { method: 'GET' as const })}
+            path={path}
+            ctl={mayChange ? `settings set ${setting.key} ${settingText(value)}` : `settings show ${setting.key}`}
+          />
+          {mayChange && (
+            <Button
+              type="submit"
+              loading={save.isPending}
+              disabled={problem !== undefined || text === settingText(setting.value)}
+            >
+              <Trans>Change</Trans>
+            </Button>
+          )}
+        </div>
+      </form>
+    </Drawer>
+  );
+}
