@@ -11,6 +11,7 @@ import {
   IconHistory,
   IconKey,
   IconPlugConnected,
+  IconSitemap,
   IconDatabaseExport,
   IconPackage,
   IconSettings,
@@ -47,6 +48,7 @@ const groups: NavigationGroup[] = [
     label: msg`Data`,
     entries: [
       { path: '/rules', label: msg`Rules`, icon: IconFilterCode, nodeOnly: true },
+      { path: '/chains', label: msg`Rule chains`, icon: IconSitemap, nodeOnly: true },
       { path: '/connectors', label: msg`Connectors`, icon: IconDatabaseExport, nodeOnly: true },
     ],
   },

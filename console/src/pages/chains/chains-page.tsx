@@ -1,0 +1,87 @@
+import { Button } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlus } from '@tabler/icons-react';
+import { Link } from 'wouter';
+import type { Schemas } from '../../api/client';
+import { useList } from '../../api/objects';
+import { mayOnNode, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { DataTable, type Column } from '../../ui/data-table';
+import { Page } from '../../ui/page';
+import { EmptyState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+
+type Chain = Schemas['RuleChain'];
+
+const chainHref = (id: string) => `/chains/${encodeURIComponent(id)}`;
+
+export default function ChainsPage() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const list = useList<Chain>('/api/v1/rule-chains');
+  const columns: Column<Chain>[] = [
+    {
+      id: 'id',
+      header: t`Id`,
+      sort: (row) => row.id,
+      cell: (row) => (
+        <Link href={chainHref(row.id)} className="link">
+          {row.id}
+        </Link>
+      ),
+    },
+    {
+      id: 'nodes',
+      header: t`Nodes`,
+      align: 'right',
+      sort: (row) => row.nodes.length,
+      cell: (row) => formatNumber(row.nodes.length),
+    },
+    {
+      id: 'steps',
+      header: t`Steps`,
+      cell: (row) => row.nodes.map((node) => String((node as { type?: string }).type)).join(' → '),
+    },
+    {
+      id: 'changed',
+      header: t`Changed`,
+      sort: (row) => row.updated_at_ms,
+      cell: (row) => <Ago ms={row.updated_at_ms} />,
+    },
+    { id: 'description', header: t`Description`, cell: (row) => row.description || '–' },
+  ];
+  const add = mayOnNode(caller, 'operator') && (
+    <Button component={Link} href="/chains/new" leftSection={<IconPlus size={14} />}>
+      <Trans>New chain</Trans>
+    </Button>
+  );
+  return (
+    <Page
+      title={t`Rule chains`}
+      description={t`How the telemetry of a product is processed: filtered, transformed, stored, published. A product names its chain.`}
+      actions={add}
+    >
+      <DataTable
+        name="chains"
+        label={t`Rule chains`}
+        columns={columns}
+        rows={list.rows}
+        rowKey={(row) => row.id}
+        rowHref={(row) => chainHref(row.id)}
+        error={list.error}
+        retry={() => void list.refetch()}
+        hasMore={list.hasNextPage}
+        isLoadingMore={list.isFetchingNextPage}
+        loadMore={() => void list.fetchNextPage()}
+        empty={
+          <EmptyState title={<Trans>No chains yet</Trans>} actions={add}>
+            <Trans>
+              Without a chain, values are validated, stored, and evaluated for alarms. A chain adds filters,
+              calculations and messages.
+            </Trans>
+          </EmptyState>
+        }
+      />
+    </Page>
+  );
+}
