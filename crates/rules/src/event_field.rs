@@ -148,6 +148,11 @@ pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
         .map(|(other, _)| *other)
 }
 
+/// Every spelling of every field, in the order of the table.
+pub(crate) fn field_names() -> impl Iterator<Item = (&'static str, Field)> {
+    FIELD_NAMES.iter().copied()
+}
+
 /// The column names and fields of `SELECT *` for an event, in order.
 type EventColumns = &'static [(&'static str, Field)];
 

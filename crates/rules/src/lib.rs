@@ -24,6 +24,7 @@ pub mod index;
 pub mod index_keys;
 pub mod json;
 pub mod kv_store;
+pub mod language_reference;
 mod lazy_document;
 mod list_positions;
 mod plan;

@@ -195,6 +195,15 @@ const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("delivery/dropped", EventKind::DeliveryDropped),
 ];
 
+/// The names of an event in FROM, FluxMQ's first.
+pub(crate) fn event_names(kind: EventKind) -> impl Iterator<Item = String> {
+    let names = |prefix: &'static str, table: &'static [(&'static str, EventKind)]| {
+        let of_kind = table.iter().filter(move |(_, known)| *known == kind);
+        of_kind.map(move |(name, _)| format!("{prefix}{name}"))
+    };
+    names("$EVENT.", FLUXMQ_EVENTS).chain(names("$events/", EMQX_EVENTS))
+}
+
 /// One name in FROM.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RuleSource {

@@ -46,6 +46,7 @@ mod queues;
 mod rejected_connections;
 mod relay_endpoints;
 mod retained;
+mod rule_language;
 mod rules;
 mod sessions;
 mod settings;
@@ -106,6 +107,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     published_topics::endpoints,
     message_log::endpoints,
     rules::endpoints,
+    rule_language::endpoints,
     authenticators::endpoints,
     access_check::endpoints,
     connectors::endpoints,

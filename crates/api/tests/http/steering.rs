@@ -311,3 +311,35 @@ async fn settings_are_shown_and_some_change() {
         404
     );
 }
+
+#[tokio::test]
+async fn the_rule_language_is_described_for_editors() {
+    let state = FakeState::with_clients(0);
+    let server = Server::start(&state).await;
+    let language = get(server.address, "/api/v1/rule-language").await.json();
+    let named = |list: &str, name: &str| {
+        let entries = language[list].as_array().expect("a list");
+        let entry = entries.iter().find(|entry| entry["name"] == name);
+        entry
+            .cloned()
+            .unwrap_or_else(|| panic!("{list} contains {name}"))
+    };
+    let upper = named("functions", "upper");
+    assert_eq!(upper["family"], "Text");
+    assert!(upper["help"].as_str().is_some_and(|help| !help.is_empty()));
+    assert!(
+        upper["example"]
+            .as_str()
+            .is_some_and(|text| text.contains("upper"))
+    );
+    assert_eq!(
+        named("fields", "clientId")["aliases"],
+        json!(["clientid", "client_id"])
+    );
+    assert_eq!(
+        named("sources", "$EVENT.CONNECT")["aliases"],
+        json!(["$events/client/connected"])
+    );
+    named("aggregates", "percentile");
+    named("windows", "tumbling(10s)");
+}
