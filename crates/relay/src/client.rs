@@ -11,8 +11,6 @@ use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, Rela
 use crate::endpoint::Endpoint;
 use crate::system_message::system_message;
 
-/// Minimum interval between two warnings that data were not stored.
-const WARNING_INTERVAL_MS: u64 = 1000;
 /// Minimum interval between two warnings that the client is paused.
 const PAUSE_WARNING_INTERVAL_MS: u64 = 10_000;
 
@@ -24,9 +22,6 @@ pub(crate) struct EndpointClient {
     is_open: bool,
     /// The client has identified itself; the platform may have rejected it.
     is_device: bool,
-    /// Data messages that were not stored since the last warning.
-    unstored: u64,
-    warned_ms: u64,
     shard: u16,
     /// The connection in its namespace, while it is open.
     counted: Option<CountedConnection>,
@@ -48,8 +43,6 @@ impl EndpointClient {
             devices,
             is_open: false,
             is_device: false,
-            unstored: 0,
-            warned_ms: 0,
             shard,
             counted,
             pause_ms: 0,
@@ -100,8 +93,8 @@ impl EndpointClient {
                     received_ms,
                 };
                 if !self.submit(message) {
-                    self.unstored += 1;
-                    replies.extend(self.unstored_warning(received_ms));
+                    let reason = "The node is overloaded";
+                    replies.extend(self.device.not_stored_warning(reason, received_ms));
                 }
                 return true;
             }
@@ -153,21 +146,6 @@ impl EndpointClient {
         };
         Some(response(&id, Err(RequestError { code, message }), now_ms))
     }
-
-    fn unstored_warning(&mut self, now_ms: u64) -> Option<String> {
-        if now_ms < self.warned_ms + WARNING_INTERVAL_MS {
-            return None;
-        }
-        self.warned_ms = now_ms;
-        let count = std::mem::take(&mut self.unstored);
-        let message = format!("The node is overloaded: {count} data messages were not stored.");
-        Some(system_message(
-            "warning",
-            "DATA_NOT_STORED",
-            &message,
-            now_ms,
-        ))
-    }
 }
 
 fn busy_message(kind: &str, now_ms: u64) -> String {
@@ -179,7 +157,7 @@ impl RelayClient for EndpointClient {
     fn opened(&mut self) {
         self.is_open = true;
         let events = self.device.events();
-        events.emit(RelayEventKind::Connected, events.connected_ms);
+        events.emit(RelayEventKind::Connected, events.connection.connected_ms);
     }
 
     fn received(
@@ -196,8 +174,15 @@ impl RelayClient for EndpointClient {
         {
             return RelayVerdict::Consume;
         }
-        let sender = self.device.sender();
-        self.endpoint.record_message(kind, payload, &sender, now_ms);
+        let name = self.device.events().connection.name();
+        // Nearly all messages of relays without devices.
+        if !self.is_device {
+            self.endpoint.record_message(kind, payload, name, now_ms);
+            return RelayVerdict::Publish;
+        }
+        let device_name = self.device.device_name();
+        let sender = device_name.as_ref().map_or(name, |name| name.as_str());
+        self.endpoint.record_message(kind, payload, sender, now_ms);
         RelayVerdict::Publish
     }
 
@@ -219,7 +204,7 @@ impl RelayClient for EndpointClient {
 
     fn closed(&mut self, reason: &'static str, traffic: RelayTraffic) {
         let events = self.device.events();
-        self.endpoint.remove_connection(&events.connection_id);
+        self.endpoint.remove_connection(events.connection.id());
         self.counted = None;
         if self.is_open {
             let kind = RelayEventKind::Disconnected { reason, traffic };
@@ -240,6 +225,7 @@ mod tests {
 
     use super::*;
     use crate::definition::EndpointDefinition;
+    use crate::endpoint::EndpointConnection;
     use crate::events::ConnectionEvents;
     use crate::message_history::HistoryPayload;
     use crate::statistics::StatisticsRecord;
@@ -305,8 +291,9 @@ mod tests {
         ));
         let (platform, sent) = (Arc::<Platform>::default(), Arc::<Sent>::default());
         let peer = (hooks::PeerAddress::Unix, 0);
-        let events = ConnectionEvents::new(endpoint.clone(), "c1".to_owned(), peer, Arc::default());
-        let device = DeviceConnection::new(events, sent.clone());
+        let connection = EndpointConnection::new(&endpoint, "c1", sent.clone(), peer);
+        let events = ConnectionEvents::new(endpoint.clone(), connection, Arc::default());
+        let device = DeviceConnection::new(events);
         Setup {
             client: EndpointClient::new(
                 endpoint.clone(),

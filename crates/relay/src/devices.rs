@@ -1,9 +1,9 @@
 //! The port to the device platform: connections of endpoints that identify themselves as devices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use hooks::relay::{RelayClose, RelayConnection, RelayDeviceIdentity, RelayEventKind};
 use serde_json::{Value, json};
 use wall_clock::now_ms;
@@ -15,6 +15,9 @@ use crate::units::unit_of;
 
 /// Requests of one connection that may wait for their responses.
 pub(crate) const MAX_PENDING_REQUESTS: u32 = 16;
+
+/// Minimum interval between two warnings that data were not stored.
+const WARNING_INTERVAL_MS: u64 = 1000;
 
 /// The device platform. Called on the shards' threads; it must not block.
 pub trait RelayDevices: Send + Sync {
@@ -58,22 +61,44 @@ impl DeviceMessage {
 /// A connection of an endpoint, as the device platform sees it.
 pub struct DeviceConnection {
     events: ConnectionEvents,
-    client_id: String,
-    handle: Arc<dyn RelayConnection>,
-    /// The sender of its messages in the history.
-    sender: ArcSwap<String>,
+    /// The sender of its messages in the history, once it is a device.
+    device_name: ArcSwapOption<String>,
     pending_requests: AtomicU32,
+    not_stored: NotStoredWarnings,
+}
+
+/// Data messages that were not stored, and when the device was last told so.
+#[derive(Default)]
+struct NotStoredWarnings {
+    messages: AtomicU64,
+    warned_ms: AtomicU64,
+}
+
+impl NotStoredWarnings {
+    fn count(&self, reason: &str, now_ms: u64) -> Option<String> {
+        self.messages.fetch_add(1, Relaxed);
+        if now_ms < self.warned_ms.load(Relaxed) + WARNING_INTERVAL_MS {
+            return None;
+        }
+        self.warned_ms.store(now_ms, Relaxed);
+        let count = self.messages.swap(0, Relaxed);
+        let message = format!("{reason}: {count} data messages were not stored.");
+        Some(system_message(
+            "warning",
+            "DATA_NOT_STORED",
+            &message,
+            now_ms,
+        ))
+    }
 }
 
 impl DeviceConnection {
-    pub(crate) fn new(events: ConnectionEvents, handle: Arc<dyn RelayConnection>) -> Self {
-        let id = &events.connection_id;
+    pub(crate) fn new(events: ConnectionEvents) -> Self {
         Self {
-            client_id: events.endpoint.client_id(id),
-            sender: ArcSwap::from_pointee(format!("connection {id}")),
+            device_name: ArcSwapOption::empty(),
             events,
-            handle,
             pending_requests: AtomicU32::new(0),
+            not_stored: NotStoredWarnings::default(),
         }
     }
 
@@ -105,20 +130,26 @@ impl DeviceConnection {
     /// The broker's client id of the connection.
     #[must_use]
     pub fn client_id(&self) -> &str {
-        &self.client_id
+        self.events.connection.client_id()
+    }
+
+    fn handle(&self) -> &dyn RelayConnection {
+        &*self.events.connection.handle
     }
 
     pub(crate) fn events(&self) -> &ConnectionEvents {
         &self.events
     }
 
-    pub(crate) fn sender(&self) -> arc_swap::Guard<Arc<String>> {
-        self.sender.load()
+    /// The name of the device; `None`: the client has not identified itself.
+    pub(crate) fn device_name(&self) -> arc_swap::Guard<Option<Arc<String>>> {
+        self.device_name.load()
     }
 
     /// Tells the client that it is this device now. `registry_id` is the id of the device in the API.
     pub fn confirm_identity(&self, device_id: &str, device_name: &str, registry_id: &str) {
-        self.sender.store(Arc::new(device_name.to_owned()));
+        self.device_name
+            .store(Some(Arc::new(device_name.to_owned())));
         self.events.set_device(RelayDeviceIdentity {
             device_id: device_id.to_owned(),
             registry_id: registry_id.to_owned(),
@@ -130,19 +161,32 @@ impl DeviceConnection {
             "customName": device_name,
             "dbDeviceId": registry_id,
         });
-        self.handle.send_text(message.to_string());
+        self.handle().send_text(message.to_string());
     }
 
     /// Tells the client of an error. `code` is such as `IDENTIFY_FAILED`.
     pub fn send_error(&self, code: &str, message: &str) {
         let text = system_message("error", code, message, now_ms());
-        self.handle.send_text(text);
+        self.handle().send_text(text);
+    }
+
+    /// Counts a data message that is not stored, and tells the client so at most once a second. `reason` is a sentence
+    /// without its full stop.
+    pub fn warn_not_stored(&self, reason: &str) {
+        if let Some(text) = self.not_stored.count(reason, now_ms()) {
+            self.handle().send_text(text);
+        }
+    }
+
+    /// Like [`DeviceConnection::warn_not_stored`], but returns the text to send.
+    pub(crate) fn not_stored_warning(&self, reason: &str, now_ms: u64) -> Option<String> {
+        self.not_stored.count(reason, now_ms)
     }
 
     /// Answers a request.
     pub fn respond(&self, request_id: &Value, result: Result<Value, RequestError>) {
         self.pending_requests.fetch_sub(1, Relaxed);
-        self.handle
+        self.handle()
             .send_text(response(request_id, result, now_ms()));
     }
 

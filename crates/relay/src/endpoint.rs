@@ -1,10 +1,12 @@
 //! One endpoint at run time: its definition, its connections, its last messages and its counters.
 
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayClose, RelayConnection, RelayEndpoint, RelayLimits, RelayPayloadKind,
     SlowReceiverPolicy, payload_kind,
@@ -50,15 +52,72 @@ pub(crate) struct Endpoint {
     pub(crate) id: String,
     topic: String,
     active: ArcSwap<ActiveDefinition>,
-    connections: Mutex<HashMap<String, EndpointConnection, RandomState>>,
+    connections: Mutex<HashSet<ConnectionById, RandomState>>,
     history: Mutex<MessageHistory>,
     pub(crate) counters: StatisticsCounters,
 }
 
+/// An open connection. Its parts share this, since most connections are idle and there are many.
 pub(crate) struct EndpointConnection {
+    /// The broker's client id: the topic, `/`, and the id of the connection.
+    client_id: Box<str>,
+    /// The sender of its messages in the history, unless it is a device.
+    name: Box<str>,
     pub(crate) handle: Arc<dyn RelayConnection>,
     pub(crate) peer: PeerAddress,
     pub(crate) connected_ms: u64,
+}
+
+impl EndpointConnection {
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        id: &str,
+        handle: Arc<dyn RelayConnection>,
+        (peer, connected_ms): (PeerAddress, u64),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client_id: endpoint.client_id(id).into(),
+            name: format!("connection {id}").into(),
+            handle,
+            peer,
+            connected_ms,
+        })
+    }
+
+    pub(crate) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.client_id.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// Found by its id.
+struct ConnectionById(Arc<EndpointConnection>);
+
+impl Borrow<str> for ConnectionById {
+    fn borrow(&self) -> &str {
+        self.0.id()
+    }
+}
+
+impl PartialEq for ConnectionById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id() == other.0.id()
+    }
+}
+
+impl Eq for ConnectionById {}
+
+impl Hash for ConnectionById {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id().hash(state);
+    }
 }
 
 /// A connection of an endpoint.
@@ -111,8 +170,8 @@ impl Endpoint {
         self.active.store(Arc::new(definition.into()));
     }
 
-    pub(crate) fn add_connection(&self, id: &str, connection: EndpointConnection) {
-        lock(&self.connections).insert(id.to_owned(), connection);
+    pub(crate) fn add_connection(&self, connection: Arc<EndpointConnection>) {
+        lock(&self.connections).insert(ConnectionById(connection));
     }
 
     pub(crate) fn remove_connection(&self, id: &str) {
@@ -123,8 +182,8 @@ impl Endpoint {
     /// Closes all connections.
     pub(crate) fn close_all(&self, close: &RelayClose) {
         let handles: Vec<_> = lock(&self.connections)
-            .values()
-            .map(|connection| connection.handle.clone())
+            .iter()
+            .map(|connection| connection.0.handle.clone())
             .collect();
         for handle in handles {
             handle.close(close.clone());
@@ -134,8 +193,8 @@ impl Endpoint {
     /// Sends a text message to all connections and returns their number.
     pub(crate) fn send_to_all(&self, text: &str) -> usize {
         let connections = lock(&self.connections);
-        for connection in connections.values() {
-            connection.handle.send_text(text.to_owned());
+        for connection in connections.iter() {
+            connection.0.handle.send_text(text.to_owned());
         }
         connections.len()
     }
@@ -146,7 +205,7 @@ impl Endpoint {
         let Some(connection) = connections.get(id) else {
             return false;
         };
-        connection.handle.send_text(text);
+        connection.0.handle.send_text(text);
         true
     }
 
@@ -156,25 +215,26 @@ impl Endpoint {
         let Some(connection) = connections.get(id) else {
             return false;
         };
-        connection.handle.close(close);
+        connection.0.handle.close(close);
         true
     }
 
     /// The connections in the order of their ids, after `after`.
     pub(crate) fn connections(&self, after: Option<&str>, limit: usize) -> Vec<ConnectionSummary> {
         let connections = lock(&self.connections);
-        let mut ids: Vec<&String> = connections
-            .keys()
-            .filter(|id| after.is_none_or(|after| id.as_str() > after))
+        let mut found: Vec<&EndpointConnection> = connections
+            .iter()
+            .map(|connection| &*connection.0)
+            .filter(|connection| after.is_none_or(|after| connection.id() > after))
             .collect();
-        ids.sort_unstable();
-        ids.truncate(limit);
-        let summary = |id: &String| ConnectionSummary {
-            connection_id: id.clone(),
-            peer_address: connections[id].peer.to_string(),
-            connected_at_ms: connections[id].connected_ms,
+        found.sort_unstable_by(|one, other| one.id().cmp(other.id()));
+        found.truncate(limit);
+        let summary = |connection: &EndpointConnection| ConnectionSummary {
+            connection_id: connection.id().to_owned(),
+            peer_address: connection.peer.to_string(),
+            connected_at_ms: connection.connected_ms,
         };
-        ids.into_iter().map(summary).collect()
+        found.into_iter().map(summary).collect()
     }
 
     /// Counts a message and keeps it in the history.

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use arc_swap::ArcSwapOption;
-use hooks::PeerAddress;
 use hooks::relay::{RelayDeviceIdentity, RelayEndpoint as _, RelayEvent, RelayEventKind};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, EndpointConnection};
 
 /// Passes events to the rules. Called on the shards' threads and by the device platform; it must not block.
 pub trait RelayEvents: Send + Sync {
@@ -23,9 +22,7 @@ pub(crate) type RelayEventsPort = Arc<OnceLock<Arc<dyn RelayEvents>>>;
 /// What the events of one connection have in common.
 pub(crate) struct ConnectionEvents {
     pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) connection_id: String,
-    pub(crate) peer: PeerAddress,
-    pub(crate) connected_ms: u64,
+    pub(crate) connection: Arc<EndpointConnection>,
     device: ArcSwapOption<RelayDeviceIdentity>,
     port: RelayEventsPort,
 }
@@ -33,15 +30,12 @@ pub(crate) struct ConnectionEvents {
 impl ConnectionEvents {
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
-        connection_id: String,
-        (peer, connected_ms): (PeerAddress, u64),
+        connection: Arc<EndpointConnection>,
         port: RelayEventsPort,
     ) -> Self {
         Self {
             endpoint,
-            connection_id,
-            peer,
-            connected_ms,
+            connection,
             device: ArcSwapOption::empty(),
             port,
         }
@@ -61,11 +55,11 @@ impl ConnectionEvents {
             endpoint_id: self.endpoint.id.clone(),
             namespace: self.endpoint.active().definition.namespace.clone(),
             topic: self.endpoint.topic().to_owned(),
-            connection_id: self.connection_id.clone(),
-            client_id: self.endpoint.client_id(&self.connection_id),
-            peer: self.peer,
+            connection_id: self.connection.id().to_owned(),
+            client_id: self.connection.client_id().to_owned(),
+            peer: self.connection.peer,
             at_ms,
-            connected_ms: self.connected_ms,
+            connected_ms: self.connection.connected_ms,
             device: self.device.load_full(),
         });
     }

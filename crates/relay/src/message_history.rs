@@ -11,8 +11,8 @@ const MAX_TEXT_CHARS: usize = 5000;
 const CUT_MARKER: &str = "… (cut)";
 /// Bytes that an entry counts for besides its texts.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
-/// Unused memory that a text may keep, besides its own length.
-const MAX_SPARE_BYTES: usize = 128;
+/// The buffer is not moved for less.
+const MIN_UNUSED_BYTES: usize = 1024;
 
 /// A kept message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -35,22 +35,47 @@ pub enum HistoryPayload {
     BinaryBytes(usize),
 }
 
+/// Senders and texts are one after the other in one buffer, so that a message costs a copy of its bytes: no allocation,
+/// and memory that is used in order.
 #[derive(Default)]
 pub(crate) struct MessageHistory {
-    entries: VecDeque<HistoryEntry>,
+    messages: VecDeque<KeptMessage>,
+    /// Senders and texts of `messages`, from `begin` on.
+    texts: Vec<u8>,
+    begin: usize,
     bytes: usize,
 }
 
-fn size_of_entry(entry: &HistoryEntry) -> usize {
-    let text = match &entry.payload {
-        HistoryPayload::Text(text) => text.len(),
-        HistoryPayload::BinaryBytes(_) => 0,
-    };
-    ENTRY_OVERHEAD_BYTES + entry.sender.len() + text
+struct KeptMessage {
+    at_ms: u64,
+    sender_bytes: u32,
+    payload: KeptPayload,
+}
+
+#[derive(Clone, Copy)]
+enum KeptPayload {
+    Text { bytes: u32 },
+    Binary { bytes: usize },
+}
+
+impl KeptMessage {
+    /// Bytes in the buffer.
+    fn text_bytes(&self) -> usize {
+        let text_bytes = match self.payload {
+            KeptPayload::Text { bytes } => bytes as usize,
+            KeptPayload::Binary { .. } => 0,
+        };
+        self.sender_bytes as usize + text_bytes
+    }
+
+    /// What it counts for.
+    fn size(&self) -> usize {
+        ENTRY_OVERHEAD_BYTES + self.text_bytes()
+    }
 }
 
 impl MessageHistory {
-    /// Adds a message, keeping at most this number of messages and bytes.
+    /// Adds a message, keeping at most this number of messages and bytes. Text is valid UTF-8.
     pub(crate) fn push(
         &mut self,
         kind: RelayPayloadKind,
@@ -63,75 +88,95 @@ impl MessageHistory {
             *self = Self::default();
             return;
         }
-        let (mut text, mut name) = match self.entries.len() >= max_messages {
-            true => self.remove_oldest().map_or_else(Default::default, texts_of),
-            false => Default::default(),
-        };
-        replace_text(&mut name, sender);
+        while self.messages.len() >= max_messages {
+            self.remove_oldest();
+        }
+        self.release_unused_memory();
+        self.texts.extend_from_slice(sender.as_bytes());
         let payload = match kind {
             RelayPayloadKind::Text => {
-                replace_with_cut(&mut text, payload);
-                HistoryPayload::Text(text)
+                let before = self.texts.len();
+                append_with_cut(&mut self.texts, payload);
+                // A text has at most 5000 characters.
+                let bytes = (self.texts.len() - before) as u32;
+                KeptPayload::Text { bytes }
             }
-            RelayPayloadKind::Binary => HistoryPayload::BinaryBytes(payload.len()),
+            RelayPayloadKind::Binary => KeptPayload::Binary {
+                bytes: payload.len(),
+            },
         };
-        let entry = HistoryEntry {
+        let message = KeptMessage {
             at_ms,
-            sender: name,
+            // The name of a device has at most 100 characters, a client id 65,535 bytes.
+            sender_bytes: sender.len() as u32,
             payload,
         };
-        self.bytes += size_of_entry(&entry);
-        self.entries.push_back(entry);
-        while self.entries.len() > max_messages || self.bytes > max_bytes {
-            if self.remove_oldest().is_none() {
+        self.bytes += message.size();
+        self.messages.push_back(message);
+        while self.bytes > max_bytes {
+            if !self.remove_oldest() {
                 break;
             }
         }
     }
 
-    fn remove_oldest(&mut self) -> Option<HistoryEntry> {
-        let oldest = self.entries.pop_front()?;
-        self.bytes -= size_of_entry(&oldest);
-        Some(oldest)
+    fn remove_oldest(&mut self) -> bool {
+        let Some(oldest) = self.messages.pop_front() else {
+            return false;
+        };
+        self.begin += oldest.text_bytes();
+        self.bytes -= oldest.size();
+        true
+    }
+
+    /// Moves the texts to the front of the buffer once half of it is unused, which costs a copy of each byte at most.
+    fn release_unused_memory(&mut self) {
+        if self.begin < self.texts.len() - self.begin || self.begin < MIN_UNUSED_BYTES {
+            return;
+        }
+        self.texts.drain(..self.begin);
+        self.begin = 0;
+        let enough = 4 * self.texts.len() + 2 * MIN_UNUSED_BYTES;
+        if self.texts.capacity() > 2 * enough {
+            self.texts.shrink_to(enough);
+        }
     }
 
     /// Newest first.
     pub(crate) fn newest(&self, limit: usize) -> Vec<HistoryEntry> {
-        self.entries.iter().rev().take(limit).cloned().collect()
+        let mut end = self.texts.len();
+        let mut take_last = |bytes: usize| {
+            let text = &self.texts[end - bytes..end];
+            end -= bytes;
+            String::from_utf8_lossy(text).into_owned()
+        };
+        let newest = self.messages.iter().rev().take(limit);
+        let entries = newest.map(|message| HistoryEntry {
+            at_ms: message.at_ms,
+            payload: match message.payload {
+                KeptPayload::Text { bytes } => HistoryPayload::Text(take_last(bytes as usize)),
+                KeptPayload::Binary { bytes } => HistoryPayload::BinaryBytes(bytes),
+            },
+            sender: take_last(message.sender_bytes as usize),
+        });
+        entries.collect()
     }
 }
 
-/// The texts of an entry that has been removed: an endpoint whose history is full then allocates nothing for a message.
-fn texts_of(entry: HistoryEntry) -> (String, String) {
-    match entry.payload {
-        HistoryPayload::Text(text) => (text, entry.sender),
-        HistoryPayload::BinaryBytes(_) => (String::new(), entry.sender),
-    }
-}
-
-/// Replaces a text, without keeping much more memory than the new one needs.
-fn replace_text(text: &mut String, new: &str) {
-    text.clear();
-    if text.capacity() > 2 * new.len() + MAX_SPARE_BYTES {
-        *text = String::new();
-    }
-    text.push_str(new);
-}
-
-/// Replaces a text with the beginning of a payload.
-fn replace_with_cut(text: &mut String, payload: &[u8]) {
-    let new = String::from_utf8_lossy(payload);
+/// Appends the beginning of a text.
+fn append_with_cut(texts: &mut Vec<u8>, payload: &[u8]) {
     // There are at most as many characters as bytes.
-    let cut = match new.len() > MAX_TEXT_CHARS {
-        true => new.char_indices().nth(MAX_TEXT_CHARS),
-        false => None,
-    };
-    match cut {
+    if payload.len() <= MAX_TEXT_CHARS {
+        texts.extend_from_slice(payload);
+        return;
+    }
+    let text = String::from_utf8_lossy(payload);
+    match text.char_indices().nth(MAX_TEXT_CHARS) {
         Some((end, _)) => {
-            replace_text(text, &new[..end]);
-            text.push_str(CUT_MARKER);
+            texts.extend_from_slice(&text.as_bytes()[..end]);
+            texts.extend_from_slice(CUT_MARKER.as_bytes());
         }
-        None => replace_text(text, &new),
+        None => texts.extend_from_slice(text.as_bytes()),
     }
 }
 
@@ -155,37 +200,39 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_removed_messages_are_reused_and_not_mixed_up() {
+    fn texts_stay_apart_while_the_oldest_go_and_their_memory_is_released() {
         let mut history = MessageHistory::default();
-        let limits = (3, 100_000);
-        let long = "x".repeat(4000);
-        for (number, text) in [&long, "a", "bb", "ccc", "dddd"].into_iter().enumerate() {
-            let kind = match number {
-                2 => RelayPayloadKind::Binary,
-                _ => RelayPayloadKind::Text,
+        let mut expected = VecDeque::new();
+        for number in 0..2000_usize {
+            let length = match number {
+                300..330 => 4000,
+                _ => number * 7 % 90,
             };
-            history.push(kind, text.as_bytes(), &format!("s{number}"), 1, limits);
-        }
-        let text = |text: &str| HistoryPayload::Text(text.to_owned());
-        let expected = [
-            ("s4", text("dddd")),
-            ("s3", text("ccc")),
-            ("s2", HistoryPayload::BinaryBytes(2)),
-        ];
-        let kept = history.newest(10).into_iter();
-        let kept: Vec<_> = kept.map(|entry| (entry.sender, entry.payload)).collect();
-        assert_eq!(
-            kept,
-            expected.map(|(name, payload)| (name.to_owned(), payload))
-        );
-        for entry in &history.entries {
-            let HistoryPayload::Text(text) = &entry.payload else {
-                continue;
+            let text = number.to_string().repeat(length / 4);
+            let (kind, payload) = match number % 5 {
+                2 => (
+                    RelayPayloadKind::Binary,
+                    HistoryPayload::BinaryBytes(text.len()),
+                ),
+                _ => (RelayPayloadKind::Text, HistoryPayload::Text(text.clone())),
             };
-            assert!(text.capacity() < 1000, "the memory of a long text is kept");
+            let sender = format!("sender {number}");
+            let limits = (if number % 2 == 0 { 30 } else { 31 }, 60_000);
+            history.push(kind, text.as_bytes(), &sender, number as u64, limits);
+            expected.push_front(HistoryEntry {
+                at_ms: number as u64,
+                sender,
+                payload,
+            });
+            expected.truncate(history.messages.len());
+            assert_eq!(expected, history.newest(100));
+            assert_eq!(history.newest(1), [expected[0].clone()]);
+            let sizes: usize = history.messages.iter().map(KeptMessage::size).sum();
+            assert_eq!(history.bytes, sizes);
+            assert!(history.bytes <= limits.1 && history.messages.len() <= limits.0);
         }
-        let bytes: usize = history.entries.iter().map(size_of_entry).sum();
-        assert_eq!(history.bytes, bytes);
+        assert!(history.texts.capacity() < 32 << 10, "of long texts");
+        assert!(history.texts.len() < 16 << 10);
     }
 
     #[test]

@@ -337,19 +337,15 @@ impl RelayServicePort for RelayService {
         let count = || self.count_in_namespace(&endpoint, now_ms);
         let result = admit_to(&endpoint, request, key, count);
         let (connection_id, counted) = result.inspect_err(|_| endpoint.counters.reject())?;
-        let events = ConnectionEvents::new(
-            endpoint.clone(),
-            connection_id.clone(),
+        let connection = EndpointConnection::new(
+            &endpoint,
+            &connection_id,
+            connection,
             (request.peer, now_ms),
-            self.inner.events.clone(),
         );
-        let device_connection = DeviceConnection::new(events, connection.clone());
-        let connection = EndpointConnection {
-            handle: connection,
-            peer: request.peer,
-            connected_ms: now_ms,
-        };
-        endpoint.add_connection(&connection_id, connection);
+        endpoint.add_connection(connection.clone());
+        let events = ConnectionEvents::new(endpoint.clone(), connection, self.inner.events.clone());
+        let device_connection = DeviceConnection::new(events);
         Ok(RelayAdmission {
             client: Box::new(EndpointClient::new(
                 endpoint.clone(),

@@ -60,8 +60,6 @@ pub(crate) struct Connection {
     pub(crate) is_held: bool,
     /// Whether its socket stays open for a moment after the last bytes, so that the client can read them.
     pub(crate) lingers: bool,
-    /// Whether it belongs to a relay endpoint and speaks plain WebSocket.
-    pub(crate) is_relay: bool,
     /// Whether more messages may be sent once the outbox has drained.
     pub(crate) wants_pump: bool,
     /// Whether the client wants reason strings and user properties with failures.
@@ -69,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) peer: PeerAddress,
     /// The local address the client connected to; `None` without TCP.
     pub(crate) local_address: Option<SocketAddr>,
+    /// Set if it belongs to a relay endpoint and speaks plain WebSocket.
+    pub(crate) relay: Option<Box<RelayPeer>>,
     pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
 
@@ -89,7 +89,6 @@ pub(crate) struct ConnectionExtra {
     pub(crate) certificate: Option<Box<CertificateNames>>,
     /// Closes the connection when its authentication expires.
     pub(crate) expiry_timer: Option<TimerKey>,
-    pub(crate) relay: Option<Box<RelayPeer>>,
 }
 
 /// The outcome of a successful authentication.
@@ -182,11 +181,11 @@ impl Connection {
             is_slow: false,
             is_held: false,
             lingers: true,
-            is_relay: false,
             wants_pump: false,
             wants_problem_information: false,
             peer,
             local_address: None,
+            relay: None,
             extra: None,
         }
     }
@@ -195,21 +194,23 @@ impl Connection {
         self.extra.get_or_insert_default()
     }
 
-    fn relay_peer(&self) -> Option<&RelayPeer> {
-        self.extra.as_ref()?.relay.as_deref()
+    /// Whether it belongs to a relay endpoint.
+    #[inline]
+    pub(crate) fn is_relay(&self) -> bool {
+        self.relay.is_some()
     }
 
     /// Memory of an incomplete message of a relay connection.
     pub(crate) fn relay_partial_bytes(&self) -> usize {
-        self.relay_peer().map_or(0, RelayPeer::partial_bytes)
+        self.relay.as_ref().map_or(0, |relay| relay.partial_bytes())
     }
 
     /// Whether the connection holds bytes of an incomplete packet, or of an incomplete message of a relay connection.
     pub(crate) fn fragment_bytes(&self) -> usize {
-        let of_relay = match self.is_relay {
-            true => self.relay_peer().map_or(0, RelayPeer::fragment_bytes),
-            false => 0,
-        };
+        let of_relay = self
+            .relay
+            .as_ref()
+            .map_or(0, |relay| relay.fragment_bytes());
         self.partial_packets.len() + of_relay
     }
 }

@@ -299,7 +299,7 @@ impl Delivery {
         retain: bool,
     ) {
         let connection = &mut self.connections[at];
-        if connection.is_relay {
+        if connection.is_relay() {
             self.send_relay(dispatch, at, subscriber);
             return;
         }

@@ -55,6 +55,15 @@ impl<'a> Dispatch<'a> {
     }
 
     pub(crate) fn into_scratch(self) -> Vec<u8> {
-        self.template
+        match self.relay_frames.map(RelayFrames::into_scratch) {
+            Some(scratch) if scratch.capacity() > self.template.capacity() => scratch,
+            _ => self.template,
+        }
+    }
+
+    /// Takes the scratch for another use than the template.
+    pub(super) fn take_scratch(&mut self) -> Vec<u8> {
+        self.template_form = None;
+        std::mem::take(&mut self.template)
     }
 }

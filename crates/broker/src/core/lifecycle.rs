@@ -27,7 +27,7 @@ impl Shard {
         let was_connected = connection.phase == ConnectionPhase::Connected;
         connection.phase = ConnectionPhase::Closing;
         let (version, session) = (connection.version, connection.session);
-        let connection_is_relay = connection.is_relay;
+        let connection_is_relay = connection.is_relay();
         if let Some(detail) = &closing.detail {
             tracing::debug!(peer = %connection.peer, why = closing.reason, %detail, "closing a connection");
         }

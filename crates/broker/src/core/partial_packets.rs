@@ -17,7 +17,7 @@ impl Shard {
     pub(crate) fn count_partial(&mut self, at: ConnectionIx) -> ConnectionAction {
         let connection = &self.delivery.connections[at];
         let mut now = connection.partial_packets.len() + usize::from(connection.layer_bytes);
-        if connection.is_relay {
+        if connection.is_relay() {
             now += connection.relay_partial_bytes();
         }
         match now == connection.partial_bytes_counted as usize {

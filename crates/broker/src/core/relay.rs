@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
-use ws::{Decoder, DecoderEvent, DecoderOptions, Inflater, Opcode, PermessageDeflate, Role};
+use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, PermessageDeflate, Role};
 
 use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase};
 use super::delivery::{Delivery, hook_client, with_publisher};
@@ -39,7 +39,7 @@ const BINARY_PROPERTIES: [u8; 2] = [0x01, 0];
 
 impl Delivery {
     fn relay_peer(&mut self, at: ConnectionIx) -> Option<&mut RelayPeer> {
-        self.connections[at].extra.as_mut()?.relay.as_deref_mut()
+        self.connections[at].relay.as_deref_mut()
     }
 
     /// Sends a message on the endpoint's topic to one of its connections.
@@ -52,17 +52,18 @@ impl Delivery {
         subscriber: &Subscriber,
     ) {
         let connection = &mut self.connections[at];
-        let Some(relay) = connection
-            .extra
-            .as_mut()
-            .and_then(|extra| extra.relay.as_deref_mut())
-        else {
+        let Some(relay) = connection.relay.as_deref_mut() else {
             return;
         };
-        let frame = dispatch
-            .relay_frames
-            .get_or_insert_with(|| RelayFrames::encode(&*relay.endpoint, &dispatch.view))
-            .frame_for(relay.compression, &mut self.deflater);
+        if dispatch.relay_frames.is_none() {
+            let scratch = dispatch.take_scratch();
+            let frames = RelayFrames::encode(&*relay.endpoint, &dispatch.view, scratch);
+            dispatch.relay_frames = Some(frames);
+        }
+        let Some(frames) = &mut dispatch.relay_frames else {
+            return;
+        };
+        let frame = frames.frame_for(relay.compression, &mut self.deflater);
         let len = frame.as_bytes().len();
         relay.traffic.messages_out += 1;
         relay.traffic.bytes_out += frame.payload_len();
@@ -142,11 +143,7 @@ impl Delivery {
         loop {
             let connection = &mut self.connections[at];
             let is_full = connection.outbox.len() >= PUMP_HIGH_BYTES;
-            let Some(relay) = connection
-                .extra
-                .as_mut()
-                .and_then(|extra| extra.relay.as_deref_mut())
-            else {
+            let Some(relay) = connection.relay.as_deref_mut() else {
                 return;
             };
             if relay.backlog.is_empty() {
@@ -292,15 +289,13 @@ impl Shard {
         let connection = &mut self.delivery.connections[at];
         connection.session = session_at;
         connection.phase = ConnectionPhase::Connected;
-        connection.is_relay = true;
         connection.deadlines.record_input(now_ms);
-        let extra = connection.extra();
-        extra.relay = Some(Box::new(RelayPeer {
-            endpoint,
+        connection.relay = Some(Box::new(RelayPeer {
             compression,
             input: Some(Box::new(RelayInput {
+                endpoint: endpoint.clone(),
                 decoder,
-                inflater: Inflater::default(),
+                inflater: None,
                 message: Vec::new(),
                 client,
             })),
@@ -310,11 +305,12 @@ impl Shard {
             unanswered_pings: 0,
             is_close_sent: false,
             traffic: RelayTraffic::default(),
+            endpoint,
         }));
         if let Some(rate) =
             ClientRateLimiter::new(limits.max_messages_per_s, limits.max_bytes_per_s, now_ms)
         {
-            extra.rate = Some(rate);
+            connection.extra().rate = Some(rate);
         }
         self.schedule_check(at, now_ms + u64::from(limits.ping_interval_s) * 1000);
         let options = SubscriptionOptions {
@@ -418,16 +414,16 @@ impl Shard {
                         }
                         let message = std::mem::take(&mut input.message);
                         self.charge_inflated(at, message.len());
-                        self.relay_message(at, &mut *input.client, kind, &message)
+                        self.relay_message(at, input, kind, &message)
                     } else if !is_end_of_message {
                         input.message.extend_from_slice(chunk);
                         continue;
                     } else if input.message.is_empty() {
-                        self.relay_message(at, &mut *input.client, kind, chunk)
+                        self.relay_message(at, input, kind, chunk)
                     } else {
                         let mut message = std::mem::take(&mut input.message);
                         message.extend_from_slice(chunk);
-                        self.relay_message(at, &mut *input.client, kind, &message)
+                        self.relay_message(at, input, kind, &message)
                     }
                 }
                 Some(DecoderEvent::Ping(payload)) => {
@@ -487,7 +483,7 @@ impl Shard {
     fn relay_message(
         &mut self,
         at: ConnectionIx,
-        client: &mut dyn RelayClient,
+        input: &mut RelayInput,
         kind: RelayPayloadKind,
         payload: &[u8],
     ) -> Result<ConnectionAction, CloseReason> {
@@ -495,19 +491,22 @@ impl Shard {
         let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at];
         let session = connection.session;
-        let extra = connection.extra();
-        if let Some(rate) = &mut extra.rate {
+        if let Some(rate) = connection
+            .extra
+            .as_mut()
+            .and_then(|extra| extra.rate.as_mut())
+        {
             rate.count_message();
         }
-        let Some(relay) = &mut extra.relay else {
+        let Some(relay) = &mut connection.relay else {
             return Ok(ConnectionAction::Close);
         };
         relay.unanswered_pings = 0;
         relay.traffic.messages_in += 1;
         relay.traffic.bytes_in += payload.len() as u64;
-        let endpoint = relay.endpoint.clone();
         self.delivery.sessions[session].messages_received += 1;
         let mut replies = Vec::new();
+        let client = &mut input.client;
         let verdict = client.received(kind, payload, now_ms, &mut replies);
         for reply in &replies {
             self.delivery.write_relay_text(at, reply);
@@ -524,7 +523,7 @@ impl Shard {
                     RelayPayloadKind::Binary => &BINARY_PROPERTIES,
                 };
                 let view = MessageView {
-                    topic: endpoint.topic(),
+                    topic: input.endpoint.topic(),
                     properties: Properties::from_validated(properties),
                     payload,
                     shared_payload: None,
@@ -645,7 +644,7 @@ impl Shard {
         self.delivery
             .connections
             .get(at)
-            .is_some_and(|it| it.serial == serial && it.is_relay)
+            .is_some_and(|it| it.serial == serial && it.is_relay())
     }
 
     /// Called for each message on a topic of a relay endpoint; false if it may not be published.

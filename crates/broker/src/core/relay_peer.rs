@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::outbox::SHARE_FROM_BYTES;
 use bytes::Bytes;
 use hooks::MessageView;
 use hooks::relay::{RelayClient, RelayEndpoint, RelayPayloadKind, RelayTraffic};
@@ -28,8 +29,11 @@ pub(crate) struct RelayPeer {
 
 /// What processing the input of a connection needs.
 pub(super) struct RelayInput {
+    /// Also here, so that a message takes no reference of its own.
+    pub(super) endpoint: Arc<dyn RelayEndpoint>,
     pub(super) decoder: Decoder,
-    pub(super) inflater: Inflater,
+    /// Created by the first compressed message.
+    pub(super) inflater: Option<Box<Inflater>>,
     /// The beginning of a message, decompressed.
     pub(super) message: Vec<u8>,
     pub(super) client: Box<dyn RelayClient>,
@@ -46,8 +50,8 @@ impl RelayInput {
     ) -> Result<(), ws::Error> {
         // One byte more shows that the message is too long.
         let room = (max_message_bytes + 1).saturating_sub(self.message.len());
-        self.inflater
-            .inflate(piece, is_end_of_message, &mut self.message, room)?;
+        let inflater = self.inflater.get_or_insert_default();
+        inflater.inflate(piece, is_end_of_message, &mut self.message, room)?;
         if self.message.len() > max_message_bytes {
             return Err(ws::Error {
                 code: ws::close_codes::MESSAGE_TOO_BIG,
@@ -66,7 +70,8 @@ impl RelayInput {
 
     /// Memory of an incomplete message.
     pub(super) fn partial_bytes(&self) -> usize {
-        self.inflater.memory_bytes() + self.message.len()
+        let of_inflater = self.inflater.as_ref().map_or(0, |it| it.memory_bytes());
+        of_inflater + self.message.len()
     }
 }
 
@@ -81,9 +86,9 @@ impl RelayPeer {
     pub(super) fn fragment_bytes(&self) -> usize {
         self.input
             .as_ref()
-            .map_or(0, |input| match input.inflater.is_active() {
-                true => input.inflater.received_bytes().max(1),
-                false => input.message.len(),
+            .map_or(0, |input| match &input.inflater {
+                Some(inflater) if inflater.is_active() => inflater.received_bytes().max(1),
+                _ => input.message.len(),
             })
     }
 
@@ -117,8 +122,14 @@ enum CompressedForm {
 }
 
 impl RelayFrames {
-    pub(super) fn encode(endpoint: &dyn RelayEndpoint, view: &MessageView<'_>) -> Self {
-        let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES + view.payload.len() + 64);
+    /// Encodes a message for an endpoint, in the memory of `buffer`.
+    pub(super) fn encode(
+        endpoint: &dyn RelayEndpoint,
+        view: &MessageView<'_>,
+        mut buffer: Vec<u8>,
+    ) -> Self {
+        buffer.clear();
+        buffer.reserve(MAX_HEADER_BYTES + view.payload.len() + 64);
         buffer.resize(MAX_HEADER_BYTES, 0);
         let opcode = match endpoint.encode(view, &mut buffer) {
             RelayPayloadKind::Text => Opcode::Text,
@@ -129,6 +140,14 @@ impl RelayFrames {
             opcode,
             plain: RelayFrame::new(buffer, &header),
             compressed: CompressedForm::NotTried,
+        }
+    }
+
+    /// Memory for the next message, unless receivers keep it or it is large.
+    pub(super) fn into_scratch(self) -> Vec<u8> {
+        match self.plain.buffer.capacity() {
+            0..=SHARE_FROM_BYTES => self.plain.buffer,
+            _ => Vec::new(),
         }
     }
 

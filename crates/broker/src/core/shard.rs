@@ -250,7 +250,7 @@ impl Shard {
         if connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
         }
-        if connection.is_held || connection.is_relay {
+        if connection.is_held || connection.is_relay() {
             // Whether there is a packet in the bytes of a held connection is not known yet. Silence of a relay
             // connection is detected by pings.
             connection.deadlines.record_input(self.delivery.now_ms);
@@ -348,7 +348,7 @@ impl Shard {
     fn process(&mut self, at: ConnectionIx, data: &[u8]) -> (usize, ConnectionAction) {
         let mut consumed = 0;
         let connection = &self.delivery.connections[at];
-        if connection.is_relay {
+        if connection.is_relay() {
             return self.process_relay(at, data);
         }
         let mut max = connection.max_packet_in;
@@ -632,7 +632,7 @@ impl Shard {
             }
             ConnectionPhase::Connected => DeadlineLimits::Connected {
                 // A relay connection has pings of its own.
-                keep_alive_s: match connection.is_relay {
+                keep_alive_s: match connection.is_relay() {
                     true => 0,
                     false => connection.keep_alive_s,
                 },
@@ -640,7 +640,7 @@ impl Shard {
                 fragment_bytes: connection.fragment_bytes(),
             },
         };
-        let is_relay = connection.is_relay && connection.phase == ConnectionPhase::Connected;
+        let is_relay = connection.is_relay() && connection.phase == ConnectionPhase::Connected;
         match connection.deadlines.poll(now_ms, limits) {
             check @ (DeadlineCheck::Unlimited | DeadlineCheck::CheckAt(_)) if is_relay => {
                 let of_packet = match check {
