@@ -132,7 +132,7 @@ impl<'a> Generator<'a> {
             endpoints,
             load,
             run,
-            sources: SourceAddresses::for_connections(server.target.ip(), shape.connections()),
+            sources: server.sources(shape.connections()),
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS),
             slots: slots.collect(),

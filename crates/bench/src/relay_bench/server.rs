@@ -92,6 +92,9 @@ pub(super) struct RelayServerArgs {
     /// Program to start as the node [default: this program]
     #[arg(long, value_name = "FILE", conflicts_with = "broker")]
     program: Option<PathBuf>,
+    /// Local addresses to connect from in turn, e.g. 127.0.0.1-127.0.0.50 (one address has some 28,000 ports)
+    #[arg(long, value_name = "ADDRESSES")]
+    source_addresses: Option<SourceAddresses>,
     /// Another relay to measure in turn, which has a room for each path
     #[arg(long, visible_alias = "peer", value_name = "URL[,PID]")]
     versus: Option<ComparisonRelay>,
@@ -101,6 +104,8 @@ pub(super) struct RelayServerArgs {
 pub(super) struct RelayServer {
     pub(super) label: String,
     pub(super) target: SocketAddr,
+    /// Where to connect from; `None`: chosen by the number of connections.
+    sources: Option<SourceAddresses>,
     /// For the field `Host`.
     pub(super) host: String,
     path: String,
@@ -115,7 +120,7 @@ impl RelayServerArgs {
     pub(super) fn servers(&self) -> anyhow::Result<Vec<RelayServer>> {
         let mut servers = vec![self.first_server()?];
         if let Some(rival) = &self.versus {
-            servers.push(RelayServer::new(&rival.address, rival.pid, None)?);
+            servers.push(self.server(&rival.address, rival.pid, None)?);
         }
         Ok(servers)
     }
@@ -125,7 +130,7 @@ impl RelayServerArgs {
         if let Some(address) = &self.broker {
             let api = self.api.as_deref();
             let api = api.map(|url| NodeApi::new(url, self.token_file.as_deref()));
-            return RelayServer::new(address, self.broker_pid, api.transpose()?);
+            return self.server(address, self.broker_pid, api.transpose()?);
         }
         let program = match &self.program {
             Some(program) => program.clone(),
@@ -135,24 +140,38 @@ impl RelayServerArgs {
         let address = format!("ws://{}", node.ws).parse();
         let address: RelayAddress = address.map_err(anyhow::Error::msg)?;
         let api = NodeApi::new(&format!("http://{}", node.http), Some(&node.token_file()))?;
-        let mut server = RelayServer::new(&address, Some(node.pid()), Some(api))?;
+        let mut server = self.server(&address, Some(node.pid()), Some(api))?;
         "tidegate".clone_into(&mut server.label);
         server._node = Some(node);
         Ok(server)
     }
-}
 
-impl RelayServer {
-    fn new(address: &RelayAddress, pid: Option<u32>, api: Option<NodeApi>) -> anyhow::Result<Self> {
-        Ok(Self {
+    fn server(
+        &self,
+        address: &RelayAddress,
+        pid: Option<u32>,
+        api: Option<NodeApi>,
+    ) -> anyhow::Result<RelayServer> {
+        let sources = self.source_addresses.clone();
+        let reachable = sources.clone().unwrap_or_default();
+        Ok(RelayServer {
             label: address.to_string(),
-            target: address.endpoint.resolve(&SourceAddresses::default())?,
+            target: address.endpoint.resolve(&reachable)?,
+            sources,
             host: address.endpoint.authority(),
             path: address.path.clone(),
             pid,
             api,
             _node: None,
         })
+    }
+}
+
+impl RelayServer {
+    /// Where `connections` come from.
+    pub(super) fn sources(&self, connections: usize) -> SourceAddresses {
+        let chosen = || SourceAddresses::for_connections(self.target.ip(), connections);
+        self.sources.clone().unwrap_or_else(chosen)
     }
 
     /// The path of an endpoint.

@@ -75,6 +75,8 @@ fn endpoints_of_a_running_node_are_removed_again() {
         "10",
         "--hold",
         "1s",
+        "--source-addresses",
+        "127.0.0.2-127.0.0.4",
     ];
     let measured = result(&[&load[..], &short, &target].concat());
     let measures = &measured["brokers"][0]["measures"];
