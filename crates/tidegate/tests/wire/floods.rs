@@ -14,7 +14,7 @@ use crate::support::{
 const MIB: u64 = 1 << 20;
 
 /// Floods run one after the other: each is meant to have the machine to itself.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME
         .lock()
@@ -124,7 +124,7 @@ impl Probe {
 }
 
 /// Lets this process (and the nodes it starts) open `wanted` files, if the system allows it.
-fn allow_open_files(wanted: u64) -> bool {
+pub(crate) fn allow_open_files(wanted: u64) -> bool {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

@@ -4,10 +4,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustls::ProtocolVersion;
+use serde_json::json;
 
 use super::{client_info, folder, greet, listener, open, own_node};
 use crate::certificates::{self, Authority, TlsIdentity, TlsStream};
-use crate::support::{Connect, DEADLINE, Node, Raw, kind, unique};
+use crate::relay::new_endpoint;
+use crate::support::{Connect, DEADLINE, Node, Raw, WsStream, kind, unique, upgrade_over};
 
 /// A listener `mqtts` with this certificate; `more` goes into its table `tls`.
 fn config(server: &TlsIdentity, more: &str) -> String {
@@ -94,6 +96,28 @@ fn a_large_message_passes_through_tls() {
     let payload: Vec<u8> = (0..400_000u32).map(|number| number as u8).collect();
     raw.publish("tls/large", &payload);
     raw.recv_message("tls/large", &payload);
+}
+
+#[test]
+fn relay_endpoints_are_served_over_tls() {
+    if !own_node() {
+        return;
+    }
+    let authority = Authority::new(folder());
+    let server = authority.issue_server("server");
+    let node = Node::start_with_config(&[], &config(&server, "").replace("mqtts", "wss"));
+    let path = format!("/ws/{}", new_endpoint(&node, json!({"mode": "direct"})));
+    let open = || {
+        let mut stream = authority.connect(node.address("wss"), None).unwrap();
+        let head = upgrade_over(&mut stream, &path, None);
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        WsStream::over(stream)
+    };
+    let (mut a, mut b) = (open(), open());
+    a.send_frame(0x82, &[7; 100_000]);
+    assert_eq!(b.recv_frame().unwrap(), Some((0x82, vec![7; 100_000])));
+    b.send_frame(0x81, b"text");
+    assert_eq!(a.recv_frame().unwrap(), Some((0x81, b"text".to_vec())));
 }
 
 #[test]

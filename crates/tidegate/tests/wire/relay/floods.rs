@@ -1,13 +1,17 @@
 //! Clients that try to exhaust the node or to break the protocol (RFC 6455, and the cases of the Autobahn test suite that
 //! apply to a server that relays).
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
+use testkit::report_skipped;
 
 use super::{BINARY, RelayClient, TEXT, ask, new_endpoint};
 use crate::api::own_node;
-use crate::support::{Node, eventually, masked_frame};
+use crate::floods::{allow_open_files, alone};
+use crate::support::{DEADLINE, Node, eventually, masked_frame};
 
 fn connected(node: &Node, definition: serde_json::Value) -> (RelayClient, RelayClient) {
     let id = new_endpoint(node, definition);
@@ -177,22 +181,16 @@ fn half_open_upgrades_take_no_more_than_the_connections_of_the_listener() {
     let (mut a, mut b) = connected(&node, json!({"mode": "direct"}));
     let halves: Vec<_> = (0..300)
         .map(|_| {
-            let mut socket = std::net::TcpStream::connect(node.address("ws")).unwrap();
+            let mut socket = TcpStream::connect(node.address("ws")).unwrap();
             // The node may have closed it.
             let _ = socket.write_all(b"GET /ws/room HTTP/1.1\r\n");
             socket
         })
         .collect();
-    let connections = || {
-        let (_, page) = ask(&node, "GET", "listeners", json!(null));
-        let listeners = page["data"].as_array().unwrap();
-        let ws = listeners.iter().find(|listener| listener["name"] == "ws");
-        ws.unwrap()["connections"].as_u64().unwrap()
-    };
-    eventually("the listener is full", || connections() == 100);
+    eventually("the listener is full", || ws_connections(&node) == 100);
     a.send_text("x");
     assert_eq!(b.expect_text(), "x");
-    eventually("half-open upgrades end", || connections() == 2);
+    eventually("half-open upgrades end", || ws_connections(&node) == 2);
     RelayClient::connect(&node, &room_of(&node)).send_text("y");
     assert_eq!(b.expect_text(), "y");
     drop(halves);
@@ -203,32 +201,71 @@ fn room_of(node: &Node) -> String {
     page["data"][0]["id"].as_str().unwrap().to_owned()
 }
 
+/// From ten addresses, as an attacker could use them, and with requests that are incomplete in different places.
 #[test]
-fn half_open_upgrades_end_and_the_endpoint_still_accepts_clients() {
+fn ten_thousand_half_open_upgrades_end_and_the_endpoint_still_accepts_clients() {
+    const COUNT: usize = 10_000;
     if !own_node() {
         return;
     }
-    let node = Node::start(&["--set", "listener.ws.connect_timeout_s=1"]);
+    let _alone = alone();
+    if !allow_open_files(COUNT as u64 + 1000) {
+        return report_skipped("needs 11,000 open files (ulimit -n)");
+    }
+    let node = Node::start(&["--set", "listener.ws.connect_timeout_s=5"]);
     let id = new_endpoint(&node, json!({"mode": "direct"}));
-    let halves: Vec<_> = (0..500)
-        .map(|_| {
-            let mut socket = std::net::TcpStream::connect(node.address("ws")).unwrap();
-            let head = format!("GET /ws/{id} HTTP/1.1\r\nHost: x\r\n");
-            socket.write_all(head.as_bytes()).unwrap();
-            socket
-        })
-        .collect();
     let (mut a, mut b) = (
         RelayClient::connect(&node, &id),
         RelayClient::connect(&node, &id),
     );
+    let before = node.resident_bytes();
+    let target: SocketAddr = node.address("ws").parse().unwrap();
+    let beginnings = [
+        String::new(),
+        "G".to_owned(),
+        format!("GET /ws/{id} HTTP/1.1\r\nHost: x\r\n"),
+        format!("GET /ws/{id} HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r"),
+    ];
+    let halves: Vec<_> = (0..COUNT)
+        .map(|number| {
+            let source = Ipv4Addr::new(127, 0, 1, 1 + (number % 10) as u8);
+            let mut socket = connect_from(source, target);
+            // The node may have closed the first ones already.
+            let _ = socket.write_all(beginnings[number % beginnings.len()].as_bytes());
+            socket
+        })
+        .collect();
+    let grown = node.resident_bytes().saturating_sub(before);
+    assert!(grown < 100 << 20, "{grown} bytes for {COUNT} connections");
+    // Neither open connections nor new ones are affected.
     a.send_text("x");
     assert_eq!(b.expect_text(), "x");
+    RelayClient::connect(&node, &id).send_text("new");
+    assert_eq!(b.expect_text(), "new");
+    eventually("half-open upgrades end", || ws_connections(&node) == 2);
     for mut half in halves {
-        half.set_read_timeout(Some(crate::support::DEADLINE))
-            .unwrap();
-        let mut rest = Vec::new();
-        let ended = std::io::Read::read_to_end(&mut half, &mut rest);
-        assert!(ended.is_ok() || rest.is_empty());
+        half.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut answer = Vec::new();
+        match half.read_to_end(&mut answer) {
+            Ok(_) => assert!(answer.is_empty(), "{answer:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
     }
+    a.send_text("y");
+    assert_eq!(b.expect_text(), "y");
+}
+
+fn connect_from(source: Ipv4Addr, target: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&target.into()).unwrap();
+    socket.into()
+}
+
+/// Connections of the listener `ws`.
+fn ws_connections(node: &Node) -> u64 {
+    let (_, page) = ask(node, "GET", "listeners", json!(null));
+    let listeners = page["data"].as_array().unwrap();
+    let ws = listeners.iter().find(|listener| listener["name"] == "ws");
+    ws.unwrap()["connections"].as_u64().unwrap()
 }
