@@ -4,13 +4,32 @@
 pub(super) struct Benchmark {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
-    /// Behind `tidegate bench mqtt`.
+    /// Behind `tidegate bench`.
     pub(super) scenario: &'static str,
+    /// Whether a node is started for it; others start their own, or need none.
     pub(super) needs_broker: bool,
-    pub(super) against_mosquitto: bool,
+    pub(super) rival: Option<Rival>,
     /// Whether the scenario has a `--duration`.
     pub(super) is_timed: bool,
     pub(super) goals: &'static [BenchmarkGoal],
+}
+
+/// What is measured in turn with the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rival {
+    Mosquitto,
+    /// A relay with the package `ws` for Node.
+    WsPackage,
+}
+
+impl Rival {
+    /// What to do if it is missing.
+    pub(super) fn remedy(self) -> &'static str {
+        match self {
+            Self::Mosquitto => "mosquitto is not installed (apt-get install mosquitto)",
+            Self::WsPackage => "Node or its package ws is not installed (cargo xtask tools)",
+        }
+    }
 }
 
 /// A number of the generator's JSON and its bound.
@@ -32,6 +51,7 @@ enum GoalUnit {
     PerCpuSecond,
     ThousandsPerCpuSecond,
     TimesMosquitto,
+    TimesWsPackage,
     Times,
     /// Measured in nanoseconds.
     Milliseconds,
@@ -61,68 +81,100 @@ const fn times_mosquitto(at_least: f64) -> BenchmarkGoal {
     }
 }
 
+const fn times_ws_package(at_least: f64) -> BenchmarkGoal {
+    BenchmarkGoal {
+        unit: GoalUnit::TimesWsPackage,
+        ..times_mosquitto(at_least)
+    }
+}
+
+const fn kib_per_connection(at_most_bytes: f64) -> BenchmarkGoal {
+    BenchmarkGoal {
+        section: "measures",
+        metric: "rss_per_connection",
+        bound: GoalBound::AtMost(at_most_bytes),
+        unit: GoalUnit::KibPerConnection,
+    }
+}
+
+const fn p99_ms(at_most: f64) -> BenchmarkGoal {
+    BenchmarkGoal {
+        section: "measures",
+        metric: "p99",
+        bound: GoalBound::AtMost(at_most * 1e6),
+        unit: GoalUnit::Milliseconds,
+    }
+}
+
 /// A load on one broker; the others differ from it.
 const BROKER_LOAD: Benchmark = Benchmark {
     name: "",
     what: "",
     scenario: "",
     needs_broker: true,
-    against_mosquitto: false,
+    rival: None,
     is_timed: true,
     goals: &[],
+};
+
+/// A load on relay endpoints of a node that the generator starts.
+const RELAY_LOAD: Benchmark = Benchmark {
+    needs_broker: false,
+    rival: Some(Rival::WsPackage),
+    ..BROKER_LOAD
 };
 
 pub(super) const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "pairs-qos0",
         what: "100 pairs, 64 B, window 200, QoS 0",
-        scenario: "p2p --pairs 100 --window 200 --qos 0",
-        against_mosquitto: true,
+        scenario: "mqtt p2p --pairs 100 --window 200 --qos 0",
+        rival: Some(Rival::Mosquitto),
         goals: &[per_cpu_second(5e6), times_mosquitto(25.0)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-qos1",
         what: "100 pairs, 64 B, window 200, QoS 1",
-        scenario: "p2p --pairs 100 --window 200 --qos 1",
+        scenario: "mqtt p2p --pairs 100 --window 200 --qos 1",
         goals: &[per_cpu_second(2e6)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-qos2",
         what: "100 pairs, 64 B, window 200, QoS 2",
-        scenario: "p2p --pairs 100 --window 200 --qos 2",
+        scenario: "mqtt p2p --pairs 100 --window 200 --qos 2",
         goals: &[per_cpu_second(1.2e6)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-unbatched",
         what: "100 pairs, 64 B, window 1, QoS 0",
-        scenario: "p2p --pairs 100 --window 1 --qos 0",
-        against_mosquitto: true,
+        scenario: "mqtt p2p --pairs 100 --window 1 --qos 0",
+        rival: Some(Rival::Mosquitto),
         goals: &[per_cpu_second(0.2e6), times_mosquitto(1.25)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "fanout",
         what: "fan-out, 1 to 500",
-        scenario: "fanout --subscribers 500",
-        against_mosquitto: true,
+        scenario: "mqtt fanout --subscribers 500",
+        rival: Some(Rival::Mosquitto),
         goals: &[per_cpu_second(3.6e6), times_mosquitto(15.0)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "fanin",
         what: "fan-in, 500 to 1 through a wildcard",
-        scenario: "fanin --publishers 500",
-        against_mosquitto: true,
+        scenario: "mqtt fanin --publishers 500",
+        rival: Some(Rival::Mosquitto),
         goals: &[per_cpu_second(2.2e6)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "filters",
         what: "10,000 filters, 20 % with wildcards, against one per pair",
-        scenario: "filters --filters 10000 --wildcards 20%",
+        scenario: "mqtt filters --filters 10000 --wildcards 20%",
         goals: &[BenchmarkGoal {
             section: "ratios",
             metric: "cost_ratio",
@@ -134,7 +186,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "connect",
         what: "16,000 connections, 1,000 at a time, then idle",
-        scenario: "connect --connections 16000 --concurrency 1000",
+        scenario: "mqtt connect --connections 16000 --concurrency 1000",
         is_timed: false,
         goals: &[
             BenchmarkGoal {
@@ -143,31 +195,21 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
                 bound: GoalBound::AtLeast(30e3),
                 unit: GoalUnit::ThousandsPerCpuSecond,
             },
-            BenchmarkGoal {
-                section: "measures",
-                metric: "rss_per_connection",
-                bound: GoalBound::AtMost(2048.0),
-                unit: GoalUnit::KibPerConnection,
-            },
+            kib_per_connection(2048.0),
         ],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "latency",
         what: "20,000 messages/s, p99 from the time a message was due",
-        scenario: "rate --rate 20000",
-        goals: &[BenchmarkGoal {
-            section: "measures",
-            metric: "p99",
-            bound: GoalBound::AtMost(1e6),
-            unit: GoalUnit::Milliseconds,
-        }],
+        scenario: "mqtt rate --rate 20000",
+        goals: &[p99_ms(1.0)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "generator",
         what: "the generator alone, on one core",
-        scenario: "self",
+        scenario: "mqtt self",
         needs_broker: false,
         goals: &[BenchmarkGoal {
             section: "measures",
@@ -176,6 +218,35 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
             unit: GoalUnit::PerGeneratorCpuSecond,
         }],
         ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "relay-fanout",
+        what: "relay endpoint, 1 to 200",
+        scenario: "relay fanout --receivers 200",
+        goals: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
+        ..RELAY_LOAD
+    },
+    Benchmark {
+        name: "relay-pairs",
+        what: "100 relay endpoints with a pair each, window 20",
+        scenario: "relay pairs --window 20",
+        goals: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
+        ..RELAY_LOAD
+    },
+    Benchmark {
+        name: "relay-unbatched",
+        what: "100 relay endpoints with a pair each, window 1",
+        scenario: "relay pairs --window 1",
+        goals: &[per_cpu_second(0.1e6), times_ws_package(1.5)],
+        ..RELAY_LOAD
+    },
+    Benchmark {
+        name: "relay-connections",
+        what: "10,000 relay connections, idle, then 50,000 deliveries/s",
+        scenario: "relay connections",
+        rival: None,
+        goals: &[kib_per_connection(2048.0), p99_ms(1.0)],
+        ..RELAY_LOAD
     },
 ];
 
@@ -195,6 +266,7 @@ impl BenchmarkGoal {
                 format!("{:.0} k per broker CPU second", value / 1e3)
             }
             GoalUnit::TimesMosquitto => format!("{value:.2} x mosquitto"),
+            GoalUnit::TimesWsPackage => format!("{value:.2} x ws"),
             GoalUnit::Times => format!("{value:.2} x"),
             GoalUnit::Milliseconds => format!("{:.2} ms", value / 1e6),
             GoalUnit::KibPerConnection => format!("{:.2} KiB per connection", value / 1024.0),

@@ -1,7 +1,7 @@
 //! Brokers to measure: started on a free port of the loopback, pinned to their core, ended when dropped.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,8 +49,7 @@ impl BrokerProcess {
     pub(super) fn mosquitto(dir: &Path) -> Result<Self, TaskError> {
         fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let config = dir.join("mosquitto.conf");
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.map_err(|error| format!("no free port: {error}"))?;
+        let address = free_address()?;
         let text = format!(
             "listener {} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type error\n",
             address.port()
@@ -59,6 +58,22 @@ impl BrokerProcess {
         let mut command = pinned_command();
         command.args(["mosquitto", "-c"]).arg(&config);
         let log = dir.join("mosquitto.log");
+        let mut running = Self::start(command, &log, address.to_string())?;
+        running.wait_until(&log, |running| TcpStream::connect(&running.address).is_ok())?;
+        Ok(running)
+    }
+
+    /// A relay with the package `ws` of this folder.
+    pub(super) fn ws_relay(dir: &Path, modules: &Path) -> Result<Self, TaskError> {
+        fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let script = dir.join("ws_relay.mjs");
+        fs::write(&script, include_str!("ws_relay.mjs"))
+            .map_err(|error| format!("{}: {error}", script.display()))?;
+        let address = free_address()?;
+        let mut command = pinned_command();
+        command.arg("node").arg(&script);
+        command.arg(address.port().to_string()).arg(modules);
+        let log = dir.join("ws_relay.log");
         let mut running = Self::start(command, &log, address.to_string())?;
         running.wait_until(&log, |running| TcpStream::connect(&running.address).is_ok())?;
         Ok(running)
@@ -108,6 +123,11 @@ impl Drop for BrokerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn free_address() -> Result<SocketAddr, TaskError> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.map_err(|error| format!("no free port: {error}"))
 }
 
 fn pinned_command() -> Command {

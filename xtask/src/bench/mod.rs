@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the figures of the README, measured on this machine. The broker is pinned to core 0 and the
-//! generator to core 1; where mosquitto is installed it is measured in turn with the broker, in the same run.
+//! generator to core 1; where mosquitto, or the package `ws` for Node, is installed, it is measured in turn with the broker,
+//! in the same run.
 
 mod benchmarks;
 mod broker;
@@ -7,7 +8,7 @@ mod broker;
 use std::path::Path;
 use std::process::Command;
 
-use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal};
+use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal, Rival};
 use self::broker::BrokerProcess;
 use crate::process::{cargo, command_line, find_program, run as run_command};
 use crate::{TaskError, parse_number_option};
@@ -74,10 +75,13 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
     let json = dir.join(format!("{}.json", figure.name));
     let program = crate::target_dir().join("release/tidegate");
     let mut command = Command::new("taskset");
-    command.args(["--cpu-list", GENERATOR_CORE]).arg(&program);
-    command
-        .args(["bench", "mqtt"])
-        .args(figure.scenario.split(' '));
+    // A generator that starts its own node pins it to the first of its cores.
+    let cores = match figure.scenario.starts_with("relay ") {
+        true => format!("{BROKER_CORE},{GENERATOR_CORE}"),
+        false => GENERATOR_CORE.to_owned(),
+    };
+    command.args(["--cpu-list", &cores]).arg(&program);
+    command.arg("bench").args(figure.scenario.split(' '));
     let mut brokers = Vec::new();
     if figure.needs_broker {
         let broker = BrokerProcess::tidegate(&program, dir)?;
@@ -89,15 +93,14 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
         ]);
         brokers.push(broker);
     }
-    let compared = figure.against_mosquitto && find_program("mosquitto").is_some();
-    if compared {
-        let rival = BrokerProcess::mosquitto(dir)?;
-        command.args(["--versus", &format!("{},{}", rival.address, rival.pid())]);
-        brokers.push(rival);
-    } else if figure.against_mosquitto {
-        println!(
-            "    SKIPPED the comparison: mosquitto is not installed (apt-get install mosquitto)"
-        );
+    if let Some(rival) = figure.rival {
+        match start_rival(rival, dir)? {
+            Some((running, address)) => {
+                command.args(["--versus", &format!("{address},{}", running.pid())]);
+                brokers.push(running);
+            }
+            None => println!("    SKIPPED the comparison: {}", rival.remedy()),
+        }
     }
     if figure.is_timed {
         command.args(["--duration", &format!("{seconds}s")]);
@@ -112,6 +115,27 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
         .iter()
         .map(|goal| goal.value_in(&text))
         .collect())
+}
+
+/// What is measured in turn, and its address for the generator; `None`: it is not installed.
+fn start_rival(rival: Rival, dir: &Path) -> Result<Option<(BrokerProcess, String)>, TaskError> {
+    match rival {
+        Rival::Mosquitto if find_program("mosquitto").is_some() => {
+            let running = BrokerProcess::mosquitto(dir)?;
+            let address = running.address.clone();
+            Ok(Some((running, address)))
+        }
+        Rival::WsPackage => {
+            let modules = crate::target_dir().join("tools/node/node_modules");
+            if find_program("node").is_none() || !modules.join("ws").exists() {
+                return Ok(None);
+            }
+            let running = BrokerProcess::ws_relay(dir, &modules)?;
+            let address = format!("ws://{}", running.address);
+            Ok(Some((running, address)))
+        }
+        Rival::Mosquitto => Ok(None),
+    }
 }
 
 /// A line of the README's table.
