@@ -27,6 +27,8 @@ pub enum DeviceHttpError {
     Busy,
     /// The telemetry store has no space.
     StorageFull,
+    /// The namespace has stored as much telemetry as it may.
+    QuotaReached,
     Unavailable(String),
 }
 

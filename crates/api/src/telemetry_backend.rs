@@ -184,6 +184,9 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         to_ms: i64,
     ) -> Result<(), TelemetryBackendError>;
 
+    /// Counts the stored bytes of all namespaces and passes them to their usage. May wait.
+    fn count_stored_bytes(&self) {}
+
     /// The recent rejections of a device.
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError>;
 

@@ -292,7 +292,7 @@ impl Hooks for DeviceShardHooks {
             received_ms: message.received_ms as i64,
         };
         let admission = self.pipeline.submit(&mut self.lane, &message);
-        if admission == SubmitOutcome::StorageFull && qos != QoS::AtMostOnce {
+        if admission != SubmitOutcome::Accepted && qos != QoS::AtMostOnce {
             return PublishVerdict::Refuse;
         }
         self.has_fed_full_pipeline |= self.pipeline.is_saturated();

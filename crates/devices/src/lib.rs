@@ -31,6 +31,7 @@ mod queue_progress;
 mod record_codec;
 mod registry;
 pub mod retention;
+pub mod telemetry_usage;
 mod topic_permissions;
 
 pub use authenticator::{DeviceAdmission, DeviceAuthenticator, DeviceLookup, PresentedCredentials};

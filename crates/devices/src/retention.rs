@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use series::{DeviceNo, DownsamplingTier, PolicyAssignment, PolicyResolver, RetentionPolicy};
 
-use crate::product::{Product, ProductError, ProductStorage};
+use crate::product::{Product, ProductError, ProductSlot, ProductStorage};
 use crate::registry::{DeviceChange, Registry};
 
 const DAY_MS: i64 = 86_400_000;
@@ -183,6 +183,25 @@ impl Retention {
             policies,
             policy_of: Some(PolicyResolver::new(policy_of)),
             revision: hasher.finish(),
+        }
+    }
+
+    /// The numbers of all products, as [`Retention::owner_of`] returns them.
+    pub(crate) fn product_numbers(&self) -> Vec<(Arc<ProductSlot>, u16)> {
+        let products = self.inner.registry.products();
+        let mut homes = (self.inner.assignments.write()).unwrap_or_else(PoisonError::into_inner);
+        let numbered = products.into_iter().map(|slot| {
+            let number = homes.number(slot.id().as_str());
+            (slot, number)
+        });
+        numbered.collect()
+    }
+
+    /// The number of a device's product; 0: the device does not exist, or cannot be read now. May wait.
+    pub(crate) fn owner_of(&self, device: DeviceNo) -> u16 {
+        match self.product_number_of(device) {
+            None | Some(NO_DEVICE) => 0,
+            Some(number) => number,
         }
     }
 

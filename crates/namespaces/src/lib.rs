@@ -11,7 +11,7 @@ mod table;
 mod usage;
 
 pub use definition::{NamespaceDefinition, NamespaceError, NamespaceState, check_id};
-pub use quota::{Quota, Quotas};
+pub use quota::{QUOTA_MEGABYTE, Quota, Quotas};
 pub use selection::NamespaceSelection;
 pub use table::{NamespaceLimits, Namespaces, WeakNamespaces, ensure_default_namespace};
 pub use usage::{CountedConnection, NamespaceUsage};

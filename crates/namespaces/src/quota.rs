@@ -1,7 +1,10 @@
-//! Quotas: how many objects a namespace may own.
+//! Quotas: how many objects a namespace may own, and how much its clients may use and store.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Bytes of a megabyte in quotas.
+pub const QUOTA_MEGABYTE: u64 = 1_000_000;
 
 macro_rules! quotas {
     ($($(#[doc = $doc:literal])* $variant:ident $field:ident $default:expr, $plural:literal;)+) => {
@@ -77,6 +80,8 @@ quotas! {
     FileMegabytes file_megabytes None, "megabytes of files";
     FirmwarePackages firmware_packages Some(100), "firmware packages";
     FirmwareAssignments firmware_assignments Some(1000), "firmware assignments";
+    /// Megabytes of stored telemetry of its devices.
+    TelemetryMegabytes telemetry_megabytes None, "megabytes of telemetry";
 }
 
 impl Quotas {

@@ -133,6 +133,12 @@ impl Namespaces {
         })
     }
 
+    /// All namespaces, in any order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<NamespaceLimits>> {
+        self.inner.current.load().values().cloned().collect()
+    }
+
     /// Whether the namespace exists and is not disabled.
     #[must_use]
     pub fn is_active(&self, id: &str) -> bool {

@@ -1,4 +1,5 @@
-//! What the clients of a namespace use at the moment, and its limits: connections and messages per second.
+//! What the clients of a namespace use at the moment, and its limits: connections, messages per second, and stored
+//! telemetry.
 //!
 //! Shards take messages from an allowance of their own and refill it in slices, so that a message needs neither a lock
 //! nor a change of memory that other shards use.
@@ -6,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use crate::quota::Quotas;
+use crate::quota::{QUOTA_MEGABYTE, Quotas};
 
 /// Maximum number of shards of a node.
 const LANES: usize = 64;
@@ -27,6 +28,10 @@ pub struct NamespaceUsage {
     max_messages_per_s: AtomicU32,
     /// Until when messages are taken, at the permitted rate, in microseconds since 1970. All shards change it.
     taken_until_us: AtomicU64,
+    /// Stored bytes when they were last counted.
+    telemetry_bytes: AtomicU64,
+    /// `u64::MAX`: no limit.
+    max_telemetry_bytes: AtomicU64,
     /// Created by the first message.
     lanes: OnceLock<Box<[MessageLane]>>,
 }
@@ -68,6 +73,8 @@ impl NamespaceUsage {
             max_connections: AtomicU32::new(UNLIMITED),
             max_messages_per_s: AtomicU32::new(UNLIMITED),
             taken_until_us: AtomicU64::new(0),
+            telemetry_bytes: AtomicU64::new(0),
+            max_telemetry_bytes: AtomicU64::new(u64::MAX),
             lanes: OnceLock::new(),
         };
         usage.set_limits(quotas);
@@ -80,6 +87,28 @@ impl NamespaceUsage {
             .store(limit(quotas.connections), Relaxed);
         self.max_messages_per_s
             .store(limit(quotas.messages_per_s), Relaxed);
+        let max_telemetry_bytes = quotas
+            .telemetry_megabytes
+            .map_or(u64::MAX, |megabytes| u64::from(megabytes) * QUOTA_MEGABYTE);
+        self.max_telemetry_bytes.store(max_telemetry_bytes, Relaxed);
+    }
+
+    /// Bytes of telemetry that its devices have stored, when they were last counted.
+    #[must_use]
+    pub fn telemetry_bytes(&self) -> u64 {
+        self.telemetry_bytes.load(Relaxed)
+    }
+
+    /// Called by whatever counts the stored bytes.
+    pub fn set_telemetry_bytes(&self, bytes: u64) {
+        self.telemetry_bytes.store(bytes, Relaxed);
+    }
+
+    /// Whether its devices may store no more telemetry.
+    #[inline]
+    #[must_use]
+    pub fn is_telemetry_full(&self) -> bool {
+        self.telemetry_bytes() >= self.max_telemetry_bytes.load(Relaxed)
     }
 
     /// Number of connections.
@@ -302,6 +331,28 @@ mod tests {
         assert!(usage.try_take_message(1, 5_400));
         assert_eq!(usage.messages_per_s(6_000), 14);
         assert_eq!(usage.messages_per_s(8_000), 0);
+    }
+
+    #[test]
+    fn telemetry_is_full_at_the_limit() {
+        let usage = usage(None, None);
+        usage.set_telemetry_bytes(u64::from(u32::MAX));
+        assert!(!usage.is_telemetry_full(), "no limit");
+        let limit = |megabytes| {
+            usage.set_limits(&Quotas {
+                telemetry_megabytes: Some(megabytes),
+                ..Quotas::default()
+            });
+        };
+        limit(2);
+        usage.set_telemetry_bytes(2 * QUOTA_MEGABYTE - 1);
+        assert!(!usage.is_telemetry_full());
+        usage.set_telemetry_bytes(2 * QUOTA_MEGABYTE);
+        assert!(usage.is_telemetry_full());
+        limit(3);
+        assert!(!usage.is_telemetry_full());
+        limit(0);
+        assert!(usage.is_telemetry_full());
     }
 
     #[test]

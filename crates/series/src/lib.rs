@@ -48,6 +48,7 @@ mod lock;
 mod maintenance;
 mod memtable;
 mod merger;
+mod owner_usage;
 mod partition;
 mod partitioning;
 mod point;
@@ -71,6 +72,7 @@ pub use config::{
 };
 pub use error::{SeriesError, SeriesOpenError};
 pub use handle::{Series, SeriesHealth, SeriesOpenReport, SeriesStats};
+pub use owner_usage::{BytesByOwner, OwnerUsageMeter};
 pub use partitioning::{PARTITION_COUNT, partition_of};
 pub use point::{DeviceNo, KeyId, MAX_POINTS, MAX_ROW_BYTES, Point, PointValue, SeriesRow};
 pub use query::{RangeQuery, RowOrder};

@@ -46,4 +46,4 @@ pub use request::{MAX_USER_DATA_BYTES, TransferRequest};
 pub use service::{BegunTransfer, CompletionObserver, FileService, FileTarget, WrittenSegment};
 pub use settings::TransferSettings;
 pub use upload::UploadGuard;
-pub use usage::{NamespaceFileLimits, QUOTA_MEGABYTE, Usage};
+pub use usage::{NamespaceFileLimits, Usage};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use disk::Fsync;
 use hooks::MetricFamily;
-use namespaces::{NamespaceSelection, Namespaces, Quota};
+use namespaces::{NamespaceSelection, Namespaces, QUOTA_MEGABYTE, Quota};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use wall_clock::now_ms;
 
@@ -27,7 +27,7 @@ use crate::record::{FORMAT_VERSION, FileOwner, FileRecord, FileState};
 use crate::request::TransferRequest;
 use crate::settings::TransferSettings;
 use crate::signed_link::LinkKey;
-use crate::usage::{NamespaceFileLimits, QUOTA_MEGABYTE, Usage};
+use crate::usage::{NamespaceFileLimits, Usage};
 
 /// File that marks the directory and contains its version.
 const VERSION_FILE: &str = "version";

@@ -7,9 +7,6 @@ use crate::error::{TransferError, TransferErrorKind};
 use crate::record::{FileOwner, OwnerKind};
 use crate::settings::TransferSettings;
 
-/// Bytes per megabyte in the quota of a namespace.
-pub const QUOTA_MEGABYTE: u64 = 1_000_000;
-
 /// What a part of the node uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {

@@ -149,6 +149,10 @@ pub(super) fn to_problem(problem: DeviceHttpError) -> ProblemDetails {
         DeviceHttpError::StorageFull => ProblemDetails::storage_full(
             "The telemetry store is full; the disk is full, or below telemetry.min_free_bytes.",
         ),
+        DeviceHttpError::QuotaReached => ProblemDetails::storage_full(
+            "The quota telemetry_megabytes of the namespace is reached; delete telemetry, or have a node-wide admin raise \
+             the quota.",
+        ),
         DeviceHttpError::Unavailable(detail) => ProblemDetails::unavailable(format!("{detail}.")),
     }
 }

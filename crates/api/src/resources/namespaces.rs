@@ -1,7 +1,6 @@
 //! Namespaces beyond their objects: their use of quotas.
 
-use namespaces::Quota;
-use transfer::QUOTA_MEGABYTE;
+use namespaces::{QUOTA_MEGABYTE, Quota};
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
@@ -22,7 +21,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("id", "The namespace's id.")
             .summary("Read how much of its quotas a namespace uses")
             .description(
-                "The exact numbers of objects and connections at this moment, and the number of messages in the last second.",
+                "The exact numbers of objects, connections and stored bytes at this moment, and the number of messages in the last second.",
             )
             .unpaged::<QuotaUsage>(),
     ]
@@ -35,17 +34,24 @@ async fn usage(call: ApiCall) -> ApiResult {
         .ok_or_else(|| ProblemDetails::not_found(format!("There is no namespace {id:?}.")))?;
     let kinds = objects::object_kinds(&call.app.object_backend);
     let (devices, files) = (call.app.devices.clone(), call.app.files.clone());
+    let telemetry = call.app.telemetry_backend.clone();
     let clients = call.app.namespaces.usage(id);
     let rows = run_on_store(&call.app, move |objects| {
         let count = devices.registry().count_in_namespace(&limits.id);
         let count = count.map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
         let of_files = files.namespace_usage(&limits.id);
+        telemetry.count_stored_bytes();
+        let telemetry_bytes = clients.as_ref().map_or(0, |usage| usage.telemetry_bytes());
         let counted = [
             (Quota::Devices, count),
             (Quota::Files, of_files.files),
             (
                 Quota::FileMegabytes,
                 of_files.bytes.div_ceil(QUOTA_MEGABYTE),
+            ),
+            (
+                Quota::TelemetryMegabytes,
+                telemetry_bytes.div_ceil(QUOTA_MEGABYTE),
             ),
         ];
         let usage = objects::quota_usage(&kinds, objects, &limits, &counted, clients.as_deref());

@@ -21,7 +21,7 @@ use super::metrics::LaneCounters;
 use super::pipeline_shared::{PipelineShared, ProfileTable};
 use super::ports::{PipelineOutputs, SettleScope, StorageError, StorageErrorKind, StoredRow};
 use super::product_keys::KeyRegistrar;
-use super::profile::{DeviceRef, PipelineMode};
+use super::profile::{DeviceRef, ProductProfile};
 use super::rejections::RejectionLog;
 use crate::chain::{ChainEffects, ChainRow};
 use crate::protocol::{self, ControlMessage};
@@ -146,19 +146,19 @@ impl Lane {
         std::mem::take(&mut self.was_storage_full)
     }
 
-    /// Whether rows of a device are stored.
-    pub(super) fn stores_telemetry(&mut self, device_ref: DeviceRef<'_>) -> bool {
+    /// The profile of a device's product.
+    #[inline]
+    pub(super) fn profile_of(&mut self, device_ref: DeviceRef<'_>) -> Option<&ProductProfile> {
         let profiles = self.profiles.load();
         let profile = profiles.get(device_ref.product.0 as usize);
-        (profile.and_then(Option::as_ref)).is_some_and(|profile| profile.is_stored)
+        profile.and_then(Option::as_deref)
     }
 
-    /// Counts a message that is rejected because the store has no room for its rows.
+    /// Counts a message that is rejected for this reason.
     #[cold]
-    pub(super) fn discard(&mut self, message: &DeviceMessage<'_>) {
+    pub(super) fn discard(&mut self, message: &DeviceMessage<'_>, reason: &str) {
         self.counters.unstored.add(1);
         let (rejections, now_ms) = (&self.shared.rejections, message.received_ms);
-        let reason = "the telemetry store has no room";
         rejections.record(message.sender.no, now_ms, "telemetry", reason);
     }
 
@@ -183,14 +183,6 @@ impl Lane {
 
     pub(super) fn counters(&self) -> &LaneCounters {
         &self.counters
-    }
-
-    /// When the messages of a product are processed; `None` if the product does not exist any more.
-    #[inline]
-    pub(super) fn mode_for(&mut self, device_ref: DeviceRef<'_>) -> Option<PipelineMode> {
-        let profiles = self.profiles.load();
-        let profile = profiles.get(device_ref.product.0 as usize)?.as_ref()?;
-        Some(profile.mode)
     }
 
     /// Whether the next message is timed: reading the clock takes about as long as a good part of the

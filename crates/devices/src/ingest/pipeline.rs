@@ -31,7 +31,12 @@ pub enum SubmitOutcome {
     Accepted,
     /// The telemetry store has no room for the rows; the sender has to send the message again.
     StorageFull,
+    /// The namespace of the sender has stored as much telemetry as it may.
+    QuotaReached,
 }
+
+const NO_ROOM: &str = "the telemetry store has no room";
+const QUOTA_REACHED: &str = "the quota telemetry_megabytes of the namespace is reached";
 
 #[derive(Debug, Clone)]
 pub struct PipelineConfig {
@@ -328,8 +333,13 @@ impl Pipeline {
         self.lane().for_retries().wait_when_busy().for_reports()
     }
 
-    /// Processes a message on this thread, whatever the mode of the product.
+    /// Processes a message on this thread, whatever the mode of the product. Beyond the quota of the namespace it is
+    /// rejected.
     pub fn process(&self, lane: &mut Lane, message: &DeviceMessage<'_>) {
+        if self.exceeds_quota(lane, message.sender, message.topic) {
+            lane.discard(message, QUOTA_REACHED);
+            return;
+        }
         lane.process_catching_panics(std::slice::from_ref(message));
     }
 
@@ -350,7 +360,15 @@ impl Pipeline {
     /// Accepts a message. The [module](super) documents the guarantees on return.
     #[inline]
     pub fn submit(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
-        match lane.mode_for(message.sender) {
+        let profile = lane.profile_of(message.sender);
+        let mode = profile.map(|profile| profile.mode);
+        if profile.is_some_and(ProductProfile::is_over_quota)
+            && self.exceeds_quota(lane, message.sender, message.topic)
+        {
+            lane.discard(message, QUOTA_REACHED);
+            return SubmitOutcome::QuotaReached;
+        }
+        match mode {
             Some(PipelineMode::Actor) => return self.enqueue(lane, message),
             Some(PipelineMode::Sync) => lane.process_one(message),
             None => lane.counters().unknown.add(1),
@@ -361,11 +379,28 @@ impl Pipeline {
         }
     }
 
-    /// Whether a message would be refused because its rows are to be stored and the store has no room. May
-    /// return `false` for a message that [`Pipeline::submit`] refuses a moment later.
+    /// Whether a message would be refused because its rows are to be stored, and the store has no room or the quota of
+    /// the namespace is reached. May return `false` for a message that [`Pipeline::submit`] refuses a moment later.
     #[inline]
     pub fn would_refuse(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
-        self.is_storage_full() && lane.stores_telemetry(by) && protocol::carries_telemetry(topic)
+        self.lacks_room(lane, by, topic) || self.exceeds_quota(lane, by, topic)
+    }
+
+    #[inline]
+    fn lacks_room(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+        self.is_storage_full()
+            && lane.profile_of(by).is_some_and(|profile| profile.is_stored)
+            && protocol::carries_telemetry(topic)
+    }
+
+    /// Whether the namespace may not store the rows of a message. Child devices have the namespace of their gateway.
+    #[inline]
+    fn exceeds_quota(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+        lane.profile_of(by).is_some_and(|profile| {
+            profile.is_over_quota()
+                && protocol::carries_telemetry(topic)
+                && (profile.is_stored || protocol::is_about_children(topic))
+        })
     }
 
     /// Whether the telemetry store has no room.
@@ -377,8 +412,8 @@ impl Pipeline {
     #[inline]
     fn enqueue(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
         let is_full = || self.is_storage_full();
-        if self.would_refuse(lane, message.sender, message.topic) {
-            lane.discard(message);
+        if self.lacks_room(lane, message.sender, message.topic) {
+            lane.discard(message, NO_ROOM);
             return SubmitOutcome::StorageFull;
         }
         let mailbox = self.mailbox_of(message.sender.no);
@@ -394,7 +429,7 @@ impl Pipeline {
                 return SubmitOutcome::Accepted;
             }
             PushOutcome::Full => {
-                lane.discard(message);
+                lane.discard(message, NO_ROOM);
                 return SubmitOutcome::StorageFull;
             }
             PushOutcome::Closed => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
+use namespaces::NamespaceUsage;
 use series::{DeviceNo, PointValue};
 
 use crate::chain::Chain;
@@ -129,9 +130,17 @@ pub struct ProductProfile {
     pub log_sinks: Arc<[Box<str>]>,
     /// Bytes of a payload that are logged, at most.
     pub log_payload_bytes: usize,
+    /// What the product's namespace has stored; `None`: it has no limits.
+    pub namespace: Option<Arc<NamespaceUsage>>,
 }
 
 impl ProductProfile {
+    /// Whether the namespace has stored as much telemetry as it may.
+    #[inline]
+    pub(super) fn is_over_quota(&self) -> bool {
+        (self.namespace.as_ref()).is_some_and(|usage| usage.is_telemetry_full())
+    }
+
     /// A profile that accepts every key and stores rows in sync mode.
     pub fn permissive(product: ProductId) -> Self {
         Self {
@@ -146,6 +155,7 @@ impl ProductProfile {
             sinks: Arc::default(),
             log_sinks: Arc::default(),
             log_payload_bytes: 0,
+            namespace: None,
         }
     }
 }

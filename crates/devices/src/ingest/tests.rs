@@ -635,6 +635,58 @@ fn a_full_store_refuses_telemetry_and_keeps_accepted_messages() {
     }
 }
 
+#[test]
+fn a_namespace_over_its_quota_stores_no_telemetry() {
+    for mode in [PipelineMode::Sync, PipelineMode::Actor] {
+        let setup = setup(mode);
+        let directory = tempfile::tempdir().unwrap();
+        let store = store::Store::open(directory.path(), store::StoreConfig::default());
+        let (store, _) = store.unwrap();
+        let declared = [(
+            "acme".to_owned(),
+            serde_json::json!({"quotas": {"telemetry_megabytes": 1}}),
+        )];
+        let namespaces = namespaces::Namespaces::open(store.objects(), &declared).unwrap();
+        let usage = namespaces.usage("acme").unwrap();
+        let product = |id: &str, is_stored| ProductProfile {
+            mode,
+            is_stored,
+            namespace: Some(usage.clone()),
+            ..ProductProfile::permissive(ProductId::new(id).unwrap())
+        };
+        let pipeline = &setup.pipeline;
+        pipeline.set_profile(ProductNo(0), Some(product("stored", true)));
+        pipeline.set_profile(ProductNo(1), Some(product("forwarded", false)));
+        let mut lane = pipeline.lane();
+        let mut send = |no, topic, at| send(&setup, &mut lane, no, topic, r#"{"a":1}"#, at);
+        let _ = send(0, TELEMETRY, 1);
+        usage.set_telemetry_bytes(1_000_000);
+        assert_eq!(send(0, TELEMETRY, 2), SubmitOutcome::QuotaReached);
+        // What is not stored is not limited, except that a gateway may have children whose telemetry is.
+        assert_eq!(send(1, TELEMETRY, 3), SubmitOutcome::Accepted);
+        let children = send(1, "v1/gateway/telemetry", 4);
+        assert_eq!(children, SubmitOutcome::QuotaReached);
+        let event = send(0, "/p/d0/event/e", 5);
+        assert_eq!(event, SubmitOutcome::Accepted, "{mode:?}");
+        let refused = pipeline.rejections_of(DeviceNo(0));
+        let reason = "the quota telemetry_megabytes of the namespace is reached";
+        assert_eq!(&*refused.last[0].reason, reason);
+        let sender = device_handle(0);
+        let reported = DeviceMessage {
+            sender: sender.as_device_ref(),
+            topic: "tg/d0/up/telemetry",
+            payload: br#"{"ts":6,"values":{"a":6}}"#,
+            received_ms: 6,
+        };
+        pipeline.process(&mut pipeline.report_lane(), &reported);
+        assert_eq!(pipeline.snapshot().unstored, 3, "{mode:?}");
+        usage.set_telemetry_bytes(999_999);
+        assert_eq!(send(0, TELEMETRY, 7), SubmitOutcome::Accepted);
+        pipeline.flush();
+        assert_eq!(setup.memory.rows(0), ["1: a=Int(1)", "7: a=Int(1)"]);
+    }
+}
+
 /// Accepted messages stay in a mailbox while there is no room for them. This holds while the pipeline runs,
 /// when it stops, and when it starts.
 #[test]

@@ -31,6 +31,9 @@ pub enum IngressError {
     /// The telemetry store has no room.
     #[error("the telemetry store has no room")]
     StorageFull,
+    /// The namespace has stored as much telemetry as it may.
+    #[error("the quota telemetry_megabytes of the namespace is reached")]
+    QuotaReached,
     /// The node is overloaded.
     #[error("the node is overloaded")]
     Busy,
@@ -97,21 +100,21 @@ impl DeviceIngress {
         match admission {
             SubmitOutcome::Accepted => Ok(()),
             SubmitOutcome::StorageFull => Err(IngressError::StorageFull),
+            SubmitOutcome::QuotaReached => Err(IngressError::QuotaReached),
         }
     }
 }
 
 impl DeviceIngress {
     /// Processes a message of a connected device as [`DeviceIngress::submit`] does, but neither checks it beforehand nor
-    /// waits until its results are safe: reasons not to store it are recorded as rejections of the device. Returns
-    /// `false` if the telemetry store has no room.
+    /// waits until its results are safe: reasons not to store it are recorded as rejections of the device.
     pub fn pass(
         &mut self,
         device: &Arc<Device>,
         topic: &str,
         payload: &[u8],
         received_ms: u64,
-    ) -> bool {
+    ) -> SubmitOutcome {
         let states = &self.platform.inner.parts.states;
         states.record_activity(device.no, received_ms);
         let sender = self.platform.handle_of(device);
@@ -124,7 +127,7 @@ impl DeviceIngress {
         let outcome = self.pipeline.submit(&mut self.lane, &message);
         // Nobody is told when the results are safe.
         let _ = self.lane.take_unsettled();
-        outcome == SubmitOutcome::Accepted
+        outcome
     }
 
     /// Whether senders have to wait before the next message.

@@ -38,6 +38,15 @@ impl Platform {
         pipeline.set_profile(self.number_of(&id), profile);
     }
 
+    /// Updates all products of a namespace after it was created.
+    pub fn refresh_namespace(&self, id: &str) {
+        for slot in self.registry().products() {
+            if slot.get().namespace() == id {
+                self.refresh_product(slot.id().as_str());
+            }
+        }
+    }
+
     /// Updates all products that use a rule chain after it was created, changed or removed.
     pub fn refresh_chain(&self, name: &str) {
         for slot in self.registry().products() {
@@ -48,10 +57,13 @@ impl Platform {
     }
 
     fn profile(&self, product: &Arc<Product>) -> ProductProfile {
-        profile(
-            product,
-            self.inner.parts.chains.chain_or_root(product.rule_chain()),
-        )
+        ProductProfile {
+            namespace: self.registry().namespace_usage(product.namespace()),
+            ..profile(
+                product,
+                self.inner.parts.chains.chain_or_root(product.rule_chain()),
+            )
+        }
     }
 }
 
@@ -76,6 +88,7 @@ fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
         sinks: boxed_names(&storage.sinks),
         log_sinks: boxed_names(storage.log_sink_names()),
         log_payload_bytes: storage.log_payload_bytes as usize,
+        namespace: None,
     }
 }
 

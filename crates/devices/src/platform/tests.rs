@@ -12,7 +12,7 @@ use super::*;
 use crate::authenticator::DeviceAuthenticator;
 use crate::chain::Chains;
 use crate::command::EncodedDownlink;
-use crate::ingest::{Lane, NoOutputs, PipelineConfig};
+use crate::ingest::{Lane, NoOutputs, PipelineConfig, SubmitOutcome};
 use crate::presence::DeviceStates;
 use crate::registry::Registry;
 use crate::{AttributeScope, RegistryConfig};
@@ -695,7 +695,8 @@ fn devices_of_endpoints_are_registered_connected_and_stored() {
     let mut ingress = platform.ingress().unwrap();
     let topic = crate::protocol::relay_data_topic("room");
     let data = br#"{"type":"data","data":{"t":21.5,"on":true}}"#;
-    assert!(ingress.pass(&device, &topic, data, now_ms()));
+    let outcome = ingress.pass(&device, &topic, data, now_ms());
+    assert_eq!(outcome, SubmitOutcome::Accepted);
     setup.pipeline.flush();
     assert_eq!(setup.latest(device.no), ["on=Bool(true)", "t=Float(21.5)"]);
 

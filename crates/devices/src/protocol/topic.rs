@@ -119,6 +119,12 @@ pub fn carries_telemetry(topic: &str) -> bool {
     })
 }
 
+/// Whether messages on this topic are about child devices of a gateway.
+pub fn is_about_children(topic: &str) -> bool {
+    parse_device_topic(topic)
+        .is_some_and(|route| route.child.is_some() || matches!(route.kind, TopicKind::Gateway(_)))
+}
+
 /// A topic on which the platform sends messages to devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownlinkTopic<'t> {

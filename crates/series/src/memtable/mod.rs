@@ -25,6 +25,9 @@ use chunk::{NONE, RowPosition};
 const MAX_CHUNK_ROWS: usize = 1 << 16;
 const MAX_CHUNKS: usize = (1 << 16) - 2;
 const PAGE: usize = 1024;
+/// A row that is in no segment file yet has the size of its encoded values and this, about what its record takes in
+/// the write-ahead log.
+const WAITING_ROW_BYTES: u32 = 16;
 /// Memory per device apart from its rows.
 const SLOT_BYTES: usize = size_of::<DeviceSlot>() + 8;
 
@@ -45,6 +48,10 @@ struct DeviceSlot {
     shape: u32,
     min_ts: i64,
     max_ts: i64,
+    /// Size of the rows, see [`WAITING_ROW_BYTES`].
+    bytes: u32,
+    /// Who owns the device; 0 until [`Memtable::set_owners`], and if nobody does.
+    owner: u16,
     /// Each row is later than the previous one.
     is_sorted: bool,
     /// All rows have the keys of the last one.
@@ -60,6 +67,8 @@ impl DeviceSlot {
             shape: 0,
             min_ts: i64::MAX,
             max_ts: i64::MIN,
+            bytes: 0,
+            owner: 0,
             is_sorted: true,
             has_same_keys: true,
         }
@@ -120,6 +129,10 @@ pub(crate) struct Memtable {
     full: Arc<Vec<Arc<RowChunk>>>,
     open: RowChunk,
     bytes: usize,
+    /// Size of the rows by owner of their device, for devices whose owner is set.
+    bytes_by_owner: Vec<u64>,
+    /// The owners of this many devices, in the order of their slots, are set.
+    owners_set: usize,
     pub(crate) rows: u64,
     pub(crate) points: u64,
     /// The number of the next row.
@@ -146,6 +159,8 @@ impl Memtable {
             full: Arc::default(),
             open: RowChunk::default(),
             bytes: 0,
+            bytes_by_owner: Vec::new(),
+            owners_set: 0,
             rows: 0,
             points: 0,
             next_lsn,
@@ -289,6 +304,11 @@ impl Memtable {
         slot.max_ts = slot.max_ts.max(ts_ms);
         (slot.last, slot.shape) = (number, shape);
         slot.rows += 1;
+        let row_bytes = values.len() as u32 + WAITING_ROW_BYTES;
+        slot.bytes = slot.bytes.saturating_add(row_bytes);
+        if slot.owner != 0 {
+            self.bytes_by_owner[usize::from(slot.owner)] += u64::from(row_bytes);
+        }
         self.bytes += size_of::<RowPosition>();
         self.rows += 1;
         self.points += points as u64;
@@ -413,7 +433,57 @@ impl Memtable {
         let Some(at) = self.find(place) else { return };
         let slot = &mut self.slots[at as usize / PAGE][at as usize % PAGE];
         self.rows -= u64::from(slot.rows);
-        *slot = DeviceSlot::new(slot.device);
+        if slot.owner != 0 {
+            self.bytes_by_owner[usize::from(slot.owner)] -= u64::from(slot.bytes);
+        }
+        *slot = DeviceSlot {
+            owner: slot.owner,
+            ..DeviceSlot::new(slot.device)
+        };
+    }
+
+    /// Devices without an owner so far, with the size of their rows.
+    pub(crate) fn devices_without_owner(&self) -> Vec<(u32, u32)> {
+        let slots = self.slots.iter().flatten();
+        slots
+            .skip(self.owners_set)
+            .map(|slot| (slot.device, slot.bytes))
+            .collect()
+    }
+
+    /// The devices with their owners, as far as they are set, and the size of their rows.
+    pub(crate) fn device_bytes(&self) -> impl Iterator<Item = (u32, u16, u32)> {
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| (slot.device, slot.owner, slot.bytes))
+    }
+
+    /// Size of the rows by owner, for devices whose owner is set.
+    pub(crate) fn bytes_by_owner(&self) -> &[u64] {
+        &self.bytes_by_owner
+    }
+
+    /// Sets the owners of the devices that [`Memtable::devices_without_owner`] has returned. Does nothing if they are those
+    /// of an earlier memtable.
+    pub(crate) fn set_owners(&mut self, owners: &[(u32, u16)]) {
+        for (device, owner) in owners {
+            let at = self.owners_set;
+            let slot = self.slots.get_mut(at / PAGE);
+            let Some(slot) = slot.and_then(|page| page.get_mut(at % PAGE)) else {
+                return;
+            };
+            if slot.device != *device {
+                return;
+            }
+            slot.owner = *owner;
+            self.owners_set += 1;
+            if *owner != 0 {
+                let number = usize::from(*owner);
+                if number >= self.bytes_by_owner.len() {
+                    self.bytes_by_owner.resize(number + 1, 0);
+                }
+                self.bytes_by_owner[number] += u64::from(slot.bytes);
+            }
+        }
     }
 }
 

@@ -15,8 +15,8 @@ mod writer;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
+use std::sync::{Mutex, OnceLock};
 
 use disk::varint::VarintReader;
 
@@ -87,6 +87,8 @@ pub(crate) struct Segment {
     uncommitted_file: Mutex<Option<File>>,
     /// Forcing it to disk has failed.
     pub(crate) has_failed: AtomicBool,
+    /// Size of its groups by owner of their device, once it was counted.
+    pub(crate) bytes_by_owner: OnceLock<Box<[(u16, u64)]>>,
 }
 
 fn unfinished_path(path: &Path) -> PathBuf {
@@ -261,5 +263,6 @@ fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
         is_gone: AtomicBool::new(false),
         uncommitted_file: Mutex::new(None),
         has_failed: AtomicBool::new(false),
+        bytes_by_owner: OnceLock::new(),
     })
 }

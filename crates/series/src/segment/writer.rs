@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, OnceLock};
 
 use disk::varint::{put, put_signed};
 
@@ -242,6 +242,7 @@ impl SegmentWriter {
             is_gone: AtomicBool::new(false),
             uncommitted_file: Mutex::new(Some(file)),
             has_failed: AtomicBool::new(false),
+            bytes_by_owner: OnceLock::new(),
         })
     }
 

@@ -118,6 +118,7 @@ impl DeviceHttpService {
             IngressError::ProtocolNotAllowed => DeviceHttpError::Malformed(error.to_string()),
             IngressError::Busy => DeviceHttpError::Busy,
             IngressError::StorageFull => DeviceHttpError::StorageFull,
+            IngressError::QuotaReached => DeviceHttpError::QuotaReached,
             IngressError::Stopping => DeviceHttpError::Unavailable(error.to_string()),
         })
     }

@@ -47,6 +47,7 @@ mod startup_message;
 mod store_health;
 mod telemetry;
 mod telemetry_intervals;
+mod telemetry_quota;
 mod telemetry_rows;
 #[cfg(feature = "parquet")]
 mod telemetry_table;

@@ -15,6 +15,7 @@ use devices::ingest::Pipeline;
 use devices::live::LiveTelemetry;
 use devices::platform::{ClientMessenger, Platform, PlatformParts, ProductFactory};
 use devices::retention::Retention;
+use devices::telemetry_usage::TelemetryUsage;
 use devices::{DeviceChange, ProductId};
 use hooks::relay::RELAY_TOPIC_PREFIX;
 use hooks::{BrokerPort as _, HooksFactory};
@@ -35,6 +36,8 @@ pub(super) struct NodeIngest {
     pub(super) platform: Platform,
     pub(super) outputs: Arc<NodePipelineOutputs>,
     pub(super) retention: Retention,
+    /// What namespaces have stored.
+    pub(super) usage: TelemetryUsage,
     messenger: Arc<DeviceClientMessenger>,
     down_topics: Arc<DownTopicPolicy>,
 }
@@ -141,7 +144,12 @@ impl NodeIngest {
         series: Series,
         devices: &NodeDevices,
         store: &Store,
-        (chains, retention, others): (Chains, Retention, NodePipelineOutputs),
+        (chains, retention, usage, others): (
+            Chains,
+            Retention,
+            TelemetryUsage,
+            NodePipelineOutputs,
+        ),
         (registration_log, relay): (Arc<RegistrationAudit>, RelayService),
     ) -> anyhow::Result<Self> {
         others.sinks().set_series(series.clone());
@@ -179,6 +187,7 @@ impl NodeIngest {
             platform,
             outputs: others,
             retention,
+            usage,
             messenger: teller,
             down_topics: Arc::new(DownTopicPolicy::parse(
                 settings
@@ -274,6 +283,7 @@ impl NodeIngest {
             series: self.series.clone(),
             pipeline: self.pipeline.clone(),
             live: self.platform.live().clone(),
+            usage: self.usage.clone(),
         }
     }
 

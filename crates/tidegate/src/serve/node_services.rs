@@ -10,6 +10,7 @@ use connect::{ConnectorService, ConnectorServiceOptions};
 use devices::Registry;
 use devices::chain::{self, Chains};
 use devices::retention::Retention;
+use devices::telemetry_usage::TelemetryUsage;
 use engine::Engine;
 use namespaces::Namespaces;
 use observe::{NodeHistory, Observer};
@@ -38,7 +39,7 @@ use super::relay_endpoints::NodeRelay;
 use super::relay_events::RelayEventQueue;
 use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
-use super::{fallback_actions, node_files, start_error, store_health};
+use super::{fallback_actions, node_files, start_error, store_health, telemetry_quota};
 use crate::config::Config;
 
 /// Directory of the disk queues and dead letters of sinks, in the data directory.
@@ -103,6 +104,7 @@ impl NodeServices {
             store: store.clone(),
             engine: engine.clone(),
             chains,
+            namespaces: namespaces.clone(),
             devices: devices.clone(),
             commands: commands.clone(),
             connectors: connectors.clone(),
@@ -112,6 +114,7 @@ impl NodeServices {
             relay: relay.service.clone(),
         };
         let (alarms, ingest) = open_telemetry(config, data_dir, targets).await?;
+        telemetry_quota::start(&ingest.usage, &namespaces, &ingest.platform).await;
         let relay_devices = start_relay_devices(&relay.service, &devices, &ingest)?;
         create_sinks_directory(data_dir)?;
         let services = Self {
@@ -463,6 +466,7 @@ struct TelemetryTargets {
     store: Store,
     engine: Engine,
     chains: Chains,
+    namespaces: Namespaces,
     devices: NodeDevices,
     commands: NodeCommands,
     connectors: NodeConnectors,
@@ -484,6 +488,7 @@ async fn open_telemetry(
         store,
         engine,
         chains,
+        namespaces,
         devices,
         commands,
         connectors,
@@ -514,6 +519,7 @@ async fn open_telemetry(
             observers,
         )
         .context("cannot open the alarms of the store")?;
+        let usage = TelemetryUsage::new(series.clone(), retention.clone(), namespaces);
         let outputs = NodePipelineOutputs::new(alarms.clone(), sinks, commands.commands.clone());
         let ingest = NodeIngest::open(
             &data_path,
@@ -521,7 +527,7 @@ async fn open_telemetry(
             series,
             &devices,
             &store,
-            (chains, retention, outputs),
+            (chains, retention, usage, outputs),
             (registration_audit, relay),
         )?;
         anyhow::Ok((alarms, ingest))

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use devices::Device;
+use devices::ingest::SubmitOutcome;
 use devices::platform::{DeviceIngress, EndpointDevice};
 use devices::protocol::{relay_ack_topic, relay_data_topic};
 use relay::{DeviceConnection, DeviceMessage, DeviceRequest, Identity, RelayDevices, RequestError};
@@ -161,7 +162,15 @@ impl RelayDeviceWorker {
                 Some(known),
             ) => {
                 let (device, topic) = (known.device.clone(), known.data_topic.clone());
-                self.pass(&device, &topic, &payload, received_ms);
+                match self.pass(&device, &topic, &payload, received_ms) {
+                    SubmitOutcome::Accepted => {}
+                    SubmitOutcome::StorageFull => {
+                        connection.warn_not_stored("The telemetry store has no room");
+                    }
+                    SubmitOutcome::QuotaReached => connection.warn_not_stored(
+                        "The quota telemetry_megabytes of the namespace is reached",
+                    ),
+                }
             }
             (
                 DeviceMessage::ControlAck {
@@ -171,7 +180,8 @@ impl RelayDeviceWorker {
                 Some(known),
             ) => {
                 let (device, topic) = (known.device.clone(), known.ack_topic.clone());
-                self.pass(&device, &topic, &payload, received_ms);
+                // Not telemetry: neither room nor a quota is needed.
+                let _ = self.pass(&device, &topic, &payload, received_ms);
             }
             (DeviceMessage::Request(request), Some(known)) => {
                 let result = self.requests.answer(connection, &known.device, &request);
@@ -185,12 +195,18 @@ impl RelayDeviceWorker {
         }
     }
 
-    fn pass(&mut self, device: &Arc<Device>, topic: &str, payload: &[u8], received_ms: u64) {
+    fn pass(
+        &mut self,
+        device: &Arc<Device>,
+        topic: &str,
+        payload: &[u8],
+        received_ms: u64,
+    ) -> SubmitOutcome {
         // Meanwhile the queue fills, and clients are told that their data are not stored.
         while self.ingress.is_saturated() && !self.load.is_stopping.load(Relaxed) {
             self.ingress.wait_for_room(STOP_CHECK_INTERVAL);
         }
-        self.ingress.pass(device, topic, payload, received_ms);
+        self.ingress.pass(device, topic, payload, received_ms)
     }
 
     fn identify(&mut self, connection: &Arc<DeviceConnection>, identity: &Identity) {

@@ -14,6 +14,7 @@ use api::{
 use devices::Registry;
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
+use devices::telemetry_usage::TelemetryUsage;
 use serde_json::Value;
 use series::{DeviceNo, KeyId, RangeQuery, RowOrder, Series, SeriesRow};
 
@@ -29,6 +30,7 @@ pub(super) struct TelemetryService {
     pub(super) series: Series,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) live: Arc<LiveTelemetry>,
+    pub(super) usage: TelemetryUsage,
 }
 
 impl TelemetryService {
@@ -177,6 +179,10 @@ impl TelemetryBackend for TelemetryService {
         }
         let deleted = (self.series).delete_range(device, keys.as_deref(), from_ms, to_ms);
         deleted.map_err(to_backend_error)
+    }
+
+    fn count_stored_bytes(&self) {
+        self.usage.count();
     }
 
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {

@@ -1,9 +1,9 @@
-//! Quotas of namespaces on connections and messages.
+//! Quotas of namespaces on connections, messages and stored telemetry.
 
 use serde_json::{Value, json};
 
 use super::{RelayClient, ask, new_endpoint};
-use crate::api::own_node;
+use crate::api::{own_node, send};
 use crate::support::{Connect, Node, Publish, Raw, eventually, kind};
 
 const TOKEN: &str = "token-of-a-pump";
@@ -136,4 +136,102 @@ fn messages_of_devices_over_the_quota_are_rejected_or_slowed() {
     for n in 1..=30 {
         assert_eq!(device.recv(kind::PUBACK).id(), n);
     }
+}
+
+fn set_telemetry_quota(node: &Node, megabytes: Option<u32>) {
+    let body = json!({"quotas": {"telemetry_megabytes": megabytes}});
+    let (status, answer) = ask(node, "PUT", "namespaces/acme", body);
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// A report of 100,000 bytes that cannot be compressed well.
+fn long_report(n: u16) -> Publish {
+    let mut state = u64::from(n) + 1;
+    let mut letter = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        char::from(b'a' + ((state >> 33) % 26) as u8)
+    };
+    let text: String = (0..100_000).map(|_| letter()).collect();
+    let payload = json!({"text": text}).to_string();
+    Publish::new("v1/devices/me/telemetry", payload).qos(1, n)
+}
+
+#[test]
+fn telemetry_beyond_the_quota_is_rejected_also_after_a_crash() {
+    if !own_node() {
+        return;
+    }
+    let mut node = Node::start(&["--shards", "2"]);
+    let room = set_up(&node, json!({"telemetry_megabytes": 1}));
+    let others = json!([{"type": "token", "token": "token-of-another"}]);
+    for (path, body) in [
+        ("products/other", json!({})),
+        (
+            "devices/other-1",
+            json!({"product": "other", "credentials": others}),
+        ),
+    ] {
+        let (status, answer) = ask(&node, "PUT", path, body);
+        assert!(status < 300, "{path}: {answer}");
+    }
+    assert_eq!(usage(&node, "telemetry_megabytes"), (0, Some(1)));
+    let (mut device, reason) = connect_device(&node, 5);
+    assert_eq!(reason, 0);
+    let mut n = 0;
+    let mut report = |device: &mut Raw| {
+        n += 1;
+        device.send_publish(&long_report(n));
+        device.recv(kind::PUBACK).reason
+    };
+    for _ in 0..10 {
+        assert!(report(&mut device) < 0x80);
+    }
+    assert_eq!(
+        usage(&node, "telemetry_megabytes"),
+        (2, Some(1)),
+        "just over"
+    );
+    assert_eq!(report(&mut device), 0x97);
+
+    node.crash();
+    node.restart();
+    let (mut device, reason) = connect_device(&node, 5);
+    assert_eq!(reason, 0);
+    assert_eq!(report(&mut device), 0x97, "from the first message on");
+    assert_eq!(usage(&node, "telemetry_megabytes").0, 2);
+    // Everything else goes on, and so do other namespaces.
+    device.send_publish(&Publish::new("v1/devices/me/attributes", r#"{"a":1}"#).qos(1, 7));
+    assert!(device.recv(kind::PUBACK).reason < 0x80);
+    let post = |token: &str| {
+        let path = format!("/api/v1/{token}/telemetry");
+        send(&node, "", "POST", &path, &json!({"t": 1}))
+    };
+    let refused = post(TOKEN);
+    assert_eq!(refused.status, 507, "{}", refused.body);
+    let detail = refused.body["detail"].as_str().unwrap();
+    assert!(detail.contains("telemetry_megabytes"), "{detail}");
+    assert_eq!(post("token-of-another").status, 200);
+    // Data at an endpoint is relayed, and the device is told that it is not stored.
+    let mut receiver = RelayClient::connect(&node, &room);
+    let mut pump = RelayClient::connect(&node, &room);
+    pump.send_text(r#"{"type":"identify","deviceId":"d"}"#);
+    assert_eq!(pump.expect_json()["type"], "identified");
+    pump.send_text(r#"{"t":1}"#);
+    assert_eq!(receiver.expect_text(), r#"{"t":1}"#);
+    let warning = pump.expect_json();
+    assert_eq!(warning["code"], "DATA_NOT_STORED", "{warning}");
+
+    set_telemetry_quota(&node, Some(3));
+    eventually("there is room", || report(&mut device) < 0x80);
+    // Before version 5, a refusal ends the connection.
+    set_telemetry_quota(&node, Some(0));
+    let (mut old, reason) = connect_device(&node, 4);
+    assert_eq!(reason, 0);
+    old.send_publish(&long_report(1));
+    old.expect_closed();
+    set_telemetry_quota(&node, None);
+    assert_eq!(post(TOKEN).status, 200);
+    assert_eq!(usage(&node, "telemetry_megabytes").1, None);
 }
