@@ -31,6 +31,7 @@ const pages: [string, ComponentType][] = [
   ['/products/:id', lazy(() => import('./pages/products/product-page'))],
   ['/groups', lazy(() => import('./pages/groups/groups-page'))],
   ['/groups/:id', lazy(() => import('./pages/groups/group-page'))],
+  ['/firmware', lazy(() => import('./pages/firmware/firmware-page'))],
   ['/relay', lazy(() => import('./pages/relay/relay-page'))],
   ['/relay/:id', lazy(() => import('./pages/relay/endpoint-page'))],
   ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],

@@ -36,6 +36,8 @@ export interface ObjectKind {
   fields: (isNew: boolean) => Field[];
   /** Values of the form for a new object. */
   initial?: Fields;
+  /** Fields of the form that the node does not know. */
+  pseudoFields?: string[];
   /** The values of a form as the node takes them. */
   toBody?: (values: Fields) => Fields;
   newTitle: string;
@@ -89,7 +91,7 @@ function EditorForm({
   const { t } = useLingui();
   const known = Object.keys(scope.root.properties ?? {});
   const [version, setVersion] = useState(object?.version);
-  const form = useForm(scope, object ? writable(object, known) : (initial ?? kind.initial ?? {}));
+  const form = useForm(scope, kind.pseudoFields, object ? writable(object, known) : (initial ?? kind.initial ?? {}));
   const [view, setView] = useState('form');
   const [isDeleting, setDeleting] = useState(false);
   const save = useSave(kind.path);
@@ -104,6 +106,8 @@ function EditorForm({
       ? { field: save.error.field, message: save.error.message }
       : undefined;
   const fields = kind.fields(object === undefined);
+  // Problems of fields that the form does not show; JSON shows all of them.
+  const hidden = form.hiddenProblems(fields.map((field) => field.name));
   const isRejectedFieldShown = fields.some((field) => field.name === rejected?.field.split(/[.[]/)[0]);
 
   const send_ = (ifMatch: number | undefined) => {
@@ -151,9 +155,9 @@ function EditorForm({
         ) : (
           <JsonFields values={form.values} onChange={form.setAll} isReadOnly={isReadOnly} />
         )}
-        {view === 'json' && form.problems.length > 0 && (
+        {(view === 'json' ? form.problems : hidden).length > 0 && (
           <div role="alert" className="state-critical">
-            {form.problems.map(({ path, message }) => (
+            {(view === 'json' ? form.problems : hidden).map(({ path, message }) => (
               <div key={path}>
                 <code>{path}</code> {message}
               </div>

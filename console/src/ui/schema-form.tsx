@@ -57,11 +57,14 @@ export interface FieldInput {
 }
 
 /** The state of a form: values, what is wrong with them, and which of it to show. */
-export function useForm(scope: SchemaScope | undefined, initial: Fields) {
+export function useForm(scope: SchemaScope | undefined, pseudoFields: string[] | undefined, initial: Fields) {
   const [values, setValues] = useState<Fields>(initial);
   const [touched, setTouched] = useState<ReadonlySet<string>>(new Set());
   const [isSubmitted, setSubmitted] = useState(false);
-  const problems = useMemo(() => (scope ? problemsOf(values, scope.root, scope) : []), [scope, values]);
+  const problems = useMemo(() => {
+    if (!scope) return [];
+    return problemsOf(values, scope.root, scope).filter(({ path }) => !pseudoFields?.includes(path));
+  }, [scope, pseudoFields, values]);
   return {
     values,
     problems,
@@ -82,6 +85,10 @@ export function useForm(scope: SchemaScope | undefined, initial: Fields) {
       if (!isSubmitted && !touched.has(name)) return undefined;
       const found = problems.find(({ path }) => path === name || path.startsWith(`${name}.`));
       return found && describe(found, name);
+    },
+    /** Problems of other fields than these, after an attempt to save. */
+    hiddenProblems(names: string[]): Problem[] {
+      return isSubmitted ? problems.filter(({ path }) => !names.includes(path.split('.')[0] ?? '')) : [];
     },
     /** Whether the form may be sent; from now on all problems are shown. */
     submit(): boolean {
@@ -236,7 +243,8 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
         );
       }
       if (choices) {
-        const fallback = schema.default == null ? null : String(schema.default);
+        const initial = schema.default ?? field.initially;
+        const fallback = initial == null ? null : String(initial);
         const isBoolean = typesOf(schema).includes('boolean');
         return (
           <Select

@@ -31,6 +31,7 @@ export function Bans() {
     inputSchema: 'BanInput',
     newTitle: t`New ban`,
     initial: { by: 'client_id', client_id: '' },
+    pseudoFields: ['by'],
     toBody: (values) => {
       const { by: _, ...rest } = values;
       const chosen = subjectOf(values);

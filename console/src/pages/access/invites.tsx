@@ -5,7 +5,7 @@ import { useState, type FormEvent } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { send, type ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
-import { downloadText } from '../../download';
+import { download } from '../../ui/download';
 import { formatNumber, formatTime } from '../../format';
 import { CopyText } from '../../ui/copy';
 import type { Column } from '../../ui/data-table';
@@ -194,7 +194,7 @@ function Batch({ onClose }: { onClose: () => void }) {
             <Button
               variant="default"
               leftSection={<IconDownload size={14} />}
-              onClick={() => downloadText('invitations.csv', 'text/csv', ['code', ...codes].join('\n'))}
+              onClick={() => download('invitations.csv', ['code', ...codes].join('\n'), 'text/csv')}
             >
               CSV
             </Button>

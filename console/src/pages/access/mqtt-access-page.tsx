@@ -2,9 +2,11 @@ import { Tabs } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { Page } from '../../ui/page';
 import { useUrlState } from '../../ui/url-state';
+import { AccessCheck } from './access-check';
 import { AclRules } from './acl-rules';
 import { Authenticators } from './authenticators';
 import { Bans } from './bans';
+import { DeniedActions } from './denied-actions';
 import { MqttUsers } from './mqtt-users';
 
 /** Who may connect by MQTT, and what they may do. */
@@ -24,6 +26,12 @@ export default function MqttAccessPage() {
           <Tabs.Tab value="rules">
             <Trans>Permissions</Trans>
           </Tabs.Tab>
+          <Tabs.Tab value="check">
+            <Trans>Check</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="denied">
+            <Trans>Denied actions</Trans>
+          </Tabs.Tab>
           <Tabs.Tab value="bans">
             <Trans>Bans</Trans>
           </Tabs.Tab>
@@ -36,6 +44,12 @@ export default function MqttAccessPage() {
         </Tabs.Panel>
         <Tabs.Panel value="rules" pt="md">
           <AclRules />
+        </Tabs.Panel>
+        <Tabs.Panel value="check" pt="md">
+          <AccessCheck />
+        </Tabs.Panel>
+        <Tabs.Panel value="denied" pt="md">
+          <DeniedActions />
         </Tabs.Panel>
         <Tabs.Panel value="bans" pt="md">
           <Bans />

@@ -2,7 +2,7 @@ import { Button, Group, Input, NumberInput, SegmentedControl, Select, Stack, Swi
 import { notifications as toasts } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSend } from '@tabler/icons-react';
-import { useChange, type Schemas } from '../../api/client';
+import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send, useList, type ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
@@ -27,12 +27,12 @@ export function Notifications() {
   const { t } = useLingui();
   const caller = useCaller();
   const kind = useNotificationKind();
-  const status = useList<Schemas['NotificationStatus']>(
-    '/api/v1/notification-status',
-    {},
+  const status = useRead(
+    ['/api/v1/notification-status'],
+    (signal) => send<{ data: Schemas['NotificationStatus'][] }>('GET', '/api/v1/notification-status', { signal }),
     { every: 5_000, enabled: caller.role !== null },
   );
-  const counters = new Map(status.rows?.map((each) => [each.name, each]));
+  const counters = new Map(status.data?.data.map((each) => [each.name, each]));
   const columns: Column<Notification>[] = [
     { id: 'to', header: t`Sent to`, cell: (row) => <TargetName target={row.to as Target} /> },
     {

@@ -15,7 +15,7 @@ import {
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
-import { downloadText } from '../../download';
+import { download } from '../../ui/download';
 import { DataTable, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
@@ -358,7 +358,7 @@ function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClos
         <div className="drawer-footer">
           <ActionIcon
             aria-label={t`Save as a file`}
-            onClick={() => downloadText('thing-model.json', 'application/json', text)}
+            onClick={() => download('thing-model.json', text, 'application/json')}
           >
             <IconDownload size={16} />
           </ActionIcon>
