@@ -2,6 +2,7 @@ import { Group, Input, NumberInput, Progress, Stack, Switch } from '@mantine/cor
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
+import { useSchema } from '../../api/schemas';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import type { Column } from '../../ui/data-table';
@@ -122,6 +123,8 @@ function useQuotaNames(): Record<string, string> {
     messages_per_s: t`Messages per second`,
     files: t`Files`,
     file_megabytes: t`Megabytes of files`,
+    firmware_packages: t`Firmware packages`,
+    firmware_assignments: t`Firmware assignments`,
   };
 }
 
@@ -161,15 +164,9 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
   const { t } = useLingui();
   const names = useQuotaNames();
   const quotas = (value ?? {}) as Record<string, number | null>;
-  const defaults: Record<string, number> = {
-    products: 20,
-    groups: 20,
-    alarm_rules: 50,
-    notifications: 20,
-    api_keys: 20,
-    endpoints: 5,
-  };
-  const known = Object.keys(names).filter((name) => name !== 'dashboards' || 'dashboards' in quotas);
+  const schema = useSchema('NamespaceInput')?.root.properties?.quotas;
+  const defaults = (schema?.default ?? {}) as Record<string, number | null>;
+  const known = Object.keys(defaults).sort((a, b) => (names[a] ?? a).localeCompare(names[b] ?? b));
   return (
     <Stack gap={6}>
       <Input.Label component="div">{label}</Input.Label>
@@ -179,7 +176,7 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
           <Group key={name} gap="sm" wrap="nowrap">
             <Switch
               w={220}
-              label={names[name]}
+              label={names[name] ?? name}
               disabled={isDisabled}
               checked={limit !== null}
               onChange={(event) =>
@@ -192,7 +189,7 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
               </span>
             ) : (
               <NumberInput
-                aria-label={t`Limit of ${names[name]}`}
+                aria-label={t`Limit of ${names[name] ?? name}`}
                 className="grow"
                 min={0}
                 disabled={isDisabled}
