@@ -24,6 +24,8 @@ const pages: [string, ComponentType][] = [
   ['/access/people', lazy(() => import('./pages/access/people-page'))],
   ['/access/audit', lazy(() => import('./pages/access/audit-page'))],
   ['/files', lazy(() => import('./pages/files/files-page'))],
+  ['/dashboards', lazy(() => import('./pages/dashboards/dashboards-page'))],
+  ['/dashboards/:id', lazy(() => import('./pages/dashboards/dashboard-page'))],
   ['/telemetry', lazy(() => import('./pages/telemetry/telemetry-page'))],
   ['/settings', lazy(() => import('./pages/settings/settings-page'))],
   ['/profile', lazy(() => import('./pages/settings/profile-page'))],
@@ -37,8 +39,18 @@ const pages: [string, ComponentType][] = [
   ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],
 ];
 
+const KioskPage = lazy(() => import('./pages/dashboards/kiosk-page'));
+
 export function App() {
   const session = useSession();
+  // Needs no login: the link has a token of its own.
+  if (location.pathname === '/kiosk') {
+    return (
+      <Suspense fallback={<Loading />}>
+        <KioskPage />
+      </Suspense>
+    );
+  }
   if (session.state === 'starting') return null;
   if (session.state === 'logged-out') return <LoginPage isExpired={session.expired} />;
   return (

@@ -10,6 +10,7 @@ import {
   IconFiles,
   IconHistory,
   IconKey,
+  IconLayoutDashboard,
   IconPlugConnected,
   IconSitemap,
   IconDatabaseExport,
@@ -57,6 +58,7 @@ const groups: NavigationGroup[] = [
     label: msg`Devices`,
     entries: [
       { path: '/devices', label: msg`Devices`, icon: IconDevices2 },
+      { path: '/dashboards', label: msg`Dashboards`, icon: IconLayoutDashboard },
       { path: '/telemetry', label: msg`Telemetry`, icon: IconChartLine },
       { path: '/products', label: msg`Products`, icon: IconPackage },
       { path: '/groups', label: msg`Groups`, icon: IconStack2 },

@@ -1,0 +1,95 @@
+/** The data of cards: read with the caller's role, or with the token of a share link. */
+
+import { createContext, useContext } from 'react';
+import { ApiError, problemOf, useRead, type Schemas } from '../../api/client';
+import { send, withQuery } from '../../api/objects';
+
+export interface LatestOfDevice {
+  device: string;
+  values: Record<string, { ts_ms: number; value: unknown }>;
+}
+
+export interface DeviceStatus {
+  device: string;
+  name: string;
+  product: string;
+  state: Schemas['Device']['state'];
+}
+
+export type SourceData =
+  | { type: 'telemetry'; latest: LatestOfDevice[]; intervals: Schemas['KeyInterval'][]; is_truncated: boolean }
+  | { type: 'devices'; devices: DeviceStatus[]; is_truncated: boolean }
+  | { type: 'alarms'; alarms: Schemas['Alarm'][]; is_truncated: boolean }
+  | { type: 'problem'; detail: string };
+
+export interface CardData {
+  at_ms: number;
+  sources: SourceData[];
+}
+
+export interface DashboardSource {
+  /** Distinguishes dashboards, and versions whose cards read something else. */
+  key: string;
+  cardPath: (card: string) => string;
+  read: <T>(path: string, signal: AbortSignal) => Promise<T>;
+  /** Whether nothing can be changed: a share link. */
+  isShared: boolean;
+}
+
+export function dashboardSource(id: string, version: number | undefined): DashboardSource {
+  return {
+    key: `${id} ${version}`,
+    cardPath: (card) => `/api/v1/dashboards/${encodeURIComponent(id)}/cards/${encodeURIComponent(card)}/data`,
+    read: (path, signal) => send('GET', path, { signal }),
+    isShared: false,
+  };
+}
+
+export function sharedSource(token: string): DashboardSource {
+  return {
+    key: 'shared',
+    cardPath: (card) => `/api/v1/kiosk/cards/${encodeURIComponent(card)}/data`,
+    async read(path, signal) {
+      let response: Response;
+      try {
+        response = await fetch(path, { signal, headers: { authorization: `Bearer ${token}` } });
+      } catch (error) {
+        if (signal.aborted) throw error;
+        throw new ApiError(0, 'The node cannot be reached.');
+      }
+      if (!response.ok) throw await problemOf(response);
+      return response.json();
+    },
+    isShared: true,
+  };
+}
+
+export const DashboardContext = createContext<{ source: DashboardSource; spanMs: number } | null>(null);
+
+export function useDashboardContext() {
+  const context = useContext(DashboardContext);
+  if (!context) throw new Error('outside of a dashboard');
+  return context;
+}
+
+const latestEveryMs = 2_000;
+const chartPoints = 200;
+
+/** The data of a card, read again every two seconds, or as often as a chart gets a new point. */
+export function useCardData(card: string, isChart: boolean, isEnabled: boolean) {
+  const { source, spanMs } = useDashboardContext();
+  const intervalMs = Math.max(1_000, Math.ceil(spanMs / chartPoints));
+  return useRead<CardData>(
+    ['dashboard-card', source.key, card, isChart ? spanMs : 0],
+    (signal) => {
+      const to = Date.now();
+      const query = isChart ? { from_ms: to - spanMs, to_ms: to, interval_ms: intervalMs } : {};
+      return source.read(withQuery(source.cardPath(card), query), signal);
+    },
+    {
+      every: isChart ? Math.min(Math.max(latestEveryMs, intervalMs), 60_000) : latestEveryMs,
+      enabled: isEnabled,
+      keep: true,
+    },
+  );
+}

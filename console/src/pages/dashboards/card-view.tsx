@@ -1,0 +1,468 @@
+import { Button, NumberInput, Slider, Switch, Text } from '@mantine/core';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { useEffect, useMemo, useState } from 'react';
+import { Link } from 'wouter';
+import { api, unwrap } from '../../api/client';
+import { withQuery } from '../../api/objects';
+import { openStream } from '../../api/stream';
+import { formatNumber } from '../../format';
+import { Chart } from '../../ui/chart';
+import { StateBadge } from '../../ui/state-badge';
+import { Ago, LiveTime } from '../../ui/time';
+import { DeviceStateBadge } from '../devices/device-state';
+import { paramsOf } from '../devices/controls';
+import { aligned, linesOf } from '../telemetry/series';
+import { useCardData, useDashboardContext, type CardData, type LatestOfDevice } from './card-data';
+import type { Card, CardConfig } from './dashboard';
+
+/** The content of a card, live. */
+export function CardView({ card }: { card: Card }) {
+  const needsData = card.sources.length > 0 && card.kind !== 'control';
+  const { data, error } = useCardData(card.id, card.kind === 'chart', needsData);
+  if (card.kind === 'text') return <div className="card-text">{card.config.text}</div>;
+  if (card.kind === 'control') return <ControlCard card={card} />;
+  if (card.kind === 'message_log') return <MessageLog filter={card.config.topic_filter ?? ''} />;
+  if (!needsData) {
+    return (
+      <Note>
+        <Trans>This card has no data yet. Edit it to choose a device or a group.</Trans>
+      </Note>
+    );
+  }
+  if (error && !data) return <Note>{error.message}</Note>;
+  if (!data) return null;
+  const problem = data.sources.find((each) => each.type === 'problem');
+  if (problem?.type === 'problem') return <Note>{problem.detail}</Note>;
+  switch (card.kind) {
+    case 'statistic':
+      return <Statistic card={card} data={data} />;
+    case 'gauge':
+      return <Gauge card={card} data={data} />;
+    case 'chart':
+      return <ChartCard card={card} data={data} />;
+    case 'status':
+      return <StatusCard data={data} />;
+    case 'map':
+      return <MapCard data={data} />;
+    default:
+      return <TableCard card={card} data={data} />;
+  }
+}
+
+function Note({ children }: { children: React.ReactNode }) {
+  return (
+    <Text size="sm" c="dimmed" className="card-note">
+      {children}
+    </Text>
+  );
+}
+
+interface Value {
+  device: string;
+  key: string;
+  value: unknown;
+  tsMs: number;
+}
+
+/** Latest values in the order of the keys that the card names. */
+function valuesOf(card: Card, data: CardData): Value[] {
+  return data.sources.flatMap((each, index) => {
+    if (each.type !== 'telemetry') return [];
+    const source = card.sources[index];
+    const keys = source?.type === 'telemetry' ? source.keys : [];
+    return each.latest.flatMap(({ device, values }) =>
+      keys.flatMap((key) => {
+        const found = values[key];
+        return found ? [{ device, key, value: found.value, tsMs: found.ts_ms }] : [];
+      }),
+    );
+  });
+}
+
+function shown(value: unknown, { digits = 2, unit }: CardConfig): string {
+  const text =
+    typeof value === 'number' ? formatNumber(value, digits) : typeof value === 'string' ? value : JSON.stringify(value);
+  return unit ? `${text} ${unit}` : text;
+}
+
+function Statistic({ card, data }: { card: Card; data: CardData }) {
+  const [first] = valuesOf(card, data);
+  if (!first) return <NoValue />;
+  return (
+    <div className="card-statistic">
+      <div className="card-number">{shown(first.value, card.config)}</div>
+      <Text size="xs" c="dimmed">
+        {first.device} · {first.key} · <Ago ms={first.tsMs} />
+      </Text>
+    </div>
+  );
+}
+
+function NoValue() {
+  return (
+    <Note>
+      <Trans>No value yet</Trans>
+    </Note>
+  );
+}
+
+const arcLength = Math.PI * 80;
+
+function Gauge({ card, data }: { card: Card; data: CardData }) {
+  const [first] = valuesOf(card, data);
+  if (!first || typeof first.value !== 'number') return <NoValue />;
+  const { min = 0, max = 100 } = card.config;
+  const part = Math.min(1, Math.max(0, (first.value - min) / (max - min || 1)));
+  return (
+    <div className="card-gauge">
+      <svg viewBox="0 0 200 120" role="img" aria-label={`${first.key}: ${shown(first.value, card.config)}`}>
+        <path d="M20 105 A80 80 0 0 1 180 105" className="gauge-track" />
+        <path
+          d="M20 105 A80 80 0 0 1 180 105"
+          className="gauge-value"
+          strokeDasharray={`${part * arcLength} ${arcLength}`}
+        />
+        <text x="100" y="96" textAnchor="middle" className="gauge-text">
+          {shown(first.value, card.config)}
+        </text>
+        <text x="20" y="118" textAnchor="middle" className="gauge-limit">
+          {formatNumber(min)}
+        </text>
+        <text x="180" y="118" textAnchor="middle" className="gauge-limit">
+          {formatNumber(max)}
+        </text>
+      </svg>
+      <Text size="xs" c="dimmed" ta="center">
+        {first.device} · {first.key}
+      </Text>
+    </div>
+  );
+}
+
+function ChartCard({ card, data }: { card: Card; data: CardData }) {
+  const { t } = useLingui();
+  const { spanMs } = useDashboardContext();
+  const lines = useMemo(
+    () =>
+      linesOf(
+        data.sources.flatMap((each) => (each.type === 'telemetry' ? each.intervals : [])),
+        'avg',
+      ),
+    [data],
+  );
+  const { times, values } = useMemo(() => aligned(lines), [lines]);
+  if (lines.length === 0) return <NoValue />;
+  return (
+    <Chart
+      label={card.title || t`Chart`}
+      height={Math.max(80, card.h * 44 - 130)}
+      times={times}
+      range={[data.at_ms - spanMs, data.at_ms]}
+      isAutoScaled
+      syncKey="dashboard"
+      format={(value) => shown(value, card.config)}
+      series={lines.map(({ device, key }, index) => ({
+        label: lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`,
+        values: values[index] ?? [],
+      }))}
+    />
+  );
+}
+
+function StatusCard({ data }: { data: CardData }) {
+  const { source } = useDashboardContext();
+  const devices = data.sources.flatMap((each) => (each.type === 'devices' ? each.devices : []));
+  const alarms = data.sources.flatMap((each) => (each.type === 'alarms' ? each.alarms : []));
+  return (
+    <ul className="card-list">
+      {devices.map((each) => (
+        <li key={each.device}>
+          {source.isShared ? (
+            <span className="grow">{each.name || each.device}</span>
+          ) : (
+            <Link href={`/devices/${encodeURIComponent(each.device)}`} className="link grow">
+              {each.name || each.device}
+            </Link>
+          )}
+          <DeviceStateBadge state={each.state} />
+        </li>
+      ))}
+      {alarms.map((alarm, index) => {
+        const { name, type, severity, device } = alarm as unknown as Record<string, unknown>;
+        return (
+          <li key={index}>
+            <span className="grow">
+              {String(name ?? type ?? '')} · {String(device ?? '')}
+            </span>
+            <StateBadge health={severity === 'CRITICAL' || severity === 'MAJOR' ? 'critical' : 'warning'}>
+              {String(severity ?? '').toLowerCase()}
+            </StateBadge>
+          </li>
+        );
+      })}
+      {devices.length + alarms.length === 0 && (
+        <li>
+          <StateBadge health="good">
+            <Trans>nothing to show</Trans>
+          </StateBadge>
+        </li>
+      )}
+    </ul>
+  );
+}
+
+function TableCard({ card, data }: { card: Card; data: CardData }) {
+  const { t } = useLingui();
+  const values = valuesOf(card, data);
+  if (data.sources.every((each) => each.type !== 'telemetry')) return <StatusCard data={data} />;
+  if (values.length === 0) return <NoValue />;
+  return (
+    <div className="card-scroller" tabIndex={0} role="region" aria-label={card.title || t`Values`}>
+      <table className="data-table">
+        <thead>
+          <tr>
+            <th scope="col">
+              <Trans>Device</Trans>
+            </th>
+            <th scope="col">
+              <Trans>Key</Trans>
+            </th>
+            <th scope="col" className="right">
+              <Trans>Value</Trans>
+            </th>
+            <th scope="col" className="right">
+              <Trans>Time</Trans>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {values.map((each) => (
+            <tr key={`${each.device} ${each.key}`}>
+              <td>{each.device}</td>
+              <td>{each.key}</td>
+              <td className="right">{shown(each.value, card.config)}</td>
+              <td className="right dimmed">
+                <Ago ms={each.tsMs} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function positionOf({ values }: LatestOfDevice): { lat: number; lon: number } | null {
+  const number = (...names: string[]) => {
+    const found = names.map((name) => values[name]?.value).find((value) => typeof value === 'number');
+    return typeof found === 'number' ? found : null;
+  };
+  const [lat, lon] = [number('latitude', 'lat'), number('longitude', 'lon', 'lng')];
+  return lat === null || lon === null ? null : { lat, lon };
+}
+
+/** Positions of devices relative to each other; the page loads no maps from other servers. */
+function MapCard({ data }: { data: CardData }) {
+  const places = data.sources
+    .flatMap((each) => (each.type === 'telemetry' ? each.latest : []))
+    .flatMap((each) => {
+      const position = positionOf(each);
+      return position ? [{ device: each.device, ...position }] : [];
+    });
+  if (places.length === 0) {
+    return (
+      <Note>
+        <Trans>No positions: the devices have no values latitude and longitude.</Trans>
+      </Note>
+    );
+  }
+  const bounds = (values: number[]) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const space = (high - low || 0.01) * 0.15;
+    return [low - space, high + space] as const;
+  };
+  const [south, north] = bounds(places.map(({ lat }) => lat));
+  const [west, east] = bounds(places.map(({ lon }) => lon));
+  return (
+    <svg
+      viewBox="0 0 400 260"
+      className="card-map"
+      role="img"
+      aria-label={places.map(({ device }) => device).join(', ')}
+    >
+      {[0.25, 0.5, 0.75].map((part) => (
+        <g key={part} className="map-line">
+          <line x1={400 * part} x2={400 * part} y1={0} y2={260} />
+          <line x1={0} x2={400} y1={260 * part} y2={260 * part} />
+        </g>
+      ))}
+      {places.map(({ device, lat, lon }) => {
+        const x = ((lon - west) / (east - west)) * 400;
+        const y = ((north - lat) / (north - south)) * 260;
+        return (
+          <g key={device}>
+            <circle cx={x} cy={y} r={5} className="map-point" />
+            <text x={x + 8} y={y + 4} className="gauge-limit">
+              {device}
+            </text>
+          </g>
+        );
+      })}
+    </svg>
+  );
+}
+
+/** Sends a command to the device of the card. */
+function ControlCard({ card }: { card: Card }) {
+  const { t } = useLingui();
+  const { source } = useDashboardContext();
+  const { control = 'button', method = '', min = 0, max = 100, unit } = card.config;
+  const [value, setValue] = useState<number>(min);
+  const [isOn, setOn] = useState(false);
+  const [outcome, setOutcome] = useState<{ isError: boolean; text: string } | null>(null);
+  const [isPending, setPending] = useState(false);
+  const target = card.sources[0];
+  const device = target && 'device' in target ? target.device : undefined;
+  const isDisabled = source.isShared || !device || method === '' || isPending;
+  const run = async (input?: boolean | number) => {
+    if (!device) return;
+    setPending(true);
+    setOutcome(null);
+    try {
+      await unwrap(
+        api.POST('/api/v1/devices/{id}/commands', {
+          params: { path: { id: device } },
+          body: { method, params: paramsOf(control, input) } as never,
+        }),
+      );
+      setOutcome({ isError: false, text: t`Sent` });
+    } catch (error) {
+      setOutcome({ isError: true, text: (error as Error).message });
+      if (control === 'switch') setOn((previous) => !previous);
+    } finally {
+      setPending(false);
+    }
+  };
+  const label = card.title || method;
+  return (
+    <div className="card-control">
+      {control === 'switch' && (
+        <Switch
+          label={label}
+          size="md"
+          disabled={isDisabled}
+          checked={isOn}
+          onChange={(event) => {
+            setOn(event.currentTarget.checked);
+            void run(event.currentTarget.checked);
+          }}
+        />
+      )}
+      {control === 'slider' && (
+        <Slider
+          thumbLabel={label}
+          disabled={isDisabled}
+          min={min}
+          max={max}
+          value={value}
+          onChange={setValue}
+          onChangeEnd={(next) => void run(next)}
+          label={(shownValue) => `${shownValue} ${unit ?? ''}`}
+        />
+      )}
+      {control === 'number' && (
+        <div className="row">
+          <NumberInput
+            aria-label={label}
+            className="grow"
+            disabled={isDisabled}
+            value={value}
+            min={min}
+            max={max}
+            onChange={(next) => setValue(Number(next) || 0)}
+          />
+          <Button disabled={isDisabled} onClick={() => void run(value)}>
+            <Trans>Send</Trans>
+          </Button>
+        </div>
+      )}
+      {control === 'button' && (
+        <Button size="sm" disabled={isDisabled} loading={isPending} onClick={() => void run()}>
+          {label || t`Send`}
+        </Button>
+      )}
+      <Text size="xs" role="status" c={outcome?.isError ? 'var(--tg-critical)' : 'dimmed'}>
+        {outcome?.text ??
+          (source.isShared ? (
+            <Trans>Controls work only for people who are logged in.</Trans>
+          ) : !device || method === '' ? (
+            <Trans>Edit the card to choose a device and the method of the command.</Trans>
+          ) : (
+            device
+          ))}
+      </Text>
+    </div>
+  );
+}
+
+interface LoggedMessage {
+  id: number;
+  at_ms: number;
+  topic: string;
+  payload: string;
+}
+
+const maxLogged = 50;
+
+function MessageLog({ filter }: { filter: string }) {
+  const { t } = useLingui();
+  const { source } = useDashboardContext();
+  const [messages, setMessages] = useState<LoggedMessage[]>([]);
+  const isOpen = filter !== '' && !source.isShared;
+  useEffect(() => {
+    if (!isOpen) return;
+    let id = 0;
+    setMessages([]);
+    return openStream({
+      path: withQuery('/api/v1/messages/live', { topic_filter: filter, max_per_s: 10, payload_bytes: 512 }),
+      onEvent: ({ type, data }) => {
+        if (type !== 'message') return;
+        const message = data as Omit<LoggedMessage, 'id'> & { direction: string };
+        if (message.direction !== 'published') return;
+        id += 1;
+        const next = { ...message, id };
+        setMessages((previous) => [next, ...previous.slice(0, maxLogged - 1)]);
+      },
+    });
+  }, [filter, isOpen]);
+  if (source.isShared) {
+    return (
+      <Note>
+        <Trans>Messages are shown only to people who are logged in.</Trans>
+      </Note>
+    );
+  }
+  if (filter === '') {
+    return (
+      <Note>
+        <Trans>Edit the card to choose a topic filter.</Trans>
+      </Note>
+    );
+  }
+  return (
+    <div className="card-scroller" tabIndex={0} role="region" aria-label={t`Messages of ${filter}`}>
+      {messages.length === 0 && (
+        <Note>
+          <Trans>No message yet</Trans>
+        </Note>
+      )}
+      {messages.map((message) => (
+        <div key={message.id} className="card-message">
+          <LiveTime ms={message.at_ms} />
+          <span className="mono state-good">{message.topic}</span>
+          <span className="mono">{message.payload}</span>
+        </div>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,274 @@
+import { Button, Menu, Text, TextInput } from '@mantine/core';
+import { useFullscreenElement } from '@mantine/hooks';
+import { notifications } from '@mantine/notifications';
+import { Plural, Trans, useLingui } from '@lingui/react/macro';
+import { IconDots, IconDownload, IconEdit, IconMaximize, IconPlus, IconShare, IconTrash } from '@tabler/icons-react';
+import { useMemo, useState } from 'react';
+import { useLocation, useParams } from 'wouter';
+import { ApiError } from '../../api/client';
+import { isStored, objectPath, useObject, useRemove, useSave } from '../../api/objects';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { Confirm } from '../../ui/confirm';
+import { download } from '../../ui/download';
+import { Page } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { useUrlState } from '../../ui/url-state';
+import { DashboardContext, dashboardSource } from './card-data';
+import { CardEditor } from './card-editor';
+import { bodyOf, newCard, path, placed, type Card, type CardKind, type StoredDashboard } from './dashboard';
+import './dashboards.css';
+import { Grid } from './grid';
+import { spans, SpanSelect } from './span-select';
+import { ShareLinks } from './share-links';
+
+export default function DashboardPage() {
+  const id = decodeURIComponent(useParams<{ id: string }>().id ?? '');
+  const dashboard = useObject<StoredDashboard>(path, id, { every: 10_000 });
+  if (dashboard.error && !dashboard.data) {
+    return (
+      <Page title={id}>
+        {dashboard.error instanceof ApiError && dashboard.error.status === 404 ? (
+          <EmptyState title={<Trans>There is no dashboard with this id</Trans>} />
+        ) : (
+          <ErrorState error={dashboard.error} retry={() => void dashboard.refetch()} />
+        )}
+      </Page>
+    );
+  }
+  if (!dashboard.data) {
+    return (
+      <Page title={id}>
+        <Loading />
+      </Page>
+    );
+  }
+  return <Dashboard stored={dashboard.data} />;
+}
+
+function Dashboard({ stored }: { stored: StoredDashboard }) {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [, navigate] = useLocation();
+  const [edit, setEdit] = useUrlState('edit');
+  const [span, setSpan] = useUrlState('range', '1h');
+  // What is edited, with the version that it began with.
+  const [draft, setDraft] = useState<StoredDashboard | null>(null);
+  const [edited, setEdited] = useState<Card | null>(null);
+  const [isSharing, setSharing] = useState(false);
+  const [isDeleting, setDeleting] = useState(false);
+  const { ref, toggle } = useFullscreenElement<HTMLDivElement>();
+  const save = useSave<StoredDashboard>(path);
+  const remove = useRemove(path);
+  const mayChange = isStored(stored) && mayInNamespace(caller, 'operator', stored.namespace ?? undefined);
+  const isEditing = edit !== '' && mayChange;
+  const shown = isEditing ? (draft ?? stored) : stored;
+  const context = useMemo(
+    () => ({ source: dashboardSource(stored.id, stored.version), spanMs: spans[span] ?? 3_600_000 }),
+    [span, stored.id, stored.version],
+  );
+  const change = (next: Partial<StoredDashboard>) => setDraft((previous) => ({ ...(previous ?? stored), ...next }));
+  const done = () => {
+    if (draft === null) {
+      setEdit('');
+      return;
+    }
+    save.mutate(
+      { id: draft.id, version: draft.version, body: bodyOf(draft) },
+      {
+        onSuccess: () => {
+          setDraft(null);
+          setEdit('');
+          notifications.show({ message: t`The dashboard was saved.` });
+        },
+      },
+    );
+  };
+  const kinds: [CardKind, string][] = [
+    ['statistic', t`One value`],
+    ['gauge', t`Gauge`],
+    ['chart', t`Chart over time`],
+    ['status', t`States of devices, or alarms`],
+    ['table', t`Table of values`],
+    ['map', t`Positions`],
+    ['text', t`Text`],
+    ['control', t`Control that sends a command`],
+    ['message_log', t`Messages of a topic`],
+  ];
+  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const add = (
+    <Menu position="bottom-start">
+      <Menu.Target>
+        <Button variant="default" leftSection={<IconPlus size={14} />}>
+          <Trans>Add a card</Trans>
+        </Button>
+      </Menu.Target>
+      <Menu.Dropdown>
+        {kinds.map(([kind, label]) => (
+          <Menu.Item key={kind} onClick={() => setEdited(newCard(shown.cards, kind))}>
+            {label}
+          </Menu.Item>
+        ))}
+      </Menu.Dropdown>
+    </Menu>
+  );
+  return (
+    <Page
+      title={shown.name || shown.id}
+      description={shown.description}
+      actions={
+        isEditing ? (
+          <>
+            {add}
+            <Button
+              variant="default"
+              onClick={() => {
+                setDraft(null);
+                setEdit('');
+              }}
+            >
+              <Trans>Cancel</Trans>
+            </Button>
+            <Button loading={save.isPending} onClick={done}>
+              <Trans>Save</Trans>
+            </Button>
+          </>
+        ) : (
+          <>
+            <SpanSelect value={span} onChange={setSpan} />
+            {mayChange && (
+              <>
+                <Button variant="default" leftSection={<IconEdit size={14} />} onClick={() => setEdit('1')}>
+                  <Trans>Edit</Trans>
+                </Button>
+                <Button variant="default" leftSection={<IconShare size={14} />} onClick={() => setSharing(true)}>
+                  <Trans>Share</Trans>
+                </Button>
+              </>
+            )}
+            <Menu>
+              <Menu.Target>
+                <Button variant="default" aria-label={t`More actions`}>
+                  <IconDots size={16} />
+                </Button>
+              </Menu.Target>
+              <Menu.Dropdown>
+                <Menu.Item leftSection={<IconMaximize size={14} />} onClick={() => void toggle()}>
+                  <Trans>Full screen</Trans>
+                </Menu.Item>
+                <Menu.Item
+                  leftSection={<IconDownload size={14} />}
+                  onClick={() =>
+                    download(
+                      `${stored.name || stored.id}.json`,
+                      JSON.stringify(bodyOf(stored), null, 2),
+                      'application/json',
+                    )
+                  }
+                >
+                  <Trans>Export</Trans>
+                </Menu.Item>
+                {mayChange && (
+                  <Menu.Item leftSection={<IconTrash size={14} />} onClick={() => setDeleting(true)}>
+                    <Trans>Delete</Trans>
+                  </Menu.Item>
+                )}
+              </Menu.Dropdown>
+            </Menu>
+            <ShowCall method="GET" path={objectPath(path, stored.id)} ctl={`dashboards get ${stored.id}`} />
+          </>
+        )
+      }
+    >
+      {isEditing && (
+        <div className="row wrap">
+          <TextInput
+            className="grow"
+            label={t`Name`}
+            maxLength={200}
+            value={shown.name}
+            onChange={(event) => change({ name: event.currentTarget.value })}
+          />
+          <TextInput
+            className="grow"
+            label={t`Description`}
+            maxLength={1000}
+            value={shown.description}
+            onChange={(event) => change({ description: event.currentTarget.value })}
+          />
+        </div>
+      )}
+      {save.error && (
+        <Text size="sm" c="var(--tg-critical)" role="alert">
+          {isConflict ? (
+            <Trans>Somebody else has changed this dashboard in the meantime. Cancel to see their version.</Trans>
+          ) : (
+            save.error.message
+          )}
+        </Text>
+      )}
+      <div ref={ref} className="dashboard-screen">
+        {shown.cards.length === 0 ? (
+          <section className="panel">
+            <EmptyState
+              title={<Trans>This dashboard is empty</Trans>}
+              actions={
+                isEditing
+                  ? add
+                  : mayChange && (
+                      <Button onClick={() => setEdit('1')}>
+                        <Trans>Edit</Trans>
+                      </Button>
+                    )
+              }
+            >
+              <Trans>Add cards with values, charts, tables, states, controls and messages.</Trans>
+            </EmptyState>
+          </section>
+        ) : (
+          <DashboardContext value={context}>
+            <Grid
+              cards={shown.cards}
+              {...(isEditing ? { onChange: (cards: Card[]) => change({ cards }), onEdit: setEdited } : {})}
+            />
+          </DashboardContext>
+        )}
+      </div>
+      {isEditing && draft && (
+        <Text size="xs" c="dimmed">
+          <Trans>A new or changed card shows its data after the dashboard is saved.</Trans>
+        </Text>
+      )}
+      {edited && (
+        <CardEditor
+          card={edited}
+          onClose={() => setEdited(null)}
+          onSave={(card) => {
+            change({ cards: placed(shown.cards, card) });
+            setEdited(null);
+          }}
+        />
+      )}
+      {isSharing && <ShareLinks dashboard={stored} onClose={() => setSharing(false)} />}
+      {isDeleting && (
+        <Confirm
+          title={<Trans>Delete {stored.name || stored.id}?</Trans>}
+          action={<Trans>Delete the dashboard</Trans>}
+          call={{ method: 'DELETE', path: objectPath(path, stored.id), ctl: `dashboards delete ${stored.id}` }}
+          isPending={remove.isPending}
+          error={remove.error}
+          onClose={() => setDeleting(false)}
+          onConfirm={() => remove.mutate(stored.id, { onSuccess: () => navigate('/dashboards') })}
+        >
+          <Text size="sm">
+            <Plural
+              value={stored.cards.length}
+              one="This deletes the dashboard with # card. Its share links end."
+              other="This deletes the dashboard with # cards. Its share links end."
+            />
+          </Text>
+        </Confirm>
+      )}
+    </Page>
+  );
+}

@@ -1,0 +1,147 @@
+import { Button, FileButton, TextInput } from '@mantine/core';
+import { useDebouncedValue } from '@mantine/hooks';
+import { notifications } from '@mantine/notifications';
+import { Trans, useLingui } from '@lingui/react/macro';
+import { IconPlus, IconSearch, IconUpload } from '@tabler/icons-react';
+import { Link, useLocation } from 'wouter';
+import { useChange } from '../../api/client';
+import { send, useList, type Fields } from '../../api/objects';
+import { mayInNamespace, useCaller } from '../../api/session';
+import { formatNumber } from '../../format';
+import { DataTable, type Column } from '../../ui/data-table';
+import { Page } from '../../ui/page';
+import { EmptyState } from '../../ui/states';
+import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
+import { imported, path, type StoredDashboard } from './dashboard';
+
+export const dashboardHref = (id: string) => `/dashboards/${encodeURIComponent(id)}`;
+
+export default function DashboardsPage() {
+  const { t } = useLingui();
+  const caller = useCaller();
+  const [, navigate] = useLocation();
+  const [search, setSearch] = useUrlState('search');
+  const [wanted] = useDebouncedValue(search.trim(), 200);
+  const list = useList<StoredDashboard>(path);
+  const text = wanted.toLowerCase();
+  const rows = text
+    ? list.rows?.filter(({ id, name }) => id.toLowerCase().includes(text) || name.toLowerCase().includes(text))
+    : list.rows;
+  const create = useChange((body: Fields) => send<StoredDashboard>('POST', path, { body }), [[path]]);
+  // People with roles in namespaces only create dashboards of their namespace.
+  const namespace =
+    caller.role === null ? caller.namespaces.find(({ role }) => role !== 'viewer')?.namespace : undefined;
+  const add = (body: Fields) =>
+    create.mutate(
+      { ...body, ...(namespace ? { namespace } : {}) },
+      {
+        onSuccess: ({ id }) => navigate(`${dashboardHref(id)}?edit=1`),
+        onError: (error) => notifications.show({ color: 'red', message: error.message }),
+      },
+    );
+  const load = (file: File | null) => {
+    void file
+      ?.text()
+      .then((content) => add(imported(content)))
+      .catch((error: Error) =>
+        notifications.show({ color: 'red', message: t`This file cannot be used: ${error.message}` }),
+      );
+  };
+  const columns: Column<StoredDashboard>[] = [
+    {
+      id: 'name',
+      header: t`Name`,
+      sort: (row) => row.name || row.id,
+      cell: (row) => (
+        <Link href={dashboardHref(row.id)} className="link">
+          {row.name || row.id}
+        </Link>
+      ),
+    },
+    {
+      id: 'cards',
+      header: t`Cards`,
+      align: 'right',
+      sort: (row) => row.cards.length,
+      cell: (row) => formatNumber(row.cards.length),
+    },
+    {
+      id: 'shares',
+      header: t`Share links`,
+      align: 'right',
+      sort: (row) => row.shares.length,
+      cell: (row) => formatNumber(row.shares.length),
+    },
+    { id: 'namespace', header: t`Namespace`, sort: (row) => row.namespace, cell: (row) => row.namespace ?? '–' },
+    {
+      id: 'changed',
+      header: t`Changed`,
+      sort: (row) => row.updated_at_ms,
+      cell: (row) => <Ago ms={row.updated_at_ms} />,
+    },
+    { id: 'description', header: t`Description`, cell: (row) => row.description || '–' },
+  ];
+  const actions = mayInNamespace(caller, 'operator') && (
+    <>
+      <FileButton accept="application/json,.json" onChange={load}>
+        {(props) => (
+          <Button variant="default" leftSection={<IconUpload size={14} />} {...props}>
+            <Trans>Import</Trans>
+          </Button>
+        )}
+      </FileButton>
+      <Button
+        leftSection={<IconPlus size={14} />}
+        loading={create.isPending}
+        onClick={() => add({ name: t`New dashboard` })}
+      >
+        <Trans>New dashboard</Trans>
+      </Button>
+    </>
+  );
+  return (
+    <Page
+      title={t`Dashboards`}
+      description={t`Values, charts and controls on one page, live, for you or behind a link.`}
+      actions={actions}
+    >
+      <DataTable
+        name="dashboards"
+        label={t`Dashboards`}
+        columns={columns}
+        rows={rows}
+        rowKey={(row) => row.id}
+        rowHref={(row) => dashboardHref(row.id)}
+        error={list.error}
+        retry={() => void list.refetch()}
+        hasMore={list.hasNextPage}
+        isLoadingMore={list.isFetchingNextPage}
+        loadMore={() => void list.fetchNextPage()}
+        toolbar={
+          <TextInput
+            aria-label={t`Part of a name`}
+            placeholder={t`Part of a name`}
+            leftSection={<IconSearch size={14} />}
+            value={search}
+            onChange={(event) => setSearch(event.currentTarget.value)}
+            w={240}
+          />
+        }
+        empty={
+          text ? (
+            <EmptyState title={<Trans>No dashboard matches</Trans>}>
+              <Trans>Change the search.</Trans>
+            </EmptyState>
+          ) : (
+            <EmptyState title={<Trans>No dashboards yet</Trans>} actions={actions}>
+              <Trans>
+                A dashboard shows values and charts of devices. It can be shared through a link that can be revoked.
+              </Trans>
+            </EmptyState>
+          )
+        }
+      />
+    </Page>
+  );
+}
