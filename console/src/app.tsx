@@ -1,5 +1,5 @@
 import { lazy, Suspense, type ComponentType } from 'react';
-import { Route, Switch } from 'wouter';
+import { Redirect, Route, Switch } from 'wouter';
 import { useSession } from './api/session';
 import { LoginPage } from './pages/access/login-page';
 import { Shell } from './shell';
@@ -57,6 +57,12 @@ export function App() {
     <Shell>
       <Suspense fallback={<Loading />}>
         <Switch>
+          {/* Home shows the node, which members of a namespace cannot see. */}
+          {session.caller.role === null && (
+            <Route path="/">
+              <Redirect to="/devices" replace />
+            </Route>
+          )}
           {pages.map(([path, page]) => (
             <Route key={path} path={path} component={page} />
           ))}
