@@ -3,6 +3,7 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlayerPlay, IconPlayerStop, IconPlugConnected } from '@tabler/icons-react';
 import { useEffect, useState, type FormEvent } from 'react';
+import { useLocation } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { webSocketAddresses, type MqttLogin } from '../../api/mqtt';
 import { Page } from '../../ui/page';
@@ -13,6 +14,7 @@ import { MessageList } from './message-list';
 import { PublishPanel, type Draft } from './publish-panel';
 import { RetainedMessages } from './retained-messages';
 import { SubscribedFilters } from './subscribed-filters';
+import { TopicTree } from './topic-tree';
 import { filterProblem } from './topics';
 import { useLiveClient, type LiveState } from './use-live-client';
 import './live.css';
@@ -20,12 +22,16 @@ import './live.css';
 export default function LivePage() {
   const { t } = useLingui();
   const [tab, setTab] = useUrlState('tab', 'messages');
+  const [, navigate] = useLocation();
   return (
     <Page title={t`Live`} description={t`Messages as they are published, retained messages, and who subscribes.`}>
       <Tabs value={tab} onChange={(value) => setTab(value ?? 'messages')} keepMounted={false}>
         <Tabs.List>
           <Tabs.Tab value="messages">
             <Trans>Messages</Trans>
+          </Tabs.Tab>
+          <Tabs.Tab value="topics">
+            <Trans>Topics</Trans>
           </Tabs.Tab>
           <Tabs.Tab value="retained">
             <Trans>Retained messages</Trans>
@@ -36,6 +42,9 @@ export default function LivePage() {
         </Tabs.List>
         <Tabs.Panel value="messages" pt="md">
           <Messages />
+        </Tabs.Panel>
+        <Tabs.Panel value="topics" pt="md">
+          <TopicTree onWatch={(filter) => navigate(`/live?${new URLSearchParams({ filter })}`)} />
         </Tabs.Panel>
         <Tabs.Panel value="retained" pt="md">
           <RetainedMessages />
