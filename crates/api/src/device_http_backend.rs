@@ -4,7 +4,9 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use devices::Device;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -80,6 +82,9 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
         what: DevicePostKind,
         body: &[u8],
     ) -> Result<(), DeviceHttpError>;
+
+    /// The device that has the token.
+    fn device(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError>;
 
     /// Stores telemetry for the device with this id, as if it had reported it. Fails with
     /// [`DeviceHttpError::UnknownDevice`] if there is none.

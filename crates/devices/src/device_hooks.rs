@@ -190,7 +190,7 @@ impl Hooks for DeviceShardHooks {
     fn wants_topic(&mut self, topic: &str) -> bool {
         match self.devices.is_empty() {
             true => topic == PROVISION_REQUEST || protocol::parse_downlink_topic(topic).is_some(),
-            false => protocol::may_be_device_topic(topic),
+            false => protocol::may_be_device_topic(topic) || protocol::is_firmware_downlink(topic),
         }
     }
 

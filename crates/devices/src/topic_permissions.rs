@@ -9,6 +9,11 @@ pub const PROVISION_RESPONSE: &str = "/provision/response";
 
 const THINGSBOARD: &str = "v1/devices/me/";
 const THINGSBOARD_GATEWAY: &str = "v1/gateway/";
+/// Topics of firmware and of software.
+const THINGSBOARD_FIRMWARE: [&str; 2] = ["v2/fw/", "v2/sw/"];
+/// Suffixes of these.
+const FIRMWARE_UPLINK: [&str; 1] = ["request/"];
+const FIRMWARE_DOWNLINK: [&str; 2] = ["response/", "error"];
 /// Suffixes of `v1/devices/me/`; anything may follow a final slash.
 const UPLINK: [&str; 6] = [
     "telemetry",
@@ -47,18 +52,29 @@ impl Device {
     /// Whether the device's protocols allow publishing to a topic.
     #[must_use]
     pub fn may_publish(&self, topic: &str) -> bool {
-        self.is_topic_allowed(topic, &UPLINK, &GATEWAY_UPLINK)
+        self.is_topic_allowed(topic, &UPLINK, &GATEWAY_UPLINK, &FIRMWARE_UPLINK)
     }
 
     /// Whether the device's protocols allow subscribing to a filter. Wildcards are allowed only behind the device's
     /// own names.
     #[must_use]
     pub fn may_subscribe(&self, filter: &str) -> bool {
-        self.is_topic_allowed(filter, &DOWNLINK, &GATEWAY_DOWNLINK)
+        self.is_topic_allowed(filter, &DOWNLINK, &GATEWAY_DOWNLINK, &FIRMWARE_DOWNLINK)
     }
 
-    fn is_topic_allowed(&self, topic: &str, own: &[&str], gateway: &[&str]) -> bool {
+    fn is_topic_allowed(
+        &self,
+        topic: &str,
+        own: &[&str],
+        gateway: &[&str],
+        firmware: &[&str],
+    ) -> bool {
         let product = self.product.get();
+        let mut prefixes = THINGSBOARD_FIRMWARE.iter();
+        if let Some(rest) = prefixes.find_map(|prefix| topic.strip_prefix(prefix)) {
+            return product.allows_protocol(ProductProtocol::Thingsboard)
+                && is_one_of(firmware, rest);
+        }
         if let Some(rest) = topic.strip_prefix(THINGSBOARD) {
             return product.allows_protocol(ProductProtocol::Thingsboard) && is_one_of(own, rest);
         }

@@ -1,6 +1,6 @@
 //! All packages and assignments in memory, arranged by what is asked: which package a device is to install.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use devices::Device;
@@ -26,6 +26,8 @@ pub(crate) struct Catalog {
     devices: HashMap<(FirmwareType, String), Arc<FirmwarePackage>>,
     /// Groups in the order of their ids; of several with the same device the first one decides.
     assigned_groups: BTreeMap<(FirmwareType, String), Arc<FirmwarePackage>>,
+    /// Products of packages.
+    used_products: HashSet<String>,
 }
 
 impl Catalog {
@@ -62,7 +64,40 @@ impl Catalog {
         };
     }
 
+    /// Whether devices of a product may have a target.
+    pub(crate) fn uses_product(&self, product: &str) -> bool {
+        self.used_products.contains(product)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packages.is_empty()
+    }
+
+    pub(crate) fn assignment(&self, id: &str) -> Option<&AssignmentDefinition> {
+        self.assignments.get(id)
+    }
+
+    /// Whether a package is assigned to anything.
+    pub(crate) fn is_assigned(&self, package: &str) -> bool {
+        let mut assignments = self.assignments.values();
+        assignments.any(|assignment| assignment.package == package)
+    }
+
+    /// Products of the packages that are assigned to a group.
+    pub(crate) fn products_of_group(&self, group: &str) -> Vec<String> {
+        let assigned = self.assigned_groups.iter();
+        let assigned = assigned.filter(|((_, id), _)| id == group);
+        assigned
+            .map(|(_, package)| package.product.clone())
+            .collect()
+    }
+
     fn arrange(&mut self) {
+        let products = self
+            .packages
+            .values()
+            .map(|package| package.product.clone());
+        self.used_products = products.collect();
         self.products.clear();
         self.devices.clear();
         self.assigned_groups.clear();

@@ -2,21 +2,34 @@
 //!
 //! A package ([`FirmwareDefinition`]) describes an image, which is a file of `transfer`. It is verified when it is written:
 //! its digest, and its signature by a key that the node trusts. Assignments ([`AssignmentDefinition`]) say which devices
-//! install it. [`FirmwareService`] answers which package a device is to install.
+//! install it. [`FirmwareService`] answers which package a device is to install, tells it the package, and records how far it
+//! is. [`FirmwareHooks`] receives requests for chunks over MQTT in ThingsBoard's protocol.
 
 mod assignment;
 mod catalog;
+mod chunk_cache;
+mod chunk_worker;
 mod definition_error;
+mod device_state;
 mod digest;
 mod image;
+mod mqtt_hooks;
 mod package;
 mod service;
+mod settings;
 mod signature;
+mod target_worker;
+mod thingsboard;
 
 pub use assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget, MAX_ASSIGNMENTS};
 pub use catalog::AssignedPackage;
+pub use chunk_cache::ChunkStats;
+pub use chunk_worker::{ChunkRefusal, ChunkSender};
 pub use definition_error::DefinitionError;
+pub use device_state::{InstallRecord, InstallReport, InstallState};
 pub use digest::DigestAlgorithm;
+pub use mqtt_hooks::FirmwareHooks;
 pub use package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND, MAX_PACKAGES};
 pub use service::{FirmwareOpenError, FirmwareService};
+pub use settings::FirmwareSettings;
 pub use signature::{PackageSignature, SignatureScheme, TrustError, TrustSettings};

@@ -1,19 +1,29 @@
 //! Validates packages and assignments, and follows their changes in the store.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{Builder, JoinHandle};
+
+use bytes::Bytes;
 
 use devices::group::{self, GroupDefinition};
-use devices::{Device, Registry};
+use devices::{Device, DeviceChange, DeviceNo, Registry};
 use serde_json::Value;
 use store::{Objects, StoreError};
-use transfer::FileService;
+use transfer::{FileService, TransferError};
 
 use crate::assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget};
 use crate::catalog::{AssignedPackage, Catalog};
+use crate::chunk_cache::{ChunkCache, ChunkStats};
+use crate::chunk_worker::{ChunkQueue, ChunkSender, ChunkWorker};
 use crate::definition_error::DefinitionError;
+use crate::device_state::{InstallRecord, InstallReport, InstallTable};
 use crate::image::verify_image;
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
-use crate::signature::{TrustError, TrustSettings, TrustedKeys};
+use crate::settings::FirmwareSettings;
+use crate::signature::{TrustError, TrustedKeys};
+use crate::target_worker::{self, TargetQueue};
 
 /// Why the firmware of a node cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +45,14 @@ struct FirmwareInner {
     files: FileService,
     keys: TrustedKeys,
     catalog: RwLock<Catalog>,
+    /// Whether there is any package.
+    is_in_use: AtomicBool,
+    chunks: ChunkCache,
+    chunk_queue: ChunkQueue,
+    max_chunk_bytes: u64,
+    installs: InstallTable,
+    target_queue: TargetQueue,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl FirmwareService {
@@ -47,14 +65,21 @@ impl FirmwareService {
         objects: &Objects,
         registry: Registry,
         files: FileService,
-        trust: &TrustSettings,
+        settings: &FirmwareSettings,
         declared_groups: &[(String, Value)],
     ) -> Result<Self, FirmwareOpenError> {
         let inner = Arc::new(FirmwareInner {
             registry,
+            chunks: ChunkCache::new(files.clone(), settings.cache_bytes),
             files,
-            keys: TrustedKeys::open(trust)?,
+            keys: TrustedKeys::open(&settings.trust)?,
             catalog: RwLock::default(),
+            is_in_use: AtomicBool::new(false),
+            chunk_queue: ChunkQueue::default(),
+            max_chunk_bytes: settings.max_chunk_bytes(),
+            installs: InstallTable::open(objects.tables())?,
+            target_queue: TargetQueue::default(),
+            threads: Mutex::default(),
         });
         let (weak, stored) = (Arc::downgrade(&inner), objects.downgrade());
         let declared: Vec<String> = declared_groups.iter().map(|(id, _)| id.clone()).collect();
@@ -70,7 +95,7 @@ impl FirmwareService {
             match stored.get(&change.kind, &change.id) {
                 Ok(object) => {
                     let value = object.map(|object| object.value);
-                    inner.apply(&change.kind, &change.id, value.as_ref());
+                    inner.follow(&change.kind, &change.id, value.as_ref());
                 }
                 Err(error) => {
                     tracing::error!(kind = %change.kind, id = change.id, %error, "reading a changed object failed; its previous version remains in use");
@@ -85,7 +110,126 @@ impl FirmwareService {
         for (id, value) in declared_groups {
             inner.apply(group::KIND, id, Some(value));
         }
+        let weak = Arc::downgrade(&inner);
+        inner.registry.add_device_observer(Box::new(move |change| {
+            let Some(inner) = weak.upgrade() else { return };
+            match change {
+                DeviceChange::Created(device) | DeviceChange::Updated(device) => {
+                    inner.push_device(device);
+                }
+                DeviceChange::Removed(device) => {
+                    if inner.is_in_use.load(Relaxed) {
+                        inner.target_queue.push_removed(device.no);
+                    }
+                }
+            }
+        }));
         Ok(Self { inner })
+    }
+
+    /// Starts the threads. Chunks are sent by `sender`.
+    ///
+    /// # Errors
+    /// If the system creates no thread.
+    pub fn start(&self, sender: Arc<dyn ChunkSender>) -> io::Result<()> {
+        let worker = ChunkWorker::new(self.clone(), sender);
+        let chunks = Builder::new().name("firmware-chunks".to_owned());
+        let chunks = chunks.spawn(move || worker.run())?;
+        let service = self.clone();
+        let targets = Builder::new().name("firmware".to_owned());
+        let targets = targets.spawn(move || target_worker::run(&service))?;
+        let mut threads = self
+            .inner
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        threads.extend([chunks, targets]);
+        Ok(())
+    }
+
+    /// Ends the threads. What devices have reported is recorded before.
+    pub fn stop(&self) {
+        self.inner.chunk_queue.stop();
+        self.inner.target_queue.stop();
+        let threads = self.inner.threads.lock();
+        let threads: Vec<_> = threads
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .collect();
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread for firmware panicked; this is a bug");
+            }
+        }
+    }
+
+    /// Whether there is any package, so that reports of devices matter.
+    #[inline]
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.inner.is_in_use.load(Relaxed)
+    }
+
+    /// A device has connected: it is told its target if it does not know it. Never blocks.
+    pub fn device_connected(&self, device: &Device) {
+        self.inner.push_device(device);
+    }
+
+    /// A device has reported how far its installation is. Never blocks.
+    pub fn report(&self, device: DeviceNo, kind: FirmwareType, report: InstallReport) {
+        self.inner.target_queue.push_report(device, kind, report);
+    }
+
+    /// What is known about the target of a device; `None`: it has had none.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn install(
+        &self,
+        device: DeviceNo,
+        kind: FirmwareType,
+    ) -> Result<Option<InstallRecord>, StoreError> {
+        self.inner.installs.get(device, kind)
+    }
+
+    /// Bytes of the image of a package. The range must be within it.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn read_chunk(
+        &self,
+        package: &FirmwarePackage,
+        offset: u64,
+        len: u64,
+    ) -> Result<Bytes, TransferError> {
+        self.inner.chunks.read(&package.file, offset, len)
+    }
+
+    /// Largest chunk in bytes.
+    #[must_use]
+    pub fn max_chunk_bytes(&self) -> u64 {
+        self.inner.max_chunk_bytes
+    }
+
+    #[must_use]
+    pub fn chunk_stats(&self) -> ChunkStats {
+        self.inner.chunks.stats()
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    pub(crate) fn installs(&self) -> &InstallTable {
+        &self.inner.installs
+    }
+
+    pub(crate) fn chunk_queue(&self) -> &ChunkQueue {
+        &self.inner.chunk_queue
+    }
+
+    pub(crate) fn target_queue(&self) -> &TargetQueue {
+        &self.inner.target_queue
     }
 
     /// Converts the JSON of a package to its stored form: verifies its image and its signature. Reads the whole image.
@@ -185,6 +329,13 @@ impl FirmwareService {
     }
 }
 
+/// A device, or all devices of a product.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Concerned {
+    Product(String),
+    Device(String),
+}
+
 impl FirmwareInner {
     fn read_catalog(&self) -> std::sync::RwLockReadGuard<'_, Catalog> {
         self.catalog.read().unwrap_or_else(PoisonError::into_inner)
@@ -192,6 +343,69 @@ impl FirmwareInner {
 
     fn write_catalog(&self) -> std::sync::RwLockWriteGuard<'_, Catalog> {
         self.catalog.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push_device(&self, device: &Device) {
+        if self.is_in_use.load(Relaxed)
+            && self
+                .read_catalog()
+                .uses_product(device.product.id().as_str())
+        {
+            self.target_queue.push_device(device.no);
+        }
+    }
+
+    /// Applies a change, and examines the devices that it may concern.
+    fn follow(&self, kind: &str, id: &str, value: Option<&Value>) {
+        let mut concerned = self.concerned(kind, id);
+        self.apply(kind, id, value);
+        concerned.extend(self.concerned(kind, id));
+        concerned.sort();
+        concerned.dedup();
+        for target in concerned {
+            match target {
+                Concerned::Product(product) => self.target_queue.push_product(&product),
+                Concerned::Device(id) => match self.registry.device(&id) {
+                    Ok(device) => {
+                        device
+                            .iter()
+                            .for_each(|device| self.target_queue.push_device(device.no));
+                    }
+                    Err(error) => {
+                        tracing::error!(device = id, %error, "reading a device failed; it is told its firmware when it connects");
+                    }
+                },
+            }
+        }
+    }
+
+    /// Devices whose targets depend on an object.
+    fn concerned(&self, kind: &str, id: &str) -> Vec<Concerned> {
+        let catalog = self.read_catalog();
+        match kind {
+            KIND if catalog.is_assigned(id) => {
+                let package = catalog.package(id).into_iter();
+                package
+                    .map(|package| Concerned::Product(package.product.clone()))
+                    .collect()
+            }
+            KIND => Vec::new(),
+            ASSIGNMENT_KIND => {
+                let Some(assignment) = catalog.assignment(id) else {
+                    return Vec::new();
+                };
+                let package = catalog.package(&assignment.package);
+                match (&assignment.device, package) {
+                    (Some(device), _) => vec![Concerned::Device(device.clone())],
+                    (None, Some(package)) => vec![Concerned::Product(package.product.clone())],
+                    (None, None) => Vec::new(),
+                }
+            }
+            _ => {
+                let products = catalog.products_of_group(id).into_iter();
+                products.map(Concerned::Product).collect()
+            }
+        }
     }
 
     /// Applies the stored form of an object; `None`: it was deleted.
@@ -233,7 +447,12 @@ impl FirmwareInner {
         {
             tracing::error!(package = id, file, %error, "the image of a firmware package cannot be kept; devices cannot download it");
         }
-        let before = self.write_catalog().set_package(id, package);
+        let before = {
+            let mut catalog = self.write_catalog();
+            let before = catalog.set_package(id, package);
+            self.is_in_use.store(!catalog.is_empty(), Relaxed);
+            before
+        };
         if let Some(before) = before.filter(|before| Some(&before.file) != file.as_ref())
             && let Err(error) = self.files.release(&before.file, &holder)
         {

@@ -6,7 +6,8 @@ use std::fs;
 
 use devices::{NewDevice, PRODUCT_KIND, Registry, RegistryConfig, WritePrecondition, group};
 use firmware::{
-    ASSIGNMENT_KIND, AssignmentTarget, FirmwareService, FirmwareType, KIND, TrustSettings,
+    ASSIGNMENT_KIND, AssignmentTarget, FirmwareService, FirmwareSettings, FirmwareType, KIND,
+    TrustSettings,
 };
 use serde_json::{Value, json};
 use store::{ExpectedVersion, Objects, Store, StoreConfig};
@@ -19,6 +20,13 @@ const MINISIGN_OF_TEST: &str = "untrusted comment: signature from minisign secre
     RUQf6LRCGA9i559r3g7V1qNyJDApGip8MfqcadIgT9CuhV3EMhHoN1mGTkUidF/z7SrlQgXdy8ofjb7bNJJylDOocrCo8KLzZwo=\n\
     trusted comment: timestamp:1633700835\tfile:test\tprehashed\n\
     wLMDjy9FLAuxZ3q4NlEvkgtyhrr0gtTu6KC4KBJdITbbOeAi1zBIYo0v4iTgt8jJpIidRJnp94ABQkJAgAooBQ==";
+
+fn settings_of(trust: &TrustSettings) -> FirmwareSettings {
+    FirmwareSettings {
+        trust: trust.clone(),
+        ..FirmwareSettings::default()
+    }
+}
 
 struct Node {
     directory: TempDir,
@@ -54,7 +62,13 @@ impl Node {
             ..TransferSettings::default()
         };
         let files = FileService::open(&directory.path().join("files"), settings).unwrap();
-        let opened = FirmwareService::open(&objects, registry.clone(), files.clone(), trust, &[]);
+        let opened = FirmwareService::open(
+            &objects,
+            registry.clone(),
+            files.clone(),
+            &settings_of(trust),
+            &[],
+        );
         Self {
             directory,
             _store: store,
@@ -275,7 +289,7 @@ fn invalid_trust_settings_are_named() {
             &node.objects,
             node.registry.clone(),
             node.files.clone(),
-            trust,
+            &settings_of(trust),
             &[],
         );
         opened.err().unwrap().to_string()

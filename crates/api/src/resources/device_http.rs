@@ -59,9 +59,9 @@ pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Dura
     Some(bounded_timeout(asked.and_then(|text| text.parse().ok())))
 }
 
-pub(crate) fn endpoints() -> Vec<Endpoint> {
-    let of_device = |endpoint: Endpoint| {
-        endpoint
+/// What all routes of devices with a token in the path have in common.
+pub(super) fn of_device(endpoint: Endpoint) -> Endpoint {
+    endpoint
             .access(EndpointAccess::Device)
             .tag("devices")
             .path_parameter("token", "Access token of the device.")
@@ -74,7 +74,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 503,
                 "The node is overloaded; retry after the time in Retry-After.",
             )
-    };
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
             .summary("A device's telemetry")
@@ -158,7 +160,7 @@ pub(super) fn to_problem(problem: DeviceHttpError) -> ProblemDetails {
 }
 
 /// Runs a request on a thread that may block, within the limit on concurrent device requests.
-async fn run_blocking<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     call: &ApiCall,
     question: impl FnOnce(&dyn DeviceHttpBackend, &DeviceCaller) -> Result<T, DeviceHttpError>
     + Send

@@ -1,15 +1,40 @@
 //! Firmware of devices, beyond the objects that define it.
 
-use ::firmware::{AssignedPackage, AssignmentTarget, FirmwareType};
+use ::firmware::{AssignedPackage, AssignmentTarget, FirmwareType, InstallRecord, InstallState};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::device_http;
 use super::devices::run_blocking;
+use super::file_download::download;
+use super::upload_body::to_problem;
 use crate::access::Role;
+use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, get};
-use crate::problem_details::ApiResult;
+use crate::problem_details::{ApiResult, ProblemDetails};
+use crate::query_parameters::{Parameter, ParameterType, text_parameter};
+
+const OCTETS: &str = "application/octet-stream";
+
+const TITLE: Parameter = text_parameter(
+    "title",
+    "Title of the package, as in `fw_title` or `sw_title`.",
+);
+const VERSION: Parameter = text_parameter("version", "Version of the package.");
+const SIZE: Parameter = Parameter {
+    name: "size",
+    description: "Size of a chunk in bytes; without it, the whole image.",
+    shape: ParameterType::Number(0, u32::MAX as u64),
+};
+const CHUNK: Parameter = Parameter {
+    name: "chunk",
+    description: "Number of the chunk, from 0.",
+    shape: ParameterType::Number(0, u32::MAX as u64),
+};
 
 /// What a device is to install.
 #[derive(Serialize, JsonSchema)]
@@ -26,16 +51,30 @@ struct AssignedFirmware {
     assigned_to: &'static str,
     /// Id of the product, group or device.
     target: String,
+    /// `null`: the device has not been told yet.
+    state: Option<InstallState>,
+    /// Percentage of the download.
+    progress: Option<u8>,
+    /// Why the installation failed.
+    error: Option<String>,
+    /// Title and version that the device runs, as it has reported.
+    current_title: Option<String>,
+    current_version: Option<String>,
+    /// When the state changed.
+    updated_ms: Option<u64>,
 }
 
 impl AssignedFirmware {
-    fn new(assigned: AssignedPackage) -> Self {
+    fn new(assigned: AssignedPackage, record: Option<InstallRecord>) -> Self {
         let (assigned_to, target) = match assigned.target {
             AssignmentTarget::Product(id) => ("product", id),
             AssignmentTarget::Group(id) => ("group", id),
             AssignmentTarget::Device(id) => ("device", id),
         };
         let package = assigned.package;
+        // Another record is about an earlier target.
+        let is_told = |record: &&InstallRecord| record.package.as_deref() == Some(&package.id);
+        let told = record.as_ref().filter(is_told);
         Self {
             kind: package.kind,
             package: package.id.clone(),
@@ -44,6 +83,12 @@ impl AssignedFirmware {
             size: package.size,
             assigned_to,
             target,
+            state: told.map(|record| record.state),
+            progress: told.and_then(|record| record.progress),
+            error: told.and_then(|record| record.error.clone()),
+            current_title: record.as_ref().and_then(|it| it.current_title.clone()),
+            current_version: record.as_ref().and_then(|it| it.current_version.clone()),
+            updated_ms: told.map(|record| record.updated_ms),
         }
     }
 }
@@ -61,7 +106,86 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .summary("List what a device is to install")
         .description("At most one package of each type.")
         .unpaged::<AssignedFirmware>(),
+        image(get(
+            "/api/v1/{token}/firmware",
+            "downloadFirmware",
+            firmware,
+        ))
+        .summary("Download the firmware (device)"),
+        image(get(
+            "/api/v1/{token}/software",
+            "downloadSoftware",
+            software,
+        ))
+        .summary("Download the software (device)"),
     ]
+}
+
+fn image(endpoint: Endpoint) -> Endpoint {
+    device_http::of_device(endpoint)
+        .tag("firmware")
+        .parameters(&[TITLE, VERSION, SIZE, CHUNK])
+        .description(
+            "The package that is assigned to the device; with `Range`, `If-Range` and `If-None-Match`. With `size` and `chunk`, \
+             one chunk; beyond the end it is empty.",
+        )
+        .raw_response(200, "The image, or a chunk of it.", &[OCTETS])
+        .raw_response(206, "The requested part.", &[OCTETS])
+        .empty_response(304, "The image has the entity tag of If-None-Match.")
+        .problem_response(404, "Nothing is assigned to the device.")
+        .problem_response(416, "The range is not within the image.")
+}
+
+async fn firmware(call: ApiCall) -> ApiResult {
+    send_image(call, FirmwareType::Firmware).await
+}
+
+async fn software(call: ApiCall) -> ApiResult {
+    send_image(call, FirmwareType::Software).await
+}
+
+/// Sends the image that is assigned to the calling device, or a chunk of it.
+async fn send_image(call: ApiCall, kind: FirmwareType) -> ApiResult {
+    let device = device_http::run_blocking(&call, |backend, caller| backend.device(caller)).await?;
+    let firmware = call.app.firmware.clone();
+    let Some(assigned) = firmware.assigned(&device, kind) else {
+        let detail = format!("No {} is assigned to the device.", kind.name());
+        return Err(ProblemDetails::not_found(detail));
+    };
+    let package = assigned.package;
+    for (parameter, expected) in [(TITLE, &package.title), (VERSION, &package.version)] {
+        let given = call.query.text_value(parameter.name);
+        if given.is_some_and(|given| given != expected) {
+            let detail = format!(
+                "{}: the {} {expected:?} is assigned to the device; ask for that.",
+                parameter.name, parameter.name
+            );
+            return Err(ProblemDetails::invalid_parameter(parameter.name, detail));
+        }
+    }
+    let size = call.query.number_value(SIZE).unwrap_or(0);
+    if size == 0 {
+        let mut response = download(call, &package.file).await?;
+        let fields = response.headers_mut();
+        // ThingsBoard's name for it.
+        if let Ok(name) = HeaderValue::from_str(&package.title) {
+            fields.insert("x-filename", name);
+        }
+        return Ok(response);
+    }
+    let start = call.query.number_value(CHUNK).unwrap_or(0);
+    let start = start.saturating_mul(size).min(package.size);
+    let len = size.min(package.size - start);
+    let most = firmware.max_chunk_bytes();
+    if len > most {
+        let detail =
+            format!("size: expected at most {most} bytes; for more, use Range without size.");
+        return Err(ProblemDetails::invalid_parameter(SIZE.name, detail));
+    }
+    let read = move || firmware.read_chunk(&package, start, len);
+    let read = blocking::run_blocking(read, "The image cannot be read now.").await?;
+    let fields = [(header::CONTENT_TYPE, OCTETS)];
+    Ok((StatusCode::OK, fields, read.map_err(to_problem)?).into_response())
 }
 
 async fn of_device(call: ApiCall) -> ApiResult {
@@ -70,9 +194,16 @@ async fn of_device(call: ApiCall) -> ApiResult {
         let device = devices.registry().device(&id)?;
         let device = device
             .ok_or_else(|| DeviceServiceError::NotFound(format!("There is no device {id:?}.")))?;
-        let types = FirmwareType::ALL.into_iter();
-        let assigned = types.filter_map(|kind| firmware.assigned(&device, kind));
-        Ok(assigned.map(AssignedFirmware::new).collect::<Vec<_>>())
+        let mut all = Vec::new();
+        for kind in FirmwareType::ALL {
+            if let Some(assigned) = firmware.assigned(&device, kind) {
+                let record = firmware
+                    .install(device.no, kind)
+                    .map_err(|error| DeviceServiceError::Unavailable(format!("{error}.")))?;
+                all.push(AssignedFirmware::new(assigned, record));
+            }
+        }
+        Ok(all)
     });
     call::unpaged_list(assigned.await?)
 }

@@ -14,6 +14,10 @@ use serde_json::{Value, json};
 pub(crate) struct NoDeviceHttpBackend;
 
 impl DeviceHttpBackend for NoDeviceHttpBackend {
+    fn device(&self, _: &DeviceCaller) -> Result<std::sync::Arc<devices::Device>, DeviceHttpError> {
+        Err(DeviceHttpError::UnknownDevice)
+    }
+
     fn post_data(
         &self,
         _: &DeviceCaller,

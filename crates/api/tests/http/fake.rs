@@ -634,7 +634,7 @@ impl Server {
             &objects,
             own_registry.clone(),
             files.clone(),
-            &firmware::TrustSettings::default(),
+            &firmware::FirmwareSettings::default(),
             &[],
         );
         let observer = observe::Observer::default();

@@ -10,6 +10,7 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, Subscripti
 use super::ack_watchers::AckCallback;
 use super::connection::CloseReason;
 use super::dispatch::Dispatch;
+use super::encoding::PublishEnvelope;
 use super::inspection::{ScanStep, ShardScan};
 use super::message::expiry_time_ms;
 use super::outbox::SHARE_FROM_BYTES;
@@ -257,8 +258,11 @@ impl Shard {
         };
         let from = PublisherIdentity::default();
         self.with_node_message(publication, &from, Admission::IfRoom, |shard, view| {
-            let subscriber = shard.best_subscription(session, view.topic)?;
+            let Some(subscriber) = shard.best_subscription(session, view.topic) else {
+                return Ok(None);
+            };
             let qos = view.qos.min(subscriber.options.qos);
+            shard.check_client_packet_size(session, view, qos)?;
             let delivery = &mut shard.delivery;
             let outbound = delivery.sessions[session].outbound.as_ref();
             let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
@@ -269,11 +273,43 @@ impl Shard {
             let is_watched = qos == QoS::AtLeastOnce
                 && now > before
                 && delivery.ack_watchers.add(session, packet_id, acked);
-            Some(DirectDelivery {
+            Ok(Some(DirectDelivery {
                 qos: qos as u8,
                 is_ack_tracked: is_watched,
-            })
-        })
+            }))
+        })?
+    }
+
+    /// Checks that a message fits into the largest packet that the connected client of a session accepts.
+    fn check_client_packet_size(
+        &self,
+        session: SessionIx,
+        view: &MessageView<'_>,
+        qos: QoS,
+    ) -> Result<(), ControlError> {
+        let Some(at) = self.delivery.sessions[session].connection else {
+            return Ok(());
+        };
+        let connection = &self.delivery.connections[at];
+        let envelope = PublishEnvelope {
+            version: connection.version,
+            dup: false,
+            qos,
+            retain: false,
+            packet_id: 0,
+            alias: None,
+            identifiers: &[],
+        };
+        let max_bytes = connection.max_packet_out;
+        match envelope.packet_len(view) <= max_bytes as usize {
+            true => Ok(()),
+            false => {
+                let expected = format!(
+                    "expected a packet of at most {max_bytes} bytes, the client's Maximum Packet Size"
+                );
+                Err(invalid_field("payload", expected))
+            }
+        }
     }
 
     /// The subscription by which a session receives messages on a topic; of several the one with the highest QoS.

@@ -27,6 +27,6 @@ pub use message::{
 };
 pub use topic::{
     DeviceTopic, DownlinkTopic, GatewayTopic, ReplyKind, TopicKind, carries_telemetry,
-    is_about_children, may_be_device_topic, parse_device_topic, parse_downlink_topic,
-    relay_ack_topic, relay_data_topic,
+    is_about_children, is_firmware_downlink, may_be_device_topic, parse_device_topic,
+    parse_downlink_topic, relay_ack_topic, relay_data_topic,
 };

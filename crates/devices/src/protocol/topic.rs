@@ -139,6 +139,10 @@ pub struct DownlinkTopic<'t> {
 pub fn parse_downlink_topic(topic: &str) -> Option<DownlinkTopic<'_>> {
     match topic.as_bytes() {
         [b'v', b'1', b'/', ..] => parse_thingsboard_downlink(&topic[3..]),
+        [b'v', b'2', b'/', ..] => is_firmware_downlink(topic).then_some(DownlinkTopic {
+            product: None,
+            is_bidirectional: false,
+        }),
         [b't', b'g', b'/', ..] => {
             let (_, rest) = topic[3..].split_once('/')?;
             rest.starts_with("down/").then_some(DownlinkTopic {
@@ -149,6 +153,14 @@ pub fn parse_downlink_topic(topic: &str) -> Option<DownlinkTopic<'_>> {
         [b'/', ..] => parse_jetlinks_downlink(&topic[1..]),
         _ => None,
     }
+}
+
+/// Whether the platform answers requests for firmware on this topic.
+#[inline]
+pub fn is_firmware_downlink(topic: &str) -> bool {
+    let rest = topic.strip_prefix("v2/fw/");
+    let rest = rest.or_else(|| topic.strip_prefix("v2/sw/"));
+    rest.is_some_and(|rest| rest == "error" || rest.starts_with("response/"))
 }
 
 /// Some ThingsBoard topics are shared by all devices and used in both directions.

@@ -75,7 +75,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "firmware",
-        "Signatures of firmware packages; see [Firmware](../guides/firmware.md).",
+        "Firmware of devices; see [Firmware](../guides/firmware.md).",
     ),
     (
         "outbound",
@@ -106,7 +106,7 @@ pub(super) struct NodeSettings {
     pub(super) alarms: AlarmSettings,
     pub(super) commands: devices::command::CommandConfig,
     pub(super) files: transfer::TransferSettings,
-    pub(super) firmware: firmware::TrustSettings,
+    pub(super) firmware: firmware::FirmwareSettings,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
@@ -137,7 +137,7 @@ impl Default for NodeSettings {
             alarms: AlarmSettings::default(),
             commands: devices::command::CommandConfig::default(),
             files: transfer::TransferSettings::default(),
-            firmware: firmware::TrustSettings::default(),
+            firmware: firmware::FirmwareSettings::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,
             store_enabled: true,
@@ -378,9 +378,10 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.max_queued_bytes", files.max_queued_bytes, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of segments that wait to be written. At half of it, MQTT clients that send files are paused; at all of it, segments are rejected (0x97)."),
     setting!("files.threads", files.threads, Count(1, 64), "Number of threads that write files of MQTT clients."),
 
-    setting!("firmware.minisign_keys", firmware.minisign_keys, Text, "Public keys of minisign whose signatures are accepted: the second lines of `minisign.pub` files, separated by commas."),
-    setting!("firmware.ca_file", firmware.ca_file, Path, "PEM file with the certificates to which the certificates of signers must lead."),
-    setting!("firmware.require_signature", firmware.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
+    setting!("firmware.minisign_keys", firmware.trust.minisign_keys, Text, "Public keys of minisign whose signatures are accepted: the second lines of `minisign.pub` files, separated by commas."),
+    setting!("firmware.ca_file", firmware.trust.ca_file, Path, "PEM file with the certificates to which the certificates of signers must lead."),
+    setting!("firmware.require_signature", firmware.trust.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
+    setting!("firmware.cache_bytes", firmware.cache_bytes, Bytes(0, MAX_MEMORY), "Memory of chunks of images that are kept for other devices that download the same."),
 
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),

@@ -83,7 +83,10 @@ pub(super) fn finish(
             fsync: draft.node.store.fsync,
             ..draft.node.files.clone()
         },
-        firmware: draft.node.firmware.clone(),
+        firmware: firmware::FirmwareSettings {
+            max_packet_bytes: u64::from(max_packet_size),
+            ..draft.node.firmware.clone()
+        },
         declared_rules,
         declared_connectors,
         declared_products,

@@ -243,6 +243,8 @@ impl DevicesCommand {
                     ("PACKAGE", "package"),
                     ("TITLE", "title"),
                     ("VERSION", "version"),
+                    ("STATE", "state"),
+                    ("RUNS", "current_version"),
                     ("ASSIGNED TO", "assigned_to"),
                     ("ID", "target"),
                 ];

@@ -130,6 +130,10 @@ impl DeviceHttpService {
 }
 
 impl DeviceHttpBackend for DeviceHttpService {
+    fn device(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
+        self.authenticate(knock)
+    }
+
     fn post_data(
         &self,
         knock: &DeviceCaller,

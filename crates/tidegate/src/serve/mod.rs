@@ -13,6 +13,7 @@ mod device_port;
 mod device_sinks;
 mod embedded_console;
 mod fallback_actions;
+mod firmware_reports;
 mod fleet_service;
 mod http_task;
 mod ingest_metrics;

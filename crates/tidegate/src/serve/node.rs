@@ -9,6 +9,7 @@ use api::{ApiParts, CommandService, DeviceService, FirstOperator, SharedHttpConf
 use broker::info::ListenerInfo;
 use broker::{Broker, BrokerHandle};
 use devices::pull::{self, PullScheduler};
+use firmware::FirmwareHooks;
 use hooks::{HookChain, MessageView};
 use store::Store;
 use tokio::runtime::Handle;
@@ -68,6 +69,7 @@ impl Node {
         node_files::forward_to_rules(services.files.service(), services.engine.clone());
         let files = services.files.start(Arc::new(handle.clone()));
         files.context("cannot start the threads for files")?;
+        (services.firmware).start(&services.devices, handle.clone())?;
         start_alarm_events(config, &services);
         let pulls = start_pulls(&services).await?;
         start_commands(&services, &handle);
@@ -96,6 +98,8 @@ impl Node {
         if let Some(http) = self.http {
             http.stop().await;
         }
+        let firmware = services.firmware;
+        run_stop_step("stopping the firmware", move || firmware.service.stop()).await;
         let files = services.files;
         run_stop_step("closing the files", move || files.stop()).await;
         self.pulls.stop().await;
@@ -179,6 +183,7 @@ impl Node {
             relay_events: self.services.relay.events.clone(),
             http: live.clone(),
             files: self.services.files.clone(),
+            firmware: self.services.firmware.clone(),
         };
         let program = ProgramService::new(program, config);
         let parts = self.api_parts(program, &http, data_dir.write_token_file()?);
@@ -242,6 +247,7 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
         .with(Arc::new(services.auth.clone()))
         // Before the rules and the observer, because segments of files are no messages for them.
         .with(Arc::new(FileHooks(services.files.clone())))
+        .with(Arc::new(FirmwareHooks(services.firmware.service.clone())))
         .with(Arc::new(services.observer.clone()))
         .with(services.engine.hooks_factory())
         // After authentication, because the device hooks record which clients were accepted.

@@ -1,15 +1,24 @@
 //! Firmware of the node: opens it, and validates its objects.
 
+use std::sync::Arc;
+
+use anyhow::Context as _;
 use api::{BackendObjectKind, ObjectValidationError};
+use broker::BrokerHandle;
+use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
+use bytes::Bytes;
 use devices::Registry;
 use firmware::{
-    AssignmentDefinition, DefinitionError, FirmwareDefinition, FirmwareService, TrustSettings,
+    AssignmentDefinition, ChunkRefusal, ChunkSender, DefinitionError, FirmwareDefinition,
+    FirmwareService, FirmwareSettings,
 };
+use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::Value;
 use store::Objects;
+use tokio::runtime::Handle;
 use transfer::FileService;
 
-use super::node_devices::inline_schema;
+use super::node_devices::{NodeDevices, inline_schema};
 
 /// A kind of objects that is validated here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +72,60 @@ impl NodeFirmware {
         objects: &Objects,
         registry: Registry,
         files: FileService,
-        trust: &TrustSettings,
+        settings: &FirmwareSettings,
         declared_groups: &[(String, Value)],
     ) -> anyhow::Result<Self> {
-        let service = FirmwareService::open(objects, registry, files, trust, declared_groups)?;
+        let service = FirmwareService::open(objects, registry, files, settings, declared_groups)?;
         Ok(Self { service })
+    }
+
+    /// Serves devices from now on.
+    pub(super) fn start(&self, devices: &NodeDevices, broker: BrokerHandle) -> anyhow::Result<()> {
+        let service = self.service.clone();
+        devices.states.add_observer(Box::new(move |change| {
+            if change.is_online {
+                service.device_connected(change.device);
+            }
+        }));
+        let sender = Arc::new(BrokerChunkSender {
+            broker,
+            runtime: Handle::current(),
+        });
+        let started = self.service.start(sender);
+        started.context("cannot start the threads for firmware")
+    }
+
+    pub(super) fn metrics(&self) -> Vec<MetricFamily> {
+        let stats = self.service.chunk_stats();
+        let one = |name, kind, help, value: u64| MetricFamily {
+            name,
+            help,
+            kind,
+            samples: vec![MetricSample {
+                labels: Vec::new(),
+                value: MetricValue::Number(value as f64),
+            }],
+        };
+        vec![
+            one(
+                "firmware_chunks_total",
+                MetricKind::Counter,
+                "Chunks of firmware passed to devices.",
+                stats.served,
+            ),
+            one(
+                "firmware_chunk_reads_total",
+                MetricKind::Counter,
+                "Chunks of firmware read from the disk; others were in memory.",
+                stats.reads,
+            ),
+            one(
+                "firmware_chunk_cache_bytes",
+                MetricKind::Gauge,
+                "Memory of chunks of firmware.",
+                stats.cached_bytes,
+            ),
+        ]
     }
 
     /// Converts the JSON of a request to the stored form.
@@ -100,5 +158,53 @@ impl NodeFirmware {
     ) -> Result<(), ObjectValidationError> {
         let checked = self.service.check_assignment_is_unique(id, stored);
         checked.map_err(to_validation_error)
+    }
+}
+
+/// Sends chunks to clients of the broker.
+struct BrokerChunkSender {
+    broker: BrokerHandle,
+    runtime: Handle,
+}
+
+impl ChunkSender for BrokerChunkSender {
+    fn send(&self, client_id: &str, topic: String, payload: Bytes, refused: ChunkRefusal) {
+        let publication = PublishRequest {
+            topic,
+            payload,
+            // With QoS 1, each chunk would be stored for the session. A device repeats a request without an answer.
+            qos: 0,
+            ..PublishRequest::default()
+        };
+        let (broker, runtime) = (self.broker.clone(), self.runtime.clone());
+        let (client, again) = (client_id.to_owned(), publication.clone());
+        let done = move |sent: Result<Option<DirectDelivery>, ControlError>| match sent {
+            Err(refusal @ ControlError::InvalidField { .. }) => refused(refusal.to_string()),
+            Ok(None) => {
+                runtime.spawn(subscribe_and_send(broker, client, again));
+            }
+            Ok(Some(_)) | Err(_) => {}
+        };
+        (self.broker).send_to_connected_client(client_id, publication, done, || {});
+    }
+}
+
+/// Sends a chunk to a client that has not subscribed to it. ThingsBoard's own client subscribes to `v2/fw/response/+`,
+/// which does not match the topics of chunks.
+async fn subscribe_and_send(broker: BrokerHandle, client_id: String, chunk: PublishRequest) {
+    let prefixes = ["v2/fw/response/", "v2/sw/response/"].into_iter();
+    let mut prefixes = prefixes.filter(|prefix| chunk.topic.starts_with(prefix));
+    let Some(prefix) = prefixes.next() else {
+        return;
+    };
+    let subscription = SubscriptionRequest {
+        topic_filter: format!("{prefix}+/chunk/+"),
+        qos: 0,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: 2,
+    };
+    if let Some(Ok(_)) = broker.subscribe(&client_id, subscription).await {
+        broker.send_to_connected_client(&client_id, chunk, |_| {}, || {});
     }
 }

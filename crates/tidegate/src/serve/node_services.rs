@@ -25,6 +25,7 @@ use super::data_dir::DataDir;
 use super::device_events::DeviceEventQueue;
 use super::device_port::{RuleDevicePort, RuleDevicePortParts};
 use super::device_sinks::DeviceSinks;
+use super::firmware_reports::FirmwareReports;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
 use super::node_devices::NodeDevices;
@@ -112,6 +113,7 @@ impl NodeServices {
             notification_transport: notification_transport.clone(),
             registration_audit: registration_audit.clone(),
             relay: relay.service.clone(),
+            firmware: firmware.clone(),
         };
         let (alarms, ingest) = open_telemetry(config, data_dir, targets).await?;
         telemetry_quota::start(&ingest.usage, &namespaces, &ingest.platform).await;
@@ -374,10 +376,10 @@ async fn open_firmware(
     files: &FileWorkers,
 ) -> anyhow::Result<NodeFirmware> {
     let (objects, registry) = (store.objects().clone(), devices.registry.clone());
-    let (files, trust) = (files.service().clone(), config.firmware.clone());
+    let (files, settings) = (files.service().clone(), config.firmware.clone());
     let groups = declared_of_kind(config, devices::group::KIND);
     run_blocking("opening the firmware packages", move || {
-        NodeFirmware::open(&objects, registry, files, &trust, &groups)
+        NodeFirmware::open(&objects, registry, files, &settings, &groups)
     })
     .await?
 }
@@ -474,6 +476,7 @@ struct TelemetryTargets {
     notification_transport: Arc<NodeNotificationTransport>,
     registration_audit: Arc<RegistrationAudit>,
     relay: RelayService,
+    firmware: NodeFirmware,
 }
 
 /// Opens the time series, the alarms, and the pipeline with the messages left in its mailboxes.
@@ -496,6 +499,7 @@ async fn open_telemetry(
         notification_transport,
         registration_audit,
         relay,
+        firmware,
     } = targets;
     let retention = Retention::new(devices.registry.clone(), telemetry.retention_days);
     let sinks = DeviceSinks::new(
@@ -520,7 +524,9 @@ async fn open_telemetry(
         )
         .context("cannot open the alarms of the store")?;
         let usage = TelemetryUsage::new(series.clone(), retention.clone(), namespaces);
-        let outputs = NodePipelineOutputs::new(alarms.clone(), sinks, commands.commands.clone());
+        let reports = FirmwareReports::new(firmware.service, series.clone());
+        let outputs =
+            NodePipelineOutputs::new(alarms.clone(), sinks, commands.commands.clone(), reports);
         let ingest = NodeIngest::open(
             &data_path,
             &telemetry,

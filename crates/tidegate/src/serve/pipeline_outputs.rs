@@ -17,17 +17,25 @@ use wall_clock::now_ms;
 use super::alarms::AlarmInputs;
 use super::chain_publisher::ChainPublisher;
 use super::device_sinks::DeviceSinks;
+use super::firmware_reports::FirmwareReports;
 
 pub(super) struct NodePipelineOutputs {
     sinks: DeviceSinks,
     commands: Commands,
     chains: Arc<ChainPublisher>,
     alarms: AlarmInputs,
+    firmware: FirmwareReports,
 }
 
 impl NodePipelineOutputs {
-    pub(super) fn new(alarming: AlarmInputs, sinks: DeviceSinks, commands: Commands) -> Self {
+    pub(super) fn new(
+        alarming: AlarmInputs,
+        sinks: DeviceSinks,
+        commands: Commands,
+        firmware: FirmwareReports,
+    ) -> Self {
         Self {
+            firmware,
             commands,
             sinks,
             chains: Arc::new(ChainPublisher::new()),
@@ -90,7 +98,10 @@ fn may_match_gateway_topics(filter: &str) -> bool {
 
 impl PipelineOutputs for NodePipelineOutputs {
     fn wants_rows(&self) -> bool {
-        self.alarms.alarms.is_in_use() || self.alarms.events.has_rules() || self.sinks.wants_rows()
+        self.alarms.alarms.is_in_use()
+            || self.alarms.events.has_rules()
+            || self.sinks.wants_rows()
+            || self.firmware.is_in_use()
     }
 
     fn publish_row(
@@ -104,6 +115,7 @@ impl PipelineOutputs for NodePipelineOutputs {
         if profile.has_alarms && profile.chain.only_saves() {
             self.evaluate_alarms(speaker, profile, ts_ms, points);
         }
+        self.firmware.observe_row(speaker.no, points);
         let events = &self.alarms.events;
         if events.has_rules() {
             events.push_stored_row(speaker.id, profile.product.as_str(), ts_ms, points);

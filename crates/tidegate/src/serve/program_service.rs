@@ -19,6 +19,7 @@ use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
+use super::node_firmware::NodeFirmware;
 use super::node_ingest::NodeIngest;
 use super::relay_events::RelayEventQueue;
 use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_health};
@@ -43,6 +44,7 @@ pub(super) struct ProgramParts {
     pub(super) relay_events: RelayEventQueue,
     pub(super) http: SharedHttpConfig,
     pub(super) files: FileWorkers,
+    pub(super) firmware: NodeFirmware,
 }
 
 pub(super) struct ProgramService {
@@ -162,6 +164,7 @@ impl api::ProgramBackend for ProgramService {
         metrics.extend(self.parts.relay_events.metrics());
         let files = &self.parts.files;
         metrics.extend(files.service().metric_families(files.queued_bytes()));
+        metrics.extend(self.parts.firmware.metrics());
         metrics
     }
 

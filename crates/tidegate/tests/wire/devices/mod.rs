@@ -6,6 +6,7 @@ mod damage;
 mod device_api;
 mod device_events;
 mod device_log;
+mod firmware;
 mod fleet;
 mod intrusion;
 mod jetlinks;

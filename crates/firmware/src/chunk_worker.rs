@@ -1,0 +1,218 @@
+//! The thread that answers requests of devices for chunks over MQTT.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use devices::DeviceNo;
+
+use crate::device_state::{InstallReport, InstallState};
+use crate::package::FirmwareType;
+use crate::service::FirmwareService;
+use crate::thingsboard::{ChunkTopic, error_topic};
+
+/// Requests that wait; their publishers are paused when half of them wait, and further ones are dropped.
+const MAX_WAITING_REQUESTS: usize = 16_384;
+/// Maximum number of clients whose last chunk size is known.
+const MAX_KNOWN_SIZES: usize = 65_536;
+/// Steps of the progress that are recorded, in percent.
+const PROGRESS_STEP: u8 = 10;
+
+/// Receives the reason why a message cannot be sent.
+pub type ChunkRefusal = Box<dyn FnOnce(String) + Send>;
+
+/// Sends messages to clients of devices.
+pub trait ChunkSender: Send + Sync {
+    /// Sends a message to one client, if it is connected and has a matching subscription. It calls `refused` if the
+    /// message is too large for the client. Never blocks.
+    fn send(&self, client_id: &str, topic: String, payload: Bytes, refused: ChunkRefusal);
+}
+
+/// A request for a chunk, as it was published.
+#[derive(Debug)]
+pub(crate) struct ChunkRequest {
+    pub(crate) client_id: Box<str>,
+    pub(crate) device: Box<str>,
+    pub(crate) kind: FirmwareType,
+    pub(crate) topic: Box<str>,
+    pub(crate) payload: Box<[u8]>,
+}
+
+#[derive(Default)]
+pub(crate) struct ChunkQueue {
+    state: Mutex<ChunkQueueState>,
+    has_work: Condvar,
+}
+
+#[derive(Default)]
+struct ChunkQueueState {
+    requests: VecDeque<ChunkRequest>,
+    dropped: u64,
+    is_stopping: bool,
+}
+
+impl ChunkQueue {
+    fn lock(&self) -> MutexGuard<'_, ChunkQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a request. A device repeats one that is dropped. Never blocks.
+    pub(crate) fn push(&self, request: ChunkRequest) {
+        let mut state = self.lock();
+        if state.requests.len() >= MAX_WAITING_REQUESTS {
+            state.dropped += 1;
+            if state.dropped.is_power_of_two() {
+                let dropped = state.dropped;
+                tracing::warn!(
+                    dropped,
+                    "requests for firmware chunks dropped; too many wait"
+                );
+            }
+            return;
+        }
+        state.requests.push_back(request);
+        drop(state);
+        self.has_work.notify_one();
+    }
+
+    pub(crate) fn is_saturated(&self) -> bool {
+        self.lock().requests.len() >= MAX_WAITING_REQUESTS / 2
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopping = true;
+        self.has_work.notify_all();
+    }
+
+    /// The next request; `None`: the node stops.
+    fn next(&self) -> Option<ChunkRequest> {
+        let mut state = self.lock();
+        loop {
+            if state.is_stopping {
+                return None;
+            }
+            if let Some(request) = state.requests.pop_front() {
+                return Some(request);
+            }
+            let woken = self.has_work.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The state of the thread.
+pub(crate) struct ChunkWorker {
+    pub(crate) service: FirmwareService,
+    pub(crate) sender: Arc<dyn ChunkSender>,
+    /// By client and type: the request id, and the chunk size that was last used with it.
+    sizes: HashMap<(Box<str>, FirmwareType), (Box<str>, u64)>,
+    /// Recorded progress of downloads.
+    progress: HashMap<(DeviceNo, FirmwareType), u8>,
+}
+
+impl ChunkWorker {
+    pub(crate) fn new(service: FirmwareService, sender: Arc<dyn ChunkSender>) -> Self {
+        Self {
+            service,
+            sender,
+            sizes: HashMap::new(),
+            progress: HashMap::new(),
+        }
+    }
+
+    /// Answers requests until the node stops.
+    pub(crate) fn run(mut self) {
+        while let Some(request) = self.service.chunk_queue().next() {
+            if let Err(refusal) = self.answer(&request) {
+                self.send_error(&request.client_id, request.kind, refusal);
+            }
+        }
+    }
+
+    fn send_error(&self, client_id: &str, kind: FirmwareType, text: String) {
+        // Nobody is told that the error does not fit.
+        let refused = Box::new(|_| {});
+        (self.sender).send(client_id, error_topic(kind), text.into(), refused);
+    }
+
+    /// The chunk size of a request: a number, or nothing for the one that was used before. 0 stands for the whole image.
+    fn chunk_size(&mut self, request: &ChunkRequest, id: &str) -> Result<u64, String> {
+        let key = (request.client_id.clone(), request.kind);
+        let text = str::from_utf8(&request.payload).unwrap_or("?").trim();
+        if text.is_empty() {
+            let known = self.sizes.get(&key).filter(|(known, _)| **known == *id);
+            return Ok(known.map_or(0, |(_, size)| *size));
+        }
+        let size = text.parse().map_err(|_| {
+            format!("the chunk size is {text:?}; expected a number of bytes, 0 for the whole image")
+        })?;
+        if self.sizes.len() >= MAX_KNOWN_SIZES && !self.sizes.contains_key(&key) {
+            self.sizes.clear();
+        }
+        self.sizes.insert(key, (id.into(), size));
+        Ok(size)
+    }
+
+    fn answer(&mut self, request: &ChunkRequest) -> Result<(), String> {
+        let topic = ChunkTopic::parse(&request.topic).ok_or_else(|| {
+            let prefix = request.kind.prefix();
+            format!("expected the topic v2/{prefix}/request/ID/chunk/INDEX")
+        })?;
+        let size = self.chunk_size(request, topic.request_id)?;
+        let device = self.service.registry().device(&request.device);
+        let device = device.map_err(|error| format!("the device cannot be read now: {error}"))?;
+        let Some(device) = device else {
+            return Ok(());
+        };
+        let Some(assigned) = self.service.assigned(&device, request.kind) else {
+            let kind = request.kind.name();
+            return Err(format!("no {kind} is assigned to this device"));
+        };
+        let package = assigned.package;
+        let size = if size == 0 { package.size } else { size };
+        let start = topic.index.saturating_mul(size).min(package.size);
+        let end = start.saturating_add(size).min(package.size);
+        let max_bytes = self.service.max_chunk_bytes();
+        if end - start > max_bytes {
+            return Err(format!(
+                "the chunk has {} bytes; ask for chunks of at most {max_bytes} bytes",
+                end - start
+            ));
+        }
+        let chunk = self.service.read_chunk(&package, start, end - start);
+        let chunk = chunk.map_err(|error| format!("the image cannot be read now: {error}"))?;
+        self.record_progress(device.no, request.kind, end, package.size);
+        let (sender, client_id, kind) =
+            (self.sender.clone(), request.client_id.clone(), request.kind);
+        let refused = move |reason: String| {
+            let text = format!("the chunk cannot be sent: {reason}; ask for smaller chunks");
+            sender.send(&client_id, error_topic(kind), text.into(), Box::new(|_| {}));
+        };
+        (self.sender).send(
+            &request.client_id,
+            topic.response(),
+            chunk,
+            Box::new(refused),
+        );
+        Ok(())
+    }
+
+    fn record_progress(&mut self, device: DeviceNo, kind: FirmwareType, end: u64, size: u64) {
+        let percent = (u128::from(end) * 100 / u128::from(size.max(1))) as u8;
+        let step = percent - percent % PROGRESS_STEP;
+        let key = (device, kind);
+        if self.progress.get(&key) == Some(&step) {
+            return;
+        }
+        if self.progress.len() >= MAX_KNOWN_SIZES && !self.progress.contains_key(&key) {
+            self.progress.clear();
+        }
+        self.progress.insert(key, step);
+        let report = InstallReport {
+            state: Some(InstallState::Downloading.name().to_owned()),
+            progress: Some(percent),
+            ..InstallReport::default()
+        };
+        self.service.report(device, kind, report);
+    }
+}

@@ -1,0 +1,310 @@
+//! How far devices are with the installation of their targets: one record of each device and type, in a table of the store.
+//!
+//! `firmware_device`: device number (big-endian), letter of the type -> JSON of the record.
+
+use std::sync::{Mutex, PoisonError};
+
+use devices::DeviceNo;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use store::{Durability, StoreError, Table, Tables};
+
+use crate::package::{FirmwarePackage, FirmwareType};
+
+const MAX_TEXT_CHARS: usize = 255;
+
+/// State of an installation, in the order in which devices pass through them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InstallState {
+    /// The device has not been told yet.
+    Queued,
+    /// The device was told, or is told when it connects.
+    Initiated,
+    Downloading,
+    Downloaded,
+    Verified,
+    Updating,
+    /// The device runs the target.
+    Updated,
+    Failed,
+}
+
+impl InstallState {
+    pub const ALL: [Self; 8] = [
+        Self::Queued,
+        Self::Initiated,
+        Self::Downloading,
+        Self::Downloaded,
+        Self::Verified,
+        Self::Updating,
+        Self::Updated,
+        Self::Failed,
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Initiated => "initiated",
+            Self::Downloading => "downloading",
+            Self::Downloaded => "downloaded",
+            Self::Verified => "verified",
+            Self::Updating => "updating",
+            Self::Updated => "updated",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// A state as ThingsBoard's devices report it; `None`: they do not report it, or it is none.
+    fn reported(name: &str) -> Option<Self> {
+        let mut states = Self::ALL.into_iter().skip(2);
+        states.find(|state| state.name().eq_ignore_ascii_case(name))
+    }
+
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Updated | Self::Failed)
+    }
+}
+
+/// What a device is to install, and how far it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstallRecord {
+    /// Id of the package; `null`: nothing is assigned.
+    pub package: Option<String>,
+    /// Title and version of the package.
+    pub title: String,
+    pub version: String,
+    /// Digest that the device was told.
+    pub digest: String,
+    pub state: InstallState,
+    /// Percentage of the download.
+    pub progress: Option<u8>,
+    /// Why the installation failed.
+    pub error: Option<String>,
+    /// What the device runs, as it has reported.
+    pub current_title: Option<String>,
+    pub current_version: Option<String>,
+    /// When the state changed, in milliseconds since 1970.
+    pub updated_ms: u64,
+}
+
+/// What a device reports about an installation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstallReport {
+    pub state: Option<String>,
+    pub progress: Option<u8>,
+    pub error: Option<String>,
+    pub current_title: Option<String>,
+    pub current_version: Option<String>,
+}
+
+impl InstallReport {
+    /// Adds a later report.
+    pub(crate) fn merge(&mut self, later: Self) {
+        let merge = |known: &mut Option<String>, later: Option<String>| {
+            if later.is_some() {
+                *known = later;
+            }
+        };
+        merge(&mut self.state, later.state);
+        merge(&mut self.error, later.error);
+        merge(&mut self.current_title, later.current_title);
+        merge(&mut self.current_version, later.current_version);
+        self.progress = later.progress.or(self.progress);
+    }
+}
+
+fn bounded(text: &str) -> String {
+    text.chars().take(MAX_TEXT_CHARS).collect()
+}
+
+impl InstallRecord {
+    /// The record of a device that has not been told its target.
+    pub(crate) fn new(package: &FirmwarePackage, before: Option<&Self>, now_ms: u64) -> Self {
+        let mut record = Self {
+            package: Some(package.id.clone()),
+            title: package.title.clone(),
+            version: package.version.clone(),
+            digest: package.digest.clone(),
+            state: InstallState::Queued,
+            progress: None,
+            error: None,
+            current_title: before.and_then(|before| before.current_title.clone()),
+            current_version: before.and_then(|before| before.current_version.clone()),
+            updated_ms: now_ms,
+        };
+        if record.runs_target() {
+            record.state = InstallState::Updated;
+        }
+        record
+    }
+
+    /// Whether the device has reported title and version of the target.
+    fn runs_target(&self) -> bool {
+        self.current_version.as_deref() == Some(&self.version)
+            && (self.current_title.as_deref()).is_none_or(|title| title == self.title)
+    }
+
+    /// Applies what the device reports; false: nothing changed.
+    pub(crate) fn apply(&mut self, report: &InstallReport, now_ms: u64) -> bool {
+        let before = self.clone();
+        if let Some(title) = &report.current_title {
+            self.current_title = Some(bounded(title));
+        }
+        if let Some(version) = &report.current_version {
+            self.current_version = Some(bounded(version));
+        }
+        let state = report.state.as_deref().and_then(InstallState::reported);
+        let reports_other = report.current_version.is_some() && !self.runs_target();
+        match state {
+            Some(InstallState::Updated) if reports_other => {
+                self.state = InstallState::Failed;
+                let version = self.current_version.as_deref().unwrap_or_default();
+                self.error = Some(format!(
+                    "the device reports the version {version:?} after the update"
+                ));
+            }
+            Some(state) => {
+                self.state = state;
+                self.error = match state {
+                    InstallState::Failed => {
+                        Some(bounded(report.error.as_deref().unwrap_or("unknown")))
+                    }
+                    _ => None,
+                };
+            }
+            // A device that has restarted reports only what it runs.
+            None if report.current_version.is_some() && self.runs_target() => {
+                self.state = InstallState::Updated;
+                self.error = None;
+            }
+            None => {}
+        }
+        if let Some(progress) = report.progress {
+            self.progress = Some(progress.min(100));
+        }
+        if self.state != before.state && self.state != InstallState::Downloading {
+            self.progress = None;
+        }
+        let has_changed = *self != before;
+        if has_changed {
+            self.updated_ms = now_ms;
+        }
+        has_changed
+    }
+}
+
+pub(crate) struct InstallTable {
+    tables: Tables,
+    records: Table,
+    /// Serialises changes.
+    writing: Mutex<()>,
+}
+
+fn key(device: DeviceNo, kind: FirmwareType) -> Vec<u8> {
+    [&device.0.to_be_bytes()[..], &kind.prefix().as_bytes()[..1]].concat()
+}
+
+impl InstallTable {
+    pub(crate) fn open(tables: &Tables) -> Result<Self, StoreError> {
+        Ok(Self {
+            records: tables.table("firmware_device")?,
+            tables: tables.clone(),
+            writing: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn get(
+        &self,
+        device: DeviceNo,
+        kind: FirmwareType,
+    ) -> Result<Option<InstallRecord>, StoreError> {
+        let found = self.records.get_with(&key(device, kind), |bytes| {
+            serde_json::from_slice(bytes).ok()
+        })?;
+        Ok(found.flatten())
+    }
+
+    /// Changes a record: `change` gets the present one and returns the new one, or `None` to leave it. Returns the new
+    /// one.
+    pub(crate) fn update(
+        &self,
+        device: DeviceNo,
+        kind: FirmwareType,
+        change: impl FnOnce(Option<InstallRecord>) -> Option<InstallRecord>,
+    ) -> Result<Option<InstallRecord>, StoreError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(record) = change(self.get(device, kind)?) else {
+            return Ok(None);
+        };
+        let json = serde_json::to_vec(&record).expect("a record is JSON");
+        let mut batch = self.tables.batch()?;
+        batch.put(&self.records, &key(device, kind), &json)?;
+        batch.commit(Durability::Buffered)?;
+        Ok(Some(record))
+    }
+
+    /// Removes what is known about a device.
+    pub(crate) fn remove(&self, device: DeviceNo) -> Result<(), StoreError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = self.tables.batch()?;
+        for kind in FirmwareType::ALL {
+            batch.remove(&self.records, &key(device, kind))?;
+        }
+        batch.commit(Durability::Buffered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::DigestAlgorithm;
+
+    fn record() -> InstallRecord {
+        let package = FirmwarePackage {
+            id: "p".to_owned(),
+            title: "pump".to_owned(),
+            version: "2".to_owned(),
+            product: "pump".to_owned(),
+            kind: FirmwareType::Firmware,
+            namespace: "default".to_owned(),
+            file: "f".to_owned(),
+            size: 1,
+            digest_algorithm: DigestAlgorithm::Sha256,
+            digest: "00".to_owned(),
+        };
+        InstallRecord::new(&package, None, 1)
+    }
+
+    fn report(state: &str, version: &str) -> InstallReport {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        InstallReport {
+            state: text(state),
+            current_version: text(version),
+            current_title: text(version).map(|_| "pump".to_owned()),
+            ..InstallReport::default()
+        }
+    }
+
+    #[test]
+    fn reports_change_the_state() {
+        let mut record = record();
+        for (reported, expected) in [
+            (report("DOWNLOADING", ""), InstallState::Downloading),
+            (report("VERIFIED", ""), InstallState::Verified),
+            (report("nonsense", "1"), InstallState::Verified),
+            (report("QUEUED", ""), InstallState::Verified),
+            (report("UPDATING", "1"), InstallState::Updating),
+            (report("UPDATED", "1"), InstallState::Failed),
+            (report("", "2"), InstallState::Updated),
+            (report("FAILED", ""), InstallState::Failed),
+        ] {
+            record.apply(&reported, 2);
+            assert_eq!(record.state, expected, "{reported:?}");
+        }
+        assert_eq!(record.error.as_deref(), Some("unknown"));
+        assert!(!record.apply(&report("FAILED", ""), 3) && record.updated_ms == 2);
+    }
+}

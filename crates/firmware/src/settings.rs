@@ -1,0 +1,32 @@
+//! Settings of firmware.
+
+use crate::signature::TrustSettings;
+
+/// Bytes of a PUBLISH besides its payload: its topic has at most 120 bytes.
+const PACKET_OVERHEAD_BYTES: u64 = 160;
+
+/// Settings of the section `[firmware]`, and limits of the node that concern firmware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirmwareSettings {
+    pub trust: TrustSettings,
+    /// Memory of chunks that are kept for other devices.
+    pub cache_bytes: u64,
+    /// Largest MQTT packet of the node.
+    pub max_packet_bytes: u64,
+}
+
+impl Default for FirmwareSettings {
+    fn default() -> Self {
+        Self {
+            trust: TrustSettings::default(),
+            cache_bytes: 64 << 20,
+            max_packet_bytes: 1 << 20,
+        }
+    }
+}
+
+impl FirmwareSettings {
+    pub(crate) fn max_chunk_bytes(&self) -> u64 {
+        self.max_packet_bytes.saturating_sub(PACKET_OVERHEAD_BYTES)
+    }
+}

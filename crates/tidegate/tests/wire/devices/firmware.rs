@@ -1,0 +1,296 @@
+//! Firmware over MQTT and HTTP: ThingsBoard's own client, chunks of all sizes, limits of clients, and states.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{api, ask, connect, get, login, product, with_token};
+use crate::interop::client::Client;
+use crate::interop::{find_program, installed, skipped};
+use crate::support::{Connect, Node, Props, Raw, eventually, kind};
+
+const MAXIMUM_PACKET_SIZE: u8 = 0x27;
+
+/// An image without a short period.
+fn image(len: usize) -> String {
+    let digits = (0..len as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 % 26 + b'a');
+    digits.map(char::from).collect()
+}
+
+/// Uploads an image and creates a package of the product `pump`.
+fn package(node: &Node, version: &str, more: Value, content: &str) {
+    let path = format!("uploads/{version}.bin");
+    let (status, _, file) = ask(node, ("PUT", &path), "", content);
+    assert_eq!(status, 201, "{file}");
+    let mut package = json!({
+        "id": format!("pump-{version}"), "title": "pump", "version": version, "product": "pump", "file": file["id"],
+    });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        package[name] = value.clone();
+    }
+    let (status, made) = api(node, "POST", "firmware", &package);
+    assert_eq!(status, 201, "{made}");
+}
+
+fn assign(node: &Node, id: &str, assignment: Value) {
+    let path = format!("firmware-assignments/{id}");
+    let (status, answer) = api(node, "PUT", &path, &assignment);
+    assert!(status < 300, "{answer}");
+}
+
+/// What a device is to install.
+fn target(node: &Node, device: &str) -> Value {
+    get(node, &format!("devices/{device}/firmware"))["data"][0].clone()
+}
+
+fn shared(node: &Node, device: &str, key: &str) -> Value {
+    let listed = get(node, &format!("devices/{device}/attributes/shared"));
+    let mut listed = listed["data"].as_array().unwrap().iter();
+    let found = listed.find(|attribute| attribute["key"] == key);
+    found.map_or(Value::Null, |attribute| attribute["value"].clone())
+}
+
+/// A node with the product `pump` and devices with tokens.
+fn node(devices: &[&str]) -> Node {
+    let node = Node::start(&[]);
+    product(&node, "pump", json!({}));
+    for id in devices {
+        with_token(&node, id, "pump", json!({}));
+    }
+    node
+}
+
+fn ready(raw: &mut Raw) {
+    raw.subscribe("v2/fw/response/+/chunk/+", 0);
+    raw.subscribe("v2/fw/error", 0);
+}
+
+fn request(raw: &mut Raw, index: u64, size: &str) -> (String, Vec<u8>) {
+    raw.publish(&format!("v2/fw/request/7/chunk/{index}"), size);
+    let answer = raw.recv(kind::PUBLISH);
+    (answer.topic.clone(), answer.payload.to_vec())
+}
+
+#[test]
+fn thingsboards_client_installs_an_image() {
+    let packages = installed("TIDEGATE_TEST_THINGSBOARD", "thingsboard")
+        .filter(|dir| dir.join("tb_device_mqtt.py").is_file() && find_program("python3").is_some());
+    let Some(packages) = packages else {
+        return skipped("ThingsBoard's client for Python is not installed");
+    };
+    let node = node(&["p1"]);
+    let content = image(100_001);
+    for (version, algorithm, chunk) in [
+        ("v1", "sha256", "65536"),
+        ("v2", "sha512", "1000"),
+        ("v3", "md5", "0"),
+        ("v4", "crc32", "100001"),
+    ] {
+        package(
+            &node,
+            version,
+            json!({"digest_algorithm": algorithm}),
+            &content,
+        );
+        assign(
+            &node,
+            "a",
+            json!({"package": format!("pump-{version}"), "product": "pump"}),
+        );
+        eventually("it is told", || {
+            shared(&node, "p1", "fw_version") == version
+        });
+        let (host, port) = node.address("mqtt").rsplit_once(':').unwrap();
+        let mut command = Command::new("python3");
+        command
+            .env("PYTHONPATH", &packages)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            // It would install what it misses.
+            .env("PIP_NO_INDEX", "1")
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/wire/devices/thingsboard_firmware.py"
+            ))
+            .args([host, port, "token-p1", chunk]);
+        let mut client = Client::start(&mut command);
+        let received = client.wait_for("received");
+        assert_eq!(received, format!("received {version} {}", content.len()));
+        eventually("it is updated", || {
+            target(&node, "p1")["state"] == "updated"
+        });
+        assert_eq!(target(&node, "p1")["current_version"], version);
+        client.feed("");
+        assert_eq!(client.finish(), ["done"]);
+    }
+}
+
+#[test]
+fn chunks_of_any_size_are_served_and_nobody_is_disconnected() {
+    let node = node(&["p1", "p2"]);
+    let content = image(1_500_000);
+    package(&node, "v1", json!({}), &content);
+    let mut raw = connect(&node, "p1");
+    ready(&mut raw);
+    let bytes = content.as_bytes();
+    let error = |answer: (String, Vec<u8>), expected: &str| {
+        let text = String::from_utf8_lossy(&answer.1).into_owned();
+        assert_eq!(answer.0, "v2/fw/error");
+        assert!(text.contains(expected), "{text}");
+    };
+    error(request(&mut raw, 0, "1000"), "no firmware is assigned");
+    assign(&node, "a", json!({"package": "pump-v1", "device": "p1"}));
+    for (index, size, range) in [
+        (0, "1", 0..1),
+        (3, "65536", 196_608..262_144),
+        // The size that was used before.
+        (22, "", 1_441_792..1_500_000),
+        (1, "1000000", 1_000_000..1_500_000),
+        (0, "1048000", 0..1_048_000),
+        (1, "1500000", 0..0),
+        (u64::MAX, "65536", 0..0),
+    ] {
+        let (topic, chunk) = request(&mut raw, index, size);
+        assert_eq!(topic, format!("v2/fw/response/7/chunk/{index}"));
+        assert!(
+            chunk == bytes[range.clone()],
+            "{index} {size}: {} bytes",
+            chunk.len()
+        );
+    }
+    error(request(&mut raw, 0, "1500000"), "ask for chunks of at most");
+    error(request(&mut raw, 0, "0"), "ask for chunks of at most");
+    error(request(&mut raw, 0, "many"), "expected a number of bytes");
+    raw.publish("v2/fw/request/7/chunk/x", "10");
+    let answer = raw.recv(kind::PUBLISH);
+    error(
+        (answer.topic.clone(), answer.payload.to_vec()),
+        "expected the topic",
+    );
+    raw.ping();
+    // A client that accepts small packets only.
+    let small = Props::new().u32(MAXIMUM_PACKET_SIZE, 1000);
+    let small = Connect::new(5, "small")
+        .username("token-p1")
+        .properties(small);
+    let (mut raw, reason) = login(&node, &small);
+    assert_eq!(reason, 0);
+    ready(&mut raw);
+    error(request(&mut raw, 0, "2000"), "Maximum Packet Size");
+    assert!(request(&mut raw, 1, "900").1 == bytes[900..1800]);
+    // Another device of the product has nothing to install, and no client answers in the node's name.
+    let mut other = connect(&node, "p2");
+    ready(&mut other);
+    error(request(&mut other, 0, "10"), "no firmware is assigned");
+    other.publish_qos1("v2/fw/error", "lie", 9);
+    other.ping();
+    assert!(raw.ping_for_packets().is_empty());
+}
+
+#[test]
+fn reports_of_a_device_change_its_state() {
+    let node = node(&["p1"]);
+    package(&node, "v1", json!({}), &image(1000));
+    let mut raw = connect(&node, "p1");
+    ready(&mut raw);
+    raw.subscribe("v1/devices/me/attributes", 1);
+    assign(&node, "a", json!({"package": "pump-v1", "product": "pump"}));
+    let told = raw.recv(kind::PUBLISH);
+    raw.acknowledge(&told);
+    let told: Value = serde_json::from_slice(&told.payload).unwrap();
+    assert_eq!(
+        (&told["fw_title"], &told["fw_version"], &told["fw_size"]),
+        (&json!("pump"), &json!("v1"), &json!(1000))
+    );
+    eventually("it was told", || {
+        target(&node, "p1")["state"] == "initiated"
+    });
+    request(&mut raw, 0, "500");
+    eventually("it downloads", || {
+        let target = target(&node, "p1");
+        (&target["state"], &target["progress"]) == (&json!("downloading"), &json!(50))
+    });
+    let mut report = |fields: Value, state: &str| {
+        raw.publish("v1/devices/me/telemetry", fields.to_string());
+        eventually(state, || target(&node, "p1")["state"] == state);
+    };
+    report(json!({"fw_state": "VERIFIED"}), "verified");
+    report(
+        json!({"fw_state": "FAILED", "fw_error": "no space"}),
+        "failed",
+    );
+    assert_eq!(target(&node, "p1")["error"], "no space");
+    report(json!({"fw_state": "UPDATING"}), "updating");
+    report(
+        json!({"current_fw_title": "pump", "current_fw_version": "v1"}),
+        "updated",
+    );
+    let (status, _) = api(&node, "DELETE", "firmware-assignments/a", &Value::Null);
+    assert_eq!(status, 204);
+    eventually("it is withdrawn", || {
+        shared(&node, "p1", "fw_title") == Value::Null
+    });
+}
+
+#[test]
+fn the_state_survives_a_crash_and_an_absent_device_is_told_later() {
+    let mut node = node(&["p1"]);
+    package(&node, "v1", json!({}), &image(1000));
+    assign(&node, "a", json!({"package": "pump-v1", "device": "p1"}));
+    eventually("it is told", || shared(&node, "p1", "fw_version") == "v1");
+    let mut raw = connect(&node, "p1");
+    raw.publish(
+        "v1/devices/me/telemetry",
+        json!({"fw_state": "DOWNLOADED"}).to_string(),
+    );
+    eventually("it is recorded", || {
+        target(&node, "p1")["state"] == "downloaded"
+    });
+    node.crash();
+    assert_eq!(target(&node, "p1")["state"], "downloaded");
+    let mut raw = connect(&node, "p1");
+    ready(&mut raw);
+    assert_eq!(request(&mut raw, 0, "1000").1, image(1000).as_bytes());
+}
+
+#[test]
+fn an_image_is_downloaded_over_http() {
+    let node = node(&["p1"]);
+    let content = image(10_000);
+    let fetch = |path: &str, fields: &str| {
+        let path = format!("token-p1/firmware{path}");
+        let (status, head, body) = ask(&node, ("GET", &path), fields, "");
+        (status, head.to_ascii_lowercase(), body)
+    };
+    assert_eq!(fetch("?title=pump&version=v1", "").0, 404);
+    package(&node, "v1", json!({}), &content);
+    assign(&node, "a", json!({"package": "pump-v1", "product": "pump"}));
+    let (status, head, body) = fetch("?title=pump&version=v1", "");
+    assert_eq!((status, body), (200, json!(content)));
+    assert!(
+        head.contains("x-filename: pump") && head.contains("content-disposition: "),
+        "{head}"
+    );
+    let (status, head, body) = fetch("?title=pump&version=v1", "range: bytes=9000-\r\n");
+    assert_eq!((status, body), (206, json!(content[9000..])));
+    assert!(
+        head.contains("content-range: bytes 9000-9999/10000"),
+        "{head}"
+    );
+    let (status, _, body) = fetch("?title=pump&version=v1&size=3000&chunk=3", "");
+    assert_eq!((status, body), (200, json!(content[9000..])));
+    assert_eq!(fetch("?title=pump&version=v2", "").0, 400);
+    let (status, _, _) = ask(
+        &node,
+        ("GET", "token-p1/software?title=pump&version=v1"),
+        "",
+        "",
+    );
+    assert_eq!(status, 404);
+    let (status, _, _) = ask(
+        &node,
+        ("GET", "nobody/firmware?title=pump&version=v1"),
+        "",
+        "",
+    );
+    assert_eq!(status, 401);
+}
