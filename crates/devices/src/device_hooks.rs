@@ -179,8 +179,12 @@ impl Hooks for DeviceShardHooks {
         client: &Client<'_>,
         filter: &str,
         _: SubscriptionOptions,
-        _: PacketFacts<'_>,
+        packet: PacketFacts<'_>,
     ) {
+        // The node itself has subscribed the client, to send a message that follows.
+        if packet.packet_id == 0 && filter.contains("/firmware/") {
+            return;
+        }
         if let Some(device) = self.devices.get(client.client_id) {
             self.clients.notify_subscribed(&device.device, filter);
         }

@@ -272,6 +272,7 @@ mod tests {
             namespace: "default".to_owned(),
             file: "f".to_owned(),
             size: 1,
+            sha256: None,
             digest_algorithm: DigestAlgorithm::Sha256,
             digest: "00".to_owned(),
         };

@@ -152,6 +152,7 @@ pub struct FirmwarePackage {
     pub namespace: String,
     pub file: String,
     pub size: u64,
+    pub sha256: Option<FileDigest>,
     pub digest_algorithm: DigestAlgorithm,
     pub digest: String,
 }
@@ -168,6 +169,7 @@ impl FirmwarePackage {
             id: id.to_owned(),
             size: read.size.ok_or_else(|| missing("size"))?,
             digest: read.digest.ok_or_else(|| missing("digest"))?,
+            sha256: read.sha256,
             title: read.title,
             version: read.version,
             product: read.product,

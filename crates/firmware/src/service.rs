@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 
 use bytes::Bytes;
 
 use devices::group::{self, GroupDefinition};
+use devices::protocol::DownlinkMessage;
 use devices::{Device, DeviceChange, DeviceNo, Registry};
 use serde_json::Value;
 use store::{Objects, StoreError};
@@ -20,6 +21,7 @@ use crate::chunk_worker::{ChunkQueue, ChunkSender, ChunkWorker};
 use crate::definition_error::DefinitionError;
 use crate::device_state::{InstallRecord, InstallReport, InstallTable};
 use crate::image::verify_image;
+use crate::jetlinks::{self, FirmwareMessage};
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
 use crate::settings::FirmwareSettings;
 use crate::signature::{TrustError, TrustedKeys};
@@ -32,6 +34,12 @@ pub enum FirmwareOpenError {
     Trust(#[from] TrustError),
     #[error("cannot read the firmware packages of the store: {0}")]
     Store(#[from] StoreError),
+}
+
+/// Sends messages to devices.
+pub trait DeviceMessenger: Send + Sync {
+    /// Sends a message to a device if it is online and uses a protocol that has the message. Never blocks.
+    fn send(&self, device: &Device, message: &DownlinkMessage<'_>);
 }
 
 /// The firmware packages of a node. Clones share them.
@@ -51,6 +59,8 @@ struct FirmwareInner {
     chunk_queue: ChunkQueue,
     max_chunk_bytes: u64,
     installs: InstallTable,
+    public_url: String,
+    messenger: OnceLock<Arc<dyn DeviceMessenger>>,
     target_queue: TargetQueue,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -78,6 +88,8 @@ impl FirmwareService {
             chunk_queue: ChunkQueue::default(),
             max_chunk_bytes: settings.max_chunk_bytes(),
             installs: InstallTable::open(objects.tables())?,
+            public_url: settings.public_url.trim_end_matches('/').to_owned(),
+            messenger: OnceLock::new(),
             target_queue: TargetQueue::default(),
             threads: Mutex::default(),
         });
@@ -127,11 +139,17 @@ impl FirmwareService {
         Ok(Self { inner })
     }
 
-    /// Starts the threads. Chunks are sent by `sender`.
+    /// Starts the threads. Chunks are sent by `sender`, other messages by `messenger`.
     ///
     /// # Errors
     /// If the system creates no thread.
-    pub fn start(&self, sender: Arc<dyn ChunkSender>) -> io::Result<()> {
+    pub fn start(
+        &self,
+        sender: Arc<dyn ChunkSender>,
+        messenger: Arc<dyn DeviceMessenger>,
+    ) -> io::Result<()> {
+        // Only the first call has an effect.
+        let _ = self.inner.messenger.set(messenger);
         let worker = ChunkWorker::new(self.clone(), sender);
         let chunks = Builder::new().name("firmware-chunks".to_owned());
         let chunks = chunks.spawn(move || worker.run())?;
@@ -170,9 +188,38 @@ impl FirmwareService {
         self.inner.is_in_use.load(Relaxed)
     }
 
-    /// A device has connected: it is told its target if it does not know it. Never blocks.
-    pub fn device_connected(&self, device: &Device) {
-        self.inner.push_device(device);
+    /// A device has connected or subscribed: it is told its target if it does not know it. Never blocks.
+    pub fn device_reachable(&self, device: DeviceNo) {
+        if self.is_in_use() {
+            self.inner.target_queue.push_reachable(device);
+        }
+    }
+
+    /// A device has sent a message on a firmware topic of JetLinks' protocol; `step` is the rest of the topic. Never
+    /// blocks.
+    pub fn receive(&self, device: DeviceNo, step: &str, json: &str) {
+        match jetlinks::read_message(step, json) {
+            Some(FirmwareMessage::Report(report)) => {
+                self.report(device, FirmwareType::Firmware, report);
+            }
+            Some(FirmwareMessage::Pull(request)) => {
+                self.inner.target_queue.push_pull(device, request);
+            }
+            None => tracing::debug!(device = device.0, step, "invalid firmware message ignored"),
+        }
+    }
+
+    /// A link to an image that needs no login until then.
+    pub(crate) fn signed_url(&self, file: &str, expires_ms: u64) -> Result<String, TransferError> {
+        let signature = self.inner.files.sign_link(file, expires_ms)?;
+        let path = FileService::signed_path(file, expires_ms, &signature);
+        Ok(format!("{}{path}", self.inner.public_url))
+    }
+
+    pub(crate) fn send_downlink(&self, device: &Device, message: &DownlinkMessage<'_>) {
+        if let Some(messenger) = self.inner.messenger.get() {
+            messenger.send(device, message);
+        }
     }
 
     /// A device has reported how far its installation is. Never blocks.

@@ -9,6 +9,8 @@ const PACKET_OVERHEAD_BYTES: u64 = 160;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirmwareSettings {
     pub trust: TrustSettings,
+    /// Address of the HTTP API as devices reach it, without a final slash; empty: URLs are paths.
+    pub public_url: String,
     /// Memory of chunks that are kept for other devices.
     pub cache_bytes: u64,
     /// Largest MQTT packet of the node.
@@ -19,6 +21,7 @@ impl Default for FirmwareSettings {
     fn default() -> Self {
         Self {
             trust: TrustSettings::default(),
+            public_url: String::new(),
             cache_bytes: 64 << 20,
             max_packet_bytes: 1 << 20,
         }

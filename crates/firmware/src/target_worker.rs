@@ -1,20 +1,26 @@
 //! The thread that tells devices their targets, and records what they report.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use devices::protocol::DownlinkMessage;
 use devices::{AttributeScope, Device, DeviceFilter, DeviceNo, RegistryError};
 use serde_json::Value;
 use store::StoreError;
 use wall_clock::now_ms;
 
 use crate::device_state::{InstallRecord, InstallReport, InstallState};
+use crate::jetlinks::{self, PullRequest};
 use crate::package::{FirmwarePackage, FirmwareType};
 use crate::service::FirmwareService;
 use crate::thingsboard;
 
 /// Devices of a product that are examined between two other jobs.
 const PAGE_DEVICES: usize = 256;
+/// Requests of devices for the description of their packages.
+const MAX_WAITING_PULLS: usize = 16_384;
+/// How long devices can download an image by the link that they were sent.
+const LINK_LIFE_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// Work that waits. It is bounded by the number of devices and products, because jobs about the same are merged.
 #[derive(Default)]
@@ -25,7 +31,9 @@ pub(crate) struct TargetQueue {
 
 #[derive(Default)]
 struct TargetQueueState {
-    devices: BTreeSet<DeviceNo>,
+    /// Devices, and whether they can be sent a message now.
+    devices: BTreeMap<DeviceNo, bool>,
+    pulls: VecDeque<(DeviceNo, PullRequest)>,
     removed: BTreeSet<DeviceNo>,
     /// Products, and the device from which they are to be examined.
     products: BTreeMap<String, DeviceNo>,
@@ -34,7 +42,9 @@ struct TargetQueueState {
 }
 
 enum TargetJob {
-    Device(DeviceNo),
+    /// Whether the device can be sent a message now.
+    Device(DeviceNo, bool),
+    Pull(DeviceNo, PullRequest),
     Removed(DeviceNo),
     Product(String, DeviceNo),
     Report(DeviceNo, FirmwareType, InstallReport),
@@ -50,9 +60,23 @@ impl TargetQueue {
         self.has_work.notify_one();
     }
 
-    /// The target of a device may have changed, or it can be told now.
+    /// The target of a device may have changed.
     pub(crate) fn push_device(&self, device: DeviceNo) {
-        self.change(|state| _ = state.devices.insert(device));
+        self.change(|state| _ = state.devices.entry(device).or_insert(false));
+    }
+
+    /// A device has connected or subscribed.
+    pub(crate) fn push_reachable(&self, device: DeviceNo) {
+        self.change(|state| _ = state.devices.insert(device, true));
+    }
+
+    /// A device repeats a request that is dropped.
+    pub(crate) fn push_pull(&self, device: DeviceNo, request: PullRequest) {
+        self.change(|state| {
+            if state.pulls.len() < MAX_WAITING_PULLS {
+                state.pulls.push_back((device, request));
+            }
+        });
     }
 
     pub(crate) fn push_removed(&self, device: DeviceNo) {
@@ -92,8 +116,11 @@ impl TargetQueue {
             if let Some(device) = state.removed.pop_first() {
                 return Some(TargetJob::Removed(device));
             }
-            if let Some(device) = state.devices.pop_first() {
-                return Some(TargetJob::Device(device));
+            if let Some((device, request)) = state.pulls.pop_front() {
+                return Some(TargetJob::Pull(device, request));
+            }
+            if let Some((device, is_reachable)) = state.devices.pop_first() {
+                return Some(TargetJob::Device(device, is_reachable));
             }
             if let Some((product, from)) = state.products.pop_first() {
                 return Some(TargetJob::Product(product, from));
@@ -129,9 +156,17 @@ pub(crate) fn run(service: &FirmwareService) {
 
 fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError> {
     match job {
-        TargetJob::Device(no) => {
+        TargetJob::Device(no, is_reachable) => {
             if let Some(device) = service.registry().by_no(no)? {
                 examine(service, &device)?;
+                if is_reachable {
+                    remind(service, &device)?;
+                }
+            }
+        }
+        TargetJob::Pull(no, request) => {
+            if let Some(device) = service.registry().by_no(no)? {
+                answer_pull(service, &device, &request)?;
             }
         }
         TargetJob::Removed(no) => service.installs().remove(no)?,
@@ -197,6 +232,7 @@ fn announce(
     // Pushes them to the device if it is online.
     let attributes = thingsboard::attributes(package);
     (service.registry()).set_attributes(device, AttributeScope::Shared, attributes)?;
+    send_upgrade(service, device, package);
     installs.update(device.no, package.kind, |record| {
         let mut record = record?;
         (record.state == InstallState::Queued).then(|| {
@@ -222,5 +258,81 @@ fn withdraw(
         record.updated_ms = now_ms();
         Some(record)
     })?;
+    Ok(())
+}
+
+/// The members of a message that describes a package, with a link to its image; `None`: the image is missing.
+fn members(service: &FirmwareService, package: &FirmwarePackage) -> Option<String> {
+    let url = service.signed_url(&package.file, now_ms() + LINK_LIFE_MS);
+    let url = url
+        .inspect_err(|error| {
+            tracing::error!(package = package.id, %error, "the image of a firmware package is missing");
+        })
+        .ok()?;
+    let fields = jetlinks::package_fields(package, package.sha256, &url);
+    let object = Value::Object(fields).to_string();
+    Some(object[1..object.len() - 1].to_owned())
+}
+
+/// Sends the description of a package to a device, if it is online and uses JetLinks' protocol.
+fn send_upgrade(service: &FirmwareService, device: &Device, package: &FirmwarePackage) {
+    // The software of a device has no message there.
+    if package.kind == FirmwareType::Firmware
+        && let Some(members) = members(service, package)
+    {
+        let id = format!("firmware-{}", now_ms());
+        let members = &members;
+        service.send_downlink(
+            device,
+            &DownlinkMessage::FirmwareUpgrade { id: &id, members },
+        );
+    }
+}
+
+/// Sends again what a device that was not connected, or has restarted, may have missed; asks for the version of one that
+/// has not reported it.
+fn remind(service: &FirmwareService, device: &Device) -> Result<(), TargetError> {
+    let Some(record) = service.installs().get(device.no, FirmwareType::Firmware)? else {
+        return Ok(());
+    };
+    let may_have_missed = matches!(
+        record.state,
+        InstallState::Initiated | InstallState::Downloading
+    );
+    if may_have_missed && let Some(assigned) = service.assigned(device, FirmwareType::Firmware) {
+        send_upgrade(service, device, &assigned.package);
+    }
+    if record.current_version.is_none() {
+        let id = format!("firmware-{}", now_ms());
+        service.send_downlink(device, &DownlinkMessage::FirmwareRead { id: &id });
+    }
+    Ok(())
+}
+
+fn answer_pull(
+    service: &FirmwareService,
+    device: &Device,
+    request: &PullRequest,
+) -> Result<(), TargetError> {
+    if let Some(version) = &request.current_version {
+        let report = InstallReport {
+            current_version: Some(version.clone()),
+            ..InstallReport::default()
+        };
+        service.report(device.no, FirmwareType::Firmware, report);
+    }
+    let assigned = service.assigned(device, FirmwareType::Firmware);
+    let wanted = assigned.filter(|assigned| {
+        let wanted = request.requested_version.as_ref();
+        wanted.is_none_or(|wanted| *wanted == assigned.package.version)
+    });
+    let described = wanted.and_then(|assigned| members(service, &assigned.package));
+    let members = described.map_or_else(
+        || r#""success":false,"message":"no such firmware is assigned to this device""#.to_owned(),
+        |members| format!(r#""success":true,"headers":{{"force":false,"latest":true}},{members}"#),
+    );
+    let id = &request.message_id;
+    let members = &members;
+    service.send_downlink(device, &DownlinkMessage::FirmwarePullReply { id, members });
     Ok(())
 }

@@ -132,6 +132,12 @@ impl FileService {
         Ok(self.inner.link_key.sign(id, expires_ms))
     }
 
+    /// Path and query of a signed link, relative to the address of the HTTP API.
+    #[must_use]
+    pub fn signed_path(id: &str, expires_ms: u64, signature: &str) -> String {
+        format!("/api/v1/signed-files/{id}?expires={expires_ms}&signature={signature}")
+    }
+
     /// Whether a link was signed by this node, and has not expired.
     #[must_use]
     pub fn is_link_valid(&self, id: &str, expires_ms: u64, signature: &str) -> bool {

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use transfer::{
-    FileDigest, FileInfo, FileOwner, FileState, FileTarget, OwnerKind, TransferRequest,
-    TransferStatus,
+    FileDigest, FileInfo, FileOwner, FileService, FileState, FileTarget, OwnerKind,
+    TransferRequest, TransferStatus,
 };
 use wall_clock::now_ms;
 
@@ -216,7 +216,7 @@ async fn create_link(mut call: ApiCall) -> ApiResult {
     let about = json!({"expires_ms": expires_ms});
     audit::record_action(&call, "file.link", Some(&id), Some(about)).await;
     let link = FileLink {
-        path: format!("/api/v1/signed-files/{id}?expires={expires_ms}&signature={signature}"),
+        path: FileService::signed_path(&id, expires_ms, &signature),
         expires_ms,
     };
     Ok((StatusCode::CREATED, axum::Json(link)).into_response())

@@ -22,7 +22,7 @@ pub fn push_shared_attributes(registry: &Registry, transport: Arc<dyn DownlinkTr
         if !change.changed.is_empty() {
             let values = change.changed.iter().cloned().collect();
             let json = Value::Object(values).to_string();
-            send_update(
+            send_to_device(
                 &known,
                 &transport,
                 change.device,
@@ -32,7 +32,7 @@ pub fn push_shared_attributes(registry: &Registry, transport: Arc<dyn DownlinkTr
         if !change.removed.is_empty() {
             let keys: Vec<_> = change.removed.iter().map(String::as_str).collect();
             let keys = &keys;
-            send_update(
+            send_to_device(
                 &known,
                 &transport,
                 change.device,
@@ -42,18 +42,26 @@ pub fn push_shared_attributes(registry: &Registry, transport: Arc<dyn DownlinkTr
     }));
 }
 
-fn send_update(
+/// Sends a message to a device if it is online, in the first protocol that has the message and that the device has
+/// subscribed to. Nobody is told whether it arrives.
+pub fn send_to_device(
     registry: &Registry,
     transport: &Arc<dyn DownlinkTransport>,
     device: &Device,
-    tell: &DownlinkMessage<'_>,
+    message: &DownlinkMessage<'_>,
 ) {
-    match plan_downlink(registry, &**transport, device, tell, wall_clock::now_ms()) {
+    match plan_downlink(
+        registry,
+        &**transport,
+        device,
+        message,
+        wall_clock::now_ms(),
+    ) {
         Ok(Some(address)) => try_next_encoding(transport, address),
         Ok(None) => {}
         Err(error) => {
             let device = device.id.as_str();
-            tracing::warn!(device, %error, "pushing changed attributes to a device failed");
+            tracing::warn!(device, %error, "sending a message to a device failed");
         }
     }
 }
@@ -69,7 +77,7 @@ fn try_next_encoding(transport: &Arc<dyn DownlinkTransport>, mut address: Downli
         DownlinkOutcome::Sent { .. } => {}
         DownlinkOutcome::RetryLater(why) | DownlinkOutcome::Rejected(why) => {
             let client_id = &*address.client_id;
-            tracing::debug!(client_id, why, "changed attributes were not sent");
+            tracing::debug!(client_id, why, "message to a device was not sent");
         }
     });
     transport.send(&client_id, encoded, done, Box::new(|| {}));

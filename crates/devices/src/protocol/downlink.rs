@@ -55,6 +55,20 @@ pub enum DownlinkMessage<'a> {
     Time {
         id: &'a str,
     },
+    /// Asks a device to install firmware; `members` are those of a JSON object that describe it.
+    FirmwareUpgrade {
+        id: &'a str,
+        members: &'a str,
+    },
+    /// The response to a device's request for firmware.
+    FirmwarePullReply {
+        id: &'a str,
+        members: &'a str,
+    },
+    /// Asks a device for the version of its firmware.
+    FirmwareRead {
+        id: &'a str,
+    },
     /// Asks a gateway to disconnect a child device.
     Disconnect {
         id: &'a str,
@@ -335,6 +349,13 @@ fn encode_jetlinks(
         }
         DownlinkMessage::Disconnect { id } => ("disconnect", id, String::new()),
         DownlinkMessage::Time { id } => ("time-sync/reply", id, String::new()),
+        DownlinkMessage::FirmwareUpgrade { id, members } => {
+            ("firmware/upgrade", id, format!(",{members}"))
+        }
+        DownlinkMessage::FirmwarePullReply { id, members } => {
+            ("firmware/pull/reply", id, format!(",{members}"))
+        }
+        DownlinkMessage::FirmwareRead { id } => ("firmware/read", id, String::new()),
         _ => return false,
     };
     match to.gateway {

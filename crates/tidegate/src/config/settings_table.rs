@@ -381,6 +381,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("firmware.minisign_keys", firmware.trust.minisign_keys, Text, "Public keys of minisign whose signatures are accepted: the second lines of `minisign.pub` files, separated by commas."),
     setting!("firmware.ca_file", firmware.trust.ca_file, Path, "PEM file with the certificates to which the certificates of signers must lead."),
     setting!("firmware.require_signature", firmware.trust.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
+    setting!("firmware.public_url", firmware.public_url, Text, "Address of the HTTP API as devices reach it, such as `https://node.example:8080`. The URLs of images in JetLinks' messages begin with it; without it they are paths."),
     setting!("firmware.cache_bytes", firmware.cache_bytes, Bytes(0, MAX_MEMORY), "Memory of chunks of images that are kept for other devices that download the same."),
 
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),

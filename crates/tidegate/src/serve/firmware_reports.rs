@@ -78,6 +78,18 @@ impl FirmwareReports {
         }
     }
 
+    /// A device has connected or subscribed.
+    pub(super) fn notify_reachable(&self, device: DeviceNo) {
+        self.service.device_reachable(device);
+    }
+
+    /// Passes on a message on a firmware topic. Never blocks.
+    pub(super) fn receive(&self, device: DeviceNo, step: &str, json: &str) {
+        if self.is_in_use() {
+            self.service.receive(device, step, json);
+        }
+    }
+
     /// Looks for reports in a row. Never blocks.
     pub(super) fn observe_row(&self, device: DeviceNo, points: &[Point<'_>]) {
         if !self.is_in_use() {

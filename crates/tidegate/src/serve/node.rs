@@ -69,10 +69,11 @@ impl Node {
         node_files::forward_to_rules(services.files.service(), services.engine.clone());
         let files = services.files.start(Arc::new(handle.clone()));
         files.context("cannot start the threads for files")?;
-        (services.firmware).start(&services.devices, handle.clone())?;
         start_alarm_events(config, &services);
         let pulls = start_pulls(&services).await?;
         start_commands(&services, &handle);
+        let firmware = &services.firmware;
+        firmware.start(&services.devices, &services.commands, handle.clone())?;
 
         let listeners = handle.listeners().into_iter();
         let mut node = Self {

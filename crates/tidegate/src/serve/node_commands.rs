@@ -56,6 +56,11 @@ impl NodeCommands {
         Ok(Self { commands, clients })
     }
 
+    /// Sends messages to devices, once the broker runs.
+    pub(super) fn transport(&self) -> Arc<dyn DownlinkTransport> {
+        self.clients.clone()
+    }
+
     /// Connects the commands to the broker, so that they can be sent.
     pub(super) fn start(
         &self,

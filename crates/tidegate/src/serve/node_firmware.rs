@@ -7,10 +7,12 @@ use api::{BackendObjectKind, ObjectValidationError};
 use broker::BrokerHandle;
 use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
 use bytes::Bytes;
-use devices::Registry;
+use devices::command::{DownlinkTransport, send_to_device};
+use devices::protocol::DownlinkMessage;
+use devices::{Device, Registry};
 use firmware::{
-    AssignmentDefinition, ChunkRefusal, ChunkSender, DefinitionError, FirmwareDefinition,
-    FirmwareService, FirmwareSettings,
+    AssignmentDefinition, ChunkRefusal, ChunkSender, DefinitionError, DeviceMessenger,
+    FirmwareDefinition, FirmwareService, FirmwareSettings,
 };
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use serde_json::Value;
@@ -18,6 +20,7 @@ use store::Objects;
 use tokio::runtime::Handle;
 use transfer::FileService;
 
+use super::node_commands::NodeCommands;
 use super::node_devices::{NodeDevices, inline_schema};
 
 /// A kind of objects that is validated here.
@@ -80,18 +83,27 @@ impl NodeFirmware {
     }
 
     /// Serves devices from now on.
-    pub(super) fn start(&self, devices: &NodeDevices, broker: BrokerHandle) -> anyhow::Result<()> {
+    pub(super) fn start(
+        &self,
+        devices: &NodeDevices,
+        commands: &NodeCommands,
+        broker: BrokerHandle,
+    ) -> anyhow::Result<()> {
         let service = self.service.clone();
         devices.states.add_observer(Box::new(move |change| {
             if change.is_online {
-                service.device_connected(change.device);
+                service.device_reachable(change.device.no);
             }
         }));
+        let messenger = Arc::new(DownlinkMessenger {
+            registry: devices.registry.clone(),
+            transport: commands.transport(),
+        });
         let sender = Arc::new(BrokerChunkSender {
             broker,
             runtime: Handle::current(),
         });
-        let started = self.service.start(sender);
+        let started = self.service.start(sender, messenger);
         started.context("cannot start the threads for firmware")
     }
 
@@ -206,5 +218,17 @@ async fn subscribe_and_send(broker: BrokerHandle, client_id: String, chunk: Publ
     };
     if let Some(Ok(_)) = broker.subscribe(&client_id, subscription).await {
         broker.send_to_connected_client(&client_id, chunk, |_| {}, || {});
+    }
+}
+
+/// Sends messages to devices as commands are sent.
+struct DownlinkMessenger {
+    registry: Registry,
+    transport: Arc<dyn DownlinkTransport>,
+}
+
+impl DeviceMessenger for DownlinkMessenger {
+    fn send(&self, device: &Device, message: &DownlinkMessage<'_>) {
+        send_to_device(&self.registry, &self.transport, device, message);
     }
 }

@@ -96,6 +96,11 @@ fn may_match_gateway_topics(filter: &str) -> bool {
     filter.starts_with("v1/gateway/") || filter.contains("/child/") || filter.ends_with('#')
 }
 
+/// Whether messages about firmware may match this filter.
+fn may_match_firmware_topics(filter: &str) -> bool {
+    filter.contains("/firmware/") || filter.ends_with(['#', '+'])
+}
+
 impl PipelineOutputs for NodePipelineOutputs {
     fn wants_rows(&self) -> bool {
         self.alarms.alarms.is_in_use()
@@ -135,6 +140,9 @@ impl PipelineOutputs for NodePipelineOutputs {
             let now_ms = now_ms.max(0) as u64;
             self.commands.submit_reply(about.no, replied, now_ms);
         }
+        if let ControlMessage::Firmware { step, json } = said {
+            self.firmware.receive(about.no, step, json);
+        }
         if let ControlMessage::Event {
             id,
             ts_ms,
@@ -164,6 +172,9 @@ impl PipelineOutputs for NodePipelineOutputs {
         // Most devices are not gateways.
         if filter.is_some_and(may_match_gateway_topics) {
             self.commands.resume_children(device.no);
+        }
+        if filter.is_some_and(may_match_firmware_topics) {
+            self.firmware.notify_reachable(device.no);
         }
     }
 
