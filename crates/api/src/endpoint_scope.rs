@@ -37,6 +37,7 @@ pub(crate) enum AddressedKind {
     Command,
     /// A file or a file transfer.
     File,
+    FirmwareCampaign,
     /// A configuration object.
     Object {
         storage_kind: &'static str,
@@ -54,6 +55,7 @@ impl AddressedKind {
             Self::Alarm => "alarm".to_owned(),
             Self::Command => "command".to_owned(),
             Self::File => "file".to_owned(),
+            Self::FirmwareCampaign => "firmware campaign".to_owned(),
             Self::Object { storage_kind, .. } => storage_kind.replace('_', " "),
         }
     }
@@ -82,6 +84,10 @@ impl EndpointScope {
 
     pub(crate) fn file(parameter: &'static str) -> Self {
         Self::of(AddressedKind::File, parameter)
+    }
+
+    pub(crate) fn firmware_campaign(parameter: &'static str) -> Self {
+        Self::of(AddressedKind::FirmwareCampaign, parameter)
     }
 
     /// A configuration object of a kind of the backend.

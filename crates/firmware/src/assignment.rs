@@ -43,6 +43,8 @@ pub enum AssignmentTarget {
     Product(String),
     Group(String),
     Device(String),
+    /// By a campaign that has told the device.
+    Campaign(u32),
 }
 
 impl AssignmentTarget {
@@ -53,6 +55,7 @@ impl AssignmentTarget {
             Self::Product(id) => format!("the product {id:?}"),
             Self::Group(id) => format!("the device group {id:?}"),
             Self::Device(id) => format!("the device {id:?}"),
+            Self::Campaign(id) => format!("the campaign {id}"),
         }
     }
 }

@@ -111,6 +111,8 @@ impl Catalog {
                 AssignmentTarget::Product(id) => _ = self.products.insert((kind, id), package),
                 AssignmentTarget::Group(id) => _ = self.assigned_groups.insert((kind, id), package),
                 AssignmentTarget::Device(id) => _ = self.devices.insert((kind, id), package),
+                // No assignment names a campaign.
+                AssignmentTarget::Campaign(_) => {}
             }
         }
     }
@@ -128,6 +130,10 @@ impl Catalog {
             *other != id && known.target().ok() == target && kind_of(&known.package) == kind
         });
         other.map(|(id, _)| id.as_str())
+    }
+
+    pub(crate) fn group(&self, id: &str) -> Option<&GroupDefinition> {
+        self.groups.get(id)
     }
 
     /// The package that a device is to install: its own, otherwise that of a group, otherwise that of its product.

@@ -6,6 +6,7 @@
 //! is. [`FirmwareHooks`] receives requests for chunks over MQTT in ThingsBoard's protocol.
 
 mod assignment;
+mod campaign;
 mod catalog;
 mod chunk_cache;
 mod chunk_worker;
@@ -23,6 +24,11 @@ mod target_worker;
 mod thingsboard;
 
 pub use assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget, MAX_ASSIGNMENTS};
+pub use campaign::{
+    CampaignAction, CampaignCounts, CampaignDefinition, CampaignDevice, CampaignDeviceRow,
+    CampaignDeviceState, CampaignError, CampaignInfo, CampaignStatus, CampaignWave, CampaignWindow,
+    MAX_CAMPAIGN_DEVICES,
+};
 pub use catalog::AssignedPackage;
 pub use chunk_cache::ChunkStats;
 pub use chunk_worker::{ChunkRefusal, ChunkSender};

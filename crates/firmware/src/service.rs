@@ -2,30 +2,40 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use devices::group::{self, GroupDefinition};
 use devices::protocol::DownlinkMessage;
 use devices::{Device, DeviceChange, DeviceNo, Registry};
+use namespaces::NamespaceSelection;
 use serde_json::Value;
 use store::{Objects, StoreError};
 use transfer::{FileService, TransferError};
+use wall_clock::now_ms;
 
 use crate::assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget};
+use crate::campaign::{
+    CampaignAction, CampaignDefinition, CampaignDeviceRow, CampaignError, CampaignInfo,
+    CampaignStart, Campaigns, MAX_CAMPAIGN_DEVICES, assign_waves,
+};
 use crate::catalog::{AssignedPackage, Catalog};
 use crate::chunk_cache::{ChunkCache, ChunkStats};
 use crate::chunk_worker::{ChunkQueue, ChunkSender, ChunkWorker};
 use crate::definition_error::DefinitionError;
-use crate::device_state::{InstallRecord, InstallReport, InstallTable};
+use crate::device_state::{InstallRecord, InstallReport, InstallState, InstallTable};
 use crate::image::verify_image;
 use crate::jetlinks::{self, FirmwareMessage};
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
 use crate::settings::FirmwareSettings;
 use crate::signature::{TrustError, TrustedKeys};
 use crate::target_worker::{self, TargetQueue};
+
+/// Interval at which campaigns proceed.
+const CAMPAIGN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the firmware of a node cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +69,8 @@ struct FirmwareInner {
     chunk_queue: ChunkQueue,
     max_chunk_bytes: u64,
     installs: InstallTable,
+    campaigns: Campaigns,
+    stop: (Mutex<bool>, Condvar),
     public_url: String,
     messenger: OnceLock<Arc<dyn DeviceMessenger>>,
     target_queue: TargetQueue,
@@ -91,6 +103,8 @@ impl FirmwareService {
             public_url: settings.public_url.trim_end_matches('/').to_owned(),
             messenger: OnceLock::new(),
             target_queue: TargetQueue::default(),
+            campaigns: Campaigns::open(objects.tables(), now_ms())?,
+            stop: Default::default(),
             threads: Mutex::default(),
         });
         let (weak, stored) = (Arc::downgrade(&inner), objects.downgrade());
@@ -161,7 +175,10 @@ impl FirmwareService {
             .threads
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        threads.extend([chunks, targets]);
+        let service = self.clone();
+        let campaigns = Builder::new().name("firmware-campaigns".to_owned());
+        let campaigns = campaigns.spawn(move || service.run_campaigns())?;
+        threads.extend([chunks, targets, campaigns]);
         Ok(())
     }
 
@@ -169,6 +186,11 @@ impl FirmwareService {
     pub fn stop(&self) {
         self.inner.chunk_queue.stop();
         self.inner.target_queue.stop();
+        {
+            let stop = self.inner.stop.0.lock();
+            *stop.unwrap_or_else(PoisonError::into_inner) = true;
+            self.inner.stop.1.notify_all();
+        }
         let threads = self.inner.threads.lock();
         let threads: Vec<_> = threads
             .unwrap_or_else(PoisonError::into_inner)
@@ -369,10 +391,224 @@ impl FirmwareService {
         self.inner.read_catalog().package(id).cloned()
     }
 
-    /// The package of this type that a device is to install.
+    /// The package of this type that a device is to install. What a campaign has told it overrides all assignments.
     #[must_use]
     pub fn assigned(&self, device: &Device, kind: FirmwareType) -> Option<AssignedPackage> {
-        self.inner.read_catalog().assigned(device, kind)
+        let campaign = self.inner.campaigns.target(device.no, kind);
+        let catalog = self.inner.read_catalog();
+        let package = campaign.and_then(|(id, package)| Some((id, catalog.package(&package)?)));
+        let product = device.product.id().as_str();
+        match package.filter(|(_, package)| package.product == product) {
+            Some((id, package)) => Some(AssignedPackage {
+                package: package.clone(),
+                target: AssignmentTarget::Campaign(id),
+            }),
+            None => catalog.assigned(device, kind),
+        }
+    }
+
+    /// Begins a campaign.
+    ///
+    /// # Errors
+    /// If a field is invalid, there is no such device, or a limit is reached.
+    pub fn create_campaign(
+        &self,
+        definition: CampaignDefinition,
+    ) -> Result<CampaignInfo, CampaignError> {
+        let invalid = |field: &str, detail: String| {
+            CampaignError::Invalid(DefinitionError::new(field, detail))
+        };
+        let namespace = definition.namespace.clone();
+        let package = self.package(&definition.package);
+        let package = package.filter(|package| package.namespace == namespace);
+        let package = package.ok_or_else(|| {
+            let id = &definition.package;
+            invalid(
+                "package",
+                format!("there is no firmware package {id:?} in the namespace {namespace:?}"),
+            )
+        })?;
+        let group = |field: &str, id: &str| {
+            let group = self.inner.read_catalog().group(id).cloned();
+            let group = group.filter(|group| group.namespace == namespace);
+            group.ok_or_else(|| invalid(field, format!("there is no device group {id:?}")))
+        };
+        let mut waves = Vec::new();
+        for (at, wave) in definition.waves.iter().enumerate() {
+            if let Some(id) = &wave.group {
+                waves.push((at as u16, group(&format!("waves[{at}].group"), id)?));
+            }
+        }
+        let mut devices: Vec<Arc<Device>> = Vec::new();
+        if definition.devices.is_empty() {
+            let selected = match &definition.group {
+                Some(id) => group("group", id)?,
+                None => GroupDefinition {
+                    namespace: namespace.clone(),
+                    product: Some(package.product.clone()),
+                    ..GroupDefinition::default()
+                },
+            };
+            let (all, _) = selected.all_members(&self.inner.registry, MAX_CAMPAIGN_DEVICES + 1)?;
+            devices = all;
+        }
+        for (at, id) in definition.devices.iter().enumerate() {
+            let device = self.inner.registry.device(id)?;
+            let device = device.filter(|device| device.is_in_namespace(&namespace));
+            let device = device.filter(|device| device.product.id().as_str() == package.product);
+            let device = device.ok_or_else(|| {
+                let product = &package.product;
+                invalid(
+                    &format!("devices[{at}]"),
+                    format!("there is no device {id:?} of the product {product:?}"),
+                )
+            })?;
+            devices.push(device);
+        }
+        devices.retain(|device| device.product.id().as_str() == package.product);
+        let wave_of = |device: &Device| {
+            let mut waves = waves.iter();
+            waves
+                .find(|(_, group)| group.contains(device))
+                .map(|(at, _)| *at)
+        };
+        let devices = assign_waves(&definition, &devices, wave_of);
+        self.inner
+            .campaigns
+            .create(definition, package.kind, devices, now_ms())
+    }
+
+    /// Campaigns of these namespaces, the newest first.
+    #[must_use]
+    pub fn campaigns(&self, namespaces: &NamespaceSelection) -> Vec<CampaignInfo> {
+        self.inner.campaigns.list(namespaces)
+    }
+
+    #[must_use]
+    pub fn campaign(&self, id: u32) -> Option<CampaignInfo> {
+        self.inner.campaigns.get(id)
+    }
+
+    /// Up to `limit` devices of a campaign, and the position of the next ones.
+    ///
+    /// # Errors
+    /// If there is no such campaign, or the registry cannot be read.
+    pub fn campaign_devices(
+        &self,
+        id: u32,
+        from: DeviceNo,
+        limit: usize,
+    ) -> Result<(Vec<CampaignDeviceRow>, Option<DeviceNo>), CampaignError> {
+        let mut found = self.inner.campaigns.devices(id, from, limit + 1)?;
+        let next = found.get(limit).map(|(no, _)| *no);
+        found.truncate(limit);
+        let mut rows = Vec::with_capacity(found.len());
+        for (no, device) in found {
+            let known = self.inner.registry.by_no(no)?;
+            rows.push(CampaignDeviceRow {
+                device: known.map_or_else(String::new, |known| known.id.to_string()),
+                wave: device.wave,
+                state: device.state,
+                attempts: device.attempts,
+                changed_ms: device.changed_ms,
+                error: device.error,
+            });
+        }
+        Ok((rows, next))
+    }
+
+    /// Pauses, resumes or cancels a campaign.
+    ///
+    /// # Errors
+    /// If there is no such campaign, or its state does not permit it.
+    pub fn act_on_campaign(
+        &self,
+        id: u32,
+        action: CampaignAction,
+    ) -> Result<CampaignInfo, CampaignError> {
+        let (info, devices) = self.inner.campaigns.act(id, action, now_ms())?;
+        self.examine_all(devices);
+        Ok(info)
+    }
+
+    /// Deletes a campaign that has ended. Its devices install what is assigned to them.
+    ///
+    /// # Errors
+    /// If there is no such campaign, or it has not ended.
+    pub fn delete_campaign(&self, id: u32) -> Result<CampaignInfo, CampaignError> {
+        let (info, devices) = self.inner.campaigns.delete(id)?;
+        self.examine_all(devices);
+        Ok(info)
+    }
+
+    /// A campaign that prevents the removal of a package.
+    #[must_use]
+    pub fn campaign_of_package(&self, package: &str) -> Option<u32> {
+        self.inner.campaigns.uses_package(package)
+    }
+
+    fn examine_all(&self, devices: Vec<DeviceNo>) {
+        for no in devices {
+            self.inner.target_queue.push_device(no);
+        }
+    }
+
+    /// Lets campaigns proceed until the node stops.
+    fn run_campaigns(&self) {
+        // A kill may have come between the record of a device and that of its campaign.
+        for (device, kind) in self.inner.campaigns.started() {
+            match self.install(device, kind) {
+                Ok(Some(record)) => self.record_changed(device, kind, &record),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(%error, "reading the firmware of a device failed; its campaign waits for its time-out");
+                }
+            }
+        }
+        let mut is_stopping = self
+            .inner
+            .stop
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while !*is_stopping {
+            let waited = self
+                .inner
+                .stop
+                .1
+                .wait_timeout(is_stopping, CAMPAIGN_INTERVAL);
+            is_stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
+            for start in self.inner.campaigns.advance(now_ms()) {
+                self.begin_install(&start);
+            }
+        }
+    }
+
+    /// Tells a device of a campaign its target, also if it was told before.
+    fn begin_install(&self, start: &CampaignStart) {
+        let queued = self
+            .inner
+            .installs
+            .update(start.device, start.kind, |record| {
+                let mut record = record?;
+                record.state = InstallState::Queued;
+                record.error = None;
+                Some(record)
+            });
+        if let Err(error) = queued {
+            tracing::error!(%error, "recording the firmware of a device failed; the campaign repeats it after its time-out");
+        }
+        self.inner.target_queue.push_device(start.device);
+    }
+
+    /// Passes a changed record to the campaign of the device.
+    pub(crate) fn record_changed(
+        &self,
+        device: DeviceNo,
+        kind: FirmwareType,
+        record: &InstallRecord,
+    ) {
+        self.inner.campaigns.record(device, kind, record, now_ms());
     }
 }
 

@@ -171,10 +171,13 @@ fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError>
         }
         TargetJob::Removed(no) => service.installs().remove(no)?,
         TargetJob::Report(no, kind, report) => {
-            service.installs().update(no, kind, |record| {
+            let changed = service.installs().update(no, kind, |record| {
                 let mut record = record?;
                 record.apply(&report, now_ms()).then_some(record)
             })?;
+            if let Some(record) = changed {
+                service.record_changed(no, kind, &record);
+            }
         }
         TargetJob::Product(product, from) => {
             let filter = DeviceFilter {
@@ -226,9 +229,13 @@ fn announce(
     package: &FirmwarePackage,
 ) -> Result<(), TargetError> {
     let installs = service.installs();
-    installs.update(device.no, package.kind, |before| {
+    let record = installs.update(device.no, package.kind, |before| {
         Some(InstallRecord::new(package, before.as_ref(), now_ms()))
     })?;
+    // It may run the package already.
+    if let Some(record) = record {
+        service.record_changed(device.no, package.kind, &record);
+    }
     // Pushes them to the device if it is online.
     let attributes = thingsboard::attributes(package);
     (service.registry()).set_attributes(device, AttributeScope::Shared, attributes)?;

@@ -161,6 +161,12 @@ async fn owner_of_addressed(
             let file = run_blocking(find, UNREADABLE).await?;
             Ok(file.map(|file| file.owner.namespace).into())
         }
+        AddressedKind::FirmwareCampaign => {
+            let campaign = id.parse().ok().and_then(|id| app.firmware.campaign(id));
+            Ok(campaign
+                .map(|campaign| campaign.definition.namespace)
+                .into())
+        }
         AddressedKind::Alarm => {
             let Ok(id) = id.parse() else {
                 return Ok(AddressedOwner::Absent);

@@ -47,9 +47,9 @@ struct AssignedFirmware {
     version: String,
     /// Size of the image in bytes.
     size: u64,
-    /// What the package is assigned to: `product`, `group` or `device`.
+    /// What decides it: an assignment to a `product`, `group` or `device`, or a `campaign`.
     assigned_to: &'static str,
-    /// Id of the product, group or device.
+    /// Id of the product, group, device or campaign.
     target: String,
     /// `null`: the device has not been told yet.
     state: Option<InstallState>,
@@ -70,6 +70,7 @@ impl AssignedFirmware {
             AssignmentTarget::Product(id) => ("product", id),
             AssignmentTarget::Group(id) => ("group", id),
             AssignmentTarget::Device(id) => ("device", id),
+            AssignmentTarget::Campaign(id) => ("campaign", id.to_string()),
         };
         let package = assigned.package;
         // Another record is about an earlier target.

@@ -26,6 +26,7 @@ mod events;
 mod file_download;
 mod files;
 mod firmware;
+mod firmware_campaigns;
 mod health;
 mod limits;
 mod listeners;
@@ -124,6 +125,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     files::endpoints,
     tus::endpoints,
     firmware::endpoints,
+    firmware_campaigns::endpoints,
     command_requests::endpoints,
     commands::endpoints,
     thingsboard_rpc::endpoints,

@@ -129,6 +129,8 @@ async fn server() -> Server {
     )
     .await;
     raise(&server, "foreign-device", "hot").await;
+    let campaign = json!({"package": "foreign-firmware", "namespace": "acme"});
+    admin(&server, "POST", "/api/v1/firmware-campaigns", campaign).await;
     let owner = transfer::FileOwner {
         namespace: "acme".to_owned(),
         ..transfer::FileOwner::client("foreign-client")
@@ -193,6 +195,7 @@ fn foreign_id(path: &str, name: &str) -> String {
         _ if is_below("/files/") || is_below("-files/") || is_below("/tus/") => FOREIGN_FILE,
         _ if is_below("/uploads/") => "own-upload",
         _ if is_below("/firmware/") => "foreign-firmware",
+        _ if is_below("/firmware-campaigns/") => "1",
         _ if is_below("/firmware-assignments/") => "foreign-assignment",
         _ if is_below("/namespaces/") => "acme",
         _ if is_below("/rpc/persistent/device/") => "foreign-device",
@@ -246,6 +249,9 @@ fn body_of(operation: &Operation) -> String {
         "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey"
         | "createInvite" | "createFirmware" | "createFirmwareAssignment" | "createDashboard" => {
             json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
+        }
+        "createFirmwareCampaign" => {
+            json!({"package": "foreign-firmware", "namespace": "acme"}).to_string()
         }
         "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
         "thingsboardSaveDevice" => json!({"name": "new-device", "type": "foreign-product"}).to_string(),
@@ -319,6 +325,8 @@ async fn foreign_state(server: &Server) -> Value {
         "endpoints/foreign-endpoint",
         "firmware/foreign-firmware",
         "firmware-assignments/foreign-assignment",
+        "firmware-campaigns/1",
+        "firmware-campaigns/1/devices",
         "devices/foreign-device/firmware",
         "dashboards/foreign-dashboard",
         "api-keys/foreign-key",

@@ -5,6 +5,7 @@ mod alarms;
 mod authenticators;
 mod backup_files;
 mod broker_commands;
+mod campaigns;
 mod connectors;
 mod dashboards;
 mod device_commands;
@@ -127,6 +128,9 @@ enum CtlCommand {
     /// Products, device groups and devices that install firmware packages
     #[command(subcommand)]
     FirmwareAssignments(objects::ObjectsCommand),
+    /// Installations of firmware packages on devices, wave by wave
+    #[command(subcommand)]
+    Campaigns(campaigns::CampaignsCommand),
     /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
@@ -248,6 +252,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
                 .run(ObjectKindArg::FirmwareAssignments, client, output)
                 .await
         }
+        CtlCommand::Campaigns(command) => command.run(client, output).await,
         CtlCommand::PullSources(command) => command.run(client, output).await,
         CtlCommand::Devices(command) => command.run(client, output).await,
         CtlCommand::Alarms(command) => command.run(client, output).await,

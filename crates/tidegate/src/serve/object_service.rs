@@ -243,6 +243,13 @@ impl ObjectBackend for ObjectService {
         if kind == BackendObjectKind::Namespace && id == namespaces::DEFAULT {
             return Err("The default namespace cannot be deleted.".to_owned());
         }
+        if kind == BackendObjectKind::Firmware
+            && let Some(campaign) = self.firmware.service.campaign_of_package(id)
+        {
+            return Err(format!(
+                "The firmware package {id:?} is used by the campaign {campaign}; delete that first."
+            ));
+        }
         self.uses.check_unreferenced(kind.storage_kind(), id)
     }
 }
