@@ -11,6 +11,7 @@ use transfer::{
 };
 use wall_clock::now_ms;
 
+use super::change_feed::stream_changes;
 use super::file_download::download;
 use super::upload_body::{UploadTarget, receive_body, run_on_files};
 use crate::access::{EndpointAccess, Role};
@@ -90,6 +91,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(get("/api/v1/files/{id}/status", "getFileStatus", status), Role::Viewer)
             .summary("Read what of a file was received")
             .response::<TransferStatus>(200, "The ranges received and missing."),
+        one(get("/api/v1/files/{id}/events", "watchFile", watch), Role::Viewer)
+            .summary("Stream the progress of a file transfer")
+            .description(
+                "Server-Sent Events, or a WebSocket with `Upgrade: websocket`: `{\"event\": \"file\", \"at_ms\", \"file\"}` with the present \
+                 state and each change, at most one a second. The stream ends when the file is deleted.",
+            )
+            .raw_response(200, "The stream.", &["text/event-stream"])
+            .empty_response(101, "A WebSocket.")
+            .problem_response(429, "Too many streams are open."),
         one(get("/api/v1/files/{id}/content", "downloadFile", content), Role::Viewer)
             .summary("Download a file")
             .description(
@@ -185,6 +195,13 @@ async fn status(call: ApiCall) -> ApiResult {
         files.status(FileTarget::Id(&id))
     });
     call::json_response(status.await?)
+}
+
+async fn watch(call: ApiCall) -> ApiResult {
+    let (id, files) = (call.path("id").to_owned(), call.app.files.clone());
+    stream_changes(call, "file", move || {
+        files.info(FileTarget::Id(&id)).map(|info| json!(info))
+    })
 }
 
 async fn content(call: ApiCall) -> ApiResult {
@@ -310,11 +327,27 @@ fn content_type(headers: &HeaderMap) -> Option<String> {
 
 async fn upload(mut call: ApiCall) -> ApiResult {
     let owner = owner_of_upload(&call)?;
+    let expires_in_s = call.query.number_value(EXPIRES_IN);
+    let info = receive_file(&mut call, owner, expires_in_s).await?;
+    let about = json!({"name": info.name, "size": info.size, "checksum": info.checksum});
+    audit::record_action(&call, "file.upload", Some(&info.id), Some(about)).await;
+    let location = [(
+        axum::http::header::LOCATION,
+        format!("/api/v1/files/{}", info.id),
+    )];
+    Ok((StatusCode::CREATED, location, axum::Json(info)).into_response())
+}
+
+/// Receives the body of a request as the owner's file of the name in the path.
+pub(super) async fn receive_file(
+    call: &mut ApiCall,
+    owner: FileOwner,
+    expires_in_s: Option<u64>,
+) -> Result<FileInfo, ProblemDetails> {
     let digest = announced_digest(call.headers())?;
     let length = call.headers().get(axum::http::header::CONTENT_LENGTH);
     let size = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let name = call.path("name").to_owned();
-    let expires_in_s = call.query.number_value(EXPIRES_IN);
     let request = TransferRequest {
         size,
         content_type: content_type(call.headers()),
@@ -343,14 +376,13 @@ async fn upload(mut call: ApiCall) -> ApiResult {
         offset: 0,
         max_bytes: None,
     };
-    let received = receive_body(&mut call, target, None).await;
+    let received = receive_body(call, target, None).await;
     let finished = match received.failure {
         Some(problem) => Err(problem),
         None => {
             let (id, bytes) = (id.clone(), received.bytes);
-            let finish = move |files: &transfer::FileService| {
-                files.finish(FileTarget::Id(&id), Some(bytes), digest)
-            };
+            let finish =
+                move |files: &FileService| files.finish(FileTarget::Id(&id), Some(bytes), digest);
             run_on_files(&call.app.files, finish).await
         }
     };
@@ -364,13 +396,7 @@ async fn upload(mut call: ApiCall) -> ApiResult {
         }
     };
     drop(guard);
-    let about = json!({"name": info.name, "size": info.size, "checksum": info.checksum});
-    audit::record_action(&call, "file.upload", Some(&info.id), Some(about)).await;
-    let location = [(
-        axum::http::header::LOCATION,
-        format!("/api/v1/files/{}", info.id),
-    )];
-    Ok((StatusCode::CREATED, location, axum::Json(info)).into_response())
+    Ok(info)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use axum::response::IntoResponse as _;
 use devices::DeviceNo;
 use serde_json::json;
 
+use super::change_feed::stream_changes;
 use crate::access::Role;
 use crate::audit;
 use crate::blocking;
@@ -66,6 +67,22 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .summary("List devices of a firmware campaign")
         .paged::<CampaignDeviceRow>(),
+        one(
+            get(
+                "/api/v1/firmware-campaigns/{id}/events",
+                "watchFirmwareCampaign",
+                watch,
+            ),
+            Role::Viewer,
+        )
+        .summary("Stream the progress of a firmware campaign")
+        .description(
+            "Server-Sent Events, or a WebSocket with `Upgrade: websocket`: `{\"event\": \"campaign\", \"at_ms\", \"campaign\"}` with the \
+             present state and each change, at most one a second. The stream ends when the campaign is deleted.",
+        )
+        .raw_response(200, "The stream.", &["text/event-stream"])
+        .empty_response(101, "A WebSocket.")
+        .problem_response(429, "Too many streams are open."),
         action(post(
             "/api/v1/firmware-campaigns/{id}/pause",
             "pauseFirmwareCampaign",
@@ -161,7 +178,14 @@ async fn list_devices(call: ApiCall) -> ApiResult {
     let list = move || firmware.campaign_devices(id, DeviceNo(from), limit);
     let listed = blocking::run_blocking(list, UNAVAILABLE).await?;
     let (rows, next) = listed.map_err(to_problem)?;
-    call::page_of(rows, next)
+    call::page_of(rows, next.map(|next| next.0))
+}
+
+async fn watch(call: ApiCall) -> ApiResult {
+    let (id, firmware) = (id_of(&call)?, call.app.firmware.clone());
+    stream_changes(call, "campaign", move || {
+        firmware.campaign(id).map(|campaign| json!(campaign))
+    })
 }
 
 async fn act(call: ApiCall, action: CampaignAction, name: &'static str) -> ApiResult {

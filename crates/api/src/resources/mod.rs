@@ -8,6 +8,7 @@ mod alarms;
 mod authenticators;
 mod backup;
 mod broker_problems;
+mod change_feed;
 mod clients;
 mod command_requests;
 mod commands;
@@ -20,6 +21,7 @@ mod device_events;
 mod device_files;
 mod device_groups;
 pub(crate) mod device_http;
+mod device_uploads;
 mod devices;
 mod event_feed;
 mod events;
@@ -123,6 +125,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     pull_sources::endpoints,
     relay_endpoints::endpoints,
     files::endpoints,
+    device_uploads::endpoints,
     tus::endpoints,
     firmware::endpoints,
     firmware_campaigns::endpoints,

@@ -22,11 +22,14 @@ const UNAVAILABLE: &str = "The file cannot be written now.";
 /// Whether a request carries a file as its body.
 pub(crate) fn is_upload(request: &axum::extract::Request) -> bool {
     let (method, path) = (request.method(), request.uri().path());
-    match path.strip_prefix("/api/v1/uploads/") {
-        Some(_) => method == Method::PUT,
-        None => {
-            path.starts_with("/api/v1/tus") && (method == Method::PATCH || method == Method::POST)
-        }
+    let Some(rest) = path.strip_prefix("/api/v1/") else {
+        return false;
+    };
+    // Of a device: `{token}/uploads/{name}`.
+    let is_of_device = || rest.split('/').nth(1) == Some("uploads");
+    match rest.starts_with("tus") {
+        true => method == Method::PATCH || method == Method::POST,
+        false => method == Method::PUT && (rest.starts_with("uploads/") || is_of_device()),
     }
 }
 

@@ -219,3 +219,23 @@ async fn streams_end_at_once_with_the_credentials_that_opened_them() {
             .unwrap_or_else(|_| panic!("{method} {path} does not end the stream"));
     }
 }
+
+#[tokio::test]
+async fn the_progress_of_a_transfer_is_streamed_until_it_is_deleted() {
+    let server = Server::start(&FakeState::with_clients(0)).await;
+    let owner = transfer::FileOwner::client("c");
+    let request = transfer::TransferRequest::new(owner, "f", "f.bin");
+    let id = server.files.begin(request).unwrap().info().id.clone();
+    let target = transfer::FileTarget::Id(&id);
+    let mut stream = open(&server, &format!("/api/v1/files/{id}/events"), "").await;
+    let first = read_until(&mut stream, "\"received_bytes\":0").await;
+    assert!(first.contains("event: file\ndata: {"), "{first}");
+    let written = server.files.write(target, 0, b"12345", None).unwrap();
+    server.files.commit(&written).unwrap();
+    read_until(&mut stream, "\"received_bytes\":5").await;
+    server.files.finish(target, None, None).unwrap();
+    read_until(&mut stream, "\"state\":\"complete\"").await;
+    server.files.delete(&id).unwrap();
+    let end = async { while stream.read(&mut [0; 4096]).await.unwrap() > 0 {} };
+    timeout(DEADLINE, end).await.expect("the stream ends");
+}

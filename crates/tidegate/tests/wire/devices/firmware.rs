@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{api, ask, connect, get, login, product, with_token};
 use crate::interop::client::Client;
 use crate::interop::{find_program, installed, skipped};
-use crate::support::{Connect, Node, Props, Raw, eventually, kind};
+use crate::support::{Connect, Node, Props, Publish, Raw, eventually, kind};
 
 const MAXIMUM_PACKET_SIZE: u8 = 0x27;
 
@@ -181,8 +181,8 @@ fn chunks_of_any_size_are_served_and_nobody_is_disconnected() {
     let mut other = connect(&node, "p2");
     ready(&mut other);
     error(request(&mut other, 0, "10"), "no firmware is assigned");
-    other.publish_qos1("v2/fw/error", "lie", 9);
-    other.ping();
+    other.send_publish(&Publish::new("v2/fw/error", "lie").qos(1, 9));
+    assert_eq!(other.recv(kind::PUBACK).reason, 0x87);
     assert!(raw.ping_for_packets().is_empty());
 }
 
@@ -250,6 +250,179 @@ fn the_state_survives_a_crash_and_an_absent_device_is_told_later() {
     let mut raw = connect(&node, "p1");
     ready(&mut raw);
     assert_eq!(request(&mut raw, 0, "1000").1, image(1000).as_bytes());
+}
+
+#[test]
+fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
+    let node = Node::start(&[]);
+    let protocols = json!({"protocols": ["jetlinks"]});
+    product(&node, "pump", protocols);
+    with_token(&node, "p1", "pump", json!({}));
+    let content = image(5000);
+    package(&node, "v1", json!({}), &content);
+    let mut raw = connect(&node, "p1");
+    let receive = |raw: &mut Raw, suffix: &str| {
+        let packet = raw.recv(kind::PUBLISH);
+        raw.acknowledge(&packet);
+        assert_eq!(packet.topic, format!("/pump/p1/firmware/{suffix}"));
+        serde_json::from_slice::<Value>(&packet.payload).unwrap()
+    };
+    let pull = json!({"messageId": "m1", "currentVersion": "v0", "requestVersion": ""});
+    raw.publish("/pump/p1/firmware/pull", pull.to_string());
+    let none = receive(&mut raw, "pull/reply");
+    assert_eq!(
+        (&none["messageId"], &none["success"]),
+        (&json!("m1"), &json!(false))
+    );
+    assign(&node, "a", json!({"package": "pump-v1", "product": "pump"}));
+    let upgrade = receive(&mut raw, "upgrade");
+    assert_eq!(
+        (
+            &upgrade["version"],
+            &upgrade["size"],
+            &upgrade["signMethod"]
+        ),
+        (&json!("v1"), &json!(5000), &json!("SHA256"))
+    );
+    assert_eq!(upgrade["firmwareId"], "pump-v1");
+    let path = upgrade["url"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("/api/v1/")
+        .unwrap();
+    let (status, _, body) = ask(&node, ("GET", path), "range: bytes=1000-1999\r\n", "");
+    assert_eq!((status, body), (206, json!(content[1000..2000])));
+    raw.publish("/pump/p1/firmware/pull", pull.to_string());
+    let described = receive(&mut raw, "pull/reply");
+    assert_eq!(
+        (&described["version"], &described["success"]),
+        (&json!("v1"), &json!(true))
+    );
+    let mut report = |suffix: &str, fields: Value, state: &str| {
+        raw.publish(&format!("/pump/p1/firmware/{suffix}"), fields.to_string());
+        eventually(state, || target(&node, "p1")["state"] == state);
+    };
+    report(
+        "upgrade/progress",
+        json!({"progress": 40, "complete": false, "version": "v1", "success": true}),
+        "downloading",
+    );
+    assert_eq!(target(&node, "p1")["progress"], 40);
+    let failed =
+        json!({"progress": 40, "complete": false, "success": false, "errorReason": "no space"});
+    report("upgrade/progress", failed, "failed");
+    assert_eq!(target(&node, "p1")["error"], "no space");
+    report("report", json!({"version": "v1"}), "updated");
+}
+
+#[test]
+fn a_campaign_halts_survives_a_crash_and_is_resumed() {
+    let ids: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
+    let mut node = node(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+    package(&node, "v1", json!({}), &image(1000));
+    let campaign = json!({
+        "package": "pump-v1", "waves": [{"percent": 50}], "max_devices_per_minute": 0,
+        "min_success_percent": 80, "min_ended": 6, "max_attempts": 1,
+    });
+    let (status, made) = api(&node, "POST", "firmware-campaigns", &campaign);
+    assert_eq!(
+        (status, &made["counts"]["waiting"]),
+        (201, &json!(12)),
+        "{made}"
+    );
+    let devices = |node: &Node, state: &str| -> Vec<String> {
+        let listed = get(node, "firmware-campaigns/1/devices");
+        let listed = listed["data"].as_array().unwrap().iter();
+        let selected = listed.filter(|row| row["state"] == state);
+        selected
+            .map(|row| row["device"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    eventually("the first wave is told", || {
+        devices(&node, "started").len() == 6
+    });
+    // Nothing beyond the wave is told.
+    let told = devices(&node, "started");
+    for id in &ids {
+        let is_told = told.contains(id);
+        eventually("its target", || {
+            (shared(&node, id, "fw_version") == "v1") == is_told
+        });
+    }
+    let report = |node: &Node, id: &str, fields: &Value| {
+        let path = format!("token-{id}/telemetry");
+        assert_eq!(api(node, "POST", &path, fields).0, 200);
+    };
+    for (at, id) in told.iter().enumerate() {
+        match at % 3 {
+            0 => report(
+                &node,
+                id,
+                &json!({"fw_state": "FAILED", "fw_error": "broken"}),
+            ),
+            _ => report(
+                &node,
+                id,
+                &json!({"fw_state": "UPDATED", "current_fw_title": "pump", "current_fw_version": "v1"}),
+            ),
+        }
+    }
+    let status = |node: &Node| get(node, "firmware-campaigns/1")["status"].clone();
+    eventually("it halts", || status(&node) == "halted");
+    let before = get(&node, "firmware-campaigns/1");
+    assert_eq!(
+        (&before["counts"]["failed"], &before["counts"]["waiting"]),
+        (&json!(2), &json!(6))
+    );
+    node.crash();
+    assert_eq!(get(&node, "firmware-campaigns/1"), before);
+    let (refused, _) = api(&node, "DELETE", "firmware/pump-v1", &Value::Null);
+    assert_eq!(refused, 409);
+    assert_eq!(
+        api(&node, "POST", "firmware-campaigns/1/resume", &json!({})).0,
+        200
+    );
+    eventually("the last wave is told", || {
+        devices(&node, "started").len() == 6
+    });
+    for id in devices(&node, "started") {
+        report(
+            &node,
+            &id,
+            &json!({"current_fw_title": "pump", "current_fw_version": "v1"}),
+        );
+    }
+    eventually("it completes", || status(&node) == "completed");
+    assert_eq!(target(&node, "p00")["assigned_to"], "campaign");
+    assert_eq!(
+        api(&node, "DELETE", "firmware-campaigns/1", &Value::Null).0,
+        204
+    );
+    eventually("nothing is assigned", || {
+        target(&node, "p00") == Value::Null
+    });
+    let audit = get(&node, "audit-log?action=firmware.campaign");
+    assert_eq!(audit["data"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_device_sends_a_file_by_its_token_and_reads_only_its_own() {
+    let node = node(&["p1", "p2"]);
+    let content = image(300_000);
+    let (status, _, sent) = ask(&node, ("PUT", "token-p1/uploads/log.txt"), "", &content);
+    assert_eq!(
+        (status, &sent["owner"]["id"]),
+        (201, &json!("p1")),
+        "{sent}"
+    );
+    let read = |token: &str| {
+        let path = format!("{token}/files/{}/content", sent["id"].as_str().unwrap());
+        ask(&node, ("GET", &path), "", "")
+    };
+    assert_eq!(read("token-p1").2, json!(content));
+    assert_eq!((read("token-p2").0, read("nobody").0), (404, 401));
+    let (status, _, _) = ask(&node, ("PUT", "nobody/uploads/log.txt"), "", &content);
+    assert_eq!(status, 401);
 }
 
 #[test]
