@@ -1,18 +1,17 @@
 //! The thread that answers requests of devices for chunks over MQTT.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use devices::DeviceNo;
 
+use crate::chunk_queue::ChunkRequest;
 use crate::device_state::{InstallReport, InstallState};
 use crate::package::FirmwareType;
 use crate::service::FirmwareService;
 use crate::thingsboard::{ChunkTopic, error_topic};
 
-/// Requests that wait; their publishers are paused when half of them wait, and further ones are dropped.
-const MAX_WAITING_REQUESTS: usize = 16_384;
 /// Maximum number of clients whose last chunk size is known.
 const MAX_KNOWN_SIZES: usize = 65_536;
 /// Steps of the progress that are recorded, in percent.
@@ -26,78 +25,6 @@ pub trait ChunkSender: Send + Sync {
     /// Sends a message to one client, if it is connected and has a matching subscription. It calls `refused` if the
     /// message is too large for the client. Never blocks.
     fn send(&self, client_id: &str, topic: String, payload: Bytes, refused: ChunkRefusal);
-}
-
-/// A request for a chunk, as it was published.
-#[derive(Debug)]
-pub(crate) struct ChunkRequest {
-    pub(crate) client_id: Box<str>,
-    pub(crate) device: Box<str>,
-    pub(crate) kind: FirmwareType,
-    pub(crate) topic: Box<str>,
-    pub(crate) payload: Box<[u8]>,
-}
-
-#[derive(Default)]
-pub(crate) struct ChunkQueue {
-    state: Mutex<ChunkQueueState>,
-    has_work: Condvar,
-}
-
-#[derive(Default)]
-struct ChunkQueueState {
-    requests: VecDeque<ChunkRequest>,
-    dropped: u64,
-    is_stopping: bool,
-}
-
-impl ChunkQueue {
-    fn lock(&self) -> MutexGuard<'_, ChunkQueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a request. A device repeats one that is dropped. Never blocks.
-    pub(crate) fn push(&self, request: ChunkRequest) {
-        let mut state = self.lock();
-        if state.requests.len() >= MAX_WAITING_REQUESTS {
-            state.dropped += 1;
-            if state.dropped.is_power_of_two() {
-                let dropped = state.dropped;
-                tracing::warn!(
-                    dropped,
-                    "requests for firmware chunks dropped; too many wait"
-                );
-            }
-            return;
-        }
-        state.requests.push_back(request);
-        drop(state);
-        self.has_work.notify_one();
-    }
-
-    pub(crate) fn is_saturated(&self) -> bool {
-        self.lock().requests.len() >= MAX_WAITING_REQUESTS / 2
-    }
-
-    pub(crate) fn stop(&self) {
-        self.lock().is_stopping = true;
-        self.has_work.notify_all();
-    }
-
-    /// The next request; `None`: the node stops.
-    fn next(&self) -> Option<ChunkRequest> {
-        let mut state = self.lock();
-        loop {
-            if state.is_stopping {
-                return None;
-            }
-            if let Some(request) = state.requests.pop_front() {
-                return Some(request);
-            }
-            let woken = self.has_work.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
 /// The state of the thread.

@@ -9,6 +9,7 @@ mod assignment;
 mod campaign;
 mod catalog;
 mod chunk_cache;
+mod chunk_queue;
 mod chunk_worker;
 mod definition_error;
 mod device_state;
@@ -20,8 +21,10 @@ mod package;
 mod service;
 mod settings;
 mod signature;
+mod target_queue;
 mod target_worker;
 mod thingsboard;
+mod threads;
 
 pub use assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget, MAX_ASSIGNMENTS};
 pub use campaign::{

@@ -4,7 +4,7 @@ use hooks::{
     BackpressureCheck, Hooks, HooksFactory, Interest, MessageOrigin, MessageView, PublishVerdict,
 };
 
-use crate::chunk_worker::ChunkRequest;
+use crate::chunk_queue::ChunkRequest;
 use crate::service::FirmwareService;
 use crate::thingsboard::requested_type;
 

@@ -1,10 +1,8 @@
 //! Validates packages and assignments, and follows their changes in the store.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 
@@ -19,23 +17,20 @@ use wall_clock::now_ms;
 
 use crate::assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget};
 use crate::campaign::{
-    CampaignAction, CampaignDefinition, CampaignDeviceRow, CampaignError, CampaignInfo,
-    CampaignStart, Campaigns, MAX_CAMPAIGN_DEVICES, assign_waves,
+    CampaignAction, CampaignDefinition, CampaignDeviceRow, CampaignError, CampaignInfo, Campaigns,
+    MAX_CAMPAIGN_DEVICES, assign_waves,
 };
 use crate::catalog::{AssignedPackage, Catalog};
 use crate::chunk_cache::{ChunkCache, ChunkStats};
-use crate::chunk_worker::{ChunkQueue, ChunkSender, ChunkWorker};
+use crate::chunk_queue::ChunkQueue;
 use crate::definition_error::DefinitionError;
-use crate::device_state::{InstallRecord, InstallReport, InstallState, InstallTable};
+use crate::device_state::{InstallRecord, InstallReport, InstallTable};
 use crate::image::verify_image;
 use crate::jetlinks::{self, FirmwareMessage};
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
 use crate::settings::FirmwareSettings;
 use crate::signature::{TrustError, TrustedKeys};
-use crate::target_worker::{self, TargetQueue};
-
-/// Interval at which campaigns proceed.
-const CAMPAIGN_INTERVAL: Duration = Duration::from_secs(1);
+use crate::target_queue::TargetQueue;
 
 /// Why the firmware of a node cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +50,10 @@ pub trait DeviceMessenger: Send + Sync {
 /// The firmware packages of a node. Clones share them.
 #[derive(Clone)]
 pub struct FirmwareService {
-    inner: Arc<FirmwareInner>,
+    pub(crate) inner: Arc<FirmwareInner>,
 }
 
-struct FirmwareInner {
+pub(crate) struct FirmwareInner {
     registry: Registry,
     files: FileService,
     keys: TrustedKeys,
@@ -66,15 +61,15 @@ struct FirmwareInner {
     /// Whether there is any package.
     is_in_use: AtomicBool,
     chunks: ChunkCache,
-    chunk_queue: ChunkQueue,
+    pub(crate) chunk_queue: ChunkQueue,
     max_chunk_bytes: u64,
-    installs: InstallTable,
-    campaigns: Campaigns,
-    stop: (Mutex<bool>, Condvar),
+    pub(crate) installs: InstallTable,
+    pub(crate) campaigns: Campaigns,
+    pub(crate) stop: (Mutex<bool>, Condvar),
     public_url: String,
-    messenger: OnceLock<Arc<dyn DeviceMessenger>>,
-    target_queue: TargetQueue,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) messenger: OnceLock<Arc<dyn DeviceMessenger>>,
+    pub(crate) target_queue: TargetQueue,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl FirmwareService {
@@ -151,56 +146,6 @@ impl FirmwareService {
             }
         }));
         Ok(Self { inner })
-    }
-
-    /// Starts the threads. Chunks are sent by `sender`, other messages by `messenger`.
-    ///
-    /// # Errors
-    /// If the system creates no thread.
-    pub fn start(
-        &self,
-        sender: Arc<dyn ChunkSender>,
-        messenger: Arc<dyn DeviceMessenger>,
-    ) -> io::Result<()> {
-        // Only the first call has an effect.
-        let _ = self.inner.messenger.set(messenger);
-        let worker = ChunkWorker::new(self.clone(), sender);
-        let chunks = Builder::new().name("firmware-chunks".to_owned());
-        let chunks = chunks.spawn(move || worker.run())?;
-        let service = self.clone();
-        let targets = Builder::new().name("firmware".to_owned());
-        let targets = targets.spawn(move || target_worker::run(&service))?;
-        let mut threads = self
-            .inner
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let service = self.clone();
-        let campaigns = Builder::new().name("firmware-campaigns".to_owned());
-        let campaigns = campaigns.spawn(move || service.run_campaigns())?;
-        threads.extend([chunks, targets, campaigns]);
-        Ok(())
-    }
-
-    /// Ends the threads. What devices have reported is recorded before.
-    pub fn stop(&self) {
-        self.inner.chunk_queue.stop();
-        self.inner.target_queue.stop();
-        {
-            let stop = self.inner.stop.0.lock();
-            *stop.unwrap_or_else(PoisonError::into_inner) = true;
-            self.inner.stop.1.notify_all();
-        }
-        let threads = self.inner.threads.lock();
-        let threads: Vec<_> = threads
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-            .collect();
-        for thread in threads {
-            if thread.join().is_err() {
-                tracing::error!("a thread for firmware panicked; this is a bug");
-            }
-        }
     }
 
     /// Whether there is any package, so that reports of devices matter.
@@ -551,54 +496,6 @@ impl FirmwareService {
         for no in devices {
             self.inner.target_queue.push_device(no);
         }
-    }
-
-    /// Lets campaigns proceed until the node stops.
-    fn run_campaigns(&self) {
-        // A kill may have come between the record of a device and that of its campaign.
-        for (device, kind) in self.inner.campaigns.started() {
-            match self.install(device, kind) {
-                Ok(Some(record)) => self.record_changed(device, kind, &record),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(%error, "reading the firmware of a device failed; its campaign waits for its time-out");
-                }
-            }
-        }
-        let mut is_stopping = self
-            .inner
-            .stop
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        while !*is_stopping {
-            let waited = self
-                .inner
-                .stop
-                .1
-                .wait_timeout(is_stopping, CAMPAIGN_INTERVAL);
-            is_stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
-            for start in self.inner.campaigns.advance(now_ms()) {
-                self.begin_install(&start);
-            }
-        }
-    }
-
-    /// Tells a device of a campaign its target, also if it was told before.
-    fn begin_install(&self, start: &CampaignStart) {
-        let queued = self
-            .inner
-            .installs
-            .update(start.device, start.kind, |record| {
-                let mut record = record?;
-                record.state = InstallState::Queued;
-                record.error = None;
-                Some(record)
-            });
-        if let Err(error) = queued {
-            tracing::error!(%error, "recording the firmware of a device failed; the campaign repeats it after its time-out");
-        }
-        self.inner.target_queue.push_device(start.device);
     }
 
     /// Passes a changed record to the campaign of the device.

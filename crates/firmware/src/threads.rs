@@ -1,0 +1,117 @@
+//! The threads of the service.
+
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use wall_clock::now_ms;
+
+use crate::campaign::CampaignStart;
+use crate::chunk_worker::{ChunkSender, ChunkWorker};
+use crate::device_state::InstallState;
+use crate::service::{DeviceMessenger, FirmwareService};
+use crate::target_worker;
+
+/// Interval at which campaigns proceed.
+const CAMPAIGN_INTERVAL: Duration = Duration::from_secs(1);
+
+impl FirmwareService {
+    /// Starts the threads. Chunks are sent by `sender`, other messages by `messenger`.
+    ///
+    /// # Errors
+    /// If the system creates no thread.
+    pub fn start(
+        &self,
+        sender: Arc<dyn ChunkSender>,
+        messenger: Arc<dyn DeviceMessenger>,
+    ) -> io::Result<()> {
+        // Only the first call has an effect.
+        let _ = self.inner.messenger.set(messenger);
+        let worker = ChunkWorker::new(self.clone(), sender);
+        let chunks = Builder::new().name("firmware-chunks".to_owned());
+        let chunks = chunks.spawn(move || worker.run())?;
+        let service = self.clone();
+        let targets = Builder::new().name("firmware".to_owned());
+        let targets = targets.spawn(move || target_worker::run(&service))?;
+        let mut threads = self
+            .inner
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let service = self.clone();
+        let campaigns = Builder::new().name("firmware-campaigns".to_owned());
+        let campaigns = campaigns.spawn(move || service.run_campaigns())?;
+        threads.extend([chunks, targets, campaigns]);
+        Ok(())
+    }
+
+    /// Ends the threads. What devices have reported is recorded before.
+    pub fn stop(&self) {
+        self.inner.chunk_queue.stop();
+        self.inner.target_queue.stop();
+        {
+            let stop = self.inner.stop.0.lock();
+            *stop.unwrap_or_else(PoisonError::into_inner) = true;
+            self.inner.stop.1.notify_all();
+        }
+        let threads = self.inner.threads.lock();
+        let threads: Vec<_> = threads
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .collect();
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread for firmware panicked; this is a bug");
+            }
+        }
+    }
+
+    /// Lets campaigns proceed until the node stops.
+    fn run_campaigns(&self) {
+        // A kill may have come between the record of a device and that of its campaign.
+        for (device, kind) in self.inner.campaigns.started() {
+            match self.install(device, kind) {
+                Ok(Some(record)) => self.record_changed(device, kind, &record),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(%error, "reading the firmware of a device failed; its campaign waits for its time-out");
+                }
+            }
+        }
+        let mut is_stopping = self
+            .inner
+            .stop
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while !*is_stopping {
+            let waited = self
+                .inner
+                .stop
+                .1
+                .wait_timeout(is_stopping, CAMPAIGN_INTERVAL);
+            is_stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
+            for start in self.inner.campaigns.advance(now_ms()) {
+                self.begin_install(&start);
+            }
+        }
+    }
+
+    /// Tells a device of a campaign its target, also if it was told before.
+    fn begin_install(&self, start: &CampaignStart) {
+        let queued = self
+            .inner
+            .installs
+            .update(start.device, start.kind, |record| {
+                let mut record = record?;
+                record.state = InstallState::Queued;
+                record.error = None;
+                Some(record)
+            });
+        if let Err(error) = queued {
+            tracing::error!(%error, "recording the firmware of a device failed; the campaign repeats it after its time-out");
+        }
+        self.inner.target_queue.push_device(start.device);
+    }
+}
