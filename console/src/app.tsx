@@ -1,6 +1,7 @@
 import { lazy, Suspense, type ComponentType } from 'react';
 import { Redirect, Route, Switch } from 'wouter';
 import { useSession } from './api/session';
+import { ChangePasswordPage } from './pages/access/change-password-page';
 import { LoginPage } from './pages/access/login-page';
 import { Shell } from './shell';
 import { Loading } from './ui/states';
@@ -53,6 +54,7 @@ export function App() {
   }
   if (session.state === 'starting') return null;
   if (session.state === 'logged-out') return <LoginPage isExpired={session.expired} />;
+  if (session.caller.mustChangePassword) return <ChangePasswordPage caller={session.caller} />;
   return (
     <Shell>
       <Suspense fallback={<Loading />}>

@@ -3303,6 +3303,7 @@ export interface components {
         };
         CurrentCaller: {
             authentication: components["schemas"]["AuthenticationMethod"];
+            must_change_password: boolean;
             name: string;
             namespaces?: components["schemas"]["NamespaceGrant"][];
             role: components["schemas"]["Role"] | null;
@@ -3880,6 +3881,7 @@ export interface components {
         LoginResult: {
             expires_at_ms: number;
             expires_in_s: number;
+            must_change_password: boolean;
             namespaces?: components["schemas"]["NamespaceGrant"][];
             role: components["schemas"]["Role"] | null;
             token: string;
@@ -4300,6 +4302,7 @@ export interface components {
             description: string;
             email: string | null;
             enabled: boolean;
+            must_change_password: boolean;
             namespaces: components["schemas"]["NamespaceGrant"][];
             /** @enum {string} */
             origin: "api";
@@ -4326,6 +4329,8 @@ export interface components {
             /** @default null */
             email?: string | null;
             enabled?: boolean;
+            /** @default null */
+            must_change_password?: boolean | null;
             /** @default [] */
             namespaces?: components["schemas"]["NamespaceGrant"][];
             /** @default null */
@@ -4340,6 +4345,8 @@ export interface components {
             /** @default null */
             email?: string | null;
             enabled?: boolean;
+            /** @default null */
+            must_change_password?: boolean | null;
             /** @default [] */
             namespaces?: components["schemas"]["NamespaceGrant"][];
             /** @default null */

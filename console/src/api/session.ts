@@ -11,6 +11,8 @@ export interface Caller {
   role: Role | null;
   namespaces: { namespace: string; role: NamespaceRole }[];
   authentication: 'token' | 'api_key' | 'local_token' | 'anonymous';
+  /** Somebody else knows the password: the node answers nothing before it is changed. */
+  mustChangePassword: boolean;
 }
 
 export type Session =
@@ -96,6 +98,7 @@ async function readCaller(): Promise<Caller | null> {
     role: me.role,
     namespaces: me.namespaces ?? [],
     authentication: me.authentication,
+    mustChangePassword: me.must_change_password,
   };
 }
 
@@ -128,6 +131,20 @@ export async function logIn(username: string, password: string): Promise<void> {
   take((await response.json()) as TokenAnswer);
   const caller = await readCaller();
   set(caller ? { state: 'ready', caller } : { state: 'logged-out', expired: false });
+}
+
+/** Changes the caller's password and continues with a new session; the change ends all others. */
+export async function changePassword(username: string, current: string, next: string): Promise<void> {
+  const response = await authorizedFetch('/api/v1/me/password', {
+    method: 'PUT',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ current_password: current, password: next }),
+  });
+  if (!response.ok) {
+    const problem = await response.json().catch(() => null);
+    throw new LoginError(response.status, problem?.detail ?? response.statusText);
+  }
+  await logIn(username, next);
 }
 
 export async function logOut(): Promise<void> {

@@ -157,6 +157,7 @@ fn entry(call: &ApiCall, action: String, subject: Option<&str>) -> AuditRecord {
         name,
         authentication,
         authority,
+        ..
     } = call.identity.clone();
     AuditRecord {
         at_ms: now_ms(),
@@ -243,8 +244,11 @@ pub(crate) async fn check_writable(
     app: &ApiState,
     endpoint: &Endpoint,
 ) -> Result<(), ProblemDetails> {
-    let is_recorded =
-        endpoint.method != Method::GET && matches!(endpoint.access, EndpointAccess::Role(_));
+    let is_recorded = endpoint.method != Method::GET
+        && matches!(
+            endpoint.access,
+            EndpointAccess::Role(_) | EndpointAccess::Account
+        );
     let unwritten = app.unwritten_audit_entries.clone();
     if !is_recorded || unwritten.is_empty() {
         return Ok(());

@@ -122,7 +122,7 @@ impl Endpoint {
             EndpointAccess::Source | EndpointAccess::Device | EndpointAccess::Kiosk => {
                 RequestClass::Device
             }
-            EndpointAccess::Role(_) => RequestClass::Operator,
+            EndpointAccess::Role(_) | EndpointAccess::Account => RequestClass::Operator,
         }
     }
 
@@ -148,7 +148,8 @@ impl Endpoint {
             | EndpointAccess::Docs
             | EndpointAccess::Source
             | EndpointAccess::Kiosk
-            | EndpointAccess::Device => EndpointScope::Caller,
+            | EndpointAccess::Device
+            | EndpointAccess::Account => EndpointScope::Caller,
         };
         self
     }

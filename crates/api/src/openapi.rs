@@ -4,7 +4,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::access::EndpointAccess;
+use crate::access::{EndpointAccess, Role};
 use crate::endpoint::{ContentSpec, Endpoint, ResponseSpec};
 use crate::problem_details;
 
@@ -186,8 +186,14 @@ fn operation_object(
         EndpointAccess::Source => json!([{"source_token": []}]),
         EndpointAccess::Kiosk => json!([{"share_token": []}]),
         EndpointAccess::Role(role) => json!([{"token": [role.name()]}, {"api_key": [role.name()]}]),
+        EndpointAccess::Account => json!([{"token": ["viewer"]}, {"api_key": ["viewer"]}]),
     };
-    if let EndpointAccess::Role(role) = endpoint.access {
+    let required_role = match endpoint.access {
+        EndpointAccess::Role(role) => Some(role),
+        EndpointAccess::Account => Some(Role::Viewer),
+        _ => None,
+    };
+    if let Some(role) = required_role {
         operation["x-required-role"] = json!(role.name());
         operation["x-scope"] = json!(endpoint.scope.name());
     }

@@ -142,6 +142,7 @@ fn router(
     let app = Arc::new(ApiState {
         node: parts.node,
         program: parts.program,
+        access: AccessState::new(live, parts.local_token.as_deref(), parts.objects.clone()),
         objects: parts.objects,
         namespaces: parts.namespaces,
         object_backend: parts.object_backend,
@@ -164,7 +165,6 @@ fn router(
         is_tls: parts.tls.is_some(),
         config: live.clone(),
         anonymous_role: config.anonymous_role,
-        access: AccessState::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
         is_local: address.is_local(),
         // A web page cannot reach a Unix socket.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use wall_clock::now_ms;
 
 use super::authority::Authority;
@@ -50,11 +50,24 @@ pub(crate) async fn authenticate(
         EndpointAccess::Open => {
             // Wrong credentials do not lock a caller out of an open route.
             let known = authenticate_caller(app, headers, from).await;
+            let known = known.and_then(check_password_is_own);
             Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()))
         }
         // Callers of sources and devices use other credentials, which the handler checks.
         access if access.required_role(app).is_none() => Ok(CallerIdentity::anonymous()),
-        _ => authenticate_caller(app, headers, from).await,
+        EndpointAccess::Account => authenticate_caller(app, headers, from).await,
+        _ => check_password_is_own(authenticate_caller(app, headers, from).await?),
+    }
+}
+
+/// An operator whose password others know may only change it.
+fn check_password_is_own(who: CallerIdentity) -> Result<CallerIdentity, ProblemDetails> {
+    match who.must_change_password {
+        true => Err(ProblemDetails::new(
+            StatusCode::FORBIDDEN,
+            "The password was set by somebody else and must be changed first, with PUT /api/v1/me/password or in the console.",
+        )),
+        false => Ok(who),
     }
 }
 
@@ -72,6 +85,7 @@ async fn authenticate_caller(
             name: "anonymous".to_owned(),
             authentication: AuthenticationMethod::Anonymous,
             authority: Authority::Node(role),
+            must_change_password: false,
         }),
         _ => Err(ProblemDetails::unauthorized(
             "Credentials are needed: a token from POST /api/v1/login as `Authorization: Bearer TOKEN`, or an API key as \
@@ -121,6 +135,7 @@ async fn identify_by_token(
             name: "local".to_owned(),
             authentication: AuthenticationMethod::LocalToken,
             authority: Authority::Node(Role::Admin),
+            must_change_password: false,
         });
     }
     let stale = || {
@@ -151,11 +166,7 @@ pub(crate) async fn find_login_holder(
         operator.may_log_in(now_ms())
             && SecretHash::from_secret(&operator.password_hash) == login.password
     });
-    Ok(operator.map(|operator| CallerIdentity {
-        name: name.clone(),
-        authentication: AuthenticationMethod::Token,
-        authority: operator.authority(),
-    }))
+    Ok(operator.map(|operator| CallerIdentity::of_operator(name, &operator)))
 }
 
 /// The API key with this id, if the secret matches and the key is currently valid.
@@ -174,6 +185,7 @@ pub(crate) async fn find_api_key(
             name: id.to_owned(),
             authentication: AuthenticationMethod::ApiKey,
             authority: key.authority()?,
+            must_change_password: false,
         })
     }))
 }

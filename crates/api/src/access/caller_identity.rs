@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::authority::Authority;
 use super::role::Role;
+use super::stored_credentials::StoredOperator;
 
 /// How a caller was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +29,8 @@ pub(crate) struct CallerIdentity {
     pub(crate) name: String,
     pub(crate) authentication: AuthenticationMethod,
     pub(crate) authority: Authority,
+    /// Whether an operator has to change its password before it may do anything else.
+    pub(crate) must_change_password: bool,
 }
 
 impl CallerIdentity {
@@ -37,6 +40,17 @@ impl CallerIdentity {
             name: "anonymous".to_owned(),
             authentication: AuthenticationMethod::None,
             authority: Authority::Node(Role::Viewer),
+            must_change_password: false,
+        }
+    }
+
+    /// An operator that logged in.
+    pub(crate) fn of_operator(name: &str, operator: &StoredOperator) -> Self {
+        Self {
+            name: name.to_owned(),
+            authentication: AuthenticationMethod::Token,
+            authority: operator.authority(),
+            must_change_password: operator.must_change_password,
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum EndpointAccess {
     Kiosk,
     /// Operators and API keys with this role or a higher one.
     Role(Role),
+    /// All operators and API keys. Operators that have to change their password may call nothing else.
+    Account,
 }
 
 impl EndpointAccess {
@@ -29,7 +31,7 @@ impl EndpointAccess {
             Self::Open | Self::Source | Self::Device | Self::Kiosk => None,
             Self::Metrics if app.is_open(app.config.get().metrics_access) => None,
             Self::Docs if app.is_open(app.config.get().docs_access) => None,
-            Self::Metrics | Self::Docs => Some(Role::Viewer),
+            Self::Metrics | Self::Docs | Self::Account => Some(Role::Viewer),
             Self::Role(role) => Some(role),
         }
     }

@@ -44,6 +44,8 @@ pub fn ensure_first_operator(
         description: "Created at the first start".into(),
         email: None,
         ban: None,
+        // It was printed, so others may have read it.
+        must_change_password: true,
         password_hash: password::hash_password(&password)
             .map_err(|error| FirstOperatorError::Hash(error.to_string()))?,
     };

@@ -5,6 +5,7 @@ mod authentication;
 mod authority;
 mod basic;
 mod caller_identity;
+mod console_sessions;
 mod endpoint_access;
 mod first_operator;
 mod login_attempts;
@@ -21,6 +22,7 @@ pub(crate) use authentication::{
 };
 pub(crate) use authority::{Authority, NamespaceGrant, NamespaceRole};
 pub(crate) use caller_identity::{AuthenticationMethod, CallerIdentity};
+pub(crate) use console_sessions::{end_all_sessions, find_session, session_login, store_session};
 pub(crate) use endpoint_access::EndpointAccess;
 pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
 pub(crate) use password::{

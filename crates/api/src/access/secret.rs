@@ -80,6 +80,11 @@ impl SecretHash {
         hash.copy_from_slice(digest(&SHA256, secret.as_bytes()).as_ref());
         Self(hash)
     }
+
+    pub(super) fn leading_bits(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
 }
 
 impl fmt::Debug for SecretHash {

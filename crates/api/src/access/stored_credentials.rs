@@ -25,6 +25,9 @@ pub(crate) struct StoredOperator {
     pub(crate) email: Option<String>,
     #[serde(default)]
     pub(crate) ban: Option<OperatorBan>,
+    /// Whether the password was generated or set by somebody else.
+    #[serde(default)]
+    pub(crate) must_change_password: bool,
     /// `$argon2id$...`
     pub(crate) password_hash: String,
 }

@@ -1,5 +1,6 @@
 //! Tokens of operators, and of API keys on ThingsBoard's paths. Tokens are random; only their
-//! hashes are stored, and only in memory, so a restart revokes all of them.
+//! hashes are stored, and only in memory, so a restart revokes all of them. Sessions of browsers get new ones
+//! (`console_sessions`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,6 +34,11 @@ impl TokenFamily {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Relaxed))
+    }
+
+    /// The family of a stored session, the same after a restart. It differs from all others as far as 64 bits of a hash do.
+    pub(crate) fn of_session(refresh_token: &SecretHash) -> Self {
+        Self(refresh_token.leading_bits())
     }
 }
 

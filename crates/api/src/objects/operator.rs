@@ -53,6 +53,10 @@ struct OperatorInput {
     #[serde(default)]
     #[schemars(length(min = 8, max = 256))]
     password: Option<String>,
+    /// Whether the operator must change its password before it may do anything else. Default: `true` with a new `password`,
+    /// which the person who set it knows; otherwise unchanged.
+    #[serde(default)]
+    must_change_password: Option<bool>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -65,6 +69,8 @@ struct OperatorView<'a> {
     email: Option<&'a str>,
     /// Why and until when the operator may not log in; `null`: not banned.
     ban: Option<&'a OperatorBan>,
+    /// Whether the operator must change its password before it may do anything else.
+    must_change_password: bool,
 }
 
 /// Checks that an operator has either a node-wide role or roles in namespaces that exist.
@@ -168,6 +174,11 @@ impl ObjectKind for Operators {
                 check_email(email)?;
             }
             let ban = credential_holder::existing_field(current, "ban");
+            let is_new_password = input.password.is_some();
+            let must_change_password = input.must_change_password.unwrap_or_else(|| {
+                let kept = credential_holder::existing_field(current, "must_change_password");
+                is_new_password || kept.unwrap_or_default()
+            });
             let password_hash = match (
                 input.password,
                 credential_holder::existing_field(current, SECRET_FIELD),
@@ -189,6 +200,7 @@ impl ObjectKind for Operators {
                 description: input.description,
                 email: input.email,
                 ban,
+                must_change_password,
                 password_hash,
             });
             Ok(stored.into())
@@ -197,11 +209,13 @@ impl ObjectKind for Operators {
 
     fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
         let mut shown = credential_holder::without_field(stored, SECRET_FIELD);
-        // Operators of earlier versions have no such field.
+        // Operators of earlier versions have no such fields.
         if let Some(fields) = shown.as_object_mut() {
             fields
                 .entry("namespaces")
                 .or_insert_with(|| Value::Array(Vec::new()));
+            let flag = fields.entry("must_change_password");
+            flag.or_insert(Value::Bool(false));
         }
         shown
     }

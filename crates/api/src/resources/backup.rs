@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use store::{ImportError, ImportMode};
 
-use crate::access::Role;
+use crate::access::{Role, end_all_sessions};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
@@ -44,7 +44,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Restore a backup")
-            .description("Restores all lines, or nothing if a line is invalid.")
+            .description(
+                "Restores all lines, or nothing if a line is invalid. Browsers that are logged in have to log in again: sessions \
+                 that ended since the backup must not come back.",
+            )
             .parameters(&[REPLACE])
             .raw_request_body(&[MEDIA_TYPE])
             .response::<RestoreSummary>(200, "Done."),
@@ -87,6 +90,7 @@ async fn restore(mut call: ApiCall) -> ApiResult {
         objects.import_from(&mut &*file, mode)
     });
     let imported = imported.await?.map_err(import_problem)?;
+    call.app.access.with_sessions(end_all_sessions).await?;
     let restored = RestoreSummary {
         written: imported.written,
         removed: imported.removed,

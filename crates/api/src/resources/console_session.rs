@@ -9,7 +9,10 @@ use axum::response::{IntoResponse as _, Response};
 use super::login::{
     LoginInput, LoginResult, VerifiedLogin, issue_token, new_secret, verify_credentials,
 };
-use crate::access::{EndpointAccess, SecretHash, TokenOwner, find_login_holder};
+use crate::access::{
+    EndpointAccess, LoginRecord, SecretHash, TokenOwner, find_login_holder, find_session,
+    session_login, store_session,
+};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, delete, post};
@@ -28,7 +31,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Log in from a browser")
             .description(
                 "Like `POST /api/v1/login`, and the response sets a cookie with which the page gets its next tokens. The cookie \
-                 is valid for `http.refresh_token_ttl_s`, is not readable by scripts, and is only sent from pages of this node.",
+                 is valid for `http.refresh_token_ttl_s`, also after a restart of the node, is not readable by scripts, and is only sent \
+                 from pages of this node.",
             )
             .request_body::<LoginInput>()
             .response::<LoginResult>(200, "The token, which is shown only once.")
@@ -62,47 +66,59 @@ async fn begin(mut call: ApiCall) -> ApiResult {
     // Keys are for programs.
     let verified =
         verified.filter(|verified| matches!(verified.login.owner, TokenOwner::Operator(_)));
-    let Some(VerifiedLogin { login, authority }) = verified else {
+    let Some(VerifiedLogin { login, holder }) = verified else {
         audit::record_login(&call, &username, None).await;
         return Err(ProblemDetails::unauthorized(
             "There is no operator with this name and password, or it is disabled.",
         ));
     };
     let refresh_token = new_secret()?;
+    let hash = SecretHash::from_secret(&refresh_token);
+    let login = session_login(&username, login.password, &hash);
     let lives_s = call.app.config.get().refresh_token_ttl_s;
     let lives = Duration::from_secs(lives_s.into());
-    let access = &call.app.access;
-    (access.refresh_tokens).add(&refresh_token, login.clone(), lives);
-    audit::record_login(&call, &username, Some(&authority)).await;
-    let result = issue_token(&call, &login, &username, &authority)?;
+    let stored = login.clone();
+    call.app
+        .access
+        .with_sessions(move |objects| store_session(objects, hash, &stored, lives))
+        .await?;
+    audit::record_login(&call, &username, Some(&holder.authority)).await;
+    let result = issue_token(&call, &login, &holder)?;
     with_cookie(&call, call::json_response(result)?, &refresh_token, lives_s)
 }
 
 async fn refresh(call: ApiCall) -> ApiResult {
     let access = &call.app.access;
     let stale = || ProblemDetails::unauthorized("There is no session, or it has ended; log in.");
-    let login = session_cookie(&call)
-        .and_then(|cookie| access.refresh_tokens.find(&cookie))
-        .ok_or_else(stale)?;
+    let login = find_login(&call).await?.ok_or_else(stale)?;
     let Some(holder) = find_login_holder(&call.app, &login).await? else {
-        access.end_login(login.family);
+        access.end_login(login.family).await?;
         return Err(stale());
     };
-    let result = issue_token(&call, &login, &holder.name, &holder.authority)?;
+    let result = issue_token(&call, &login, &holder)?;
     (access.tokens).retain_youngest(login.family, MAX_TOKENS_PER_SESSION, None);
     call::json_response(result)
 }
 
 async fn end(call: ApiCall) -> ApiResult {
-    let access = &call.app.access;
-    let login = session_cookie(&call).and_then(|cookie| access.refresh_tokens.revoke(&cookie));
-    if let Some(login) = login {
-        access.end_login(login.family);
+    if let Some(login) = find_login(&call).await? {
+        call.app.access.end_login(login.family).await?;
         if let TokenOwner::Operator(name) = &login.owner {
             audit::record_action(&call, "logout", Some(name), None).await;
         }
     }
     with_cookie(&call, StatusCode::NO_CONTENT.into_response(), "", 0)
+}
+
+/// The login of the session in the request's cookie, if it has not ended.
+async fn find_login(call: &ApiCall) -> Result<Option<LoginRecord>, ProblemDetails> {
+    let Some(cookie) = session_cookie(call) else {
+        return Ok(None);
+    };
+    let access = &call.app.access;
+    access
+        .with_sessions(move |objects| find_session(objects, &cookie))
+        .await
 }
 
 /// The hash of the refresh token in the request's cookie.

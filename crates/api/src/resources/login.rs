@@ -9,7 +9,7 @@ use wall_clock::now_ms;
 
 use super::operator_change::change_operator;
 use crate::access::{
-    self, AuthenticationMethod, Authority, EndpointAccess, NamespaceGrant, OPERATOR_KIND,
+    self, AuthenticationMethod, CallerIdentity, EndpointAccess, NamespaceGrant, OPERATOR_KIND,
     OperatorBan, Role, SecretHash, StoredOperator, TokenFamily, TokenOwner, check_password,
     check_registered_password, random_secret,
 };
@@ -38,6 +38,9 @@ pub(super) struct LoginResult {
     role: Option<Role>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     namespaces: Vec<NamespaceGrant>,
+    /// Whether the password was generated or set by somebody else: until `PUT /api/v1/me/password` changed it, the response to
+    /// all other requests is 403.
+    must_change_password: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -49,6 +52,8 @@ struct CurrentCaller {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     namespaces: Vec<NamespaceGrant>,
     authentication: AuthenticationMethod,
+    /// Whether the caller has to change its password before it may do anything else.
+    must_change_password: bool,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -86,13 +91,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
         post("/api/v1/logout", "logout", logout)
-            .role(Role::Viewer, EndpointScope::Caller)
+            .access(EndpointAccess::Account)
             .tag("access")
             .summary("Log out")
             .empty_response(204, "The token was revoked.")
             .problem_response(409, "The request was not authenticated with a login token."),
         get("/api/v1/me", "getMe", current_caller)
-            .role(Role::Viewer, EndpointScope::Caller)
+            .access(EndpointAccess::Account)
             .tag("access")
             .summary("Who asks")
             .response::<CurrentCaller>(200, "The identity of the caller."),
@@ -101,7 +106,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "logOutEverywhere",
             logout_everywhere,
         )
-        .role(Role::Viewer, EndpointScope::Caller)
+        .access(EndpointAccess::Account)
         .tag("access")
         .summary("Log out everywhere")
         .description("For operators. All their tokens are revoked, and their streams end.")
@@ -117,10 +122,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(409, "The caller is not an operator who has logged in.")
             .problem_response(429, "Too many wrong passwords."),
         put("/api/v1/me/password", "setMyPassword", set_password)
-            .role(Role::Viewer, EndpointScope::Caller)
+            .access(EndpointAccess::Account)
             .tag("access")
             .summary("Change the caller's password")
-            .description("For operators. All their tokens are revoked.")
+            .description(
+                "For operators. All their tokens are revoked. A password that was generated or set by somebody else must be changed \
+                 before anything else; until then, the response to other requests is 403.",
+            )
             .request_body::<PasswordChangeInput>()
             .empty_response(204, "The password was changed; log in again.")
             .problem_response(409, "The caller is not an operator and has no password.")
@@ -131,7 +139,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// A caller whose name and password were verified.
 pub(super) struct VerifiedLogin {
     pub(super) login: access::LoginRecord,
-    pub(super) authority: Authority,
+    pub(super) holder: CallerIdentity,
 }
 
 /// Returns the operator, or the API key with this id, if the password is right. Counts as an
@@ -143,8 +151,8 @@ pub(super) async fn verify_credentials(
 ) -> Result<Option<VerifiedLogin>, ProblemDetails> {
     // The secret of a key cannot be guessed, so it is checked regardless of earlier failures.
     let secret = SecretHash::from_secret(&password);
-    let (owner, password, authority) = match access::find_api_key(&call.app, name, &secret).await? {
-        Some(key) => (TokenOwner::ApiKey(key.name), secret, key.authority),
+    let (owner, password, holder) = match access::find_api_key(&call.app, name, &secret).await? {
+        Some(key) => (TokenOwner::ApiKey(key.name.clone()), secret, key),
         None => {
             let Some(operator) = verify_operator(call, name, password).await? else {
                 return Ok(None);
@@ -153,7 +161,7 @@ pub(super) async fn verify_credentials(
             (
                 TokenOwner::Operator(name.to_owned()),
                 password,
-                operator.authority(),
+                CallerIdentity::of_operator(name, &operator),
             )
         }
     };
@@ -162,7 +170,7 @@ pub(super) async fn verify_credentials(
         password,
         family: TokenFamily::new(),
     };
-    Ok(Some(VerifiedLogin { login, authority }))
+    Ok(Some(VerifiedLogin { login, holder }))
 }
 
 fn check_not_locked_out(call: &ApiCall, username: &str) -> Result<(), ProblemDetails> {
@@ -229,9 +237,9 @@ async fn login(mut call: ApiCall) -> ApiResult {
         password: SecretHash::from_secret(&operator.password_hash),
         family: TokenFamily::new(),
     };
-    let authority = operator.authority();
-    let result = issue_token(&call, &login, &username, &authority)?;
-    audit::record_login(&call, &username, Some(&authority)).await;
+    let holder = CallerIdentity::of_operator(&username, &operator);
+    let result = issue_token(&call, &login, &holder)?;
+    audit::record_login(&call, &username, Some(&holder.authority)).await;
     call::json_response(result)
 }
 
@@ -239,8 +247,7 @@ async fn login(mut call: ApiCall) -> ApiResult {
 pub(super) fn issue_token(
     call: &ApiCall,
     login: &access::LoginRecord,
-    username: &str,
-    authority: &Authority,
+    holder: &CallerIdentity,
 ) -> Result<LoginResult, ProblemDetails> {
     let token = new_secret()?;
     let expires_in_s = call.app.config.get().token_ttl_s;
@@ -250,9 +257,10 @@ pub(super) fn issue_token(
         token,
         expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
         expires_in_s,
-        username: username.to_owned(),
-        role: authority.node_role(),
-        namespaces: authority.grants(),
+        username: holder.name.clone(),
+        role: holder.authority.node_role(),
+        namespaces: holder.authority.grants(),
+        must_change_password: holder.must_change_password,
     })
 }
 
@@ -270,7 +278,7 @@ async fn logout(call: ApiCall) -> ApiResult {
     let login =
         (call.bearer()).and_then(|token| gatekeeper.tokens.revoke(&SecretHash::from_secret(token)));
     if let Some(login) = login {
-        gatekeeper.end_login(login.family);
+        gatekeeper.end_login(login.family).await?;
     }
     audit::record_action(&call, "logout", None, None).await;
     call::no_content()
@@ -282,6 +290,7 @@ async fn current_caller(call: ApiCall) -> ApiResult {
         role: call.identity.authority.node_role(),
         namespaces: call.identity.authority.grants(),
         authentication: call.identity.authentication,
+        must_change_password: call.identity.must_change_password,
     })
 }
 
@@ -301,10 +310,14 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
         None => check_registered_password(&password)?,
     }
     let username = call.identity.name.clone();
-    let Some(operator) = verify_operator(&call, &username, current_password).await? else {
+    let Some(operator) = verify_operator(&call, &username, current_password.clone()).await? else {
         let detail = "current_password: wrong password.";
         return Err(ProblemDetails::invalid_field("current_password", detail));
     };
+    if operator.must_change_password && password == current_password {
+        let detail = "password: expected another one than the current password.";
+        return Err(ProblemDetails::invalid_field("password", detail));
+    }
     let password_hash = call.app.access.passwords.hash(password).await?;
     change_operator(&call, &username, |current| {
         // Another password may have been set meanwhile.
@@ -313,6 +326,7 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
             return Err(ProblemDetails::conflict(detail));
         }
         current.password_hash = password_hash;
+        current.must_change_password = false;
         Ok(())
     })
     .await?;
@@ -332,7 +346,7 @@ fn operator_name(call: &ApiCall) -> Result<String, ProblemDetails> {
 
 async fn logout_everywhere(call: ApiCall) -> ApiResult {
     let username = operator_name(&call)?;
-    call.app.access.end_logins_of(&username);
+    call.app.access.end_logins_of(&username).await?;
     audit::record_action(&call, "logout.everywhere", Some(&username), None).await;
     call::no_content()
 }

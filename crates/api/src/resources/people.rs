@@ -175,7 +175,7 @@ async fn ban(mut call: ApiCall) -> ApiResult {
         Ok(())
     })
     .await?;
-    call.app.access.end_logins_of(&username);
+    call.app.access.end_logins_of(&username).await?;
     audit::record_action(&call, "operator.ban", Some(&username), Some(after)).await;
     call::no_content()
 }
@@ -312,6 +312,7 @@ async fn register(mut call: ApiCall) -> ApiResult {
         description: format!("Registered with the invite {invite_id}"),
         email: input.email,
         ban: None,
+        must_change_password: false,
         password_hash,
     };
     invite.used_by.push(username.clone());

@@ -113,9 +113,9 @@ async fn login(mut call: ApiCall) -> ApiResult {
             "There is no operator with this name and password and no API key with this id and secret, or it is disabled.",
         ));
     };
-    let VerifiedLogin { login, authority } = proved;
-    audit::record_login(&call, &username, Some(&authority)).await;
-    call::json_response(issue_tokens(&call, &login, &username, &authority)?)
+    let VerifiedLogin { login, holder } = proved;
+    audit::record_login(&call, &username, Some(&holder.authority)).await;
+    call::json_response(issue_tokens(&call, &login, &username, &holder.authority)?)
 }
 
 async fn refresh(mut call: ApiCall) -> ApiResult {
@@ -129,7 +129,7 @@ async fn refresh(mut call: ApiCall) -> ApiResult {
     let hashed = SecretHash::from_secret(&refresh_token);
     let login = gatekeeper.refresh_tokens.find(&hashed).ok_or_else(stale)?;
     let Some(holder) = find_login_holder(&call.app, &login).await? else {
-        gatekeeper.end_login(login.family);
+        gatekeeper.end_login(login.family).await?;
         return Err(stale());
     };
     let pair = issue_tokens(&call, &login, &holder.name, &holder.authority)?;
@@ -150,7 +150,7 @@ async fn logout(call: ApiCall) -> ApiResult {
             "The request was not authenticated with a login token, so there is nothing to revoke.",
         ));
     };
-    call.app.access.end_login(login.family);
+    call.app.access.end_login(login.family).await?;
     audit::record_action(&call, "logout", None, None).await;
     Ok(axum::http::StatusCode::OK.into_response())
 }

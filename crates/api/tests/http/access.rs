@@ -44,8 +44,7 @@ pub(crate) fn local() -> String {
 }
 
 pub(crate) async fn make_operator(server: &Server, username: &str, role: &str) {
-    let operator =
-        json!({"username": username, "role": role, "password": format!("{username}-secret")});
+    let operator = json!({"username": username, "role": role, "password": format!("{username}-secret"), "must_change_password": false});
     let made = send(server, &local(), "POST", "/api/v1/operators", &operator).await;
     assert_eq!(made.status, 201, "{}", made.body);
 }
@@ -155,7 +154,7 @@ async fn a_login_gives_a_token_that_ends_with_logout_and_with_the_password() {
     let me = send(&server, &credentials, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(
         me.json(),
-        json!({"name": "ann", "role": "viewer", "authentication": "token"})
+        json!({"name": "ann", "role": "viewer", "authentication": "token", "must_change_password": false})
     );
     let out = send(
         &server,
@@ -243,7 +242,7 @@ async fn an_api_key_has_a_secret_that_is_told_once_and_may_expire() {
     let me = send(&server, &key, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(
         me.json(),
-        json!({"name": id, "role": "viewer", "authentication": "api_key"})
+        json!({"name": id, "role": "viewer", "authentication": "api_key", "must_change_password": false})
     );
     let path = format!("{keys}/{id}");
     let shown = send(&server, &local(), "GET", &path, &Value::Null).await;
@@ -441,6 +440,62 @@ async fn roles_may_do_what_the_table_says() {
 }
 
 #[tokio::test]
+async fn a_password_that_others_know_is_changed_before_anything_else() {
+    let (_state, server) = closed().await;
+    let operator = json!({"username": "ann", "role": "admin", "password": "given-by-bob"});
+    let made = send(&server, &local(), "POST", "/api/v1/operators", &operator).await;
+    assert_eq!(made.json()["must_change_password"], true, "{}", made.body);
+    let begun = login(&server, "ann", "given-by-bob").await.json();
+    assert_eq!(begun["must_change_password"], true);
+    let ann = bearer(begun["token"].as_str().unwrap());
+    let me = send(&server, &ann, "GET", "/api/v1/me", &Value::Null).await;
+    assert_eq!(
+        (me.status, &me.json()["must_change_password"]),
+        (200, &json!(true))
+    );
+    let events = "/api/v1/events";
+    for path in [
+        "/api/v1/clients",
+        "/api/v1/operators",
+        events,
+        "/api/auth/user",
+    ] {
+        let refused = send(&server, &ann, "GET", path, &Value::Null).await;
+        assert_eq!(refused.status, 403, "{path}: {}", refused.body);
+        assert!(
+            refused.problem().contains("PUT /api/v1/me/password"),
+            "{}",
+            refused.body
+        );
+    }
+    let change = |next: &str| json!({"current_password": "given-by-bob", "password": next});
+    let path = "/api/v1/me/password";
+    let same = send(&server, &ann, "PUT", path, &change("given-by-bob")).await;
+    assert_eq!(same.status, 422, "{}", same.body);
+    let changed = send(&server, &ann, "PUT", path, &change("only-ann-knows")).await;
+    assert_eq!(changed.status, 204, "{}", changed.body);
+    let again = login(&server, "ann", "only-ann-knows").await.json();
+    assert_eq!(again["must_change_password"], false);
+    let ann = bearer(again["token"].as_str().unwrap());
+    let clients = send(&server, &ann, "GET", "/api/v1/clients", &Value::Null).await;
+    assert_eq!(clients.status, 200);
+
+    // Other changes leave it as it is; a new password of somebody else does not.
+    let path = "/api/v1/operators/ann";
+    let described = json!({"role": "admin", "description": "on call"});
+    let described = send(&server, &local(), "PUT", path, &described).await;
+    assert_eq!(
+        described.json()["must_change_password"],
+        false,
+        "{}",
+        described.body
+    );
+    let reset = json!({"role": "admin", "password": "given-by-bob"});
+    let reset = send(&server, &local(), "PUT", path, &reset).await;
+    assert_eq!(reset.json()["must_change_password"], true, "{}", reset.body);
+}
+
+#[tokio::test]
 async fn the_first_operator_is_made_once() {
     let (_state, server) = closed().await;
     let objects = server.objects.clone();
@@ -452,6 +507,7 @@ async fn the_first_operator_is_made_once() {
         (answer.status, &answer.json()["role"]),
         (200, &json!("admin"))
     );
+    assert_eq!(answer.json()["must_change_password"], true);
     let objects = server.objects.clone();
     let again = tokio::task::spawn_blocking(move || api::ensure_first_operator(&objects).unwrap());
     assert!(again.await.unwrap().is_none());

@@ -181,6 +181,42 @@ async fn a_session_ends_with_its_operator() {
     );
 }
 
+#[tokio::test]
+async fn a_restore_and_log_out_everywhere_end_all_sessions() {
+    let server = with_console().await;
+    make_operator(&server, "ann", "viewer").await;
+    let body = json!({"username": "ann", "password": "ann-secret"}).to_string();
+    let path = format!("{SESSION}/refresh");
+    let begin = async || format!("Cookie: {}\r\n", raw_cookie(&server, &body).await);
+    let refresh = async |sent: &str| request(server.address, "POST", &path, sent, "").await;
+    let sent = begin().await;
+    let backup = request(server.address, "GET", "/api/v1/backup", &local(), "").await;
+    assert_eq!(refresh(&sent).await.status, 200);
+    let fields = format!("{}Content-Type: application/x-ndjson\r\n", local());
+    let restore = request(
+        server.address,
+        "POST",
+        "/api/v1/restore",
+        &fields,
+        &backup.body,
+    )
+    .await;
+    assert_eq!(restore.status, 200, "{}", restore.body);
+    assert_eq!(refresh(&sent).await.status, 401);
+
+    let (one, other) = (begin().await, begin().await);
+    let token = refresh(&one).await.json()["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let everywhere = "/api/v1/me/logout-everywhere";
+    let ended = request(server.address, "POST", everywhere, &bearer(&token), "").await;
+    assert_eq!(ended.status, 204, "{}", ended.body);
+    for sent in [one, other] {
+        assert_eq!(refresh(&sent).await.status, 401);
+    }
+}
+
 /// Logs in and returns the cookie as a browser sends it.
 async fn raw_cookie(server: &Server, body: &str) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

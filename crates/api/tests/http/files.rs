@@ -245,7 +245,7 @@ async fn files_of_operators_belong_to_their_namespace() {
         send(&server, &local(), "POST", "/api/v1/namespaces", &body).await;
     }
     let operator = json!({
-        "username": "ann", "password": "ann-secret",
+        "username": "ann", "password": "ann-secret", "must_change_password": false,
         "namespaces": [{"namespace": "acme", "role": "owner"}],
     });
     send(&server, &local(), "POST", "/api/v1/operators", &operator).await;

@@ -145,7 +145,7 @@ async fn server() -> Server {
         ("outsider", "other", "owner"),
     ] {
         let operator = json!({
-            "username": name, "password": format!("{name}-secret"),
+            "username": name, "password": format!("{name}-secret"), "must_change_password": false,
             "namespaces": [{"namespace": namespace, "role": role}],
         });
         admin(&server, "POST", "/api/v1/operators", operator).await;

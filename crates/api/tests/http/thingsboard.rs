@@ -63,7 +63,7 @@ async fn a_login_gives_tokens_that_clients_can_read_and_renew() {
     );
     let lives = claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap();
     assert_eq!(lives, 3600);
-    let ann = json!({"name": "ann", "role": "viewer", "authentication": "token"});
+    let ann = json!({"name": "ann", "role": "viewer", "authentication": "token", "must_change_password": false});
     for credentials in [bearer(&token), x_bearer(&token)] {
         assert_eq!(me(&server, &credentials).await, (200, ann.clone()));
     }
@@ -150,7 +150,7 @@ async fn tokens_end_with_their_operator_or_key() {
     );
     assert_eq!(login(&server, id, "guess").await.status, 401);
     let (token, next) = pair(&login(&server, id, secret).await);
-    let key = json!({"name": id, "role": "operator", "authentication": "api_key"});
+    let key = json!({"name": id, "role": "operator", "authentication": "api_key", "must_change_password": false});
     assert_eq!(me(&server, &x_bearer(&token)).await, (200, key));
     let path = format!("/api/v1/api-keys/{id}");
     let deleted = send(&server, &local(), "DELETE", &path, &Value::Null).await;

@@ -62,6 +62,14 @@ impl ApiClient {
         Ok(())
     }
 
+    /// The password of the operator that logged in.
+    pub(super) fn login_password(&self) -> Option<&str> {
+        match &self.target.proof {
+            ApiCredentials::Login { password, .. } => Some(password),
+            _ => None,
+        }
+    }
+
     pub(super) async fn get(&self, path: &str) -> Result<Value, CtlError> {
         Ok(self.get_versioned(path).await?.value)
     }

@@ -55,6 +55,8 @@ enum CtlCommand {
     Status,
     /// Show the identity of the caller
     Whoami,
+    /// Change your own password; with --login
+    ChangePassword(people::ChangePasswordArgs),
     /// Connected clients
     #[command(subcommand)]
     Clients(broker_commands::ClientsCommand),
@@ -220,6 +222,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
     match command {
         CtlCommand::Status => broker_commands::status(client, output).await,
         CtlCommand::Whoami => broker_commands::whoami(client, output).await,
+        CtlCommand::ChangePassword(arguments) => arguments.run(client, output).await,
         CtlCommand::Clients(command) => command.run(client, output).await,
         CtlCommand::Sessions(command) => command.run(client, output).await,
         CtlCommand::Subscriptions(command) => command.run(client, output).await,

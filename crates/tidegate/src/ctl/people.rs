@@ -1,12 +1,17 @@
 //! `tidegate ctl people` and `invites`: operators with their bans, and the codes for registration.
 
-use clap::Subcommand;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
 use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
+use super::error::CtlError;
 use super::http::ApiClient;
 use super::objects::{FieldsArgs, ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
+use crate::password_command;
 
 const CODE_COLUMNS: &[Column] = &[("ID", "id"), ("CODE", "code")];
 
@@ -49,6 +54,31 @@ impl PeopleCommand {
                 output.print_done(&format!("{username} is not banned any more"), &answer)
             }
         }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct ChangePasswordArgs {
+    /// File with the new password [default: it is prompted for]
+    #[arg(long, value_name = "FILE")]
+    new_password_file: Option<PathBuf>,
+}
+
+impl ChangePasswordArgs {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let Some(current) = client.login_password() else {
+            let text = "a password belongs to an operator: give --login NAME; to set that of another operator, see \
+                        `tidegate ctl operators set`";
+            return Err(CtlError::Usage(text.into()).into());
+        };
+        let password = match &self.new_password_file {
+            Some(file) => password_command::from_file(file)?,
+            None => password_command::prompt("New password: ")?,
+        };
+        let password = String::from_utf8(password).context("the password is not UTF-8")?;
+        let body = json!({"current_password": current, "password": password});
+        let answer = client.put("/api/v1/me/password", &body, None).await?;
+        output.print_done("the password is changed", &answer)
     }
 }
 

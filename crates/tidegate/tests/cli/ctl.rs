@@ -41,6 +41,7 @@ fn operators_and_keys_are_made_changed_and_used() {
         "add",
         "ann",
         "role=viewer",
+        "must_change_password=false",
         "--password-file",
         &password,
     ];
@@ -175,6 +176,32 @@ fn wrong_numbers_are_refused_with_what_is_expected() {
         assert!(told.contains(wanted), "{told}");
         assert!(!told.contains("digit"), "{told}");
     }
+}
+
+#[test]
+fn a_person_changes_the_password_that_somebody_else_has_set() {
+    let node = Node::start(&[]);
+    let given = file(&node, "given", "a given password\n");
+    let own = file(&node, "own", "a password of my own\n");
+    let add = ["operators", "add", "ann", "role=viewer"];
+    ctl(&node, &[&add[..], &["--password-file", &given]].concat()).succeeded();
+    let log_in = |password: &str, words: &[&str]| {
+        let as_ann = ["--login", "ann", "--login-password-file", password];
+        ctl(&node, &[&as_ann[..], words].concat())
+    };
+    let refused = log_in(&given, &["clients", "list"]).failed(4);
+    assert!(
+        refused.contains("403") && refused.contains("password"),
+        "{refused}"
+    );
+    let change = ["change-password", "--new-password-file", &own];
+    assert_eq!(
+        log_in(&given, &change).succeeded(),
+        "the password is changed\n"
+    );
+    log_in(&own, &["clients", "list"]).succeeded();
+    let nobody = ctl(&node, &change).failed(2);
+    assert!(nobody.contains("--login"), "{nobody}");
 }
 
 #[test]

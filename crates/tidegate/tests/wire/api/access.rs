@@ -30,7 +30,12 @@ fn the_first_start_makes_an_admin_whose_password_is_in_no_log() {
     );
     let token = answer.body["token"].as_str().unwrap();
     let me = send(&node, token, "GET", "/api/v1/me", &Value::Null);
-    assert_eq!(me.body["name"], "admin");
+    assert_eq!(
+        (&me.body["name"], &me.body["must_change_password"]),
+        (&json!("admin"), &json!(true))
+    );
+    let clients = send(&node, token, "GET", "/api/v1/clients", &Value::Null);
+    assert_eq!(clients.status, 403, "{}", clients.body);
 
     let data_dir = node.data_dir().join("store");
     assert!(data_dir.exists());

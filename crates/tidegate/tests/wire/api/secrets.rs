@@ -421,7 +421,7 @@ fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
         let password = secret(&format!("operator-{role}"));
         observed.put(
             &format!("operators/{role}"),
-            &json!({"role": role, "password": password}),
+            &json!({"role": role, "password": password, "must_change_password": false}),
         );
         let login = json!({"username": role, "password": password});
         let asked = ("", "POST", "/api/v1/login");

@@ -109,7 +109,7 @@ fn api_key(node: &Node, admin: &str, id: &str, role: &str) -> String {
 /// Creates an operator and logs in; the value of the Authorization field.
 fn operator(node: &Node, admin: &str, name: &str) -> String {
     let password = "correct horse";
-    let wanted = json!({"username": name, "role": "operator", "password": password});
+    let wanted = json!({"username": name, "role": "operator", "password": password, "must_change_password": false});
     let made = send(node, admin, "POST", "/api/v1/operators", &wanted);
     assert_eq!(made.status, 201, "{}", made.body);
     let login = json!({"username": name, "password": password});

@@ -44,7 +44,7 @@ fn a_program_for_thingsboard_reads_and_calls() {
         ("tenant@example.org", "operator"),
         ("reader@example.org", "viewer"),
     ] {
-        let operator = json!({"username": name, "role": role, "password": "correct horse"});
+        let operator = json!({"username": name, "role": role, "password": "correct horse", "must_change_password": false});
         let (status, answer) = api(&node, "POST", "operators", &operator);
         assert_eq!(status, 201, "{answer}");
     }
@@ -112,8 +112,7 @@ fn the_rest_client_of_thingsboard_manages_a_device() {
         return skipped("ThingsBoard's REST client for Python is not installed");
     };
     let node = Node::start(&[]);
-    let operator =
-        json!({"username": "tenant@example.org", "role": "operator", "password": "correct horse"});
+    let operator = json!({"username": "tenant@example.org", "role": "operator", "password": "correct horse", "must_change_password": false});
     let (status, answer) = api(&node, "POST", "operators", &operator);
     assert_eq!(status, 201, "{answer}");
     let alarm = json!([{"id": "overheated",

@@ -13,7 +13,7 @@ const CLOSE: u8 = 0x88;
 /// A node with a device, and the token of a viewer's login.
 fn node_and_token() -> (Node, String) {
     let node = Node::start(&[]);
-    let operator = json!({"username": "reader", "role": "viewer", "password": "correct horse"});
+    let operator = json!({"username": "reader", "role": "viewer", "password": "correct horse", "must_change_password": false});
     assert_eq!(api(&node, "POST", "operators", &operator).0, 201);
     product(&node, "meter", json!({"mode": "sync"}));
     with_token(&node, "d1", "meter", Value::Null);

@@ -284,7 +284,8 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
             .map(|(at, role)| json!({"namespace": format!("ns-{at}"), "role": role}))
             .collect();
         let password = "Correct-horse-1";
-        let body = json!({"namespaces": namespaces, "password": password});
+        let body =
+            json!({"namespaces": namespaces, "password": password, "must_change_password": false});
         let (status, answer) = ask(&node, "PUT", &format!("operators/{name}"), body);
         assert_eq!(status, 201, "{answer}");
         let login = json!({"username": name, "password": password});
