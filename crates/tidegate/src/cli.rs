@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
-use crate::ctl::{CtlArgs, CtlError, RuleArgs};
+use crate::ctl::{CtlArgs, CtlError, DemoArgs, RuleArgs};
 use crate::exit_status::ExitStatus;
 use crate::logging::LogFormat;
 use crate::password_command::PasswordArgs;
@@ -69,6 +69,8 @@ enum CliCommand {
     Ctl(CtlArgs),
     /// Test or trace a rule
     Rule(RuleArgs),
+    /// Fill a running node with a small live fleet, to try it out
+    Demo(DemoArgs),
     /// Put load on a broker and report its performance
     Bench(bench::BenchArgs),
     /// Check the configuration, or explain its settings
@@ -197,6 +199,7 @@ impl Cli {
             CliCommand::Pub(arguments) => arguments.run()?,
             CliCommand::Sub(arguments) => arguments.run()?,
             CliCommand::Ctl(arguments) => arguments.run()?,
+            CliCommand::Demo(arguments) => arguments.run()?,
             CliCommand::Rule(arguments) => {
                 if let Err(status) = arguments.run()? {
                     return Ok(status.into());

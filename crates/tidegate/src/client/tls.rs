@@ -90,13 +90,20 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
 
 /// For HTTP: trusts the authorities of this file, or of the system.
 pub(crate) fn for_https(cafile: Option<&Path>) -> Result<Arc<ClientConfig>, ClientError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("the provider has ciphers for the default versions")
-        .with_root_certificates(roots(cafile)?)
-        .with_no_client_auth();
+    let mut config = trusting(cafile)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Trusts the authorities of this file, or those of the system.
+pub(super) fn trusting(cafile: Option<&Path>) -> Result<ClientConfig, ClientError> {
+    Ok(
+        ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has ciphers for the default versions")
+            .with_root_certificates(roots(cafile)?)
+            .with_no_client_auth(),
+    )
 }
 
 fn roots(cafile: Option<&Path>) -> Result<RootCertStore, ClientError> {

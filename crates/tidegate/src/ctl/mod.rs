@@ -8,6 +8,7 @@ mod broker_commands;
 mod campaigns;
 mod connectors;
 mod dashboards;
+mod demo;
 mod device_commands;
 mod device_groups;
 mod devices;
@@ -32,6 +33,7 @@ mod why;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use demo::DemoArgs;
 pub(crate) use error::CtlError;
 use http::ApiClient;
 use output::{CtlOutput, OutputFormat};

@@ -7,6 +7,7 @@
 mod carriers;
 mod commands;
 mod ctl;
+mod demo;
 mod device_files;
 mod documentation;
 mod login;
