@@ -1,6 +1,6 @@
 import { Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { useEffect, useState, type ReactNode } from 'react';
+import { lazy, Suspense, useEffect, useState, type ReactNode } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { openStream } from '../../api/stream';
@@ -8,9 +8,10 @@ import { formatBytes, formatCompact, formatDuration, formatNumber } from '../../
 import { Chart } from '../../ui/chart';
 import { Page, Panel } from '../../ui/page';
 import { StateBadge } from '../../ui/state-badge';
-import { ErrorState } from '../../ui/states';
-import { FirstSteps } from './first-steps';
+import { ErrorState, Loading } from '../../ui/states';
 import { appended, gauges, rates, windowSeconds, type Sample } from './rates';
+
+const FirstSteps = lazy(() => import('./first-steps'));
 
 const statsPath = '/api/v1/events?types=stats&stats_interval_s=1';
 
@@ -71,7 +72,11 @@ export default function HomePage() {
       }
       description={node.data && <Trans>Tidegate {node.data.version}</Trans>}
     >
-      {isEmpty && <FirstSteps />}
+      {isEmpty && (
+        <Suspense fallback={<Loading />}>
+          <FirstSteps />
+        </Suspense>
+      )}
       <div className="tiles">
         <Tile
           label={t`Connected clients`}
