@@ -10,7 +10,7 @@ import { defineConfig, type Plugin } from 'vite';
 const node = process.env.TIDEGATE_URL ?? 'http://127.0.0.1:8080';
 
 /** Rewrites Lingui's macros. Babel does nothing else here: TypeScript and JSX are left to Vite. */
-function linguiMacros(): Plugin {
+export function linguiMacros(): Plugin {
   return {
     name: 'lingui-macros',
     enforce: 'pre',

@@ -8,7 +8,7 @@ import { Loading } from './ui/states';
 import { NotFoundPage } from './pages/not-found-page';
 
 /** Pages by path; each is loaded when it is first opened. */
-const pages: [string, ComponentType][] = [
+export const pages: [string, ComponentType][] = [
   ['/', lazy(() => import('./pages/home/home-page'))],
   ['/clients', lazy(() => import('./pages/clients/clients-page'))],
   ['/clients/:id', lazy(() => import('./pages/clients/client-page'))],

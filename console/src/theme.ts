@@ -16,7 +16,7 @@ const tide: MantineColorsTuple = [
 
 export const theme = createTheme({
   primaryColor: 'tide',
-  primaryShade: { light: 8, dark: 6 },
+  primaryShade: 8,
   colors: { tide },
   fontFamily: 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Noto Sans SC", sans-serif',
   fontFamilyMonospace: 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace',

@@ -71,7 +71,7 @@ export function ObjectEditor(props: EditorProps) {
   const id = object && String(object[kind.idField]);
   return (
     <Drawer opened onClose={onClose} position="right" size="lg" title={props.title ?? id ?? kind.newTitle}>
-      {scope ? <EditorForm key={object?.version ?? id} {...props} scope={scope} /> : <Loading />}
+      {scope ? <EditorForm key={id} {...props} scope={scope} /> : <Loading />}
     </Drawer>
   );
 }

@@ -34,3 +34,20 @@ pub fn find(path: &str) -> Option<&'static Asset> {
     let at = ASSETS.binary_search_by(|asset| asset.path.cmp(path)).ok()?;
     ASSETS.get(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the console may add to the program.
+    const MAX_EMBEDDED_BYTES: usize = 2 * 1024 * 1024;
+
+    #[test]
+    fn the_embedded_files_stay_small() {
+        let sizes = ASSETS
+            .iter()
+            .map(|asset| asset.brotli.len() + asset.gzip.len());
+        let embedded = sizes.sum::<usize>() + INDEX.unwrap_or_default().len();
+        assert!(embedded <= MAX_EMBEDDED_BYTES, "{embedded} bytes");
+    }
+}

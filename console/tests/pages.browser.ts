@@ -1,0 +1,98 @@
+/** Every page of the navigation, and the pages behind the lists: no errors, accessible in both themes, no horizontal overflow. */
+
+import type { ChildProcess } from 'node:child_process';
+import type { Browser, BrowserContext, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { launch, loggedIn, open, PageProblems, settled } from './support/browser';
+import { accessibilityProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
+import { fill } from './support/content';
+import { TestNode } from './support/node';
+import { detailPatterns, firstLink, navigationPaths } from './support/routes';
+
+const themes = ['light', 'dark'] as const;
+const widths = [1280, 390] as const;
+const height = 900;
+
+let node: TestNode;
+let browser: Browser;
+let profile: BrowserContext;
+let demo: ChildProcess;
+
+beforeAll(async () => {
+  node = await TestNode.start();
+  demo = await fill(node);
+  browser = await launch();
+  profile = await loggedIn(browser, node, { viewport: { width: widths[0], height } });
+});
+
+afterAll(async () => {
+  await browser?.close();
+  demo?.kill();
+  await node?.remove();
+});
+
+/** The nearest page of the navigation above a pattern. */
+function listAbove(pattern: string): string {
+  const above = navigationPaths.filter((path) => pattern.startsWith(`${path}/`));
+  return above.sort((one, other) => other.length - one.length)[0] ?? '/';
+}
+
+/** Opens a page; for a pattern, the first one that the list above it links to. `null`: the list links to none. */
+async function openAny(page: Page, path: string): Promise<string | null> {
+  if (!path.includes(':')) {
+    await page.goto(path);
+    await settled(page);
+    return path;
+  }
+  await page.goto(listAbove(path));
+  await settled(page);
+  const link = await firstLink(page, path);
+  if (link === undefined) return null;
+  await page.goto(link);
+  await settled(page);
+  return link;
+}
+
+/** A page of its own for each test, so that a failure does not reach into the next. */
+async function withPage(run: (page: Page) => Promise<void>): Promise<void> {
+  const page = await profile.newPage();
+  try {
+    await run(page);
+  } finally {
+    await page.close();
+  }
+}
+
+describe.each([...navigationPaths, ...detailPatterns])('pages: %s', (path) => {
+  test('opens without errors', ({ skip }) =>
+    withPage(async (page) => {
+      const problems = new PageProblems(page);
+      if ((await openAny(page, path)) === null) skip('nothing leads to it');
+      expectNone(problems.found);
+    }));
+
+  test.for(themes)('has no findings of axe in the %s theme', (theme, { skip }) =>
+    withPage(async (page) => {
+      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
+      if ((await openAny(page, path)) === null) skip('nothing leads to it');
+      await saveScreenshot(page, path, `${theme}-${widths[0]}`);
+      expectNone(await accessibilityProblems(page));
+    }),
+  );
+
+  test.for(widths)('has no horizontal overflow at %i pixels', (width, { skip }) =>
+    withPage(async (page) => {
+      await page.setViewportSize({ width, height });
+      if ((await openAny(page, path)) === null) skip('nothing leads to it');
+      if (width !== widths[0]) await saveScreenshot(page, path, `light-${width}`);
+      expectNone(await overflowing(page));
+    }),
+  );
+});
+
+test('pages: the language of the browser is used', async () => {
+  const chinese = await loggedIn(browser, node, { locale: 'zh-CN' });
+  const page = await open(chinese, '/');
+  expect(await page.getAttribute('html', 'lang')).toBe('zh');
+  await chinese.close();
+});
