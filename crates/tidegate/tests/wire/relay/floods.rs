@@ -212,7 +212,7 @@ fn ten_thousand_half_open_upgrades_end_and_the_endpoint_still_accepts_clients() 
     if !allow_open_files(COUNT as u64 + 1000) {
         return report_skipped("needs 11,000 open files (ulimit -n)");
     }
-    let node = Node::start(&["--set", "listener.ws.connect_timeout_s=5"]);
+    let node = Node::start(&["--set", "listener.ws.connect_timeout_s=3"]);
     let id = new_endpoint(&node, json!({"mode": "direct"}));
     let (mut a, mut b) = (
         RelayClient::connect(&node, &id),
@@ -242,7 +242,6 @@ fn ten_thousand_half_open_upgrades_end_and_the_endpoint_still_accepts_clients() 
     assert_eq!(b.expect_text(), "x");
     RelayClient::connect(&node, &id).send_text("new");
     assert_eq!(b.expect_text(), "new");
-    eventually("half-open upgrades end", || ws_connections(&node) == 2);
     for mut half in halves {
         half.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut answer = Vec::new();
@@ -251,6 +250,7 @@ fn ten_thousand_half_open_upgrades_end_and_the_endpoint_still_accepts_clients() 
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
+    eventually("half-open upgrades end", || ws_connections(&node) == 2);
     a.send_text("y");
     assert_eq!(b.expect_text(), "y");
 }
