@@ -1,6 +1,6 @@
 //! A node is killed (SIGKILL) under load, at random moments, many times, and started again on the same data. What it had
 //! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions; rows
-//! for sinks.
+//! for sinks; segments of files.
 //!
 //! `TIDEGATE_TEST_KILLS` says how often (30 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
 //! not the moments at which threads get their turn. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
@@ -13,6 +13,7 @@ mod support;
 
 mod derived;
 mod devices;
+mod files;
 mod line;
 mod publisher;
 mod relay;
@@ -62,6 +63,15 @@ fn rows_of_what_was_acknowledged_survive_kills() {
     }
     let config = format!("{CONFIG}{}", sinks::CONFIG);
     Play::new(Random::seed(), config).run(kills(12));
+}
+
+/// Segments of files that were acknowledged are there, and finished files are whole.
+#[test]
+fn acknowledged_segments_of_files_survive_kills() {
+    if external().is_some() {
+        return testkit::report_skipped("needs a node of its own");
+    }
+    files::run(kills(20));
 }
 
 /// How often nodes are killed.
