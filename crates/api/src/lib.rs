@@ -9,6 +9,7 @@ mod alarm_service;
 mod audit;
 mod blocking;
 mod call;
+mod changed_settings;
 mod client_address;
 mod command_service;
 mod config;
@@ -54,7 +55,7 @@ pub use device_http_backend::{
 pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use node_backend::{
-    NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
+    ConfiguredValue, NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
 };
 pub use objects::{
     BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,

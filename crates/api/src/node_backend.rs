@@ -243,8 +243,10 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn set_log_level(&self, level: &str) -> Result<(), String>;
     /// Every setting, sorted by key; secrets without their value.
     fn settings(&self) -> Vec<SettingInfo>;
-    /// Changes a setting until the node stops.
+    /// Changes a setting of the running node.
     fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError>;
+    /// Gives a setting the value that it has without changes over the API.
+    fn reset_setting(&self, key: &str) -> Result<(), SettingChangeError>;
     /// The state of the authenticators in the order in which they are asked.
     fn authenticators(&self) -> Vec<AuthenticatorInfo> {
         Vec::new()
@@ -304,11 +306,21 @@ pub struct SettingInfo {
     /// Origin of the value: `default`, a place in a file, an environment variable, a flag, or
     /// `api`.
     pub origin: String,
+    /// The value and origin without the change over the API; `null` if the setting was not changed.
+    pub configured: Option<ConfiguredValue>,
     /// Whether the setting can be changed while the node runs.
     pub changeable: bool,
     /// Accepted values.
     pub expected: String,
     pub help: String,
+}
+
+/// A value of the configuration that a change over the API overrides.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ConfiguredValue {
+    /// As in `tidegate.toml`.
+    pub value: Value,
+    pub origin: String,
 }
 
 /// Why a setting was not changed.

@@ -19,13 +19,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::access::{API_KEY_KIND, AccessState, OPERATOR_KIND};
 use crate::call::LongLivedFlag;
+use crate::changed_settings;
 use crate::client_address::{ForwardedHeader, TrustedProxies};
 use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
@@ -99,6 +100,11 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), HttpServerError> {
     let address = listener.local_address().map_err(HttpServerError::Address)?;
+    let (objects, program) = (parts.objects.clone(), parts.program.clone());
+    let applied = spawn_blocking(move || changed_settings::apply_changes(&objects, &*program));
+    if applied.await.is_err() {
+        tracing::error!("applying the settings changed over the API panicked; this is a bug");
+    }
     let config = live.get();
     check(&config, &address)?;
     let (stop, stopping) = watch::channel(false);

@@ -8,11 +8,15 @@ use serde_json::Value;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::endpoint::{Endpoint, EndpointScope, get, put};
+use crate::changed_settings;
+use crate::endpoint::{Endpoint, EndpointScope, delete, get, put};
 use crate::node_backend::{SettingChangeError, SettingInfo};
+use crate::object_store::run_on_store;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
+/// The setting with the log level.
+const LOG_LEVEL: &str = "log.level";
 const KEY_CONTAINS: Parameter = Parameter {
     name: "key_contains",
     description: "Part of the key.",
@@ -70,9 +74,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
             .summary("Change a setting at run time")
-            .description("It takes effect at once and lasts until the node stops.")
+            .description(
+                "It takes effect at once, stays after restarts, and overrides the configuration until it is reverted.",
+            )
             .path_parameter("key", about_key)
             .request_body::<SettingInput>()
+            .response::<SettingInfo>(200, "The setting after the change.")
+            .problem_response(409, "This setting cannot change while the node runs."),
+        delete("/api/v1/settings/{key}", "resetSetting", reset)
+            .role(Role::Admin, EndpointScope::Node)
+            .tag("configuration")
+            .summary("Revert a setting to its configured value")
+            .description("The value of the configuration applies at once. Without an earlier change nothing happens.")
+            .path_parameter("key", about_key)
             .response::<SettingInfo>(200, "The setting after the change.")
             .problem_response(409, "This setting cannot change while the node runs."),
         get("/api/v1/log-level", "getLogLevel", log_level)
@@ -82,7 +96,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         put("/api/v1/log-level", "setLogLevel", set_log_level)
             .role(Role::Admin, EndpointScope::Node)
             .summary("Change the log level")
-            .description("It takes effect at once and lasts until the node stops.")
+            .description("The same as the setting `log.level`, with which it can be reverted.")
             .request_body::<LogLevel>()
             .response::<LogLevel>(200, "The new level."),
     ]
@@ -110,22 +124,57 @@ async fn read(call: ApiCall) -> ApiResult {
     call::json_response(find(&call)?)
 }
 
-async fn write(mut call: ApiCall) -> ApiResult {
-    let SettingInput { value } = call.body_json().await?;
-    let before = find(&call)?;
-    let changed = call.app.program.set_setting(&before.key, &value);
-    changed.map_err(|error| match error {
+fn change_problem(key: &str, error: SettingChangeError) -> ProblemDetails {
+    match error {
         SettingChangeError::Fixed => ProblemDetails::conflict(format!(
-            "{} cannot change while the node runs; change the configuration and restart the node.",
-            before.key
+            "{key} cannot change while the node runs; change the configuration and restart the node."
         )),
         SettingChangeError::Invalid(expected) => {
             ProblemDetails::invalid_field("value", format!("value: {expected}."))
         }
-    })?;
+    }
+}
+
+/// Stores a change, or the absence of one.
+async fn store(call: &ApiCall, key: &str, value: Option<Value>) -> Result<(), ProblemDetails> {
+    let key = key.to_owned();
+    let stored = run_on_store(&call.app, move |objects| match value {
+        Some(value) => changed_settings::store_change(objects, &key, &value),
+        None => changed_settings::forget_change(objects, &key),
+    });
+    stored.await?.map_err(|error| {
+        ProblemDetails::unavailable(format!(
+            "The setting has changed until the node stops, but the change cannot be stored: {error}."
+        ))
+    })
+}
+
+async fn write(mut call: ApiCall) -> ApiResult {
+    let SettingInput { value } = call.body_json().await?;
+    let before = find(&call)?;
+    {
+        let _changing = call.app.changing.lock().await;
+        let changed = call.app.program.set_setting(&before.key, &value);
+        changed.map_err(|error| change_problem(&before.key, error))?;
+        store(&call, &before.key, Some(value)).await?;
+    }
     let now = find(&call)?;
     let change = serde_json::json!({"before": before.value, "after": now.value});
     audit::record_action(&call, "setting.change", Some(&now.key), Some(change)).await;
+    call::json_response(now)
+}
+
+async fn reset(call: ApiCall) -> ApiResult {
+    let before = find(&call)?;
+    {
+        let _changing = call.app.changing.lock().await;
+        let reset = call.app.program.reset_setting(&before.key);
+        reset.map_err(|error| change_problem(&before.key, error))?;
+        store(&call, &before.key, None).await?;
+    }
+    let now = find(&call)?;
+    let change = serde_json::json!({"before": before.value, "after": now.value});
+    audit::record_action(&call, "setting.reset", Some(&now.key), Some(change)).await;
     call::json_response(now)
 }
 
@@ -136,10 +185,14 @@ async fn log_level(call: ApiCall) -> ApiResult {
 
 async fn set_log_level(mut call: ApiCall) -> ApiResult {
     let LogLevel { level } = call.body_json().await?;
-    let set = call.app.program.set_log_level(&level);
-    set.map_err(|expected| {
-        ProblemDetails::invalid_field("level", format!("level is {level:?}: {expected}"))
-    })?;
+    {
+        let _changing = call.app.changing.lock().await;
+        let set = call.app.program.set_log_level(&level);
+        set.map_err(|expected| {
+            ProblemDetails::invalid_field("level", format!("level is {level:?}: {expected}"))
+        })?;
+        store(&call, LOG_LEVEL, Some(Value::from(level))).await?;
+    }
     let level = call.app.program.log_level();
     let after = serde_json::json!({"level": level});
     audit::record_action(&call, "log_level.change", None, Some(after)).await;

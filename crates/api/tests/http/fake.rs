@@ -462,6 +462,7 @@ impl ProgramBackend for FakeState {
             key: key.into(),
             value,
             origin: "default".into(),
+            configured: None,
             changeable,
             expected: "a whole number from 0 to 2".into(),
             help: "What it is.".into(),
@@ -483,6 +484,10 @@ impl ProgramBackend for FakeState {
         ))?;
         *self.max_qos.lock().unwrap() = value;
         Ok(())
+    }
+
+    fn reset_setting(&self, key: &str) -> Result<(), SettingChangeError> {
+        self.set_setting(key, &json!(2))
     }
 
     fn metrics(&self) -> Vec<MetricFamily> {

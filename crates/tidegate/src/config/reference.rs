@@ -37,8 +37,8 @@ Sizes are bytes: `65536`, `\"64KiB\"` (1024 bytes each) or `\"64kB\"` (1000 byte
 Relative paths in a file start at that file's folder. Setting `bind` to `\"off\"` closes a listener.
 
 Settings marked *At run time* can be changed while the node runs, with `PUT /api/v1/settings/{key}` or \
-`tidegate ctl settings set`. A change lasts until the node stops and applies to later \
-events: a lower limit disconnects no client, and a queue above it is cut by its policy with the next message.
+`tidegate ctl settings set`. A change is stored and overrides the configuration also after a restart, until \
+`tidegate ctl settings reset` reverts it. It applies to later events: a lower limit disconnects no client, and a queue above it is cut by its policy with the next message.
 
 `tidegate config check [FILE]` reports all errors of a configuration, including TLS files, without \
 starting a node. `tidegate config explain KEY` prints the value and the origin of a setting. \

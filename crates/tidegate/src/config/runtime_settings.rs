@@ -54,6 +54,21 @@ impl RuntimeSettings {
         Ok(settings_view::json_of(setting.kind, (setting.get)(&self.0)))
     }
 
+    /// Gives one setting the value that it has in `configured`, and returns it.
+    pub(crate) fn reset_setting(
+        &mut self,
+        key: &str,
+        configured: &Self,
+    ) -> Result<Json, SettingChangeError> {
+        let mut changeable = NODE.iter().filter(|setting| setting.at_run_time);
+        let setting = changeable
+            .find(|setting| setting.key == key)
+            .ok_or(SettingChangeError::Fixed)?;
+        let value = (setting.get)(&configured.0).ok_or(SettingChangeError::Fixed)?;
+        (setting.set)(&mut self.0, value);
+        Ok(settings_view::json_of(setting.kind, (setting.get)(&self.0)))
+    }
+
     pub(crate) fn log_level(&self) -> &str {
         &self.0.log_level
     }

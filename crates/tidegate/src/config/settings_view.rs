@@ -47,6 +47,7 @@ fn section_settings<T>(
         SettingInfo {
             value: json_of(setting.kind, (setting.get)(section)),
             origin,
+            configured: None,
             changeable: setting.at_run_time,
             expected: setting.kind.expected_text(),
             help: setting.help.to_owned(),

@@ -429,8 +429,10 @@ pub(super) enum SettingsCommand {
     },
     /// Show a setting with its meaning
     Show { key: String },
-    /// Change a setting until the node stops
+    /// Change a setting, also for later starts
     Set { key: String, value: String },
+    /// Revert a setting to its configured value
+    Reset { key: String },
 }
 
 impl SettingsCommand {
@@ -458,9 +460,14 @@ impl SettingsCommand {
                 let body = json!({"value": super::objects::parse_value(&key, &value)?});
                 let answer = client.put(&of(&key), &body, None).await?;
                 output.print_done(
-                    &format!("{key} is {} until the node stops", answer["value"]),
+                    &format!("{key} is {}", answer["value"]),
                     &answer,
                 )
+            }
+            Self::Reset { key } => {
+                let answer = client.delete(&of(&key)).await?;
+                let text = format!("{key} is {}, as configured", answer["value"]);
+                output.print_done(&text, &answer)
             }
         }
     }

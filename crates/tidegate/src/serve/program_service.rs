@@ -3,8 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::{
-    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, SettingChangeError, SettingInfo,
-    SharedHttpConfig,
+    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, ConfiguredValue,
+    SettingChangeError, SettingInfo, SharedHttpConfig,
 };
 use auth::AuthService;
 use broker::BrokerHandle;
@@ -54,6 +54,8 @@ pub(super) struct ProgramService {
 
 /// The settings and their origins. Locked while one changes.
 struct SettingsState {
+    /// Without changes over the API.
+    configured: RuntimeSettings,
     running: RuntimeSettings,
     view: Vec<SettingInfo>,
 }
@@ -61,6 +63,7 @@ struct SettingsState {
 impl ProgramService {
     pub(super) fn new(parts: ProgramParts, config: &Config) -> Self {
         let state = SettingsState {
+            configured: config.running.clone(),
             running: config.running.clone(),
             view: config.settings.clone(),
         };
@@ -121,8 +124,27 @@ impl api::ProgramBackend for ProgramService {
         self.apply_setting(key, &changed)?;
         state.running = changed;
         if let Some(setting) = state.view.iter_mut().find(|setting| setting.key == key) {
-            setting.value = value;
-            setting.origin = "api".to_owned();
+            let before = std::mem::replace(&mut setting.value, value);
+            let origin = std::mem::replace(&mut setting.origin, "api".to_owned());
+            setting.configured.get_or_insert(ConfiguredValue {
+                value: before,
+                origin,
+            });
+        }
+        Ok(())
+    }
+
+    fn reset_setting(&self, key: &str) -> Result<(), SettingChangeError> {
+        let mut state = self.state();
+        let mut changed = state.running.clone();
+        changed.reset_setting(key, &state.configured)?;
+        self.apply_setting(key, &changed)?;
+        state.running = changed;
+        let setting = state.view.iter_mut().find(|setting| setting.key == key);
+        if let Some(setting) = setting
+            && let Some(configured) = setting.configured.take()
+        {
+            (setting.value, setting.origin) = (configured.value, configured.origin);
         }
         Ok(())
     }

@@ -138,3 +138,51 @@ fn what_is_fixed_or_wrong_changes_nothing() {
         assert_eq!(before.body, after.body, "{key}");
     }
 }
+
+#[test]
+fn a_changed_setting_stays_until_it_is_reverted() {
+    if !own_node() {
+        return;
+    }
+    let mut node = Node::start(&["--set", "limits.max_queued_messages=50"]);
+    let path = "/api/v1/settings/limits.max_queued_messages";
+    let read = |node: &Node| send(node, "", "GET", path, &Value::Null).body;
+    let changed = send(&node, "", "PUT", path, &json!({"value": 70}));
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    let level = send(
+        &node,
+        "",
+        "PUT",
+        "/api/v1/log-level",
+        &json!({"level": "debug"}),
+    );
+    assert_eq!(level.status, 200, "{}", level.body);
+    node.restart();
+    let setting = read(&node);
+    assert_eq!(
+        (&setting["value"], &setting["origin"]),
+        (&json!(70), &json!("api"))
+    );
+    assert_eq!(setting["configured"]["value"], 50, "{setting}");
+    let level = send(&node, "", "GET", "/api/v1/log-level", &Value::Null).body;
+    assert_eq!(level["level"], "debug");
+
+    let reverted = send(&node, "", "DELETE", path, &Value::Null);
+    assert_eq!(
+        (reverted.status, &reverted.body["value"]),
+        (200, &json!(50))
+    );
+    assert_eq!(reverted.body["configured"], Value::Null);
+    let fixed = send(
+        &node,
+        "",
+        "DELETE",
+        "/api/v1/settings/limits.max_qos",
+        &Value::Null,
+    );
+    assert_eq!(fixed.status, 409, "{}", fixed.body);
+    node.restart();
+    let setting = read(&node);
+    assert_eq!(setting["value"], 50);
+    assert_ne!(setting["origin"], "api");
+}
