@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine::RuleCounter;
 use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use series::SeriesError;
 use tokio::time::MissedTickBehavior;
 use wall_clock::now_ms;
 
@@ -33,6 +34,8 @@ pub(crate) async fn run(app: Weak<ApiState>) {
         };
         match tokio::task::spawn_blocking(record).await {
             Ok(Ok(())) => is_failing = false,
+            // The node stops.
+            Ok(Err(SeriesError::Closed)) => return,
             // Logged once: a full disk has alarms of its own.
             Ok(Err(error)) if !is_failing => {
                 is_failing = true;

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::broker_commands::take_rows;
 use super::http::{ApiClient, with_query};
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput, OutputFormat};
@@ -119,8 +120,7 @@ impl AclCommand {
                     ("limit", Some("1000".to_owned())),
                 ];
                 let path = with_query("/api/v1/denied-actions", &parameters);
-                let answer = client.get(&path).await?;
-                let rows = answer["data"].as_array().cloned().unwrap_or_default();
+                let mut answer = client.get(&path).await?;
                 let columns = [
                     ("AT", "at_ms"),
                     ("COUNT", "count"),
@@ -132,7 +132,7 @@ impl AclCommand {
                     ("RULE", "rule"),
                     ("ENFORCED", "enforced"),
                 ];
-                output.print_rows((rows, false), &columns)
+                output.print_rows((take_rows(&mut answer), false), &columns)
             }
         }
     }

@@ -410,7 +410,7 @@ impl ListenersCommand {
 }
 
 /// The rows of a list that is always complete.
-fn take_rows(answer: &mut Value) -> Vec<Value> {
+pub(super) fn take_rows(answer: &mut Value) -> Vec<Value> {
     match answer["data"].take() {
         Value::Array(rows) => rows,
         _ => Vec::new(),
@@ -459,10 +459,7 @@ impl SettingsCommand {
             Self::Set { key, value } => {
                 let body = json!({"value": super::objects::parse_value(&key, &value)?});
                 let answer = client.put(&of(&key), &body, None).await?;
-                output.print_done(
-                    &format!("{key} is {}", answer["value"]),
-                    &answer,
-                )
+                output.print_done(&format!("{key} is {}", answer["value"]), &answer)
             }
             Self::Reset { key } => {
                 let answer = client.delete(&of(&key)).await?;

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use outbound::url_encoding::url_encode;
 use serde_json::json;
 
+use super::broker_commands::take_rows;
 use super::http::ApiClient;
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{Column, CtlOutput};
@@ -48,8 +49,8 @@ impl DashboardsCommand {
                 output.print_fields(&client.get(&path).await?)
             }
             Self::Shares { id } => {
-                let rows = client.rows(&path(&id, "shares"), usize::MAX).await?;
-                output.print_rows(rows, SHARE_COLUMNS)
+                let mut answer = client.get(&path(&id, "shares")).await?;
+                output.print_rows((take_rows(&mut answer), false), SHARE_COLUMNS)
             }
             Self::Share {
                 id,

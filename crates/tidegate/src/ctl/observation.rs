@@ -4,6 +4,7 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::broker_commands::take_rows;
 use super::events::print_stream;
 use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
@@ -131,8 +132,7 @@ impl RejectedConnectionsArgs {
             ("limit", Some("1000".to_owned())),
         ];
         let path = with_query("/api/v1/rejected-connections", &parameters);
-        let answer = client.get(&path).await?;
-        let rows = answer["data"].as_array().cloned().unwrap_or_default();
+        let mut answer = client.get(&path).await?;
         let columns = [
             ("AT", "at_ms"),
             ("COUNT", "count"),
@@ -143,7 +143,7 @@ impl RejectedConnectionsArgs {
             ("STEP", "step"),
             ("REASON", "reason"),
         ];
-        output.print_rows((rows, false), &columns)
+        output.print_rows((take_rows(&mut answer), false), &columns)
     }
 }
 
@@ -164,9 +164,9 @@ impl HistoryArgs {
     /// Prints the averages, one line per interval and one column per metric.
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         if self.metrics.is_empty() {
-            let rows = client.rows("/api/v1/node/metrics", usize::MAX).await?;
+            let mut answer = client.get("/api/v1/node/metrics").await?;
             let columns = [("METRIC", "name"), ("RATE", "is_rate"), ("HELP", "help")];
-            return output.print_rows(rows, &columns);
+            return output.print_rows((take_rows(&mut answer), false), &columns);
         }
         let range_ms = u64::from(self.hours) * 3_600_000;
         let from_ms = wall_clock::now_ms().saturating_sub(range_ms);
@@ -208,6 +208,6 @@ pub(super) async fn limits(client: &ApiClient, output: &CtlOutput) -> anyhow::Re
         ("UTILISATION", "utilisation"),
         ("UNIT", "unit"),
     ];
-    let rows = client.rows("/api/v1/limits", usize::MAX).await?;
-    output.print_rows(rows, &columns)
+    let mut answer = client.get("/api/v1/limits").await?;
+    output.print_rows((take_rows(&mut answer), false), &columns)
 }
