@@ -31,6 +31,8 @@ pub(crate) struct CommandQuery {
     /// The id of a device.
     pub(crate) device: Option<String>,
     pub(crate) states: Vec<String>,
+    /// Only commands of this job.
+    pub(crate) batch: Option<String>,
     /// Only commands older than this one.
     pub(crate) before: Option<u64>,
     pub(crate) limit: usize,
@@ -88,6 +90,7 @@ impl CommandService {
                 .filter_map(|state| CommandState::parse(state))
                 .collect(),
             namespaces: query.namespaces.clone(),
+            batch: query.batch.clone(),
         };
         let before = query.before.map(CommandId);
         let page = self.commands.list(&filter, before, query.limit);

@@ -20,6 +20,7 @@ mod device_service;
 mod endpoint;
 mod endpoint_scope;
 mod history_recorder;
+mod jobs;
 mod landing_page;
 mod node_backend;
 mod object_store;
@@ -55,7 +56,8 @@ pub use device_http_backend::{
 pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use node_backend::{
-    ConfiguredValue, NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
+    ConfiguredValue, NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError,
+    SettingInfo,
 };
 pub use objects::{
     BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,

@@ -31,6 +31,7 @@ use crate::client_address::{ForwardedHeader, TrustedProxies};
 use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
 use crate::history_recorder;
+use crate::jobs::Jobs;
 use crate::openapi;
 use crate::resources::node::VERSION;
 use crate::resources::openapi_page;
@@ -166,6 +167,7 @@ fn router(
         auth: parts.auth,
         observer: parts.observer,
         history: parts.history,
+        jobs: Jobs::default(),
         commands: parts.commands,
         console: parts.console,
         is_tls: parts.tls.is_some(),

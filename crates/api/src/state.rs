@@ -25,6 +25,7 @@ use crate::connection_tracker::ConnectionTracker;
 use crate::console_page::ConsoleSite;
 use crate::device_http_backend::DeviceHttpBackend;
 use crate::device_service::DeviceService;
+use crate::jobs::Jobs;
 use crate::node_backend::{NodeBackend, ProgramBackend};
 use crate::objects::ObjectBackend;
 use crate::telemetry_backend::TelemetryBackend;
@@ -83,6 +84,7 @@ pub(crate) struct ApiState {
     pub(crate) firmware: FirmwareService,
     pub(crate) observer: Observer,
     pub(crate) history: NodeHistory,
+    pub(crate) jobs: Jobs,
     pub(crate) commands: CommandService,
     pub(crate) console: Arc<dyn ConsoleSite>,
     /// Whether HTTP is served over TLS.

@@ -218,13 +218,21 @@ async fn write_properties(mut call: ApiCall) -> ApiResult {
     .await
 }
 
-async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions) -> ApiResult {
-    if manner.timeout_ms == Some(0) {
-        return Err(ProblemDetails::invalid_field(
-            "timeout_ms",
-            "timeout_ms: expected at least 1.",
-        ));
+/// Checks the delivery options of a command.
+pub(super) fn check_options(timeout_ms: Option<u64>, retries: u32) -> Result<(), ProblemDetails> {
+    if timeout_ms == Some(0) {
+        let detail = "timeout_ms: expected at least 1.";
+        return Err(ProblemDetails::invalid_field("timeout_ms", detail));
     }
+    if retries > MAX_RETRIES {
+        let detail = format!("retries: expected at most {MAX_RETRIES}.");
+        return Err(ProblemDetails::invalid_field("retries", detail));
+    }
+    Ok(())
+}
+
+async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions) -> ApiResult {
+    check_options(manner.timeout_ms, manner.retries)?;
     let command = NewCommand {
         action: wish,
         one_way: manner.one_way,
@@ -232,6 +240,7 @@ async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions
         expires_in_s: manner.expires_in_s,
         retries: manner.retries,
         created_by: call.identity.name.clone(),
+        batch: None,
     };
     let SentCommand { command, ended } = send_and_wait(&call, command, manner.wait).await?;
     Ok(match ended {
@@ -258,10 +267,7 @@ pub(super) async fn send_and_wait(
     command: NewCommand,
     waits: bool,
 ) -> Result<SentCommand, ProblemDetails> {
-    if command.retries > MAX_RETRIES {
-        let detail = format!("retries: expected at most {MAX_RETRIES}.");
-        return Err(ProblemDetails::invalid_field("retries", detail));
-    }
+    check_options(command.timeout_ms, command.retries)?;
     let id = call.path("id").to_owned();
     let CommandReceipt { command, end } = run_blocking(&call.app, move |commands| {
         commands.send_command(&id, command, waits)

@@ -12,7 +12,7 @@ use crate::command_service::{CommandQuery, CommandService};
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{NAMESPACE, Parameter, ParameterType};
+use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, text_parameter};
 use crate::state::ApiState;
 
 const STATE: Parameter = Parameter {
@@ -29,6 +29,11 @@ const STATE: Parameter = Parameter {
         "cancelled",
     ]),
 };
+const BATCH: Parameter = text_parameter(
+    "batch",
+    "Only commands of this request to a device group: the id of its job.",
+);
+
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let one = |endpoint: Endpoint| {
         endpoint
@@ -53,7 +58,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("commands")
             .summary("List commands of all devices")
             .description(LIST_DESCRIPTION)
-            .parameters(&[STATE, NAMESPACE])
+            .parameters(&[STATE, BATCH, NAMESPACE])
             .paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
             .role(Role::Viewer, EndpointScope::command("id"))
@@ -110,6 +115,7 @@ async fn command_page(call: ApiCall, device: Option<String>) -> ApiResult {
     let query = CommandQuery {
         device,
         states: call.query.comma_separated(STATE),
+        batch: call.query.owned_text(BATCH),
         before: call.query.after_number("commands")?,
         limit: call.query.limit(),
         namespaces: call.namespaces(),

@@ -90,6 +90,10 @@ impl DeviceGroups {
         GroupDefinition::read(&object.value).map_err(|error| unavailable(&error))
     }
 
+    pub(super) fn namespace_of(&self, id: &str) -> Result<String, DeviceServiceError> {
+        Ok(self.load(id)?.namespace)
+    }
+
     /// The devices of a group, as in the list of all devices.
     fn devices(
         &self,

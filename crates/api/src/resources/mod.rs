@@ -29,7 +29,9 @@ mod file_download;
 mod files;
 mod firmware;
 mod firmware_campaigns;
+mod group_commands;
 mod health;
+mod jobs;
 mod limits;
 mod listeners;
 mod live_messages;
@@ -131,12 +133,14 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     firmware_campaigns::endpoints,
     command_requests::endpoints,
     commands::endpoints,
+    group_commands::endpoints,
     thingsboard_rpc::endpoints,
     thingsboard_websocket::endpoints,
     thingsboard_writes::endpoints,
     listeners::endpoints,
     settings::endpoints,
     limits::endpoints,
+    jobs::endpoints,
     events::endpoints,
     backup::endpoints,
 ];

@@ -220,6 +220,7 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
         },
         retries: input.retries.unwrap_or_default(),
         created_by: call.identity.name.clone(),
+        batch: None,
     };
     let SentCommand { command, ended } = send_and_wait(&call, command, !input.persistent).await?;
     if input.persistent {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use store::ExpectedVersion;
 
+use crate::access::send;
 use crate::client::{get, request};
 use crate::fake::{FakeState, Server};
 
@@ -123,4 +124,77 @@ async fn states_have_the_schemas_of_their_own_types() {
             assert!(property.is_object(), "{schema}.{field}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_command_goes_to_all_devices_of_a_group_as_a_job() {
+    let server = Server::start(&FakeState::with_clients(0)).await;
+    let absent = ExpectedVersion::Absent;
+    server
+        .objects
+        .put("product", "pump", json!({}), absent)
+        .unwrap();
+    let group = json!({"product": "pump"});
+    server
+        .objects
+        .put("device_group", "pumps", group, absent)
+        .unwrap();
+    for id in ["p1", "p2", "p3"] {
+        let device = json!({"id": id, "product": "pump"});
+        let made = send(&server, "", "POST", "/api/v1/devices", &device).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+    }
+    let path = "/api/v1/device-groups/pumps/commands";
+    for wrong in [
+        json!({}),
+        json!({"method": "m", "values": {"a": 1}}),
+        json!({"method": "m", "retries": 11}),
+    ] {
+        let refused = send(&server, "", "POST", path, &wrong).await;
+        assert_eq!(refused.status, 422, "{wrong}: {}", refused.body);
+    }
+    let begun = send(&server, "", "POST", path, &json!({"method": "reboot"})).await;
+    assert_eq!(begun.status, 202, "{}", begun.body);
+    let id = begun.json()["id"].as_str().unwrap().to_owned();
+    assert!(
+        begun.has(&format!("location: /api/v1/jobs/{}", id.to_lowercase())),
+        "{}",
+        begun.head
+    );
+    let job_path = format!("/api/v1/jobs/{id}");
+    let mut job = Value::Null;
+    for _ in 0..500 {
+        job = get(server.address, &job_path).await.json();
+        if job["state"] != "running" {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(
+        (&job["state"], &job["done"], &job["total"]),
+        (&json!("done"), &json!(3), &json!(3)),
+        "{job}"
+    );
+    let commands = get(server.address, &format!("/api/v1/commands?batch={id}"))
+        .await
+        .json();
+    assert_eq!(commands["data"].as_array().unwrap().len(), 3, "{commands}");
+    let none = get(server.address, "/api/v1/commands?batch=none")
+        .await
+        .json();
+    assert_eq!(none["data"], json!([]));
+    let cancelled = send(
+        &server,
+        "",
+        "POST",
+        &format!("{job_path}/cancel"),
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(cancelled.json()["state"], "done", "it has ended");
+    assert_eq!(
+        get(server.address, "/api/v1/jobs").await.json()["data"][0]["id"],
+        id.as_str()
+    );
+    assert_eq!(get(server.address, "/api/v1/jobs/none").await.status, 404);
 }

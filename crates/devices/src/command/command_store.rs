@@ -36,6 +36,8 @@ pub struct CommandFilter {
     /// Any of these states; empty: all.
     pub states: Vec<CommandState>,
     pub namespaces: NamespaceSelection,
+    /// Only commands of this request to several devices.
+    pub batch: Option<String>,
 }
 
 /// One page of commands.
@@ -133,7 +135,11 @@ impl CommandStore {
         let from = before.map(|id| [&prefix[..], &descending_key(id)].concat());
         let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let (mut ids, mut looked_at, mut next) = (Vec::new(), 0, None);
-        let reads_all = filter.namespaces != NamespaceSelection::All;
+        let reads_all = filter.namespaces != NamespaceSelection::All || filter.batch.is_some();
+        let is_selected = |command: &Command| {
+            filter.namespaces.contains(&command.namespace)
+                && (filter.batch.is_none() || command.batch == filter.batch)
+        };
         let mut failed = None;
         self.index.scan(&prefix, from, &mut |key, value| {
             looked_at += 1;
@@ -142,9 +148,7 @@ impl CommandStore {
                 .is_some_and(|state| filter.states.is_empty() || filter.states.contains(&state));
             if is_wanted && reads_all {
                 match self.get(id) {
-                    Ok(Some(command)) if filter.namespaces.contains(&command.namespace) => {
-                        ids.push(id);
-                    }
+                    Ok(Some(command)) if is_selected(&command) => ids.push(id),
                     Ok(_) => {}
                     Err(error) => {
                         failed = Some(error);

@@ -31,6 +31,7 @@ fn command(one_way: bool, retries: u32) -> Command {
         code: None,
         message: None,
         created_by: "somebody".into(),
+        batch: None,
         device_no: DeviceNo(3),
     }
 }

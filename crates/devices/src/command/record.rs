@@ -126,6 +126,9 @@ pub struct Command {
     pub message: Option<String>,
     /// Who requested the command.
     pub created_by: String,
+    /// Id of the request to several devices that the command belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
     #[serde(skip, default = "default_device_no")]
     #[schemars(skip)]
     pub(crate) device_no: DeviceNo,

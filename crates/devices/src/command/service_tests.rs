@@ -224,6 +224,7 @@ fn request(method: &str) -> NewCommand {
         expires_in_s: None,
         retries: 0,
         created_by: "test".to_owned(),
+        batch: None,
     }
 }
 

@@ -17,6 +17,7 @@ mod events;
 mod files;
 mod http;
 mod import_files;
+mod jobs;
 mod limit_args;
 mod namespaces;
 mod object_fields;
@@ -185,6 +186,9 @@ enum CtlCommand {
         /// Such as debug or info,broker=debug
         level: Option<String>,
     },
+    /// Work that outlives its request, such as commands to a device group
+    #[command(subcommand)]
+    Jobs(jobs::JobsCommand),
     /// Metrics of the node over the last days
     History(observation::HistoryArgs),
     /// Limits of the node with their utilisation
@@ -276,6 +280,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Listeners(command) => command.run(client, output).await,
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,
+        CtlCommand::Jobs(command) => command.run(client, output).await,
         CtlCommand::History(arguments) => arguments.run(client, output).await,
         CtlCommand::Limits => observation::limits(client, output).await,
         CtlCommand::Audit(arguments) => arguments.run(client, output).await,

@@ -20,6 +20,8 @@ pub struct NewCommand {
     pub retries: u32,
     /// Who requests the command.
     pub created_by: String,
+    /// Id of a request to several devices.
+    pub batch: Option<String>,
 }
 
 /// An accepted command.
@@ -112,6 +114,7 @@ impl CommandsInner {
             code: None,
             message: None,
             created_by: request.created_by,
+            batch: request.batch,
             device_no: device.no,
         };
         self.store.put(&command, Some(next + 1))?;
