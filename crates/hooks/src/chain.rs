@@ -81,6 +81,14 @@ impl ChainedHooks {
         links.map(|link| &mut *link.hooks as &mut dyn Hooks)
     }
 
+    /// The links that may want messages on a topic.
+    #[inline]
+    fn publish_links(&mut self, topic: &str) -> impl Iterator<Item = &mut dyn Hooks> {
+        let wants = move |link: &&mut ChainLink| link.interest.get().may_want_topic(topic);
+        let links = self.links.iter_mut().filter(wants);
+        links.map(|link| &mut *link.hooks as &mut dyn Hooks)
+    }
+
     fn first_answer(
         &mut self,
         mut ask: impl FnMut(&mut dyn Hooks) -> Authentication,
@@ -194,7 +202,7 @@ impl Hooks for ChainedHooks {
 
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
-        self.interested_links(Interest::PUBLISH)
+        self.publish_links(topic)
             .any(|hooks| hooks.wants_topic(topic))
     }
 
@@ -204,13 +212,13 @@ impl Hooks for ChainedHooks {
     }
 
     fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
-        self.interested_links(Interest::PUBLISH)
+        self.publish_links(message.topic)
             .any(|hooks| hooks.refuses_publish(message, origin))
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         let mut verdict = PublishVerdict::Continue;
-        for hooks in self.interested_links(Interest::PUBLISH) {
+        for hooks in self.publish_links(message.topic) {
             match hooks.publish(message, origin) {
                 PublishVerdict::Continue => {}
                 PublishVerdict::ContinueAndCollect => verdict = PublishVerdict::ContinueAndCollect,
@@ -340,6 +348,12 @@ mod tests {
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.authorization
         }
+
+        fn publish(&mut self, _: &MessageView<'_>, _: &MessageOrigin<'_>) -> PublishVerdict {
+            self.calls
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            PublishVerdict::Continue
+        }
     }
 
     struct Make<F>(F);
@@ -407,5 +421,37 @@ mod tests {
             hooks.authenticate(&credentials),
             Authentication::Deny(ReasonCode::BANNED)
         ));
+    }
+
+    #[test]
+    fn links_for_reserved_topics_get_no_other_messages() {
+        let calls = Arc::<std::sync::atomic::AtomicU32>::default();
+        let link = |interest| {
+            let calls = calls.clone();
+            Arc::new(Make(move || Fixed {
+                interest,
+                authorization: Authorization::Allow,
+                denies: false,
+                calls: calls.clone(),
+            }))
+        };
+        let chain = HookChain::default()
+            .with(link(Interest::PUBLISH_RESERVED))
+            .with(link(Interest::CONNECT));
+        let mut hooks = chain.hooks_for(0);
+        let interest = hooks.interest();
+        assert!(interest.may_want_topic("$file/x") && !interest.may_want_topic("x"));
+        assert!(hooks.wants_topic("$file/x") && !hooks.wants_topic("x"));
+        let all = HookChain::default()
+            .with(link(Interest::PUBLISH_RESERVED))
+            .with(link(Interest::PUBLISH));
+        let mut hooks = all.hooks_for(0);
+        assert!(hooks.interest().may_want_topic("x") && hooks.wants_topic("x"));
+        for topic in ["x", "$file/x"] {
+            let message = MessageView::from_client("c", topic, b"", 0);
+            hooks.publish(&message, &MessageOrigin::default());
+        }
+        let counted = calls.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(counted, 3, "only one link gets the message on x");
     }
 }

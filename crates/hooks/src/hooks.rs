@@ -124,7 +124,8 @@ pub trait Hooks {
         let _ = (client, filter, options, packet);
     }
 
-    /// Whether [`Hooks::publish`] wants messages on a topic. Called before any preparation, so that a message that no
+    /// Whether [`Hooks::publish`] wants messages on a topic. Called with [`Interest::PUBLISH`] or
+    /// [`Interest::PUBLISH_RESERVED`] before any preparation, so that a message that no
     /// hook wants costs almost nothing.
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;

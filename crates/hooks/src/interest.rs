@@ -29,10 +29,19 @@ impl Interest {
     pub const QUEUE: Self = Self(1 << 14);
     /// Messages that hooks may deny for any publisher, in addition to authorization.
     pub const PUBLISH_GUARD: Self = Self(1 << 15);
+    /// Like [`Self::PUBLISH`], but only for topics that begin with `$`, so that other messages pass at no cost.
+    pub const PUBLISH_RESERVED: Self = Self(1 << 16);
 
     #[inline]
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
+    }
+
+    /// Whether [`Hooks::publish`](crate::Hooks::publish) may want messages on a topic.
+    #[inline]
+    pub fn may_want_topic(self, topic: &str) -> bool {
+        self.contains(Self::PUBLISH)
+            || self.contains(Self::PUBLISH_RESERVED) && topic.starts_with('$')
     }
 
     /// Whether the set contains any of the points.

@@ -51,7 +51,7 @@ impl FileShardHooks {
 impl Hooks for FileShardHooks {
     fn interest(&self) -> Interest {
         match self.workers.service().settings().enabled {
-            true => Interest::PUBLISH,
+            true => Interest::PUBLISH_RESERVED,
             false => Interest::NONE,
         }
     }

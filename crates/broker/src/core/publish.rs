@@ -340,14 +340,15 @@ impl Shard {
     }
 
     /// Like [`Shard::publish_view`], with the origin of the message for hooks; this function adds the client to it.
-    #[inline]
+    /// Inlined, because the message of each PUBLISH passes it.
+    #[inline(always)]
     pub(super) fn publish_from(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
-        if self.delivery.interest.contains(Interest::PUBLISH)
+        if self.delivery.interest.may_want_topic(view.topic)
             && self.delivery.hooks.wants_topic(view.topic)
         {
             return self.publish_with_hooks(view, origin, hook_origin);

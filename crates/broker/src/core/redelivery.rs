@@ -6,7 +6,7 @@
 //! subscribers get it exactly once. Messages that hooks published because of it are published again. A delayed message,
 //! which no publisher sends again, stays in the store until both are durable.
 
-use hooks::{Interest, MessageOrigin, MessageView, PublishVerdict};
+use hooks::{MessageOrigin, MessageView, PublishVerdict};
 use mqtt::{Publish, ReasonCode};
 use store::StateKind;
 
@@ -66,7 +66,7 @@ impl Shard {
         hook_origin: &MessageOrigin<'_>,
     ) -> PublishVerdict {
         let mut verdict = PublishVerdict::Continue;
-        if self.delivery.interest.contains(Interest::PUBLISH)
+        if self.delivery.interest.may_want_topic(view.topic)
             && self.delivery.hooks.wants_topic(view.topic)
         {
             verdict = self.call_publish_hooks(view, origin, hook_origin);
