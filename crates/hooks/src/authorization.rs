@@ -41,7 +41,12 @@ pub struct AccessDecision {
 
 /// The permissions of one client. They belong to its session, move with it between shards, and must not block.
 pub trait Permissions: Send + Sync {
-    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization;
+    /// Decides about an action. `client` returns the client; it is a function because most decisions do not need it.
+    fn check<'c>(
+        &self,
+        client: &dyn Fn() -> Client<'c>,
+        action: &ClientAction<'_>,
+    ) -> Authorization;
 
     /// Whether the client may do everything, regardless of the rules.
     fn is_superuser(&self) -> bool {

@@ -242,10 +242,10 @@ impl SessionPermissions {
     }
 
     /// Checks the device's own permissions, then the rules. What neither allows is denied, whatever the policy.
-    fn check_device(
+    fn check_device<'c>(
         &self,
         rights: &crate::device_directory::DeviceGrant,
-        client: &Client<'_>,
+        client: &dyn Fn() -> Client<'c>,
         action: &ClientAction<'_>,
     ) -> Authorization {
         if rights.permissions.is_allowed(action) {
@@ -254,11 +254,11 @@ impl SessionPermissions {
         let compiled = self.compiled.load();
         let answer = match self.is_current(&compiled) {
             true => compiled.decide_strictly(action),
-            false => self.recompile(client).decide_strictly(action),
+            false => self.recompile(&client()).decide_strictly(action),
         };
         match answer {
             Authorization::Allow => answer,
-            denial => self.node_rules.deny(client, action, denial, Some(self)),
+            denial => (self.node_rules).deny(&client(), action, denial, Some(self)),
         }
     }
 
@@ -302,7 +302,11 @@ fn compile_rules(
 
 impl Permissions for SessionPermissions {
     #[inline]
-    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+    fn check<'c>(
+        &self,
+        client: &dyn Fn() -> Client<'c>,
+        action: &ClientAction<'_>,
+    ) -> Authorization {
         if let Some(attributes) = &self.attributes
             && let Some(rights) = &attributes.device
         {
@@ -311,11 +315,11 @@ impl Permissions for SessionPermissions {
         let compiled = self.compiled.load();
         let answer = match self.is_current(&compiled) {
             true => compiled.decide(action),
-            false => self.recompile(client).decide(action),
+            false => self.recompile(&client()).decide(action),
         };
         match answer {
             Authorization::Allow => answer,
-            denial => self.node_rules.deny(client, action, denial, Some(self)),
+            denial => (self.node_rules).deny(&client(), action, denial, Some(self)),
         }
     }
 
@@ -427,7 +431,7 @@ mod tests {
     fn may(permissions: &SessionPermissions, topic: &str) -> bool {
         let (qos, retain) = (QoS::AtMostOnce, false);
         let action = ClientAction::Publish { topic, qos, retain };
-        permissions.check(&ann(), &action) == Authorization::Allow
+        permissions.check(&ann, &action) == Authorization::Allow
     }
 
     fn rights() -> Arc<NodeRules> {

@@ -17,7 +17,7 @@ impl Shard {
         let state = &self.delivery.sessions[session];
         let answer = match &state.permissions {
             Some(permissions) => {
-                let client = hook_client(state, &self.delivery.connections);
+                let client = || hook_client(state, &self.delivery.connections);
                 permissions.check(&client, action)
             }
             None => self.authorize_with_hooks(session, action),

@@ -17,11 +17,15 @@ struct GuardHooks;
 struct OwnTopicPermissions;
 
 impl Permissions for OwnTopicPermissions {
-    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+    fn check<'c>(
+        &self,
+        client: &dyn Fn() -> Client<'c>,
+        action: &ClientAction<'_>,
+    ) -> Authorization {
         let ClientAction::Publish { topic, .. } = action else {
             return Authorization::Allow;
         };
-        let rest = topic.strip_prefix(client.username.unwrap_or("-"));
+        let rest = topic.strip_prefix(client().username.unwrap_or("-"));
         match rest.is_some_and(|rest| rest.starts_with('/')) {
             true => Authorization::Allow,
             false => Authorization::Deny,
@@ -107,7 +111,7 @@ impl TestUsers {
 }
 
 impl Permissions for TestUsers {
-    fn check(&self, _: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+    fn check<'c>(&self, _: &dyn Fn() -> Client<'c>, action: &ClientAction<'_>) -> Authorization {
         match action {
             ClientAction::Subscribe { filter, .. }
                 if filter.starts_with("secret/") && self.0.lock().unwrap().1 =>
