@@ -45,7 +45,9 @@ impl Frame<'_> {
 
 /// Returns the packet at the front of `buf`, or `None` if it is incomplete. An invalid header, or one that announces
 /// more than `max_packet_size` bytes, is refused as soon as it is visible.
-#[inline]
+///
+/// Always inlined: each packet passes it, and its result would be returned through memory.
+#[inline(always)]
 pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>, Error> {
     let [first_byte, rest @ ..] = buf else {
         return Ok(None);

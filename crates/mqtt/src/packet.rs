@@ -40,9 +40,8 @@ impl<'a> Packet<'a> {
         direction: Direction,
     ) -> Result<Packet<'a>, Error> {
         let body = frame.body;
-        let kind = PacketType::from_first_byte(frame.first_byte).ok_or(Error::malformed_packet(
-            "fixed header: packet type 0 is reserved",
-        ))?;
+        let kind = PacketType::from_first_byte(frame.first_byte)
+            .ok_or_else(|| Error::malformed_packet("fixed header: packet type 0 is reserved"))?;
         check_direction(kind, version, direction)?;
         if kind != PacketType::Connect {
             frame.check_version(version)?;
@@ -122,6 +121,7 @@ impl<'a> Packet<'a> {
     }
 }
 
+#[inline]
 fn check_direction(kind: PacketType, version: Version, direction: Direction) -> Result<(), Error> {
     use PacketType::*;
     let wrong = match direction {

@@ -22,7 +22,9 @@ pub struct Publish<'a> {
 
 impl<'a> Publish<'a> {
     /// `first_byte` must be validated by [`split_frame`](crate::split_frame).
-    #[inline]
+    ///
+    /// Always inlined: its result would be returned through memory.
+    #[inline(always)]
     pub fn decode(
         first_byte: u8,
         body: &'a [u8],

@@ -72,6 +72,7 @@ pub enum PacketType {
 
 impl PacketType {
     /// Parses a packet's first byte; only type 0 does not exist.
+    #[inline]
     pub fn from_first_byte(first_byte: u8) -> Option<Self> {
         use PacketType::*;
         const ALL: [PacketType; 15] = [

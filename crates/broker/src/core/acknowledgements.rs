@@ -68,7 +68,24 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_puback(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
+    /// Handles a PUBACK, PUBREC, PUBREL or PUBCOMP.
+    #[inline]
+    pub(super) fn handle_acknowledgement(
+        &mut self,
+        at: ConnectionIx,
+        kind: PacketType,
+        ack: &Ack<'_>,
+    ) {
+        match kind {
+            PacketType::PubAck => self.handle_puback(at, ack),
+            PacketType::PubRec => self.handle_pubrec(at, ack),
+            PacketType::PubRel => self.handle_pubrel(at, ack),
+            PacketType::PubComp => self.handle_pubcomp(at, ack),
+            _ => {}
+        }
+    }
+
+    fn handle_puback(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
         if let Some(outbound) = &mut self.delivery.sessions[session].outbound {
             let outcome = outbound.puback(ack.packet_id);
@@ -76,7 +93,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_pubrec(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
+    fn handle_pubrec(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
         let keeps = self.delivery.interest.contains(Interest::ACK);
         let outbound = self.delivery.sessions[session].outbound.as_mut();
@@ -116,7 +133,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn handle_pubcomp(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
+    fn handle_pubcomp(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
         if let Some(outbound) = &mut self.delivery.sessions[session].outbound {
             let outcome = outbound.pubcomp(ack.packet_id);
@@ -150,7 +167,7 @@ impl Shard {
         self.delivery.pump_if_pending(session);
     }
 
-    pub(crate) fn handle_pubrel(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
+    fn handle_pubrel(&mut self, at: ConnectionIx, ack: &Ack<'_>) {
         let session = self.session_of_connection(at);
         let incoming = &mut self.delivery.sessions[session].incoming_qos2;
         let was_there = incoming

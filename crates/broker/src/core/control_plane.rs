@@ -234,7 +234,7 @@ impl Shard {
             let Some(subscriber) = shard.best_subscription(session, view.topic) else {
                 return false;
             };
-            let mut dispatch = Dispatch::new(*view, None);
+            let mut dispatch = Dispatch::new(view, None);
             shard
                 .delivery
                 .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
@@ -266,7 +266,7 @@ impl Shard {
             let delivery = &mut shard.delivery;
             let outbound = delivery.sessions[session].outbound.as_ref();
             let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
-            let mut dispatch = Dispatch::new(*view, None);
+            let mut dispatch = Dispatch::new(view, None);
             delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
             let outbound = delivery.sessions[session].outbound.as_ref();
             let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());

@@ -186,7 +186,7 @@ impl Delivery {
             self.record_subscriber_drop(
                 dispatch.origin,
                 subscriber.session,
-                &dispatch.view,
+                dispatch.view,
                 DropReason::NoLocal,
             );
             return;
@@ -219,7 +219,7 @@ impl Delivery {
                     self.record_subscriber_drop(
                         dispatch.origin,
                         subscriber.session,
-                        &dispatch.view,
+                        dispatch.view,
                         DropReason::Offline,
                     );
                 }
@@ -269,12 +269,13 @@ impl Delivery {
                     let identifiers = session_message.identifiers.as_deref().unwrap_or(&[]);
                     self.persist_dispatch(dispatch, place, packet_id, qos, retain, identifiers);
                 }
-                self.send_session_message(
-                    subscriber.session,
-                    at,
-                    packet_id,
+                // The view of the dispatch instead of the copied message, whose texts would be checked again.
+                self.send_identified(
+                    (subscriber.session, at),
+                    (packet_id, false),
                     &session_message,
-                    false,
+                    (dispatch.view, dispatch.origin),
+                    &mut dispatch.payload,
                 );
                 return;
             }
@@ -313,7 +314,7 @@ impl Delivery {
             identifiers: &[],
         };
         let mut all = Vec::new();
-        let view = &dispatch.view;
+        let view = dispatch.view;
         if connection.version == Version::V5 {
             if more_identifiers.is_empty() {
                 if subscriber.identifier != 0 {
@@ -336,7 +337,7 @@ impl Delivery {
             self.record_subscriber_drop(
                 dispatch.origin,
                 subscriber.session,
-                &dispatch.view,
+                dispatch.view,
                 DropReason::QueueFull,
             );
             return;
@@ -345,7 +346,7 @@ impl Delivery {
             self.record_subscriber_drop(
                 dispatch.origin,
                 subscriber.session,
-                &dispatch.view,
+                dispatch.view,
                 DropReason::TooLarge,
             );
             return;
@@ -369,7 +370,7 @@ impl Delivery {
         self.sessions[subscriber.session].messages_sent += 1;
         self.metrics.inc(Metric::SentQos0);
         if self.interest.contains(Interest::DELIVER) {
-            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
             let client = hook_client(&self.sessions[subscriber.session], &self.connections);
             self.hooks.delivered(&client, &view, 0);
         }
@@ -449,17 +450,17 @@ impl Delivery {
             alias: None,
             identifiers,
         };
-        let len = envelope.packet_len(&dispatch.view);
+        let len = envelope.packet_len(dispatch.view);
         if len > connection.max_packet_out as usize {
             self.record_subscriber_drop(
                 dispatch.origin,
                 session_at,
-                &dispatch.view,
+                dispatch.view,
                 DropReason::TooLarge,
             );
             return;
         }
-        let size = with_publisher(&self.sessions, dispatch.origin, &dispatch.view).size()
+        let size = with_publisher(&self.sessions, dispatch.origin, dispatch.view).size()
             + size_of::<SessionMessage>();
         let session = &mut self.sessions[session_at];
         let seq = session.next_seq();
@@ -478,14 +479,13 @@ impl Delivery {
             (session_at, at),
             envelope,
             len,
-            (&dispatch.view, dispatch.origin),
+            (dispatch.view, dispatch.origin),
             &mut dispatch.payload,
             true,
         );
     }
 
-    /// Sends a QoS 1 or 2 message that has its packet id. A message that is too large for the client counts as
-    /// delivered [MQTT-3.1.2-25].
+    /// Sends a message of the session's queue; a QoS 1 or 2 message has its packet id.
     pub(super) fn send_session_message(
         &mut self,
         session: SessionIx,
@@ -494,8 +494,29 @@ impl Delivery {
         session_message: &SessionMessage,
         dup: bool,
     ) {
-        let connection = &self.connections[at];
         let view = session_message.message.view();
+        let shared = &mut view.shared_payload.cloned();
+        self.send_identified(
+            (session, at),
+            (packet_id, dup),
+            session_message,
+            (&view, None),
+            shared,
+        );
+    }
+
+    /// Sends a message that has its packet id and whether it may be a duplicate. `origin` is the publisher's session if
+    /// the view does not name it. A message that is too large for the client counts as delivered [MQTT-3.1.2-25].
+    #[inline]
+    fn send_identified(
+        &mut self,
+        (session, at): (SessionIx, ConnectionIx),
+        (packet_id, dup): (u16, bool),
+        session_message: &SessionMessage,
+        (view, origin): (&MessageView<'_>, Option<SessionIx>),
+        shared: &mut Option<bytes::Bytes>,
+    ) {
+        let connection = &self.connections[at];
         let envelope = PublishEnvelope {
             version: connection.version,
             dup,
@@ -505,22 +526,21 @@ impl Delivery {
             alias: None,
             identifiers: session_message.identifiers.as_deref().unwrap_or(&[]),
         };
-        let len = envelope.packet_len(&view);
+        let len = envelope.packet_len(view);
         if len > connection.max_packet_out as usize {
             if let Some(outbound) = &mut self.sessions[session].outbound {
                 outbound.abandon_packet(packet_id);
             }
             self.mark_stored_done(session, session_message.seq);
-            self.record_drop(Some(session), &view, DropReason::TooLarge);
+            self.record_subscriber_drop(origin, session, view, DropReason::TooLarge);
             return;
         }
-        let shared = &mut view.shared_payload.cloned();
         let is_stored = session_message.seq != 0;
         self.encode_counted(
             (session, at),
             envelope,
             len,
-            (&view, None),
+            (view, origin),
             shared,
             is_stored,
         );
@@ -736,7 +756,7 @@ pub(super) fn shared_dispatch_message(
     match &dispatch.message {
         Some(message) => message.clone(),
         None => {
-            let mut view = with_publisher(sessions, dispatch.origin, &dispatch.view);
+            let mut view = with_publisher(sessions, dispatch.origin, dispatch.view);
             if view.payload.len() >= SHARE_FROM_BYTES {
                 let copy = || bytes::Bytes::copy_from_slice(view.payload);
                 view.shared_payload = Some(dispatch.payload.get_or_insert_with(copy));

@@ -10,7 +10,7 @@ use super::tables::SessionIx;
 
 /// One message on its way to any number of sessions, with the data they share.
 pub(crate) struct Dispatch<'a> {
-    pub(crate) view: MessageView<'a>,
+    pub(crate) view: &'a MessageView<'a>,
     /// The publisher's session, if it is on this shard.
     pub(crate) origin: Option<SessionIx>,
     /// Created for the first session that has to keep the message, shared by all.
@@ -32,7 +32,7 @@ pub(crate) struct Dispatch<'a> {
 }
 
 impl<'a> Dispatch<'a> {
-    pub(crate) fn new(view: MessageView<'a>, origin: Option<SessionIx>) -> Self {
+    pub(crate) fn new(view: &'a MessageView<'a>, origin: Option<SessionIx>) -> Self {
         Self {
             view,
             origin,

@@ -502,7 +502,7 @@ impl Shard {
         view: &MessageView<'_>,
         member: Option<(&str, &str)>,
     ) {
-        let mut dispatch = Dispatch::new(*view, None);
+        let mut dispatch = Dispatch::new(view, None);
         dispatch.is_exactly_once = true;
         let Some((filter, group)) = member else {
             let (set, filters) = self.tree.match_topic(view.topic);

@@ -57,7 +57,7 @@ impl Delivery {
         };
         if dispatch.relay_frames.is_none() {
             let scratch = dispatch.take_scratch();
-            let frames = RelayFrames::encode(&*relay.endpoint, &dispatch.view, scratch);
+            let frames = RelayFrames::encode(&*relay.endpoint, dispatch.view, scratch);
             dispatch.relay_frames = Some(frames);
         }
         let Some(frames) = &mut dispatch.relay_frames else {
@@ -84,7 +84,7 @@ impl Delivery {
         }
         self.sessions[subscriber.session].messages_sent += 1;
         if self.interest.contains(Interest::DELIVER) {
-            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
             let client = hook_client(&self.sessions[subscriber.session], &self.connections);
             self.hooks.delivered(&client, &view, 0);
         }
@@ -133,7 +133,7 @@ impl Delivery {
         self.buffered_bytes = self.buffered_bytes + len - freed;
         for _ in 0..dropped {
             let why = DropReason::QueueFull;
-            self.record_subscriber_drop(dispatch.origin, session, &dispatch.view, why);
+            self.record_subscriber_drop(dispatch.origin, session, dispatch.view, why);
         }
     }
 

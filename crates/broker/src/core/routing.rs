@@ -48,8 +48,8 @@ fn forward_to_shards(
     // The publisher is needed only where the message is stored or reported to hooks.
     let publisher_points = Interest::DELIVER | Interest::ACK | Interest::DROP;
     let named = match dispatch.view.qos {
-        QoS::AtMostOnce if !delivery.interest.intersects(publisher_points) => dispatch.view,
-        _ => with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view),
+        QoS::AtMostOnce if !delivery.interest.intersects(publisher_points) => *dispatch.view,
+        _ => with_publisher(&delivery.sessions, dispatch.origin, dispatch.view),
     };
     while shards != 0 {
         let shard = shards.trailing_zeros() as u16;
@@ -70,7 +70,7 @@ impl Shard {
         if set.is_empty() {
             return false;
         }
-        let mut dispatch = Dispatch::new(*view, origin);
+        let mut dispatch = Dispatch::new(view, origin);
         dispatch.is_exactly_once = view.qos == QoS::ExactlyOnce
             && origin.is_some_and(|at| self.delivery.sessions[at].store_number != 0);
         let many = set.has_many_targets(filters);
@@ -100,7 +100,7 @@ impl Shard {
 
     pub(super) fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {
         let random = self.random();
-        let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
+        let named = with_publisher(&self.delivery.sessions, dispatch.origin, dispatch.view);
         let selection = MemberSelection {
             strategy: self.limits.shared_subscription_strategy,
             this_shard: self.id,
@@ -147,7 +147,7 @@ impl Shard {
     /// Delivers messages from another shard to the subscribers of this one.
     pub(crate) fn deliver_batch(&mut self, from: u16, batch: &CrossShardBatch) {
         for crossing in batch.iter() {
-            let view = crossing.view;
+            let view = &crossing.view;
             let mut dispatch = Dispatch::new(view, None);
             dispatch.is_exactly_once = crossing.link_seq.is_some();
             match crossing.member {
@@ -201,7 +201,7 @@ impl Shard {
         let origin = MessageOrigin::default();
         let why = DropReason::NoSubscribers;
         self.delivery
-            .dropped_from(dispatch.origin, None, &dispatch.view, &origin, why);
+            .dropped_from(dispatch.origin, None, dispatch.view, &origin, why);
     }
 
     /// Redistributes messages of a departed member to other members of their groups. The caller ensures that there are
@@ -214,7 +214,7 @@ impl Shard {
                 self.delivery.record_drop(None, &view, DropReason::Expired);
                 continue;
             }
-            let mut dispatch = Dispatch::new(view, None);
+            let mut dispatch = Dispatch::new(&view, None);
             // One batch adds it to the new member and removes it from the old one, so that a crash cannot duplicate it.
             dispatch.is_exactly_once = view.qos != QoS::AtMostOnce;
             self.deliver_to_group(session_message.group, &mut dispatch);

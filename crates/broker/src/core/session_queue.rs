@@ -90,7 +90,7 @@ impl Delivery {
             journal.append_message(&with_publisher(
                 &self.sessions,
                 dispatch.origin,
-                &dispatch.view,
+                dispatch.view,
             ));
         }
         journal.append_entry(place, packet_id, qos, retain, identifiers);
@@ -130,15 +130,15 @@ impl Delivery {
         if self.interest.contains(Interest::QUEUE) && qos != QoS::AtMostOnce {
             let state = &self.sessions[session];
             if state.connection.is_none() {
-                let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+                let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
                 let client = hook_client(state, &self.connections);
                 self.hooks.queued(&client, &view);
             }
         }
         if self.sessions[session].should_store_only(group) {
-            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
             let size = view.size() + size_of::<SessionMessage>();
-            if !self.make_room(session, size, dispatch.origin, &dispatch.view) {
+            if !self.make_room(session, size, dispatch.origin, dispatch.view) {
                 return;
             }
             let seq = self.enqueue_stored(session, size);

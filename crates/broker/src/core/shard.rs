@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
+use mqtt::{Ack, Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
 use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase};
 use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTES_PER_S};
@@ -512,21 +512,24 @@ impl Shard {
     ) -> Result<ConnectionAction, CloseReason> {
         let version = self.delivery.connections[at].version;
         frame.check_version(version)?;
-        match frame.first_byte >> 4 {
-            kind if kind == PacketType::Publish as u8 => {
+        // The packets of each message are decoded without the checks for all other packets.
+        match PacketType::from_first_byte(frame.first_byte) {
+            Some(PacketType::Publish) => {
                 return self.handle_publish(at, frame.first_byte, frame.body);
             }
-            kind if kind == PacketType::PingReq as u8 && frame.body.is_empty() => {
-                self.handle_ping(at);
+            Some(
+                kind @ (PacketType::PubAck
+                | PacketType::PubRec
+                | PacketType::PubRel
+                | PacketType::PubComp),
+            ) => {
+                let ack = Ack::decode(kind, frame.body, version)?;
+                self.handle_acknowledgement(at, kind, &ack);
                 return Ok(ConnectionAction::Continue);
             }
             _ => {}
         }
         match Packet::decode(frame, version, Direction::FromClient)? {
-            Packet::PubAck(ack) => self.handle_puback(at, &ack),
-            Packet::PubRec(ack) => self.handle_pubrec(at, &ack),
-            Packet::PubRel(ack) => self.handle_pubrel(at, &ack),
-            Packet::PubComp(ack) => self.handle_pubcomp(at, &ack),
             Packet::Subscribe(subscribe) => return self.handle_subscribe(at, &subscribe),
             Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(at, &unsubscribe)?,
             Packet::PingReq => self.handle_ping(at),
