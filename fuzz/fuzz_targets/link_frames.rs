@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
+use content::RangeSet;
 use libfuzzer_sys::fuzz_target;
 use link::config::LinkConfig;
 use link::core::{LinkCore, LinkEvent};
 use link::priority::Priority;
-use link::range_set::RangeSet;
 use link::wire::handshake::{Hello, LinkId};
 use link::wire::header::{FrameType, encode_header};
 use link::wire::reader::{Frame, FrameReader};

@@ -7,7 +7,7 @@ use crate::wire::handshake::Limits;
 
 /// When received messages are acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AckMode {
+pub enum AckPolicy {
     /// When the message is in memory. A crash of the receiver loses messages that the application has not taken.
     OnReceipt,
     /// When the application confirms that the message is durable
@@ -20,7 +20,7 @@ pub struct LinkConfig {
     /// What this end permits the peer.
     pub limits: Limits,
     pub size_classes: SizeClassTable,
-    pub ack_mode: AckMode,
+    pub ack_policy: AckPolicy,
     /// Bytes of messages of one frame that are not acknowledged, and the same of larger messages; beyond it, no message
     /// is accepted.
     pub max_queued_bytes: u64,
@@ -48,7 +48,7 @@ impl Default for LinkConfig {
                 idle_timeout_ms: 30_000,
             },
             size_classes: SizeClassTable::default(),
-            ack_mode: AckMode::OnReceipt,
+            ack_policy: AckPolicy::OnReceipt,
             max_queued_bytes: 16 * 1024 * 1024,
             max_retained_bytes: 16 * 1024 * 1024,
             min_chunk_bytes: 16 * 1024,

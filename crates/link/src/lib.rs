@@ -10,12 +10,10 @@
 
 pub mod config;
 pub mod core;
-pub mod digest;
 pub mod durable;
 pub mod error_code;
 pub mod message;
 pub mod net;
 pub mod priority;
-pub mod range_set;
 pub mod size_class;
 pub mod wire;

@@ -108,12 +108,12 @@ impl SizeClassTable {
 
 /// Messages and bytes of each class in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ClassCounters {
+pub struct SizeClassCounters {
     pub messages: [u64; 5],
     pub bytes: [u64; 5],
 }
 
-impl ClassCounters {
+impl SizeClassCounters {
     pub(crate) fn count(&mut self, class: SizeClass, messages: u64, bytes: u64) {
         self.messages[class as usize] += messages;
         self.bytes[class as usize] += bytes;

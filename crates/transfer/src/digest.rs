@@ -1,18 +1,12 @@
-//! SHA-256 digests of files, computed while the bytes arrive.
+//! SHA-256 digests of files, as requests and records contain them.
 
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::str::FromStr;
 
+use content::{ContentHasher, DigestAlgorithm};
 use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
-use ring::digest::{Context, SHA256, digest};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// Bytes read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// A SHA-256 digest; as text 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,12 +20,7 @@ pub struct ParseDigestError;
 impl FileDigest {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        Self::from_ring(&digest(&SHA256, bytes))
-    }
-
-    fn from_ring(digest: &ring::digest::Digest) -> Self {
-        let bytes = digest.as_ref().try_into();
-        Self(bytes.expect("a SHA-256 digest has 32 bytes"))
+        Self(ContentHasher::digest(DigestAlgorithm::Sha256, bytes).bytes)
     }
 
     #[must_use]
@@ -95,59 +84,8 @@ impl JsonSchema for FileDigest {
     }
 }
 
-/// The digest of the beginning of a file that grows.
-pub(crate) struct PrefixDigest {
-    context: Context,
-    /// Number of bytes digested.
-    at: u64,
-}
-
-impl Default for PrefixDigest {
-    fn default() -> Self {
-        Self {
-            context: Context::new(&SHA256),
-            at: 0,
-        }
-    }
-}
-
-impl PrefixDigest {
-    pub(crate) fn at(&self) -> u64 {
-        self.at
-    }
-
-    /// Digests bytes that were written at `offset`, as far as they continue what was digested.
-    pub(crate) fn append(&mut self, offset: u64, bytes: &[u8]) {
-        let known = self.at.checked_sub(offset);
-        let next = known.and_then(|known| bytes.get(usize::try_from(known).ok()?..));
-        if let Some(next) = next {
-            self.context.update(next);
-            self.at += next.len() as u64;
-        }
-    }
-
-    /// Digests up to `budget` bytes of the file, and not beyond `size`.
-    pub(crate) fn advance(&mut self, file: &File, size: u64, budget: u64) -> io::Result<()> {
-        let end = size.min(self.at.saturating_add(budget));
-        let mut buffer = vec![0; READ_BYTES.min((end - self.at.min(end)) as usize)];
-        while self.at < end {
-            let wanted = buffer.len().min((end - self.at) as usize);
-            file.read_exact_at(&mut buffer[..wanted], self.at)?;
-            self.context.update(&buffer[..wanted]);
-            self.at += wanted as u64;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn finish(&self) -> FileDigest {
-        FileDigest::from_ring(&self.context.clone().finish())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
 
     #[test]
@@ -171,27 +109,5 @@ mod tests {
             );
         }
         assert_eq!(FileDigest::from_base64("AAAA"), None);
-    }
-
-    #[test]
-    fn a_digest_follows_the_bytes_and_reads_what_it_did_not_see() {
-        let bytes: Vec<u8> = (0..600_000_u32).map(|n| (n % 251) as u8).collect();
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&bytes).unwrap();
-        let mut digest = PrefixDigest::default();
-        digest.append(0, &bytes[..10]);
-        digest.append(20, &bytes[20..30]);
-        assert_eq!(digest.at(), 10, "a gap");
-        digest.append(5, &bytes[5..15]);
-        assert_eq!(digest.at(), 15, "an overlap");
-        digest.append(0, &bytes[..10]);
-        assert_eq!(digest.at(), 15, "a repetition");
-        let size = bytes.len() as u64;
-        digest.advance(&file, size, 100).unwrap();
-        assert_eq!(digest.at(), 115);
-        digest.advance(&file, size, u64::MAX).unwrap();
-        assert_eq!(digest.finish(), FileDigest::of(&bytes));
-        digest.advance(&file, 5, 10).unwrap();
-        assert_eq!(digest.at(), size, "nothing beyond the size");
     }
 }

@@ -91,13 +91,10 @@ impl FileService {
         let storage = |error| TransferError::storage("complete a file", &error);
         file.commit(sync).map_err(storage)?;
         let size = size.or(announced).unwrap_or(file.received().end());
-        if let Some(gap) = file.received().missing(size).next() {
+        if let Some(gap) = file.received().first_missing(0..size) {
             let detail = format!(
                 "{} of {size} bytes are missing, first those from {} to {}; send them and finish again",
-                file.received()
-                    .missing(size)
-                    .map(|gap| gap.end - gap.start)
-                    .sum::<u64>(),
+                file.received().missing(0..size).count(),
                 gap.start,
                 gap.end
             );

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use content::{DigestAlgorithm, PrefixDigest};
 use disk::Fsync;
 
-use crate::digest::PrefixDigest;
+use crate::digest::FileDigest;
 use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
 use crate::file_table::{EntryPhase, FileEntry};
 use crate::partial_file::verify_ranges;
@@ -124,10 +125,10 @@ fn check_file(directory: &FileDirectory, record: &FileRecord) -> Option<String> 
     }
 }
 
-fn digest_of(directory: &FileDirectory) -> io::Result<(u64, crate::digest::FileDigest)> {
+fn digest_of(directory: &FileDirectory) -> io::Result<(u64, FileDigest)> {
     let file = File::open(directory.data_path())?;
     let size = file.metadata()?.len();
-    let mut digest = PrefixDigest::default();
+    let mut digest = PrefixDigest::new(DigestAlgorithm::Sha256);
     digest.advance(&file, size, u64::MAX)?;
-    Ok((size, digest.finish()))
+    Ok((size, FileDigest(digest.finish().bytes)))
 }

@@ -10,8 +10,9 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::digest::PrefixDigest;
-use crate::ranges::RangeSet;
+use content::{DigestAlgorithm, PrefixDigest, RangeSet};
+
+use crate::digest::FileDigest;
 use crate::record::{RangeEntry, decode_range_log};
 
 pub(crate) const DATA_FILE: &str = "data";
@@ -134,7 +135,7 @@ impl PartialFile {
             recorded: RangeSet::default(),
             pending: Vec::new(),
             has_unsynced: false,
-            digest: PrefixDigest::default(),
+            digest: PrefixDigest::new(DigestAlgorithm::Sha256),
         })
     }
 
@@ -150,7 +151,7 @@ impl PartialFile {
             recorded: verified.ranges,
             pending: Vec::new(),
             has_unsynced: verified.has_unsynced,
-            digest: PrefixDigest::default(),
+            digest: PrefixDigest::new(DigestAlgorithm::Sha256),
         };
         if verified.rejected > 0 {
             // The next checkpoint would make them believed.
@@ -169,19 +170,21 @@ impl PartialFile {
     /// Writes a segment. It counts after the next [`commit`](Self::commit).
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<SegmentOutcome> {
         let range = offset..offset + bytes.len() as u64;
-        if bytes.is_empty() || (self.recorded.contains(&range) && self.is_equal(offset, bytes)?) {
+        if bytes.is_empty()
+            || (self.recorded.covers(range.clone()) && self.is_equal(offset, bytes)?)
+        {
             return Ok(SegmentOutcome::Repeated);
         }
-        if self.recorded.count() + self.pending.len() >= MAX_RANGES {
+        if self.recorded.range_count() + self.pending.len() >= MAX_RANGES {
             self.commit(false)?;
-            if self.recorded.count() >= MAX_RANGES {
+            if self.recorded.range_count() >= MAX_RANGES {
                 return Ok(SegmentOutcome::TooManyRanges);
             }
         }
         let digested = usize::try_from(self.digest.at().saturating_sub(offset));
         let digested = &bytes[..digested.unwrap_or(usize::MAX).min(bytes.len())];
         if !digested.is_empty() && !self.is_equal(offset, digested)? {
-            self.digest = PrefixDigest::default();
+            self.digest.reset();
         }
         self.data.write_all_at(bytes, offset)?;
         self.digest.append(offset, bytes);
@@ -192,7 +195,7 @@ impl PartialFile {
     /// Writes bytes that do not count before [`record_staged`](Self::record_staged).
     pub(crate) fn stage(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.digest.at() > offset {
-            self.digest = PrefixDigest::default();
+            self.digest.reset();
         }
         self.data.write_all_at(bytes, offset)
     }
@@ -239,7 +242,7 @@ impl PartialFile {
         for (range, _) in self.pending.drain(..) {
             self.recorded.insert(range);
         }
-        let needed = self.recorded.count() as u64;
+        let needed = self.recorded.range_count() as u64;
         if self.log_entries >= COMPACT_FROM_ENTRIES.max(4 * needed) {
             self.compact()?;
         }
@@ -278,22 +281,18 @@ impl PartialFile {
         disk::replace_file(&self.dir, RANGES_FILE, &entries)?;
         self.log = open_file(&self.dir.join(RANGES_FILE), false)?;
         self.log_bytes = entries.len() as u64;
-        self.log_entries = self.recorded.count() as u64;
+        self.log_entries = self.recorded.range_count() as u64;
         self.has_unsynced = false;
         Ok(())
     }
 
     /// Digests up to `budget` bytes more of a file of this size; returns the digest when it is known.
-    pub(crate) fn digest(
-        &mut self,
-        size: u64,
-        budget: u64,
-    ) -> io::Result<Option<crate::digest::FileDigest>> {
+    pub(crate) fn digest(&mut self, size: u64, budget: u64) -> io::Result<Option<FileDigest>> {
         if self.digest.at() > size {
-            self.digest = PrefixDigest::default();
+            self.digest.reset();
         }
         self.digest.advance(&self.data, size, budget)?;
-        Ok((self.digest.at() == size).then(|| self.digest.finish()))
+        Ok((self.digest.at() == size).then(|| FileDigest(self.digest.finish().bytes)))
     }
 
     /// Removes what is beyond the size of the complete file, and syncs it.
@@ -329,7 +328,6 @@ pub(crate) fn equals(file: &File, offset: u64, bytes: &[u8]) -> io::Result<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::FileDigest;
 
     fn received(file: &PartialFile) -> Vec<(u64, u64)> {
         let ranges = file.received().iter();
@@ -454,6 +452,6 @@ mod tests {
         }
         let more = file.write(2 * MAX_RANGES as u64, b"x").unwrap();
         assert_eq!(more, SegmentOutcome::TooManyRanges);
-        assert_eq!(file.received().count(), MAX_RANGES);
+        assert_eq!(file.received().range_count(), MAX_RANGES);
     }
 }

@@ -538,7 +538,7 @@ impl FileService {
         if let EntryPhase::Closed = state.phase {
             let opened = PartialFile::open(entry.directory.path());
             let file = opened.map_err(|error| TransferError::storage("open a file", &error))?;
-            entry.received.store(file.received().len(), Relaxed);
+            entry.received.store(file.received().count(), Relaxed);
             state.phase = EntryPhase::Open(Box::new(file));
         }
         match &mut state.phase {
@@ -562,7 +562,7 @@ impl FileService {
             EntryPhase::Open(file) => {
                 let sync = self.inner.settings.fsync == Fsync::Always;
                 let committed = file.commit(sync);
-                entry.received.store(file.received().len(), Relaxed);
+                entry.received.store(file.received().count(), Relaxed);
                 let result =
                     committed.map_err(|error| TransferError::storage("store a segment", &error));
                 drop(state);
@@ -726,7 +726,7 @@ impl FileService {
             state: FileState::Receiving,
             size,
             received: pairs(&mut received.iter()),
-            missing: pairs(&mut received.missing(size.unwrap_or(received.end()))),
+            missing: pairs(&mut received.missing(0..size.unwrap_or(received.end())).iter()),
             chunk: RECOMMENDED_SEGMENT_BYTES,
         })
     }
@@ -743,7 +743,10 @@ impl FileService {
         let mut state = entry.lock();
         match state.phase {
             EntryPhase::Complete => Ok(state.record.size.unwrap_or(0)),
-            _ => Ok(self.open_partial(&entry, &mut state)?.received().prefix()),
+            _ => Ok(self
+                .open_partial(&entry, &mut state)?
+                .received()
+                .contiguous_end(0)),
         }
     }
 

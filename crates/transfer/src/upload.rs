@@ -79,7 +79,7 @@ impl FileService {
         let file = self.open_partial(&entry, &mut state)?;
         let recorded = file.record_staged(offset..offset + len);
         let recorded = recorded.and_then(|()| file.commit(sync));
-        entry.received.store(file.received().len(), Relaxed);
+        entry.received.store(file.received().count(), Relaxed);
         self.inner.metrics.received_bytes.fetch_add(len, Relaxed);
         recorded.map_err(|error| TransferError::storage("store a segment", &error))
     }
@@ -97,7 +97,9 @@ impl FileService {
                 let size = state.record.size.unwrap_or(0);
                 (
                     size,
-                    self.open_partial(&entry, &mut state)?.received().prefix(),
+                    self.open_partial(&entry, &mut state)?
+                        .received()
+                        .contiguous_end(0),
                 )
             };
             if received != size {

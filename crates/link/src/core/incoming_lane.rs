@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::message::ReceivedMessage;
-use crate::range_set::RangeSet;
 use crate::wire::payload::take_ranges;
+use content::RangeSet;
 
 #[derive(Debug)]
 pub(crate) struct IncomingLane {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use crate::core::credit::ReceiveCredit;
 use crate::core::outgoing_stream::StreamFailure;
 use crate::error_code::ProtocolError;
-use crate::range_set::RangeSet;
 use crate::wire::control::{Done, Open, StreamKind};
 use crate::wire::payload::take_ranges;
+use content::RangeSet;
 
 /// A piece of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

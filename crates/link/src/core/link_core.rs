@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::config::{AckMode, LinkConfig};
+use crate::config::{AckPolicy, LinkConfig};
 use crate::core::carrier::Carrier;
 use crate::core::chunk_size::ChunkSize;
 use crate::core::incoming_lane::IncomingLane;
@@ -13,14 +13,14 @@ use crate::core::incoming_stream::{Answer, IncomingStream, StreamRead};
 use crate::core::outgoing_lane::OutgoingLane;
 use crate::core::outgoing_stream::{OutgoingStream, StreamFailure};
 use crate::core::scheduler::Scheduler;
-use crate::digest::{ContentDigest, DigestAlgorithm};
 use crate::error_code::ErrorCode;
 use crate::message::{MessageId, ReceivedMessage};
 use crate::priority::{LANES, Priority};
-use crate::range_set::RangeSet;
-use crate::size_class::{ClassCounters, SizeClass};
+use crate::size_class::{SizeClass, SizeClassCounters};
 use crate::wire::control::{MAX_METADATA_BYTES, Open, StreamKind, TransferId};
 use crate::wire::handshake::LinkId;
+use content::RangeSet;
+use content::{ContentDigest, DigestAlgorithm};
 
 /// What the application has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,9 +128,9 @@ pub struct LaneRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CoreStatistics {
     /// Messages and streams by class when they are accepted for sending; streams count bytes as they are written.
-    pub sent: ClassCounters,
+    pub sent: SizeClassCounters,
     /// Messages and streams by class when they arrive.
-    pub received: ClassCounters,
+    pub received: SizeClassCounters,
     /// Messages that arrived again after an interruption and were ignored.
     pub duplicates: u64,
     /// Bytes of content passed to carriers, including repetitions.
@@ -530,10 +530,10 @@ impl LinkCore {
         Some(message)
     }
 
-    /// Confirms that a message is durable, in [`AckMode::OnConfirmation`].
+    /// Confirms that a message is durable, in [`AckPolicy::OnConfirmation`].
     pub fn acknowledge(&mut self, id: MessageId, now: Instant) {
         let lane = &mut self.lanes_in[id.priority.index()];
-        if self.config.ack_mode == AckMode::OnConfirmation && lane.is_received(id.number) {
+        if self.config.ack_policy == AckPolicy::OnConfirmation && lane.is_received(id.number) {
             lane.acknowledge(id.number..id.number + 1);
             self.schedule_ack(now);
         }

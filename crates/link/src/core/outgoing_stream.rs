@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::core::credit::SendCredit;
-use crate::digest::ContentDigest;
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
-use crate::range_set::RangeSet;
 use crate::wire::control::{Cancel, Done, Open, StreamKind};
 use crate::wire::header::FrameType;
 use crate::wire::writer::FrameWriter;
+use content::ContentDigest;
+use content::RangeSet;
 
 /// Why a stream failed: the peer's or the application's code and text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
 
-use crate::config::AckMode;
+use crate::config::AckPolicy;
 use crate::core::credit::MESSAGE_OVERHEAD_BYTES;
 use crate::core::incoming_stream::{Answer, IncomingStream};
 use crate::core::link_core::{IncomingStreamInfo, LinkCore, LinkEvent, Shutdown};
@@ -167,7 +167,7 @@ impl LinkCore {
             }
             number += 1;
         }
-        if self.config.ack_mode == AckMode::OnReceipt {
+        if self.config.ack_policy == AckPolicy::OnReceipt {
             lane.acknowledge(first..number);
         }
         self.statistics.duplicates += duplicates;
@@ -351,7 +351,7 @@ impl LinkCore {
             class,
             cost: done.size,
         });
-        if self.config.ack_mode == AckMode::OnReceipt {
+        if self.config.ack_policy == AckPolicy::OnReceipt {
             lane.acknowledge(id.number..id.number + 1);
         }
         if let Some(carrier) = &mut self.carrier {

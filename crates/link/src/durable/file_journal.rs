@@ -13,8 +13,8 @@ use crate::core::LinkStateRecord;
 use crate::durable::journal::{Journal, JournalContent};
 use crate::message::MessageId;
 use crate::priority::{LANES, Priority};
-use crate::range_set::RangeSet;
 use crate::wire::handshake::LinkId;
+use content::RangeSet;
 
 const FILE_NAME: &str = "journal";
 const MAGIC: &[u8; 8] = b"TGLINKJ1";

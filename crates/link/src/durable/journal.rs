@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::core::LinkStateRecord;
 use crate::message::MessageId;
 use crate::priority::Priority;
-use crate::range_set::RangeSet;
 use crate::wire::handshake::LinkId;
+use content::RangeSet;
 
 /// What a journal knows when it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct JournalContent {
 
 /// Stores the messages of one link. Records are durable after [`sync`](Self::sync).
 ///
-/// With [`AckMode::OnConfirmation`](crate::config::AckMode), messages are delivered exactly once, also if either process
+/// With [`AckPolicy::OnConfirmation`](crate::config::AckPolicy), messages are delivered exactly once, also if either process
 /// is killed, when the caller keeps to this order:
 /// 1. Sending: `LinkCore::send`, `record_sent`, `sync`; then the message counts as accepted. Nothing is transmitted
 ///    before. The same holds for `open_stream` and `record_opened`: a number that is not recorded would be used again.

@@ -12,11 +12,9 @@ use std::path::{Path, PathBuf};
 use disk::CheckedLineState;
 
 use crate::core::Chunk;
-use crate::digest::{ContentDigest, ContentHasher, DigestAlgorithm};
-use crate::range_set::RangeSet;
 use crate::wire::control::{Done, TransferId};
+use content::{ContentDigest, DigestAlgorithm, PrefixDigest, RangeSet};
 
-const REHASH_BUFFER_BYTES: usize = 256 * 1024;
 const STATE_VERSION: &str = "tidegate-partial-1";
 
 /// Why a file could not be completed.
@@ -48,19 +46,8 @@ pub struct PartialFile {
     file: File,
     written: RangeSet,
     durable: RangeSet,
-    /// Hashes the content as long as it arrives in order, and the end of what it has hashed.
-    hasher: Option<(DigestAlgorithm, HasherProgress)>,
-}
-
-struct HasherProgress {
-    hasher: ContentHasher,
-    end: u64,
-}
-
-impl std::fmt::Debug for HasherProgress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HasherProgress({})", self.end)
-    }
+    /// Digests the content while it arrives.
+    digest: Option<PrefixDigest>,
 }
 
 impl PartialFile {
@@ -111,10 +98,7 @@ impl PartialFile {
             file,
             written: durable.clone(),
             durable,
-            hasher: digest.map(|algorithm| {
-                let hasher = ContentHasher::new(algorithm);
-                (algorithm, HasherProgress { hasher, end: 0 })
-            }),
+            digest: digest.map(PrefixDigest::new),
         })
     }
 
@@ -126,11 +110,8 @@ impl PartialFile {
     pub fn write(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.file.write_all_at(&chunk.bytes, chunk.offset)?;
         self.written.insert(chunk.range());
-        if let Some((_, progress)) = &mut self.hasher
-            && progress.end == chunk.offset
-        {
-            progress.hasher.update(&chunk.bytes);
-            progress.end = chunk.range().end;
+        if let Some(digest) = &mut self.digest {
+            digest.append(chunk.offset, &chunk.bytes);
         }
         Ok(())
     }
@@ -176,19 +157,12 @@ impl PartialFile {
     }
 
     fn digest(&mut self, algorithm: DigestAlgorithm, size: u64) -> io::Result<ContentDigest> {
-        let progress = self.hasher.take_if(|(own, _)| *own == algorithm);
-        let (mut hasher, mut at) = match progress {
-            Some((_, progress)) => (progress.hasher, progress.end),
-            None => (ContentHasher::new(algorithm), 0),
-        };
-        let mut buffer = vec![0; REHASH_BUFFER_BYTES];
-        while at < size {
-            let len = (size - at).min(REHASH_BUFFER_BYTES as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..len], at)?;
-            hasher.update(&buffer[..len]);
-            at += len as u64;
-        }
-        Ok(hasher.finish())
+        let digest = self
+            .digest
+            .take_if(|digest| digest.algorithm() == algorithm);
+        let mut digest = digest.unwrap_or_else(|| PrefixDigest::new(algorithm));
+        digest.advance(&self.file, size, u64::MAX)?;
+        Ok(digest.finish())
     }
 
     /// Removes what was received.
@@ -239,6 +213,7 @@ fn parse_state(line: &str, transfer_id: TransferId) -> Option<RangeSet> {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use content::ContentHasher;
 
     const ID: TransferId = TransferId([1; 16]);
 
@@ -250,11 +225,9 @@ mod tests {
     }
 
     fn done(all: &Bytes, algorithm: DigestAlgorithm) -> Done {
-        let mut hasher = ContentHasher::new(algorithm);
-        hasher.update(all);
         Done {
             size: all.len() as u64,
-            digest: Some(hasher.finish()),
+            digest: Some(ContentHasher::digest(algorithm, all)),
         }
     }
 

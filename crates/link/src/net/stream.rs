@@ -5,13 +5,13 @@ use bytes::Bytes;
 use crate::core::{
     Chunk, IncomingStreamInfo, NewStream, OutgoingStreamState, SendError, StreamRead,
 };
-use crate::digest::{ContentDigest, ContentHasher};
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
 use crate::net::carrier_task::{lock, now};
 use crate::net::link::{Link, LinkError};
-use crate::range_set::RangeSet;
 use crate::wire::control::Done;
+use content::RangeSet;
+use content::{ContentDigest, ContentHasher};
 
 impl Link {
     /// Opens a stream.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use disk::varint;
 
-use crate::digest::{ContentDigest, DigestAlgorithm};
 use crate::error_code::{ErrorCode, ProtocolError};
-use crate::range_set::RangeSet;
 use crate::wire::payload::{PayloadReader, put_ranges, put_text};
+use content::RangeSet;
+use content::{ContentDigest, DigestAlgorithm};
 
 /// Longest metadata of a stream.
 pub const MAX_METADATA_BYTES: usize = 16 * 1024;

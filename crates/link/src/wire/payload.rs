@@ -3,7 +3,7 @@
 use disk::varint::{self, VarintReader};
 
 use crate::error_code::ProtocolError;
-use crate::range_set::RangeSet;
+use content::RangeSet;
 
 /// Most ranges in one list. An end with more sends several frames, or only the first ranges.
 pub const MAX_RANGES: usize = 1024;

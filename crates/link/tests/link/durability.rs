@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::support::{Choices, Simulation, content};
-use link::config::{AckMode, LinkConfig};
+use link::config::{AckPolicy, LinkConfig};
 use link::core::{LinkCore, LinkEvent};
 use link::durable::{FileJournal, Journal as _};
 use link::message::MessageId;
@@ -16,7 +16,7 @@ const ID: LinkId = LinkId([7; 16]);
 
 fn config() -> LinkConfig {
     LinkConfig {
-        ack_mode: AckMode::OnConfirmation,
+        ack_policy: AckPolicy::OnConfirmation,
         ..LinkConfig::default()
     }
 }

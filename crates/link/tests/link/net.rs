@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use content::{ContentHasher, DigestAlgorithm};
 use link::config::LinkConfig;
 use link::core::NewStream;
-use link::digest::{ContentHasher, DigestAlgorithm};
 use link::error_code::ErrorCode;
 use link::net::{
     ConnectOptions, Decision, Link, LinkError, LinkListener, MemoryNetwork, NetworkConditions,

@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::support::{Choices, Simulation, content};
 use bytes::Bytes;
-use link::config::{AckMode, LinkConfig};
+use content::RangeSet;
+use content::{ContentHasher, DigestAlgorithm};
+use link::config::{AckPolicy, LinkConfig};
 use link::core::{LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
-use link::digest::{ContentHasher, DigestAlgorithm};
 use link::error_code::ErrorCode;
 use link::message::MessageId;
 use link::priority::Priority;
-use link::range_set::RangeSet;
 use link::size_class::SizeClass;
 use link::wire::control::TransferId;
 use proptest::prelude::*;
@@ -478,7 +478,7 @@ fn a_shutdown_completes_what_was_accepted() {
 #[test]
 fn confirmed_messages_are_acknowledged_only_then() {
     let config = LinkConfig {
-        ack_mode: AckMode::OnConfirmation,
+        ack_policy: AckPolicy::OnConfirmation,
         ..LinkConfig::default()
     };
     let mut simulation = Simulation::new(config);

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use link::digest::{ContentDigest, DigestAlgorithm};
+use content::RangeSet;
+use content::{ContentDigest, DigestAlgorithm};
 use link::error_code::ErrorCode;
-use link::range_set::RangeSet;
 use link::wire::control::{
     Accept, Cancel, Done, GOAWAY_FLAG_FINAL, GoAway, Open, StreamKind, TransferId,
     WINDOW_FLAG_DATA, encode_ack, encode_window,

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, SHA256};
 
-/// The digest of a transfer's content.
+/// How a digest is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DigestAlgorithm {
     /// For exchange with other systems.
@@ -14,7 +14,8 @@ pub enum DigestAlgorithm {
 }
 
 impl DigestAlgorithm {
-    pub(crate) const fn from_code(code: u8) -> Option<Self> {
+    /// The algorithm with this number in protocols and files.
+    pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Sha256,
             2 => Self::Blake3,
@@ -57,14 +58,21 @@ pub struct ContentHasher(HasherState);
 
 #[derive(Clone)]
 enum HasherState {
-    Sha256(Sha256),
+    Sha256(Context),
     Blake3(Box<blake3::Hasher>),
 }
 
 impl ContentHasher {
+    /// The digest of bytes that are in memory.
+    pub fn digest(algorithm: DigestAlgorithm, bytes: &[u8]) -> ContentDigest {
+        let mut hasher = Self::new(algorithm);
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
     pub fn new(algorithm: DigestAlgorithm) -> Self {
         Self(match algorithm {
-            DigestAlgorithm::Sha256 => HasherState::Sha256(Sha256::new()),
+            DigestAlgorithm::Sha256 => HasherState::Sha256(Context::new(&SHA256)),
             DigestAlgorithm::Blake3 => HasherState::Blake3(Box::default()),
         })
     }
@@ -83,7 +91,12 @@ impl ContentHasher {
         match &self.0 {
             HasherState::Sha256(hasher) => ContentDigest {
                 algorithm: DigestAlgorithm::Sha256,
-                bytes: hasher.clone().finalize().into(),
+                bytes: hasher
+                    .clone()
+                    .finish()
+                    .as_ref()
+                    .try_into()
+                    .expect("a SHA-256 digest has 32 bytes"),
             },
             HasherState::Blake3(hasher) => ContentDigest {
                 algorithm: DigestAlgorithm::Blake3,

@@ -1,4 +1,4 @@
-//! Sets of numbers as ranges: received bytes of a transfer, acknowledged messages of a lane.
+//! Sets of numbers as ranges: received bytes of a file, acknowledged messages of a link.
 
 use std::ops::Range;
 
@@ -6,11 +6,16 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: Vec<Range<u64>>,
+    /// How many numbers the ranges contain.
+    count: u64,
 }
 
 impl RangeSet {
     pub const fn new() -> Self {
-        Self { ranges: Vec::new() }
+        Self {
+            ranges: Vec::new(),
+            count: 0,
+        }
     }
 
     /// The set of all numbers below `end`.
@@ -28,16 +33,20 @@ impl RangeSet {
             && last.start <= range.start
             && range.start <= last.end
         {
-            last.end = last.end.max(range.end);
+            let end = last.end.max(range.end);
+            self.count += end - last.end;
+            last.end = end;
             return;
         }
         let first = self.ranges.partition_point(|r| r.end < range.start);
         let end = self.ranges.partition_point(|r| r.start <= range.end);
         let mut merged = range;
-        if first < end {
-            merged.start = merged.start.min(self.ranges[first].start);
-            merged.end = merged.end.max(self.ranges[end - 1].end);
+        for range in &self.ranges[first..end] {
+            merged.start = merged.start.min(range.start);
+            merged.end = merged.end.max(range.end);
+            self.count -= range.end - range.start;
         }
+        self.count += merged.end - merged.start;
         self.ranges.splice(first..end, [merged]);
     }
 
@@ -100,7 +109,7 @@ impl RangeSet {
 
     /// How many numbers the set contains.
     pub fn count(&self) -> u64 {
-        self.ranges.iter().map(|r| r.end - r.start).sum()
+        self.count
     }
 
     pub fn range_count(&self) -> usize {
@@ -117,6 +126,7 @@ impl RangeSet {
     }
 
     pub fn clear(&mut self) {
+        self.count = 0;
         self.ranges.clear();
     }
 
