@@ -27,8 +27,8 @@ async fn serve(address: &str) -> Result<()> {
     let (listener, mut links) =
         LinkListener::new(LinkConfig::default(), 1000, Duration::from_secs(60));
     tokio::spawn(async move {
-        while let Some(link) = links.recv().await {
-            tokio::spawn(async move { println!("{:?}", echo(link).await) });
+        while let Some(accepted) = links.recv().await {
+            tokio::spawn(async move { println!("{:?}", echo(accepted.link).await) });
         }
     });
     let socket = TcpListener::bind(address).await?;

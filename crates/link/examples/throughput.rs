@@ -153,7 +153,7 @@ async fn receive_links(socket: TcpListener, connections: usize) -> Measurement {
             };
             listener.serve(carrier, decide).await
         });
-        let link = links.recv().await.expect("the link is accepted");
+        let link = links.recv().await.expect("the link is accepted").link;
         tasks.push(tokio::spawn(async move { receive_link(link).await }));
     }
     let mut total = Measurement::default();

@@ -35,6 +35,8 @@ impl ErrorCode {
     pub const SHUTTING_DOWN: Self = Self(12);
     /// Another carrier of the same link replaced this one.
     pub const REPLACED: Self = Self(13);
+    /// The receiver no longer has content that it has acknowledged: the stream must be sent again from the beginning.
+    pub const CONTENT_LOST: Self = Self(14);
     /// The first code that the protocol never uses.
     pub const FIRST_APPLICATION_CODE: u16 = 0x4000;
 
@@ -54,6 +56,7 @@ impl ErrorCode {
             Self::STORAGE_FAILED => "storage failed",
             Self::SHUTTING_DOWN => "shutting down",
             Self::REPLACED => "replaced",
+            Self::CONTENT_LOST => "content lost",
             _ => return None,
         })
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use content::RangeSet;
 
 use crate::core::carrier::Carrier;
 use crate::core::credit::{ReceiveCredit, SendCredit};
@@ -43,9 +44,12 @@ impl LinkCore {
     /// and not a new one.
     pub fn accept(&mut self, hello: &Hello, is_known: bool, now: Instant) {
         self.disconnect();
+        let mut peer_lanes = hello.lanes.clone();
         if !is_known {
-            for (lane, peer) in self.lanes_in.iter_mut().zip(&hello.lanes) {
+            for (lane, peer) in self.lanes_in.iter_mut().zip(&mut peer_lanes) {
                 lane.reset(peer.first);
+                // They are numbers of the state that was lost.
+                peer.received = RangeSet::new();
             }
         }
         let welcome = Welcome {
@@ -62,7 +66,7 @@ impl LinkCore {
             .control
             .push(FrameType::Welcome, 0, 0, &payload, Bytes::new());
         self.carrier = Some(carrier);
-        self.begin(hello.limits, hello.credit, &hello.lanes, now);
+        self.begin(hello.limits, hello.credit, &peer_lanes, now);
         self.events.push_back(LinkEvent::Connected {
             is_resumed: is_known,
         });

@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use content::RangeSet;
+
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::message::ReceivedMessage;
 use crate::wire::payload::take_ranges;
-use content::RangeSet;
 
 #[derive(Debug)]
 pub(crate) struct IncomingLane {

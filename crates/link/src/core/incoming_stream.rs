@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
+use content::RangeSet;
 
 use crate::core::credit::ReceiveCredit;
 use crate::core::outgoing_stream::StreamFailure;
 use crate::error_code::ProtocolError;
 use crate::wire::control::{Done, Open, StreamKind};
 use crate::wire::payload::take_ranges;
-use content::RangeSet;
 
 /// A piece of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

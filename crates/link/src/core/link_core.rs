@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 use bytes::Bytes;
+use content::{ContentDigest, DigestAlgorithm, RangeSet};
 
 use crate::config::{AckPolicy, LinkConfig};
 use crate::core::carrier::Carrier;
@@ -19,8 +20,6 @@ use crate::priority::{LANES, Priority};
 use crate::size_class::{SizeClass, SizeClassCounters};
 use crate::wire::control::{MAX_METADATA_BYTES, Open, StreamKind, TransferId};
 use crate::wire::handshake::LinkId;
-use content::RangeSet;
-use content::{ContentDigest, DigestAlgorithm};
 
 /// What the application has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use content::RangeSet;
 
 use crate::core::credit::{MESSAGE_OVERHEAD_BYTES, SendCredit};
 use crate::error_code::ProtocolError;
 use crate::priority::Priority;
 use crate::wire::header::FrameType;
 use crate::wire::writer::FrameWriter;
-use content::RangeSet;
 
 /// Longest payload of a frame with several messages.
 const MAX_BATCH_BYTES: usize = 32 * 1024;

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use content::{ContentDigest, RangeSet};
 
 use crate::core::credit::SendCredit;
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
 use crate::wire::control::{Cancel, Done, Open, StreamKind};
 use crate::wire::header::FrameType;
+use crate::wire::payload::MAX_RANGES;
 use crate::wire::writer::FrameWriter;
-use content::ContentDigest;
-use content::RangeSet;
 
 /// Why a stream failed: the peer's or the application's code and text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -154,10 +154,14 @@ impl OutgoingStream {
         pending.sort_by_key(|piece| piece.offset);
     }
 
-    pub(crate) fn accept(&mut self, credit: u64, received: &RangeSet) {
+    /// Handles ACCEPT. Returns whether the peer still has what it has acknowledged, which is not kept here.
+    pub(crate) fn accept(&mut self, credit: u64, received: &RangeSet) -> bool {
         self.carrier.awaits_accept = false;
         self.carrier.credit.raise(credit);
         self.known_to_peer.insert_all(received);
+        // A list with the greatest number of ranges may be incomplete.
+        received.range_count() == MAX_RANGES
+            || self.acknowledged.iter().all(|range| received.covers(range))
     }
 
     pub(crate) fn raise_credit(&mut self, credit: u64) {

@@ -90,8 +90,13 @@ impl LinkCore {
                 let accept = Accept::decode(&frame.payload)?;
                 if let Some(id) = self.outgoing_id(frame.stream)?
                     && let Some(stream) = self.streams_out.get_mut(&id)
+                    && !stream.accept(accept.credit, &accept.received)
                 {
-                    stream.accept(accept.credit, &accept.received);
+                    let failure = StreamFailure {
+                        code: ErrorCode::CONTENT_LOST,
+                        text: "the receiver has lost content that it had acknowledged".to_owned(),
+                    };
+                    self.fail_outgoing(id, failure);
                 }
             }
             FrameType::Refuse => {

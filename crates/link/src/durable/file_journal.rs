@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use content::RangeSet;
 use disk::varint::{self, VarintReader};
 
 use crate::core::LinkStateRecord;
@@ -14,7 +15,6 @@ use crate::durable::journal::{Journal, JournalContent};
 use crate::message::MessageId;
 use crate::priority::{LANES, Priority};
 use crate::wire::handshake::LinkId;
-use content::RangeSet;
 
 const FILE_NAME: &str = "journal";
 const MAGIC: &[u8; 8] = b"TGLINKJ1";

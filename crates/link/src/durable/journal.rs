@@ -3,12 +3,12 @@
 use std::io;
 
 use bytes::Bytes;
+use content::RangeSet;
 
 use crate::core::LinkStateRecord;
 use crate::message::MessageId;
 use crate::priority::Priority;
 use crate::wire::handshake::LinkId;
-use content::RangeSet;
 
 /// What a journal knows when it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]

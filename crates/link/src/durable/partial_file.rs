@@ -9,11 +9,11 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use content::{ContentDigest, DigestAlgorithm, PrefixDigest, RangeSet};
 use disk::CheckedLineState;
 
 use crate::core::Chunk;
 use crate::wire::control::{Done, TransferId};
-use content::{ContentDigest, DigestAlgorithm, PrefixDigest, RangeSet};
 
 const STATE_VERSION: &str = "tidegate-partial-1";
 

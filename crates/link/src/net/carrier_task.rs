@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
 use crate::core::{IncomingStreamInfo, LinkCore, LinkEvent};
@@ -40,11 +40,21 @@ pub(crate) struct SharedLink {
     /// The carrier has changed something that the application may wait for.
     pub(crate) changed: Notify,
     /// Streams that the application has not accepted; the link limits their number.
-    pub(crate) opened: Mutex<VecDeque<IncomingStreamInfo>>,
+    pub(crate) opened: Mutex<VecDeque<OpenedStream>>,
     /// Why there will be no other carrier.
     ended: Mutex<Option<LinkEnd>>,
     /// The number of carriers; a task whose number is lower has been replaced.
     carriers: AtomicU64,
+    /// How often the peer has lost its state.
+    peer_state_losses: AtomicU64,
+}
+
+/// A stream from the peer. After the peer has lost its state, the id of the stream may belong to another one.
+#[derive(Debug)]
+pub(crate) struct OpenedStream {
+    pub(crate) info: IncomingStreamInfo,
+    /// How often the peer had lost its state before.
+    pub(crate) losses: u64,
 }
 
 /// Why a link has ended.
@@ -64,6 +74,7 @@ impl SharedLink {
             opened: Mutex::default(),
             ended: Mutex::default(),
             carriers: AtomicU64::new(0),
+            peer_state_losses: AtomicU64::new(0),
         })
     }
 
@@ -86,6 +97,10 @@ impl SharedLink {
         // Wakes the task of the former carrier.
         self.outgoing.notify_waiters();
         number
+    }
+
+    pub(crate) fn peer_state_losses(&self) -> u64 {
+        self.peer_state_losses.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_current(&self, carrier: u64) -> bool {
@@ -123,6 +138,9 @@ pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// How long the last frames of a carrier may take.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Runs a carrier whose handshake has begun, until it ends. `Ok`: the link has been shut down.
 pub(crate) async fn run_carrier(
     shared: &SharedLink,
@@ -131,23 +149,16 @@ pub(crate) async fn run_carrier(
     mut reader: FrameReader,
 ) -> Result<(), CarrierError> {
     let (mut input, mut output) = tokio::io::split(carrier);
-    let mut pending = SliceQueue::default();
-    let mut in_flight = 0;
+    let mut outgoing = Transmission::default();
     reader.set_max_payload_bytes(shared.lock().config().limits.max_frame_bytes);
     loop {
         let (deadline, is_closed) = {
             let mut core = shared.lock_current(number)?;
-            if in_flight > 0 && !pending.has_remaining() {
-                core.transmitted(in_flight, now());
-                in_flight = 0;
-            }
-            if in_flight == 0 {
-                in_flight = core.poll_transmit(now(), &mut pending.slices);
-            }
+            outgoing.advance(&mut core);
             (core.poll_timeout(), core.is_closed())
         };
-        if is_closed && in_flight == 0 {
-            let _ = output.shutdown().await;
+        if is_closed && outgoing.is_complete() {
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, output.shutdown()).await;
             return Ok(());
         }
         let deadline = deadline.ok_or(CarrierError::Replaced)?;
@@ -163,11 +174,8 @@ pub(crate) async fn run_carrier(
                 tokio::task::yield_now().await;
                 result
             }
-            written = output.write_buf(&mut pending), if in_flight > 0 => {
-                if written? == 0 {
-                    return Err(CarrierError::EndOfStream);
-                }
-                Ok(())
+            written = outgoing.write(&mut output), if !outgoing.is_complete() => {
+                written.map_err(CarrierError::from)
             }
             () = shared.outgoing.notified() => Ok(()),
             () = tokio::time::sleep_until(deadline.into()) => {
@@ -179,36 +187,84 @@ pub(crate) async fn run_carrier(
             // The peer learns the reason, if it still reads.
             shared
                 .lock_current(number)?
-                .poll_transmit(now(), &mut pending.slices);
-            let farewell = output.write_all_buf(&mut pending);
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(1), farewell).await;
+                .poll_transmit(now(), &mut outgoing.pending.slices);
+            let farewell = async {
+                output.write_all_buf(&mut outgoing.pending).await?;
+                output.shutdown().await
+            };
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
             return Err(error);
         }
+    }
+}
+
+/// What the link transmits at a time.
+#[derive(Debug, Default)]
+struct Transmission {
+    pending: SliceQueue,
+    /// Its length; 0: nothing is being transmitted.
+    len: usize,
+    /// The carrier may have a buffer of its own, as TLS and WebSocket do.
+    is_flushed: bool,
+}
+
+impl Transmission {
+    fn is_complete(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reports what has been written, and takes what is next.
+    fn advance(&mut self, core: &mut LinkCore) {
+        if self.len > 0 && self.is_flushed {
+            core.transmitted(self.len, now());
+            self.len = 0;
+        }
+        if self.len == 0 {
+            self.len = core.poll_transmit(now(), &mut self.pending.slices);
+            self.is_flushed = false;
+        }
+    }
+
+    /// Writes all of it. If it is cancelled, the next call continues.
+    async fn write(&mut self, output: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        while self.pending.has_remaining() {
+            if output.write_buf(&mut self.pending).await? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        output.flush().await?;
+        self.is_flushed = true;
+        Ok(())
     }
 }
 
 /// Passes received frames to the link, and its events to the caller.
 fn receive(shared: &SharedLink, number: u64, reader: &mut FrameReader) -> Result<(), CarrierError> {
     let now = now();
+    let mut core = shared.lock_current(number)?;
     loop {
-        let frame = match reader.next_frame() {
-            Ok(Some(frame)) => frame,
+        match reader.next_frame() {
+            Ok(Some(frame)) => core.handle_frame(frame, now)?,
             Ok(None) => break,
             Err(error) => {
-                shared.lock_current(number)?.report_violation(error);
+                core.report_violation(error);
                 return Err(error.into());
             }
-        };
-        shared.lock_current(number)?.handle_frame(frame, now)?;
+        }
     }
     let mut rejected = None;
-    let mut core = shared.lock_current(number)?;
     while let Some(event) = core.next_event() {
         match event {
             LinkEvent::CarrierRejected { code, text } => {
                 rejected = Some(CarrierError::Rejected { code, text });
             }
-            LinkEvent::StreamOpened(info) => lock(&shared.opened).push_back(info),
+            LinkEvent::StreamOpened(info) => {
+                let losses = shared.peer_state_losses();
+                lock(&shared.opened).push_back(OpenedStream { info, losses });
+            }
+            LinkEvent::PeerStateLost => {
+                shared.peer_state_losses.fetch_add(1, Ordering::Relaxed);
+            }
             // The application sees the effect of the others in the state.
             _ => {}
         }

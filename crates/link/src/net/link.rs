@@ -103,6 +103,26 @@ impl Link {
         self.shared.lock().is_connected()
     }
 
+    /// Waits until the link has a carrier whose handshake is complete.
+    pub async fn connected(&self) -> Result<(), LinkError> {
+        self.wait(|core| core.is_connected().then_some(())).await
+    }
+
+    /// How often the peer has lost its state of the link, for example because it was restarted. What it had received and
+    /// not stored is gone, and so is what it was about to answer.
+    pub fn peer_state_losses(&self) -> u64 {
+        self.shared.peer_state_losses()
+    }
+
+    /// Waits until [`peer_state_losses`](Self::peer_state_losses) is more than `known`, and returns it.
+    pub async fn peer_state_lost(&self, known: u64) -> Result<u64, LinkError> {
+        self.wait(|_| {
+            let losses = self.peer_state_losses();
+            (losses > known).then_some(losses)
+        })
+        .await
+    }
+
     pub fn statistics(&self) -> CoreStatistics {
         self.shared.lock().statistics()
     }

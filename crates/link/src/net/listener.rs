@@ -35,6 +35,14 @@ pub enum Decision {
     },
 }
 
+/// A link that a peer has opened.
+#[derive(Debug, Clone)]
+pub struct AcceptedLink {
+    pub link: Link,
+    /// From [`Decision::Accept`].
+    pub principal: String,
+}
+
 #[derive(Debug)]
 struct KnownLink {
     shared: Arc<SharedLink>,
@@ -51,7 +59,7 @@ pub struct LinkListener {
     /// How long a link without a carrier is kept.
     expiry: Duration,
     links: Mutex<HashMap<LinkId, KnownLink>>,
-    new_links: mpsc::Sender<Link>,
+    new_links: mpsc::Sender<AcceptedLink>,
 }
 
 impl LinkListener {
@@ -61,7 +69,7 @@ impl LinkListener {
         config: LinkConfig,
         max_links: usize,
         expiry: Duration,
-    ) -> (Arc<Self>, mpsc::Receiver<Link>) {
+    ) -> (Arc<Self>, mpsc::Receiver<AcceptedLink>) {
         let (new_links, receiver) = mpsc::channel(64);
         let listener = Self {
             config,
@@ -100,10 +108,12 @@ impl LinkListener {
             }
         };
         let result = match decide(&hello) {
-            Decision::Accept { principal } => self.find(&hello, principal),
+            Decision::Accept { principal } => self
+                .find(&hello, &principal)
+                .map(|(shared, is_known)| (shared, is_known, principal)),
             Decision::Refuse { code, text } => Err((code, text)),
         };
-        let (shared, is_known) = match result {
+        let (shared, is_known, principal) = match result {
             Ok(found) => found,
             Err((code, text)) => {
                 reject(&mut carrier, code, &text).await;
@@ -111,8 +121,11 @@ impl LinkListener {
             }
         };
         if !is_known {
-            let link = Link {
-                shared: shared.clone(),
+            let link = AcceptedLink {
+                link: Link {
+                    shared: shared.clone(),
+                },
+                principal,
             };
             if self.new_links.send(link).await.is_err() {
                 let text = "nobody accepts links here".to_owned();
@@ -141,7 +154,7 @@ impl LinkListener {
     fn find(
         &self,
         hello: &Hello,
-        principal: String,
+        principal: &str,
     ) -> Result<(Arc<SharedLink>, bool), (ErrorCode, String)> {
         let mut links = lock(&self.links);
         self.expire(&mut links);
@@ -160,7 +173,7 @@ impl LinkListener {
         let shared = SharedLink::new(LinkCore::new(hello.link_id, self.config.clone()));
         let known = KnownLink {
             shared: shared.clone(),
-            principal,
+            principal: principal.to_owned(),
             idle_since: None,
         };
         links.insert(hello.link_id, known);

@@ -1,17 +1,17 @@
 //! Streams of a link.
 
 use bytes::Bytes;
+use content::{ContentDigest, ContentHasher, RangeSet};
 
 use crate::core::{
-    Chunk, IncomingStreamInfo, NewStream, OutgoingStreamState, SendError, StreamRead,
+    Chunk, IncomingStreamInfo, LinkCore, NewStream, OutgoingStreamState, SendError, StreamFailure,
+    StreamRead,
 };
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
-use crate::net::carrier_task::{lock, now};
+use crate::net::carrier_task::{OpenedStream, lock, now};
 use crate::net::link::{Link, LinkError};
 use crate::wire::control::Done;
-use content::RangeSet;
-use content::{ContentDigest, ContentHasher};
 
 impl Link {
     /// Opens a stream.
@@ -29,8 +29,8 @@ impl Link {
     /// The next stream that the peer has opened.
     pub async fn receive_stream(&self) -> Result<IncomingStream, LinkError> {
         let shared = &self.shared;
-        let info = self.wait(|_| lock(&shared.opened).pop_front()).await?;
-        Ok(IncomingStream::new(self.clone(), info))
+        let opened = self.wait(|_| lock(&shared.opened).pop_front()).await?;
+        Ok(IncomingStream::new(self.clone(), opened))
     }
 }
 
@@ -126,16 +126,31 @@ impl Drop for OutgoingStream {
 pub struct IncomingStream {
     link: Link,
     info: IncomingStreamInfo,
+    /// See [`OpenedStream`].
+    losses: u64,
     is_complete: bool,
 }
 
 impl IncomingStream {
-    pub(crate) fn new(link: Link, info: IncomingStreamInfo) -> Self {
+    pub(crate) fn new(link: Link, opened: OpenedStream) -> Self {
+        let OpenedStream { info, losses } = opened;
         Self {
             link,
             info,
+            losses,
             is_complete: false,
         }
+    }
+
+    /// Changes the state of the stream, unless the peer has lost it.
+    fn change(&self, change: impl FnOnce(&mut LinkCore, MessageId)) {
+        let shared = &self.link.shared;
+        let mut core = shared.lock();
+        if shared.peer_state_losses() == self.losses {
+            change(&mut core, self.info.id);
+        }
+        drop(core);
+        shared.outgoing.notify_one();
     }
 
     pub fn info(&self) -> &IncomingStreamInfo {
@@ -144,19 +159,23 @@ impl IncomingStream {
 
     /// Accepts the stream. `received` is what is already stored of this transfer.
     pub fn accept(&self, received: &RangeSet) {
-        self.link
-            .shared
-            .lock()
-            .accept_stream(self.info.id, received);
-        self.link.shared.outgoing.notify_one();
+        self.change(|core, id| core.accept_stream(id, received));
     }
 
     /// The next piece of content; `Err`: all has been read, or the stream failed.
     pub async fn read(&mut self) -> Result<Result<Chunk, Done>, LinkError> {
         let id = self.info.id;
-        let read = self.link.wait(|core| match core.read(id) {
-            StreamRead::Pending => None,
-            read => Some(read),
+        let shared = &self.link.shared;
+        let read = self.link.wait(|core| {
+            if shared.peer_state_losses() != self.losses {
+                let text = "the peer has lost its state of the stream".to_owned();
+                let code = ErrorCode::CANCELLED;
+                return Some(StreamRead::Cancelled(StreamFailure { code, text }));
+            }
+            match core.read(id) {
+                StreamRead::Pending => None,
+                read => Some(read),
+            }
         });
         match read.await? {
             StreamRead::Chunk(chunk) => {
@@ -174,27 +193,19 @@ impl IncomingStream {
 
     /// Confirms content that need not be sent again.
     pub fn acknowledge(&self, range: std::ops::Range<u64>) {
-        let mut core = self.link.shared.lock();
-        core.acknowledge_data(self.info.id, range, now());
+        self.change(|core, id| core.acknowledge_data(id, range, now()));
     }
 
     /// Confirms the whole content, after [`read`](Self::read) has returned its end.
     pub fn complete(mut self) {
         self.is_complete = true;
-        let mut core = self.link.shared.lock();
-        core.complete_stream(self.info.id, now());
-        drop(core);
-        self.link.shared.outgoing.notify_one();
+        self.change(|core, id| core.complete_stream(id, now()));
     }
 
     /// Refuses the stream.
     pub fn refuse(mut self, code: ErrorCode, text: &str) {
         self.is_complete = true;
-        self.link
-            .shared
-            .lock()
-            .refuse_stream(self.info.id, code, text);
-        self.link.shared.outgoing.notify_one();
+        self.change(|core, id| core.refuse_stream(id, code, text));
     }
 
     /// Accepts the stream, reads all of it, verifies its digest and confirms it.
@@ -242,10 +253,8 @@ impl Drop for IncomingStream {
     /// A stream that is not completed is refused.
     fn drop(&mut self) {
         if !self.is_complete {
-            let mut core = self.link.shared.lock();
-            core.refuse_stream(self.info.id, ErrorCode::CANCELLED, "the receiver stopped");
-            drop(core);
-            self.link.shared.outgoing.notify_one();
+            let text = "the receiver stopped";
+            self.change(|core, id| core.refuse_stream(id, ErrorCode::CANCELLED, text));
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
+use content::{ContentDigest, DigestAlgorithm, RangeSet};
 use disk::varint;
 
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::wire::payload::{PayloadReader, put_ranges, put_text};
-use content::RangeSet;
-use content::{ContentDigest, DigestAlgorithm};
 
 /// Longest metadata of a stream.
 pub const MAX_METADATA_BYTES: usize = 16 * 1024;

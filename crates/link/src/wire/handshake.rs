@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use content::RangeSet;
 use disk::varint;
 
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::priority::LANES;
 use crate::wire::control::MAX_NUMBER;
 use crate::wire::payload::{PayloadReader, put_ranges, put_text};
-use content::RangeSet;
 
 /// The first bytes of HELLO.
 pub const MAGIC: [u8; 8] = *b"TGLINK\r\n";

@@ -1,9 +1,9 @@
 //! Fields of payloads: reading with checks, and appending.
 
+use content::RangeSet;
 use disk::varint::{self, VarintReader};
 
 use crate::error_code::ProtocolError;
-use content::RangeSet;
 
 /// Most ranges in one list. An end with more sends several frames, or only the first ranges.
 pub const MAX_RANGES: usize = 1024;

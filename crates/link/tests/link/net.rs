@@ -9,8 +9,8 @@ use link::config::LinkConfig;
 use link::core::NewStream;
 use link::error_code::ErrorCode;
 use link::net::{
-    ConnectOptions, Decision, Link, LinkError, LinkListener, MemoryNetwork, NetworkConditions,
-    connect,
+    AcceptedLink, ConnectOptions, Decision, Link, LinkError, LinkListener, MemoryNetwork,
+    NetworkConditions, connect,
 };
 use link::priority::Priority;
 use link::wire::control::TransferId;
@@ -40,7 +40,7 @@ fn options(token: &str) -> ConnectOptions {
     }
 }
 
-fn listener() -> (Arc<LinkListener>, mpsc::Receiver<Link>) {
+fn listener() -> (Arc<LinkListener>, mpsc::Receiver<AcceptedLink>) {
     LinkListener::new(LinkConfig::default(), 10, Duration::from_secs(600))
 }
 
@@ -61,7 +61,7 @@ async fn open(network: &MemoryNetwork) -> (Link, Link) {
             }
         })
     };
-    let server = links.recv().await.expect("the link is accepted");
+    let server = links.recv().await.expect("the link is accepted").link;
     (client, server)
 }
 
@@ -122,11 +122,11 @@ async fn tcp_and_unix_sockets_are_carriers() {
     let over_tcp = connect(LinkId([1; 16]), options("right"), move || {
         tokio::net::TcpStream::connect(address)
     });
-    exchange(&over_tcp, &links.recv().await.unwrap()).await;
+    exchange(&over_tcp, &links.recv().await.unwrap().link).await;
     let over_unix = connect(LinkId([2; 16]), options("right"), move || {
         tokio::net::UnixStream::connect(path.clone())
     });
-    exchange(&over_unix, &links.recv().await.unwrap()).await;
+    exchange(&over_unix, &links.recv().await.unwrap().link).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use content::RangeSet;
 use content::{ContentHasher, DigestAlgorithm};
 use link::config::{AckPolicy, LinkConfig};
-use link::core::{LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
+use link::core::{LinkCore, LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
 use link::error_code::ErrorCode;
 use link::message::MessageId;
 use link::priority::Priority;
@@ -656,4 +656,27 @@ fn support_frame(code: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec
     let mut bytes = encode_header(frame_type, flags, stream, &[payload]).to_vec();
     bytes.extend_from_slice(payload);
     Some(bytes)
+}
+
+#[test]
+fn messages_of_a_restarted_server_arrive_although_their_numbers_were_used_before() {
+    let mut simulation = Simulation::new(LinkConfig::default());
+    simulation.connect();
+    for number in 0..3 {
+        let payload = content(100, number);
+        let core = &mut simulation.server.core;
+        core.send(Priority::High, payload).unwrap();
+    }
+    simulation.run(FAST, |simulation| simulation.client.messages.len() == 3);
+    simulation.cut();
+    let id = simulation.server.core.id();
+    simulation.server.core = LinkCore::new(id, LinkConfig::default());
+    simulation.server_knows_link = false;
+    simulation.connect();
+    let core = &mut simulation.server.core;
+    core.send(Priority::High, content(100, 3)).unwrap();
+    simulation.run(FAST, |simulation| simulation.client.messages.len() == 4);
+    let last = simulation.client.messages.pop().unwrap();
+    assert!(last.payload.into_bytes() == content(100, 3));
+    assert!(simulation.client.events.contains(&LinkEvent::PeerStateLost));
 }

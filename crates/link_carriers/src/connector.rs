@@ -1,0 +1,155 @@
+//! Opens carriers.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use crate::address::{CarrierAddress, Transport};
+use crate::websocket::WebSocketStream;
+use crate::{ALPN, BoxedCarrier, quic};
+
+/// Opens carriers to one address, as [`link::net::connect`] needs them.
+#[derive(Debug)]
+pub struct CarrierConnector {
+    address: CarrierAddress,
+    tls: Option<TlsTarget>,
+    /// The socket of QUIC connections, and whether it is for IPv6.
+    endpoint: Mutex<Option<(quinn::Endpoint, bool)>>,
+}
+
+#[derive(Debug)]
+struct TlsTarget {
+    config: Arc<ClientConfig>,
+    /// The name that the certificate must contain.
+    name: String,
+}
+
+impl CarrierConnector {
+    /// `tls` is needed if the transport [is encrypted](Transport::is_encrypted); its ALPN protocols are replaced.
+    /// `server_name` is the name in the certificate, by default the host.
+    ///
+    /// # Errors
+    /// If the address needs TLS and there is no configuration, or a name is not valid.
+    pub fn new(
+        address: CarrierAddress,
+        tls: Option<&ClientConfig>,
+        server_name: Option<String>,
+    ) -> io::Result<Self> {
+        let mut target = None;
+        if let CarrierAddress::Network {
+            transport, host, ..
+        } = &address
+            && transport.is_encrypted()
+        {
+            let Some(tls) = tls else {
+                let text = format!("{address} needs a TLS configuration");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            };
+            let name = server_name.unwrap_or_else(|| host.clone());
+            server_name_of(&name)?;
+            let mut config = tls.clone();
+            config.alpn_protocols = match transport {
+                Transport::WebSocket { .. } => vec![b"http/1.1".to_vec()],
+                _ => vec![ALPN.to_vec()],
+            };
+            target = Some(TlsTarget {
+                config: Arc::new(config),
+                name,
+            });
+        }
+        Ok(Self {
+            address,
+            tls: target,
+            endpoint: Mutex::default(),
+        })
+    }
+
+    pub fn address(&self) -> &CarrierAddress {
+        &self.address
+    }
+
+    /// Opens a carrier. The caller limits the time.
+    pub async fn open(&self) -> io::Result<BoxedCarrier> {
+        let (transport, host, port) = match &self.address {
+            CarrierAddress::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+            CarrierAddress::Network {
+                transport,
+                host,
+                port,
+            } => (transport, host.as_str(), *port),
+        };
+        if *transport == Transport::Quic {
+            return self.open_quic(host, port).await;
+        }
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let stream: BoxedCarrier = match &self.tls {
+            None => Box::new(stream),
+            Some(tls) => {
+                let name = server_name_of(&tls.name)?;
+                let connector = TlsConnector::from(tls.config.clone());
+                Box::new(connector.connect(name, stream).await?)
+            }
+        };
+        let Transport::WebSocket { path, .. } = transport else {
+            return Ok(stream);
+        };
+        let host = match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        Ok(Box::new(
+            WebSocketStream::connect(stream, &host, path).await?,
+        ))
+    }
+
+    async fn open_quic(&self, host: &str, port: u16) -> io::Result<BoxedCarrier> {
+        let Some(tls) = &self.tls else {
+            return Err(io::Error::other("QUIC without TLS"));
+        };
+        let config = quic::client_config(&tls.config)?;
+        let mut result = Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{host} has no address"),
+        ));
+        for address in tokio::net::lookup_host((host, port)).await? {
+            let endpoint = self.quic_endpoint(address.is_ipv6(), || quic::client_endpoint(address));
+            result = match endpoint {
+                Ok(endpoint) => quic::connect(&endpoint, config.clone(), address, &tls.name).await,
+                Err(error) => Err(error),
+            };
+            if result.is_ok() {
+                break;
+            }
+        }
+        Ok(Box::new(result?))
+    }
+
+    /// All connections use one socket.
+    fn quic_endpoint(
+        &self,
+        is_ipv6: bool,
+        create: impl FnOnce() -> io::Result<quinn::Endpoint>,
+    ) -> io::Result<quinn::Endpoint> {
+        let mut endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*endpoint {
+            Some((endpoint, family)) if *family == is_ipv6 => Ok(endpoint.clone()),
+            _ => {
+                let new = create()?;
+                *endpoint = Some((new.clone(), is_ipv6));
+                Ok(new)
+            }
+        }
+    }
+}
+
+fn server_name_of(name: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(name.to_owned()).map_err(|_| {
+        let text = format!("{name:?} is not a valid name of a certificate");
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    })
+}

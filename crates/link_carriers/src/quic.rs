@@ -1,0 +1,160 @@
+//! Carriers over QUIC: one bidirectional stream per connection.
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::ALPN;
+
+/// Bytes that one end has sent and the other one has not read. It limits the rate to the window per round trip.
+const WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// The link has an idle timeout of its own, which is shorter.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    let window = VarInt::from_u32(WINDOW_BYTES);
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(window)
+        .receive_window(window)
+        .send_window(WINDOW_BYTES.into())
+        .datagram_receive_buffer_size(None)
+        .max_idle_timeout(IDLE_TIMEOUT.try_into().ok());
+    Arc::new(transport)
+}
+
+/// The configuration of a client that offers only the protocol of links.
+pub(crate) fn client_config(tls: &rustls::ClientConfig) -> io::Result<quinn::ClientConfig> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(tls));
+    config.transport_config(transport());
+    Ok(config)
+}
+
+/// The configuration of a server that accepts only the protocol of links.
+pub(crate) fn server_config(tls: &rustls::ServerConfig) -> io::Result<quinn::ServerConfig> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(transport());
+    Ok(config)
+}
+
+/// An endpoint that reaches servers with addresses of the same family as `server`.
+pub(crate) fn client_endpoint(server: SocketAddr) -> io::Result<Endpoint> {
+    let local = match server {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    Endpoint::client(local)
+}
+
+/// Opens a carrier to `server`, whose certificate contains `name`.
+pub(crate) async fn connect(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    server: SocketAddr,
+    name: &str,
+) -> io::Result<QuicCarrier> {
+    let connecting = endpoint
+        .connect_with(config, server, name)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let connection = connecting.await?;
+    let (send, receive) = connection.open_bi().await?;
+    Ok(QuicCarrier::new(connection, send, receive))
+}
+
+/// Completes the handshake of an accepted connection.
+pub(crate) async fn accept(
+    incoming: quinn::Incoming,
+) -> io::Result<(QuicCarrier, Option<CertificateDer<'static>>)> {
+    let connection = incoming.accept()?.await?;
+    let certificate = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .and_then(|chain| chain.into_iter().next());
+    let (send, receive) = connection.accept_bi().await?;
+    Ok((QuicCarrier::new(connection, send, receive), certificate))
+}
+
+type Delivered = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// The stream of a QUIC connection, which ends with it.
+pub(crate) struct QuicCarrier {
+    connection: Connection,
+    send: SendStream,
+    receive: RecvStream,
+    /// Set by `shutdown`: until everything has been delivered, the end of the connection would discard it.
+    delivered: Option<Delivered>,
+}
+
+impl QuicCarrier {
+    fn new(connection: Connection, send: SendStream, receive: RecvStream) -> Self {
+        Self {
+            connection,
+            send,
+            receive,
+            delivered: None,
+        }
+    }
+}
+
+impl Drop for QuicCarrier {
+    fn drop(&mut self) {
+        self.connection.close(VarInt::from_u32(0), b"");
+    }
+}
+
+impl AsyncRead for QuicCarrier {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        AsyncRead::poll_read(Pin::new(&mut self.receive), cx, buffer)
+    }
+}
+
+impl AsyncWrite for QuicCarrier {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write(Pin::new(&mut self.send), cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let delivered = match &mut self.delivered {
+            Some(delivered) => delivered,
+            None => {
+                // It fails if the stream has ended already.
+                let _ = self.send.finish();
+                let stopped = self.send.stopped();
+                self.delivered.insert(Box::pin(async move {
+                    stopped.await.map(|_| ()).map_err(io::Error::other)
+                }))
+            }
+        };
+        let result = ready!(delivered.as_mut().poll(cx));
+        Poll::Ready(result)
+    }
+}
