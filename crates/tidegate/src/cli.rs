@@ -13,6 +13,7 @@ use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
 use crate::ctl::{CtlArgs, CtlError, DemoArgs, RuleArgs};
 use crate::exit_status::ExitStatus;
+use crate::link_command::LinkCommand;
 use crate::logging::LogFormat;
 use crate::password_command::PasswordArgs;
 use crate::store_command::StoreCommand;
@@ -71,6 +72,9 @@ enum CliCommand {
     Rule(RuleArgs),
     /// Fill a running node with a small live fleet, to try it out
     Demo(DemoArgs),
+    /// Send and receive files over links, which survive interruptions
+    #[command(subcommand)]
+    Link(LinkCommand),
     /// Put load on a broker and report its performance
     Bench(bench::BenchArgs),
     /// Check the configuration, or explain its settings
@@ -205,6 +209,7 @@ impl Cli {
                     return Ok(status.into());
                 }
             }
+            CliCommand::Link(command) => command.run()?,
             CliCommand::Bench(arguments) => return bench::run(arguments),
             CliCommand::Config(ConfigCommand::Check { file, sets }) => check_config(file, sets)?,
             CliCommand::Config(ConfigCommand::Explain { key, config, sets }) => {

@@ -6,6 +6,7 @@ mod client;
 mod config;
 mod ctl;
 mod exit_status;
+mod link_command;
 mod logging;
 mod password_command;
 mod serve;

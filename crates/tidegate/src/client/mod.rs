@@ -18,5 +18,6 @@ pub(crate) use error::ClientError;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
 pub(crate) use tls::{
-    describe as describe_connection_error, for_https as tls_for_https, https_hint,
+    TlsTrustArgs, client_config as tls_client_config, describe as describe_connection_error,
+    for_https as tls_for_https, https_hint,
 };

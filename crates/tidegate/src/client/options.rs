@@ -283,14 +283,14 @@ impl ConnectArgs {
         };
         let endpoint = self.endpoint(url.as_ref());
         let tls = match endpoint.tls {
-            true => Some(tls::client_config(&self.tls)?),
+            true => Some(self.tls.client_config()?),
             false => None,
         };
         Ok(ConnectOptions {
             route: ConnectRoute {
                 endpoint,
                 tls,
-                tls_server_name: self.tls.tls_server_name.clone(),
+                tls_server_name: self.tls.trust.tls_server_name.clone(),
             },
             connect_timeout: Duration::from_secs(self.connect_timeout.into()),
             version,

@@ -26,6 +26,17 @@ pub(super) struct TlsArgs {
     /// Connect with TLS and trust the authorities of this system
     #[arg(long)]
     tls: bool,
+    #[command(flatten)]
+    pub(super) trust: TlsTrustArgs,
+    /// ALPN protocol to offer; repeatable
+    #[arg(long, value_name = "NAME")]
+    alpn: Vec<String>,
+}
+
+/// Whom to trust, and the own certificate.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct TlsTrustArgs {
     /// PEM file with the authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
@@ -38,22 +49,33 @@ pub(super) struct TlsArgs {
     /// Accept any certificate; for tests only
     #[arg(long)]
     insecure: bool,
-    /// Name expected in the broker's certificate [default: the host]
+    /// Name expected in the server's certificate [default: the host]
     #[arg(long, value_name = "NAME")]
-    pub(super) tls_server_name: Option<String>,
-    /// ALPN protocol to offer; repeatable
-    #[arg(long, value_name = "NAME")]
-    alpn: Vec<String>,
+    pub(crate) tls_server_name: Option<String>,
 }
 
 impl TlsArgs {
     pub(super) fn is_requested(&self) -> bool {
-        self.tls || self.cafile.is_some() || self.cert.is_some() || self.insecure
+        let TlsTrustArgs {
+            cafile,
+            cert,
+            insecure,
+            ..
+        } = &self.trust;
+        self.tls || cafile.is_some() || cert.is_some() || *insecure
+    }
+
+    /// The TLS configuration of the arguments, after reading the files.
+    pub(super) fn client_config(&self) -> Result<Arc<ClientConfig>, ClientError> {
+        let mut config = client_config(&self.trust)?;
+        let names = self.alpn.iter().map(|name| name.as_bytes().to_vec());
+        config.alpn_protocols = names.collect();
+        Ok(Arc::new(config))
     }
 }
 
 /// The TLS configuration of the arguments, after reading the files.
-pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, ClientError> {
+pub(crate) fn client_config(arguments: &TlsTrustArgs) -> Result<ClientConfig, ClientError> {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -66,7 +88,7 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
     } else {
         builder.with_root_certificates(roots(arguments.cafile.as_deref())?)
     };
-    let mut config = match (&arguments.cert, &arguments.key) {
+    match (&arguments.cert, &arguments.key) {
         (Some(cert), Some(key)) => {
             let chain = certificates(cert)?;
             let key_der = PrivateKeyDer::from_pem_file(key)
@@ -76,16 +98,10 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
                 .map_err(|error| {
                     let (cert, key) = (cert.display(), key.display());
                     ClientError::Usage(format!("{cert} and {key} cannot be used together: {error}"))
-                })?
+                })
         }
-        _ => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = arguments
-        .alpn
-        .iter()
-        .map(|name| name.as_bytes().to_vec())
-        .collect();
-    Ok(Arc::new(config))
+        _ => Ok(builder.with_no_client_auth()),
+    }
 }
 
 /// For HTTP: trusts the authorities of this file, or of the system.

@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 9] = [
 
 /// Parses a whole number with an optional unit (any case, optionally after a space). `None` if it
 /// is invalid or exceeds 64 bits.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let (number, factor) = UNITS
         .iter()

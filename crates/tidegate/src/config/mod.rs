@@ -29,6 +29,7 @@ mod tls_files;
 mod validation;
 
 pub(crate) use alarm_settings::AlarmSettings;
+pub(crate) use byte_size::parse_size;
 pub(crate) use config_error::{ConfigErrors, ValueOrigin};
 pub(crate) use explain::{UnknownSettingError, explain};
 pub(crate) use ingest_settings::IngestSettings;

@@ -10,6 +10,7 @@ mod ctl;
 mod demo;
 mod device_files;
 mod documentation;
+mod link;
 mod login;
 mod messages;
 mod program;

@@ -107,13 +107,14 @@ impl RunningProgram {
         Self { child, stderr }
     }
 
-    /// Waits for a line of standard error that contains this.
-    pub(crate) fn expect_output(&mut self, part: &str) {
+    /// Waits for a line of standard error that contains this, and returns it.
+    pub(crate) fn expect_output(&mut self, part: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
         let mut said = Vec::new();
-        while !said.last().is_some_and(|line: &String| line.contains(part)) {
+        loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.stderr.recv_timeout(left) {
+                Ok(line) if line.contains(part) => return line,
                 Ok(line) => said.push(line),
                 Err(_) => panic!("{part:?} was not said, but {said:#?}"),
             }
@@ -126,6 +127,24 @@ impl RunningProgram {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
+    }
+
+    /// Whether the process ends within this time.
+    pub(crate) fn ends_within(&mut self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Kills the process and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Waits for the end.

@@ -1,0 +1,45 @@
+//! `tidegate link`: sends and receives files over a link, which survives interruptions and restarts of either end.
+
+mod exchange;
+mod incoming_file;
+mod options;
+mod outgoing_file;
+mod progress;
+mod rate_limit;
+mod receive;
+mod send;
+mod serve;
+
+use clap::Subcommand;
+
+use crate::client::ClientError;
+
+#[derive(Subcommand)]
+pub(crate) enum LinkCommand {
+    /// Accept links: store the files that peers send in a directory, and send them files of it
+    Serve(serve::LinkServeArgs),
+    /// Send files and directories to `tidegate link serve`
+    Send(send::LinkSendArgs),
+    /// Receive files and directories from `tidegate link serve`
+    Receive(receive::LinkReceiveArgs),
+}
+
+impl LinkCommand {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        // Files are read and written on these threads, too.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| ClientError::Local {
+                what: "cannot start".into(),
+                error,
+            })?;
+        runtime.block_on(async {
+            match self {
+                Self::Serve(arguments) => arguments.run().await,
+                Self::Send(arguments) => Ok(arguments.run().await?),
+                Self::Receive(arguments) => Ok(arguments.run().await?),
+            }
+        })
+    }
+}
