@@ -14,6 +14,7 @@ mod flow_window;
 mod forwarder;
 mod host;
 mod link;
+mod link_bench;
 mod load_shape;
 mod memory_slope;
 mod metrics;
@@ -64,6 +65,11 @@ enum BenchTarget {
         #[command(subcommand)]
         scenario: relay_bench::RelayScenario,
     },
+    /// Measure links between two peers in this process over TCP, beside plain TCP
+    Link {
+        #[command(subcommand)]
+        scenario: link_bench::LinkScenario,
+    },
     /// Short for `mqtt offline`
     Offline(scenario::OfflineScenario),
 }
@@ -79,6 +85,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Pipeline(arguments) => pipeline_bench::run(&arguments),
         BenchTarget::Telemetry(arguments) => telemetry_bench::run(&arguments),
         BenchTarget::Relay { scenario } => scenario.run(),
+        BenchTarget::Link { scenario } => scenario.run(),
         BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
@@ -140,5 +147,7 @@ mod tests {
         assert!(error("relay connections --connections 10 --endpoints 3").contains("divided"));
         assert!(error("relay checks --broker ws://127.0.0.1:1").contains("--api"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
+        assert!(error("link throughput --connections 3").contains("--size"));
+        assert!(error("link throughput --size 1MB --threads 2").contains("--connections 1"));
     }
 }

@@ -64,6 +64,11 @@ impl IncomingLane {
         self.received.contains(number)
     }
 
+    /// Whether this number and all after it have not arrived, and all before it have.
+    pub(crate) fn is_next(&self, number: u64) -> bool {
+        self.received.range_count() == 1 && self.received.contiguous_end(0) == number
+    }
+
     pub(crate) fn check_horizon(&self, end: u64, horizon: u32) -> Result<(), ProtocolError> {
         let first_gap = self.received.contiguous_end(0);
         if end > first_gap + u64::from(horizon) {

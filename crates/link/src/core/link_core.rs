@@ -529,6 +529,19 @@ impl LinkCore {
         Some(message)
     }
 
+    /// Adds all received messages to `messages`, those of higher priorities first.
+    pub fn take_messages(&mut self, messages: &mut Vec<ReceivedMessage>) {
+        let mut cost = 0;
+        for lane in &mut self.lanes_in {
+            cost += lane.queue.iter().map(|message| message.cost).sum::<u64>();
+            messages.extend(lane.queue.drain(..));
+        }
+        self.occupied_message_bytes -= cost;
+        if let Some(carrier) = &mut self.carrier {
+            carrier.receive_messages.release(cost);
+        }
+    }
+
     /// Confirms that a message is durable, in [`AckPolicy::OnConfirmation`].
     pub fn acknowledge(&mut self, id: MessageId, now: Instant) {
         let lane = &mut self.lanes_in[id.priority.index()];

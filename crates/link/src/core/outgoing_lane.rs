@@ -109,8 +109,9 @@ impl OutgoingLane {
             ));
         }
         self.acknowledged.insert_all(ranges);
+        let first = self.first();
         while let Some(front) = self.messages.front()
-            && self.acknowledged.contains(front.number)
+            && (front.number < first || self.acknowledged.contains(front.number))
         {
             self.queued_bytes -= front.payload.len() as u64 + MESSAGE_OVERHEAD_BYTES;
             self.messages.pop_front();

@@ -146,6 +146,9 @@ impl LinkCore {
         let lane = &mut self.lanes_in[priority.index()];
         let mut number = first;
         let (mut duplicates, mut duplicate_cost, mut total_cost) = (0, 0, 0);
+        // Usually numbers come without a gap, and are recorded together.
+        let is_in_order = lane.is_next(first);
+        let table = self.config.size_classes;
         while !rest.is_empty() {
             let len = disk::varint::take(&mut rest).ok_or(INVALID)?;
             let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
@@ -154,14 +157,16 @@ impl LinkCore {
             rest.advance(len);
             let cost = len as u64 + MESSAGE_OVERHEAD_BYTES;
             total_cost += cost;
-            if lane.is_received(number) {
+            if !is_in_order && lane.is_received(number) {
                 lane.repeat_acknowledgement(number);
                 duplicates += 1;
                 duplicate_cost += cost;
             } else {
-                lane.check_horizon(number + 1, horizon)?;
-                lane.record_received(number..number + 1);
-                let class = self.config.size_classes.classify(len);
+                if !is_in_order {
+                    lane.check_horizon(number + 1, horizon)?;
+                    lane.record_received(number..number + 1);
+                }
+                let class = table.classify(len);
                 self.statistics.received.count(class, 1, len as u64);
                 lane.queue.push_back(ReceivedMessage {
                     id: MessageId { priority, number },
@@ -171,6 +176,9 @@ impl LinkCore {
                 });
             }
             number += 1;
+        }
+        if is_in_order {
+            lane.record_received(first..number);
         }
         if self.config.ack_policy == AckPolicy::OnReceipt {
             lane.acknowledge(first..number);

@@ -20,8 +20,6 @@ use crate::wire::handshake::Limits;
 use crate::wire::header::FrameType;
 use crate::wire::writer::FrameWriter;
 
-/// Messages that are written at a time. More would keep urgent ones waiting, less would cost more system calls.
-const TRANSMISSION_BYTES: usize = 128 * 1024;
 /// Fields of DATA beside the content.
 const DATA_OVERHEAD_BYTES: usize = 8;
 
@@ -195,7 +193,9 @@ impl LinkCore {
         while let Some(id) = self.cancelled.pop_front() {
             self.send_stream_frame(id, carrier, peer, writer);
         }
-        while writer.len() < TRANSMISSION_BYTES {
+        // More would keep urgent messages waiting, less would cost more system calls.
+        let transmission_bytes = self.chunk_size.bytes();
+        while writer.len() < transmission_bytes {
             let Some(flow) = self.choose_flow(carrier, peer) else {
                 break;
             };

@@ -1,5 +1,6 @@
 //! What an application does with a link.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -57,6 +58,33 @@ impl Link {
         Ok(id)
     }
 
+    /// Sends messages, which is faster than one by one if they are small, and removes them from `payloads`. It waits like
+    /// [`send`](Self::send). If it fails or is cancelled, `payloads` contains those that are not queued.
+    pub async fn send_all(
+        &self,
+        priority: Priority,
+        payloads: &mut VecDeque<Bytes>,
+    ) -> Result<(), LinkError> {
+        while !payloads.is_empty() {
+            let sent = self.wait(|core| {
+                let mut is_sent = false;
+                while let Some(payload) = payloads.front() {
+                    match core.send(priority, payload.clone()) {
+                        Ok(_) => payloads.pop_front(),
+                        Err(SendError::Full) => break,
+                        Err(SendError::ShuttingDown) => return Some(Err(LinkError::ShutDown)),
+                        Err(error) => return Some(Err(error.into())),
+                    };
+                    is_sent = true;
+                }
+                is_sent.then_some(Ok(()))
+            });
+            sent.await??;
+            self.shared.outgoing.notify_one();
+        }
+        Ok(())
+    }
+
     /// The next message of at most the size class `large`. Larger ones come as streams.
     pub async fn receive(&self) -> Result<ReceivedMessage, LinkError> {
         let message = self.wait(LinkCore::next_message).await?;
@@ -68,9 +96,7 @@ impl Link {
     pub async fn receive_all(&self, messages: &mut Vec<ReceivedMessage>) -> Result<(), LinkError> {
         self.wait(|core| {
             let before = messages.len();
-            while let Some(message) = core.next_message() {
-                messages.push(message);
-            }
+            core.take_messages(messages);
             (messages.len() > before).then_some(())
         })
         .await?;

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::net::carrier::Carrier;
 use crate::net::carrier_task::lock;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -49,6 +50,10 @@ impl MemoryNetwork {
         *lock(&self.conditions) = conditions;
     }
 
+    pub fn is_down(&self) -> bool {
+        lock(&self.conditions).is_down
+    }
+
     /// Breaks all carriers; what is under way is lost.
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
@@ -59,7 +64,7 @@ impl MemoryNetwork {
     /// # Errors
     /// If the network is down.
     pub fn open(&self) -> io::Result<(DuplexStream, DuplexStream)> {
-        if lock(&self.conditions).is_down {
+        if self.is_down() {
             return Err(io::Error::new(
                 io::ErrorKind::NetworkUnreachable,
                 "the network is down",
@@ -67,11 +72,16 @@ impl MemoryNetwork {
         }
         let (near, near_network) = tokio::io::duplex(BUFFER_BYTES);
         let (far_network, far) = tokio::io::duplex(BUFFER_BYTES);
-        let (near_read, near_write) = tokio::io::split(near_network);
-        let (far_read, far_write) = tokio::io::split(far_network);
+        self.join(near_network, far_network);
+        Ok((near, far))
+    }
+
+    /// Puts the network between two byte streams, such as both connections of a proxy.
+    pub fn join(&self, near: impl Carrier, far: impl Carrier) {
+        let (near_read, near_write) = tokio::io::split(near);
+        let (far_read, far_write) = tokio::io::split(far);
         self.spawn(near_read, far_write);
         self.spawn(far_read, near_write);
-        Ok((near, far))
     }
 
     fn spawn(

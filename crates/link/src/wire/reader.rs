@@ -1,7 +1,8 @@
 //! The reading half of a carrier: bytes come in, frames with verified checksums come out.
 //!
-//! Small frames are slices of one buffer. The payload of a large frame is read straight into a buffer of its own,
-//! which is used again when the application has dropped it.
+//! Small frames are slices of one buffer. The payload of a large frame is read straight into a buffer of its own, together
+//! with the header of the next frame. It is used again when the application has dropped it, the last one first: it is
+//! probably still in the cache of the processor.
 
 use std::collections::VecDeque;
 
@@ -29,6 +30,15 @@ pub struct Frame {
     pub payload: Bytes,
 }
 
+/// A frame whose header has been read.
+#[derive(Debug)]
+struct PendingFrame {
+    header: FrameHeader,
+    /// What has been read of the payload; with a buffer of its own also of the next header.
+    payload: BytesMut,
+    has_own_buffer: bool,
+}
+
 /// Splits the bytes of a carrier into frames.
 ///
 /// The caller reads into [`buffer`](Self::buffer), then takes frames from [`next_frame`](Self::next_frame) until there
@@ -36,10 +46,8 @@ pub struct Frame {
 #[derive(Debug)]
 pub struct FrameReader {
     shared: BytesMut,
-    /// The large frame whose payload is being read, and what has been read of it.
-    large: Option<(FrameHeader, BytesMut)>,
-    /// The last frame was large, so that the next one probably is.
-    expects_large: bool,
+    /// The frame whose payload is being read.
+    pending: Option<PendingFrame>,
     max_payload_bytes: u32,
     recycled: VecDeque<Bytes>,
     recycled_bytes: usize,
@@ -56,8 +64,7 @@ impl FrameReader {
     pub fn new() -> Self {
         Self {
             shared: BytesMut::new(),
-            large: None,
-            expects_large: false,
+            pending: None,
             max_payload_bytes: MAX_HANDSHAKE_BYTES,
             recycled: VecDeque::new(),
             recycled_bytes: 0,
@@ -71,29 +78,29 @@ impl FrameReader {
 
     /// The buffer for the next bytes of the carrier; it is not empty.
     pub fn buffer(&mut self) -> Limit<&mut BytesMut> {
-        if let Some((header, payload)) = &mut self.large {
-            let missing = header.payload_bytes as usize - payload.len();
-            return payload.limit(missing);
+        if let Some(mut pending) = self.pending.take() {
+            let end = pending.header.payload_bytes as usize + HEADER_BYTES;
+            if pending.payload.capacity() == 0 {
+                pending.payload = self.take_buffer(end);
+            }
+            let missing = end - pending.payload.len();
+            let pending = self.pending.insert(pending);
+            return (&mut pending.payload).limit(missing);
         }
         let room = SHARED_BUFFER_BYTES - self.shared.len().min(SHARED_BUFFER_BYTES / 2);
-        // What is read beyond the header of a large frame must be copied.
-        let wanted = if self.expects_large && self.shared.len() < HEADER_BYTES {
-            HEADER_BYTES - self.shared.len()
-        } else {
-            room
-        };
-        if self.shared.capacity() - self.shared.len() < wanted {
+        if self.shared.capacity() - self.shared.len() < room {
             self.shared.reserve(room);
         }
-        (&mut self.shared).limit(wanted)
+        (&mut self.shared).limit(room)
     }
 
     /// Adds bytes to the input, for callers that have them elsewhere.
     pub fn push(&mut self, mut bytes: &[u8]) {
-        if let Some((header, payload)) = &mut self.large {
-            let missing = header.payload_bytes as usize - payload.len();
+        if let Some(pending) = &mut self.pending {
+            let end = pending.header.payload_bytes as usize;
+            let missing = end.saturating_sub(pending.payload.len());
             let (now, rest) = bytes.split_at(missing.min(bytes.len()));
-            payload.extend_from_slice(now);
+            pending.payload.extend_from_slice(now);
             bytes = rest;
         }
         self.shared.extend_from_slice(bytes);
@@ -101,27 +108,37 @@ impl FrameReader {
 
     /// The next complete frame; `None`: more bytes are needed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ProtocolError> {
-        if self.large.is_none() && !self.begin_frame()? {
-            return Ok(None);
-        }
-        let Some((header, payload)) = self.large.take() else {
-            return Ok(None);
+        let pending = match self.pending.take() {
+            Some(pending) => pending,
+            None => match self.begin_frame()? {
+                Some(pending) => pending,
+                None => return Ok(None),
+            },
         };
-        if payload.len() < header.payload_bytes as usize {
-            self.large = Some((header, payload));
+        let payload_bytes = pending.header.payload_bytes as usize;
+        if pending.payload.len() < payload_bytes {
+            self.pending = Some(pending);
             return Ok(None);
         }
-        let is_large = payload.len() >= OWN_BUFFER_BYTES;
+        let PendingFrame {
+            header,
+            mut payload,
+            has_own_buffer,
+        } = pending;
+        if has_own_buffer {
+            // `shared` is empty while such a frame is read.
+            self.shared.extend_from_slice(&payload[payload_bytes..]);
+            payload.truncate(payload_bytes);
+        }
         let payload = payload.freeze();
         if !header.matches(&payload) {
             return Err(ProtocolError::corrupted(
                 "the checksum of a frame does not match",
             ));
         }
-        if is_large {
+        if has_own_buffer {
             self.recycle(payload.clone());
         }
-        self.expects_large = is_large;
         Ok(Some(Frame {
             frame_type: header.frame_type,
             flags: header.flags,
@@ -130,52 +147,58 @@ impl FrameReader {
         }))
     }
 
-    /// Parses the next header. Returns whether a payload, perhaps incomplete, is in `large`.
-    fn begin_frame(&mut self) -> Result<bool, ProtocolError> {
+    /// Parses the next header. Returns the frame, whose payload may be incomplete.
+    fn begin_frame(&mut self) -> Result<Option<PendingFrame>, ProtocolError> {
         let Some(bytes) = self.shared.first_chunk::<HEADER_BYTES>() else {
-            return Ok(false);
+            return Ok(None);
         };
         let header = FrameHeader::parse(bytes, self.max_payload_bytes)?;
         let payload_bytes = header.payload_bytes as usize;
         let available = self.shared.len() - HEADER_BYTES;
         if payload_bytes <= available {
             let _ = self.shared.split_to(HEADER_BYTES);
-            self.large = Some((header, self.shared.split_to(payload_bytes)));
-            return Ok(true);
+            return Ok(Some(PendingFrame {
+                header,
+                payload: self.shared.split_to(payload_bytes),
+                has_own_buffer: false,
+            }));
         }
         if payload_bytes < OWN_BUFFER_BYTES {
-            self.expects_large = false;
-            return Ok(false);
+            return Ok(None);
         }
-        let mut payload = self.take_buffer(payload_bytes);
-        payload.extend_from_slice(&self.shared[HEADER_BYTES..]);
+        // Without content, a buffer is chosen when it is needed: the application may have dropped the last one until then.
+        let mut payload = BytesMut::new();
+        if available > 0 {
+            payload = self.take_buffer(payload_bytes + HEADER_BYTES);
+            payload.extend_from_slice(&self.shared[HEADER_BYTES..]);
+        }
         self.shared.clear();
-        self.large = Some((header, payload));
-        Ok(true)
+        Ok(Some(PendingFrame {
+            header,
+            payload,
+            has_own_buffer: true,
+        }))
     }
 
     /// A buffer that the application has dropped, or a new one.
     fn take_buffer(&mut self, len: usize) -> BytesMut {
-        for _ in 0..self.recycled.len() {
-            let Some(bytes) = self.recycled.pop_front() else {
+        for index in (0..self.recycled.len()).rev() {
+            if !self.recycled[index].is_unique() {
+                continue;
+            }
+            let Some(bytes) = self.recycled.remove(index) else {
                 break;
             };
             self.recycled_bytes -= bytes.len();
             // One that is much larger would be kept from large frames by small ones.
-            let fits = (len..=2 * len).contains(&bytes.len());
-            if !fits && bytes.is_unique() {
+            if bytes.len() > 2 * len {
                 continue;
             }
-            match bytes.try_into_mut() {
-                Ok(mut buffer) if buffer.capacity() >= len => {
-                    buffer.clear();
-                    return buffer;
-                }
-                Ok(_) => {}
-                Err(in_use) => {
-                    self.recycled_bytes += in_use.len();
-                    self.recycled.push_back(in_use);
-                }
+            if let Ok(mut buffer) = bytes.try_into_mut()
+                && buffer.capacity() >= len
+            {
+                buffer.clear();
+                return buffer;
             }
         }
         BytesMut::with_capacity(len)

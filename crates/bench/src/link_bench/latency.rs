@@ -1,0 +1,127 @@
+//! `tidegate bench link latency`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use link::net::Link;
+use link::priority::Priority;
+
+use super::peers::{
+    accept_links, connect_link, end, loopback_socket, receive_messages, runtime, send_messages,
+};
+use crate::metrics::latency_histogram;
+use crate::units;
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct LinkLatencyScenario {
+    /// Size of the messages of the saturating stream
+    #[arg(long, value_name = "BYTES", default_value = "50MB", value_parser = units::parse_bytes)]
+    bulk_size: usize,
+    /// Time between two small messages
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::parse_duration)]
+    interval: Duration,
+    /// Time to send
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
+    duration: Duration,
+}
+
+/// Small messages of 100 bytes, which contain the time when they were due.
+const SMALL_BYTES: usize = 100;
+
+impl LinkLatencyScenario {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        for is_saturated in [false, true] {
+            let (histogram, bulk_bytes, seconds) = self.measure(is_saturated)?;
+            let ms = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e6;
+            println!(
+                "{}: {} small messages, p50 {:.3} ms, p99 {:.3} ms, p99.9 {:.3} ms, highest {:.3} ms, bulk {:.0} MB/s",
+                if is_saturated {
+                    "beside a saturating stream"
+                } else {
+                    "alone"
+                },
+                histogram.len(),
+                ms(0.5),
+                ms(0.99),
+                ms(0.999),
+                histogram.max() as f64 / 1e6,
+                bulk_bytes as f64 / seconds / 1e6,
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn measure(&self, is_saturated: bool) -> anyhow::Result<(Histogram<u64>, u64, f64)> {
+        let origin = Instant::now();
+        let (address_sender, address) = std::sync::mpsc::channel();
+        let bulk_size = self.bulk_size;
+        let receiver = std::thread::spawn(move || -> anyhow::Result<_> {
+            runtime()?.block_on(async move {
+                let (socket, local) = loopback_socket().await?;
+                address_sender.send(local).context("the sender is gone")?;
+                let mut links = accept_links(socket);
+                let link = links.recv().await.context("no link was accepted")?.link;
+                let small = tokio::spawn(receive_small(link.clone(), origin));
+                let bulk = tokio::spawn(receive_messages(link, bulk_size));
+                Ok((small.await?, bulk.await?))
+            })
+        });
+        let address = address.recv().context("the receiver did not start")?;
+        let end_time = Instant::now() + self.duration;
+        let interval = self.interval;
+        runtime()?.block_on(async move {
+            let link = connect_link(address);
+            link.connected().await?;
+            let bulk = is_saturated.then(|| {
+                let link = link.clone();
+                tokio::spawn(async move {
+                    send_messages(&link, bulk_size, Priority::Bulk, end_time).await
+                })
+            });
+            send_small(&link, interval, origin, end_time).await?;
+            if let Some(bulk) = bulk {
+                bulk.await??;
+            }
+            end(&link).await;
+            anyhow::Ok(())
+        })?;
+        let (histogram, bulk) = receiver
+            .join()
+            .map_err(|_| anyhow::anyhow!("the receiver failed"))??;
+        Ok((histogram, bulk.bytes, bulk.seconds.max(1e-9)))
+    }
+}
+
+/// The time counts from when a message was due, so that a delay of the sender is not hidden.
+async fn send_small(
+    link: &Link,
+    interval: Duration,
+    origin: Instant,
+    end: Instant,
+) -> anyhow::Result<()> {
+    let mut due = Instant::now();
+    while due < end {
+        tokio::time::sleep_until(due.into()).await;
+        let mut payload = vec![0; SMALL_BYTES];
+        let at = due.duration_since(origin).as_nanos() as u64;
+        payload[..8].copy_from_slice(&at.to_le_bytes());
+        link.send(Priority::High, Bytes::from(payload)).await?;
+        due += interval;
+    }
+    Ok(())
+}
+
+async fn receive_small(link: Link, origin: Instant) -> Histogram<u64> {
+    let mut histogram = latency_histogram();
+    while let Ok(message) = link.receive().await {
+        let payload = message.payload.into_bytes();
+        if let Some(at) = payload.first_chunk() {
+            let now = origin.elapsed().as_nanos() as u64;
+            histogram.saturating_record(now.saturating_sub(u64::from_le_bytes(*at)));
+        }
+    }
+    histogram
+}

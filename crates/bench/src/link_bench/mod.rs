@@ -1,0 +1,34 @@
+//! `tidegate bench link`: links between two peers in this process, over TCP connections of the loopback interface.
+//!
+//! Every message is numbered, and the receiver checks the numbers; the link verifies the checksum of every frame. Plain TCP
+//! is measured in the same run, with the same threads and sizes of writes.
+
+mod latency;
+mod network;
+mod peers;
+mod plain_tcp;
+mod throughput;
+
+use std::process::ExitCode;
+
+/// What to measure.
+#[derive(clap::Subcommand, Clone, Debug)]
+pub(crate) enum LinkScenario {
+    /// Messages and bytes per second for several sizes, beside plain TCP
+    Throughput(throughput::LinkThroughputScenario),
+    /// Latency of small messages while a stream uses the whole connection
+    Latency(latency::LinkLatencyScenario),
+    /// A long round trip, outages and a reader that stands still, through a proxy
+    Network(network::LinkNetworkScenario),
+}
+
+impl LinkScenario {
+    /// Runs it and says how the process should end.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Throughput(scenario) => scenario.run(),
+            Self::Latency(scenario) => scenario.run(),
+            Self::Network(scenario) => scenario.run(),
+        }
+    }
+}

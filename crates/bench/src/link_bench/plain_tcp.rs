@@ -1,0 +1,48 @@
+//! Plain TCP: the most that a link could reach.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::peers::Received;
+
+/// Largest write and read.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Small messages are written together, as links do.
+const BURST_BYTES: usize = 64 * 1024;
+
+/// Writes messages of one size for some time.
+pub(super) async fn send(
+    mut stream: TcpStream,
+    size: usize,
+    duration: Duration,
+) -> std::io::Result<()> {
+    let start = Instant::now();
+    let burst = vec![0x5a; size.max(1) * (BURST_BYTES / size.max(1)).max(1)];
+    while start.elapsed() < duration {
+        for piece in burst.chunks(PIECE_BYTES) {
+            stream.write_all(piece).await?;
+        }
+    }
+    stream.shutdown().await
+}
+
+/// Reads until the end.
+pub(super) async fn receive(mut stream: TcpStream, size: usize) -> Received {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let (mut start, mut bytes, mut seconds) = (None, 0, 0.0);
+    while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+        bytes += len as u64;
+        seconds = start
+            .get_or_insert_with(Instant::now)
+            .elapsed()
+            .as_secs_f64();
+    }
+    Received {
+        messages: bytes / size.max(1) as u64,
+        bytes,
+        seconds,
+        faults: 0,
+    }
+}
