@@ -66,9 +66,9 @@ pub struct FirmwareDefinition {
     /// Name of the firmware, which devices compare with their own. Cannot change.
     #[schemars(length(min = 1, max = 255))]
     pub title: String,
-    /// Cannot change.
+    /// Version of the firmware; `version` is that of the configuration object. Cannot change.
     #[schemars(length(min = 1, max = 255))]
-    pub version: String,
+    pub firmware_version: String,
     /// Id of the product whose devices can install it. Cannot change.
     #[schemars(length(min = 1, max = 256))]
     pub product: String,
@@ -115,7 +115,7 @@ impl FirmwareDefinition {
     pub(crate) fn read(value: &Value) -> Result<Self, DefinitionError> {
         let read: Self = read_definition(value)?;
         check_length("title", &read.title, (1, 255))?;
-        check_length("version", &read.version, (1, 255))?;
+        check_length("firmware_version", &read.firmware_version, (1, 255))?;
         check_length("product", &read.product, (1, 256))?;
         check_length("file", &read.file, (1, 64))?;
         check_length("notes", &read.notes, (0, 10_000))?;
@@ -126,7 +126,10 @@ impl FirmwareDefinition {
     pub(crate) fn check_unchanged(&self, current: &Self) -> Result<(), DefinitionError> {
         let fields = [
             ("title", self.title == current.title),
-            ("version", self.version == current.version),
+            (
+                "firmware_version",
+                self.firmware_version == current.firmware_version,
+            ),
             ("product", self.product == current.product),
             ("type", self.kind == current.kind),
             ("file", self.file == current.file),
@@ -171,7 +174,7 @@ impl FirmwarePackage {
             digest: read.digest.ok_or_else(|| missing("digest"))?,
             sha256: read.sha256,
             title: read.title,
-            version: read.version,
+            version: read.firmware_version,
             product: read.product,
             kind: read.kind,
             namespace: read.namespace,

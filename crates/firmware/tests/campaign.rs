@@ -66,7 +66,8 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
         FirmwareService::open(objects, registry.clone(), files.clone(), &settings, &[]).unwrap()
     };
     let firmware = open();
-    let package = json!({"title": "pump", "version": "2", "product": "pump", "file": file});
+    let package =
+        json!({"title": "pump", "firmware_version": "2", "product": "pump", "file": file});
     let package = firmware.prepare_package(&package, None).unwrap();
     let stored = serde_json::to_value(package).unwrap();
     objects

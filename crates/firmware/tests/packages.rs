@@ -125,7 +125,7 @@ impl Node {
 }
 
 fn package(version: &str, file: &str) -> Value {
-    json!({"title": "pump", "version": version, "product": "pump", "file": file})
+    json!({"title": "pump", "firmware_version": version, "product": "pump", "file": file})
 }
 
 #[test]

@@ -18,9 +18,6 @@ type Firmware = Schemas['Firmware'] & ConfigurationObject;
 
 export const firmwarePath = '/api/v1/firmware';
 
-/** The version of the firmware; a number would be that of the object, which has the same name. */
-const versionOf = ({ version }: { version: unknown }) => (typeof version === 'string' ? version : '–');
-
 export function Packages() {
   const { t } = useLingui();
   const caller = useCaller();
@@ -61,7 +58,7 @@ export function Packages() {
               options: (products.rows ?? []).map(({ id }) => id),
             },
             { name: 'title', label: t`Title`, help: t`Devices compare title and version with what they run.` },
-            { name: 'version', label: t`Version`, help: '' },
+            { name: 'firmware_version', label: t`Version`, help: '' },
             {
               name: 'type',
               label: t`Type`,
@@ -95,7 +92,12 @@ export function Packages() {
   };
   const columns: Column<Firmware>[] = [
     { id: 'title', header: t`Title`, sort: (row) => row.title, cell: (row) => row.title },
-    { id: 'version', header: t`Version`, sort: versionOf, cell: versionOf },
+    {
+      id: 'firmware_version',
+      header: t`Version`,
+      sort: (row) => row.firmware_version,
+      cell: (row) => row.firmware_version,
+    },
     {
       id: 'product',
       header: t`Product`,
@@ -156,7 +158,7 @@ function Details({ firmware }: { firmware: Firmware }) {
     <Facts
       rows={[
         [<Trans>Title</Trans>, firmware.title],
-        [<Trans>Version</Trans>, versionOf(firmware)],
+        [<Trans>Version</Trans>, firmware.firmware_version],
         [<Trans>Product</Trans>, firmware.product],
         [
           <Trans>Image</Trans>,

@@ -173,6 +173,11 @@ fn add_origin(kind: &dyn ObjectKind, schema: &mut Value) {
             "Time of the last change, in milliseconds since 1970.",
         ),
     ] {
+        debug_assert!(
+            schema["properties"].get(name).is_none(),
+            "{}: its own field {name} is hidden by that of every object",
+            kind.names().type_name
+        );
         let property = json!({"type": "integer", "minimum": 0, "description": about});
         add_property(schema, name, property, !can_be_declared);
     }

@@ -82,7 +82,7 @@ async fn server() -> Server {
             firmware::KIND,
             "foreign-firmware",
             json!({
-                "namespace": "acme", "title": "foreign", "version": "1", "product": "foreign-product",
+                "namespace": "acme", "title": "foreign", "firmware_version": "1", "product": "foreign-product",
                 "file": "none", "size": 1, "digest": "00",
             }),
         ),

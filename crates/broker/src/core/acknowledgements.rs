@@ -42,7 +42,7 @@ impl Shard {
         }
     }
 
-    /// Acknowledges a message for which a hook returned [`PublishVerdict::Defer`], unless its connection has closed.
+    /// Acknowledges a message for which a hook returned [`hooks::PublishVerdict::Defer`], unless its connection has closed.
     pub(crate) fn acknowledge_deferred(&mut self, ticket: PublishTicket, reason: ReasonCode) {
         let at = ConnectionIx::from_position(ticket.connection as usize);
         let connection = self.delivery.connections.get(at);

@@ -224,7 +224,7 @@ impl ObjectKindArg {
                 ("PRODUCT", "product"),
                 ("TYPE", "type"),
                 ("TITLE", "title"),
-                ("VERSION", "version"),
+                ("VERSION", "firmware_version"),
                 ("SIZE", "size"),
                 ("SIGNED BY", "signed_by"),
                 ("CHANGED", "updated_at_ms"),

@@ -23,7 +23,7 @@ fn package(node: &Node, version: &str, more: Value, content: &str) {
     let (status, _, file) = ask(node, ("PUT", &path), "", content);
     assert_eq!(status, 201, "{file}");
     let mut package = json!({
-        "id": format!("pump-{version}"), "title": "pump", "version": version, "product": "pump", "file": file["id"],
+        "id": format!("pump-{version}"), "title": "pump", "firmware_version": version, "product": "pump", "file": file["id"],
     });
     for (name, value) in more.as_object().into_iter().flatten() {
         package[name] = value.clone();
