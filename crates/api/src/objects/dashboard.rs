@@ -70,8 +70,10 @@ pub(crate) struct DashboardShare {
 }
 
 /// A card of a dashboard.
+// Requests and responses share the schema, so that it names only what requests must have.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["id", "kind", "x", "y", "w", "h"]))]
 pub(crate) struct DashboardCard {
     /// Id within the dashboard: letters, digits, `-` and `_`.
     #[schemars(length(min = 1, max = 64))]

@@ -19,13 +19,16 @@ use crate::jobs::{JobHandle, JobView, NewJob};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
+/// Maximum length of the name of a method.
+const MAX_METHOD_CHARS: usize = 255;
+
 /// A command to all devices of a group.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GroupCommandInput {
     /// Name of the method to call; alternatively `values`.
     #[serde(default)]
-    #[schemars(length(min = 1, max = 255))]
+    #[schemars(length(min = 1, max = MAX_METHOD_CHARS))]
     method: Option<String>,
     /// Parameters of the method: any JSON.
     #[serde(default)]
@@ -77,6 +80,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 fn action(input: &mut GroupCommandInput) -> Result<CommandAction, ProblemDetails> {
     match (input.method.take(), input.values.take()) {
+        (Some(method), None) if !(1..=MAX_METHOD_CHARS).contains(&method.chars().count()) => {
+            let detail = format!("method: expected 1 to {MAX_METHOD_CHARS} characters.");
+            Err(ProblemDetails::invalid_field("method", detail))
+        }
         (Some(method), None) => Ok(CommandAction::Call {
             method,
             params: input.params.take(),

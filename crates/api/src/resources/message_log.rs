@@ -8,6 +8,7 @@ use observe::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::access::Role;
 use crate::audit;
@@ -192,7 +193,9 @@ async fn status(call: ApiCall) -> ApiResult {
 }
 
 async fn start(mut call: ApiCall) -> ApiResult {
-    let input: RecordingInput = call.body_json().await?;
+    // A structure alone would also accept an array with the values of its fields.
+    let fields: Map<String, Value> = call.body_json().await?;
+    let input: RecordingInput = call::parse(Value::Object(fields))?;
     if let Some(filter) = &input.topic_filter {
         let valid = mqtt::validate_topic_filter(filter, &TopicLimits::NONE);
         valid.map_err(|error| {

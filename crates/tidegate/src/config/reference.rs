@@ -202,6 +202,7 @@ fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
         ("listener" | "http", "tls.private_key") => "server.key",
         ("listener", "tls.client_ca") => "clients.pem",
         ("store", "queue_tls_ca") => "authorities.pem",
+        ("firmware", "ca_file") => "signers.pem",
         ("telemetry", "directory") => "/var/lib/tidegate/telemetry",
         ("user", "username") => "ann",
         ("user", "credential") => "scram-sha-256$...",

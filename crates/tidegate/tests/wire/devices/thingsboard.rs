@@ -106,7 +106,9 @@ fn the_client_of_a_gateway_speaks_for_the_devices_behind_it() {
     let mut client = start(&packages, &node, "gateway", "G");
     client.wait_for("ready");
     eventually("telemetry is stored", || latest(&node, "behind", "t") == 2);
-    assert_eq!(attribute(&node, "behind", "serial"), "x9");
+    eventually("the attribute is stored", || {
+        attribute(&node, "behind", "serial") == "x9"
+    });
     assert_eq!(super::state(&node, "behind"), "online");
     set_shared(&node, "behind", &json!({"rate": 6}));
     assert_eq!(client.wait_for("told"), "told behind {\"rate\": 6}");
