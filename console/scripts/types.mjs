@@ -60,7 +60,7 @@ function keep(name) {
     keep(reference);
 }
 Object.keys(schemas)
-  .filter((name) => /^New[A-Z]|(New|Input)$/.test(name) && !name.startsWith('Thingsboard'))
+  .filter((name) => /^New[A-Z]|(New|Input|Definition)$/.test(name) && !name.startsWith('Thingsboard'))
   .forEach(keep);
 const sorted = Object.fromEntries(Object.entries(inputs).sort(([a], [b]) => a.localeCompare(b)));
 await writeFile(new URL('../src/api/input-schemas.json', import.meta.url), `${JSON.stringify(sorted)}\n`);

@@ -1,9 +1,10 @@
 import { lazy, Suspense, type ComponentType } from 'react';
-import { Redirect, Route, Switch } from 'wouter';
+import { Redirect, Route, Switch, useLocation } from 'wouter';
 import { useSession } from './api/session';
 import { ChangePasswordPage } from './pages/access/change-password-page';
 import { LoginPage } from './pages/access/login-page';
 import { Shell } from './shell';
+import { ErrorBoundary } from './ui/error-boundary';
 import { Loading } from './ui/states';
 import { NotFoundPage } from './pages/not-found-page';
 
@@ -28,6 +29,7 @@ export const pages: [string, ComponentType][] = [
   ['/dashboards', lazy(() => import('./pages/dashboards/dashboards-page'))],
   ['/dashboards/:id', lazy(() => import('./pages/dashboards/dashboard-page'))],
   ['/telemetry', lazy(() => import('./pages/telemetry/telemetry-page'))],
+  ['/jobs', lazy(() => import('./pages/jobs/jobs-page'))],
   ['/settings', lazy(() => import('./pages/settings/settings-page'))],
   ['/profile', lazy(() => import('./pages/settings/profile-page'))],
   ['/products', lazy(() => import('./pages/products/products-page'))],
@@ -35,6 +37,7 @@ export const pages: [string, ComponentType][] = [
   ['/groups', lazy(() => import('./pages/groups/groups-page'))],
   ['/groups/:id', lazy(() => import('./pages/groups/group-page'))],
   ['/firmware', lazy(() => import('./pages/firmware/firmware-page'))],
+  ['/firmware/campaigns/:id', lazy(() => import('./pages/firmware/campaign-page'))],
   ['/relay', lazy(() => import('./pages/relay/relay-page'))],
   ['/relay/:id', lazy(() => import('./pages/relay/endpoint-page'))],
   ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],
@@ -44,8 +47,9 @@ const KioskPage = lazy(() => import('./pages/dashboards/kiosk-page'));
 
 export function App() {
   const session = useSession();
+  const [location] = useLocation();
   // Needs no login: the link has a token of its own.
-  if (location.pathname === '/kiosk') {
+  if (location === '/kiosk') {
     return (
       <Suspense fallback={<Loading />}>
         <KioskPage />
@@ -57,20 +61,22 @@ export function App() {
   if (session.caller.mustChangePassword) return <ChangePasswordPage caller={session.caller} />;
   return (
     <Shell>
-      <Suspense fallback={<Loading />}>
-        <Switch>
-          {/* Home shows the node, which members of a namespace cannot see. */}
-          {session.caller.role === null && (
-            <Route path="/">
-              <Redirect to="/devices" replace />
-            </Route>
-          )}
-          {pages.map(([path, page]) => (
-            <Route key={path} path={path} component={page} />
-          ))}
-          <Route component={NotFoundPage} />
-        </Switch>
-      </Suspense>
+      <ErrorBoundary key={location}>
+        <Suspense fallback={<Loading />}>
+          <Switch>
+            {/* Home shows the node, which members of a namespace cannot see. */}
+            {session.caller.role === null && (
+              <Route path="/">
+                <Redirect to="/devices" replace />
+              </Route>
+            )}
+            {pages.map(([path, page]) => (
+              <Route key={path} path={path} component={page} />
+            ))}
+            <Route component={NotFoundPage} />
+          </Switch>
+        </Suspense>
+      </ErrorBoundary>
     </Shell>
   );
 }

@@ -1,10 +1,24 @@
 import { Spotlight, spotlight } from '@mantine/spotlight';
 import { useDebouncedValue } from '@mantine/hooks';
 import { useLingui } from '@lingui/react/macro';
-import { IconDevices2, IconPlugConnected, IconSearch } from '@tabler/icons-react';
+import { msg } from '@lingui/core/macro';
+import type { MessageDescriptor } from '@lingui/core';
+import {
+  IconDatabaseExport,
+  IconDevices2,
+  IconFilterCode,
+  IconLayoutDashboard,
+  IconPackage,
+  IconPlugConnected,
+  IconSearch,
+  IconStack2,
+  IconTopologyStarRing,
+  type Icon,
+} from '@tabler/icons-react';
 import { useState } from 'react';
 import { useLocation } from 'wouter';
 import { api, unwrap, useRead } from './api/client';
+import { send, withQuery } from './api/objects';
 import { useCaller } from './api/session';
 import { navigationFor } from './navigation';
 
@@ -12,7 +26,17 @@ export const openPalette = () => spotlight.open();
 
 const maxFound = 6;
 
-/** Ctrl-K: pages, and clients and devices by a part of their name. */
+/** Configuration objects that have a page, by their part of the API's paths. */
+const kinds: { path: string; href: string; label: MessageDescriptor; icon: Icon }[] = [
+  { path: 'rules', href: '/rules', label: msg`Rules`, icon: IconFilterCode },
+  { path: 'sinks', href: '/connectors/sinks', label: msg`Sinks`, icon: IconDatabaseExport },
+  { path: 'dashboards', href: '/dashboards', label: msg`Dashboards`, icon: IconLayoutDashboard },
+  { path: 'products', href: '/products', label: msg`Products`, icon: IconPackage },
+  { path: 'device-groups', href: '/groups', label: msg`Groups`, icon: IconStack2 },
+  { path: 'endpoints', href: '/relay', label: msg`Endpoints`, icon: IconTopologyStarRing },
+];
+
+/** Ctrl-K: pages, and clients, devices and other objects by a part of their name. */
 export function CommandPalette() {
   const { t, i18n } = useLingui();
   const caller = useCaller();
@@ -31,6 +55,19 @@ export function CommandPalette() {
   const devices = useRead(
     ['palette', 'devices', wanted],
     (signal) => unwrap(api.GET('/api/v1/devices', { params: { query: { text: wanted, limit: maxFound } }, signal })),
+    { enabled: isSearching, keep: true },
+  );
+  const objects = useRead(
+    ['palette', 'objects', wanted],
+    (signal) =>
+      Promise.all(
+        kinds.map(async ({ path }) => {
+          const list = `/api/v1/${path}`;
+          const query = withQuery(list, { id_contains: wanted, limit: maxFound });
+          // Callers of a namespace may not see some kinds.
+          return send<{ data: Record<string, unknown>[] }>('GET', query, { signal }).catch(() => ({ data: [] }));
+        }),
+      ),
     { enabled: isSearching, keep: true },
   );
   const pages = navigationFor(caller)
@@ -64,6 +101,20 @@ export function CommandPalette() {
             onClick: () => navigate(`/devices/${encodeURIComponent(device.id)}`),
           })),
         },
+        ...kinds.map(({ label, href, icon: Icon }, index) => ({
+          group: i18n._(label),
+          actions: (objects.data?.[index]?.data ?? []).map((object) => {
+            const id = String(object.id ?? object.name);
+            const title = String(object.name || id);
+            return {
+              id: `${href} ${id}`,
+              label: title,
+              description: title === id ? undefined : id,
+              leftSection: <Icon size={18} stroke={1.7} />,
+              onClick: () => navigate(`${href}/${encodeURIComponent(id)}`),
+            };
+          }),
+        })),
       ].filter((group) => group.actions.length > 0)
     : [];
   return (
@@ -79,8 +130,8 @@ export function CommandPalette() {
       maxHeight={420}
       searchProps={{
         leftSection: <IconSearch size={18} stroke={1.7} />,
-        placeholder: t`Find a page, client or device`,
-        'aria-label': t`Find a page, client or device`,
+        placeholder: t`Find a page, client, device or rule`,
+        'aria-label': t`Find a page, client, device or rule`,
       }}
     />
   );

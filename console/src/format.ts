@@ -1,6 +1,10 @@
 /** Numbers, sizes, rates and times as the console shows them. */
 
-const locale = () => document.documentElement.lang || 'en';
+/** The language of the page, in the form of the browser's region if it has one: dates differ between regions. */
+function locale(): string {
+  const language = document.documentElement.lang || 'en';
+  return navigator.languages.find((each) => each.split('-')[0] === language) ?? language;
+}
 
 export function formatNumber(value: number, digits = 0): string {
   return new Intl.NumberFormat(locale(), { maximumFractionDigits: digits }).format(value);

@@ -11,6 +11,7 @@ import {
   IconHistory,
   IconKey,
   IconLayoutDashboard,
+  IconListCheck,
   IconPlugConnected,
   IconSitemap,
   IconDatabaseExport,
@@ -76,7 +77,13 @@ const groups: NavigationGroup[] = [
       { path: '/access/audit', label: msg`Audit log`, icon: IconHistory, nodeOnly: true },
     ],
   },
-  { label: msg`Node`, entries: [{ path: '/settings', label: msg`Settings`, icon: IconSettings, nodeOnly: true }] },
+  {
+    label: msg`Node`,
+    entries: [
+      { path: '/jobs', label: msg`Jobs`, icon: IconListCheck },
+      { path: '/settings', label: msg`Settings`, icon: IconSettings, nodeOnly: true },
+    ],
+  },
 ];
 
 /** The pages that the caller can use. */

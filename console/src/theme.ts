@@ -1,3 +1,4 @@
+import { t } from '@lingui/core/macro';
 import { createTheme, type CSSVariablesResolver, type MantineColorsTuple } from '@mantine/core';
 
 /** The one accent colour: deep blue-green. */
@@ -13,6 +14,13 @@ const tide: MantineColorsTuple = [
   '#00757a',
   '#00656a',
 ];
+
+/** Read when a drawer is drawn, in the language of the page. */
+const closeButtonProps = {
+  get 'aria-label'() {
+    return t`Close`;
+  },
+};
 
 export const theme = createTheme({
   primaryColor: 'tide',
@@ -34,7 +42,8 @@ export const theme = createTheme({
     TextInput: { defaultProps: { size: 'sm' } },
     Select: { defaultProps: { size: 'sm' } },
     Tooltip: { defaultProps: { openDelay: 300, withArrow: true } },
-    Modal: { defaultProps: { centered: true } },
+    Drawer: { defaultProps: { closeButtonProps } },
+    Modal: { defaultProps: { centered: true, closeButtonProps } },
     Menu: { defaultProps: { shadow: 'md', position: 'bottom-end' } },
   },
 });
@@ -58,6 +67,7 @@ export const cssVariables: CSSVariablesResolver = () => ({
     '--tg-chart-5': '#a83275',
     '--tg-chart-6': '#4f7a1c',
     '--mantine-color-dimmed': '#5b666e',
+    '--mantine-color-error': '#c0322b',
   },
   dark: {
     '--tg-page': '#121517',
@@ -76,5 +86,6 @@ export const cssVariables: CSSVariablesResolver = () => ({
     '--tg-chart-6': '#98c15c',
     '--mantine-color-body': '#121517',
     '--mantine-color-dimmed': '#9aa5ad',
+    '--mantine-color-error': '#f2786f',
   },
 });

@@ -1,6 +1,8 @@
 /** The key actions: each takes at most three clicks, or Ctrl-K and a choice, from the home page. */
 
 import type { ChildProcess } from 'node:child_process';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import type { Browser, BrowserContext, Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { launch, loggedIn, open } from './support/browser';
@@ -169,4 +171,86 @@ test('actions: write a rule for the message that just arrived, and save it', asy
   await eventually('the rule is stored', async () => (await node.call('GET', '/api/v1/rules/line-9')).status === 200);
   person.finish();
   await page.close();
+});
+
+test('actions: learn why a client was rejected', () =>
+  atHome(async (person) => {
+    const { page } = person;
+    const ban = { client_id: 'press-8', reason: 'sends too much' };
+    await node.expect('POST', '/api/v1/bans', ban);
+    const rejected = subscribe(node, 'press-8', 'line/8/#');
+    await new Promise((resolve) => rejected.once('exit', resolve));
+    await person.click(page.getByRole('navigation').getByRole('link', { name: 'Clients' }));
+    await person.click(page.getByRole('tab', { name: 'Rejected connections' }));
+    const row = page.getByRole('row').filter({ hasText: 'press-8' });
+    await row.getByText('is banned').waitFor();
+  }));
+
+test('actions: chart two keys of two devices over a day', () =>
+  atHome(async (person) => {
+    const { page } = person;
+    for (const [id, pressure] of [
+      ['mixer-1', 1.5],
+      ['mixer-2', 3.5],
+    ] as const) {
+      const mixer = await node.expect('POST', '/api/v1/devices', { id, product: 'pump' });
+      const hoursAgo = (hours: number) => Date.now() - hours * 3_600_000;
+      const rows = [20, 10, 1].map((hours) => ({ ts: hoursAgo(hours), values: { pressure, speed: hours } }));
+      await publish(node, 'v1/devices/me/telemetry', JSON.stringify(rows), mixer.issued[0].token);
+    }
+    await person.click(page.getByRole('navigation').getByRole('link', { name: 'Telemetry' }));
+    const choice = page.getByRole('combobox', { name: 'Devices' });
+    await person.click(choice);
+    for (const id of ['mixer-1', 'mixer-2']) {
+      await choice.fill(id);
+      await page.getByRole('option', { name: id }).waitFor();
+      await page.keyboard.press('ArrowDown');
+      await page.keyboard.press('Enter');
+    }
+    // The devices' first two keys are charted without a further choice, over 24 hours.
+    for (const key of ['pressure', 'speed']) await page.getByRole('img', { name: `${key} over time` }).waitFor();
+    const summary = page.getByRole('region', { name: 'Summary' }).first();
+    await summary.getByRole('row', { name: 'mixer-1 1.5 1.5 1.5 1.5' }).waitFor();
+    await summary.getByRole('row', { name: 'mixer-2 3.5 3.5 3.5 3.5' }).waitFor();
+  }));
+
+test('actions: inspect the dead letters of a sink, and replay them', async () => {
+  let status = 422;
+  const received: string[] = [];
+  const server = createServer((request, response) => {
+    let body = '';
+    request.on('data', (part: Buffer) => (body += part.toString()));
+    request.on('end', () => {
+      if (status === 200) received.push(body);
+      response.writeHead(status).end('the cell must be a number');
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as AddressInfo;
+  const connector = { name: 'hall', type: 'http', url: `http://127.0.0.1:${port}` };
+  await node.expect('POST', '/api/v1/connectors', connector);
+  await node.expect('POST', '/api/v1/sinks', { name: 'cells', connector: 'hall' });
+  const rule = { name: 'cells', sql: 'SELECT payload.cell AS cell FROM "line/10/cells"' };
+  await node.expect('POST', '/api/v1/rules', { ...rule, actions: [{ kind: 'sink', sink: 'cells' }] });
+  await publish(node, 'line/10/cells', '{"cell": "seven"}');
+  await eventually('the row is a dead letter', async () => {
+    const { body } = await node.call('GET', '/api/v1/sinks/cells/dead-letters');
+    return body.data.length === 1;
+  });
+  try {
+    await atHome(async (person) => {
+      const { page } = person;
+      await person.click(page.getByRole('navigation').getByRole('link', { name: 'Connectors' }));
+      const row = page.getByRole('row').filter({ hasText: 'cells' });
+      await person.click(row.getByRole('link', { name: '1', exact: true }));
+      const letter = page.getByRole('row').filter({ hasText: '"cell":"seven"' });
+      await letter.getByText('422').waitFor();
+      status = 200;
+      await person.click(page.getByRole('button', { name: 'Replay all' }));
+      await page.getByText('No dead letters').waitFor();
+    });
+    await eventually('the row was written', async () => received.some((body) => body.includes('seven')));
+  } finally {
+    server.close();
+  }
 });

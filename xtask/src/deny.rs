@@ -33,13 +33,13 @@ pub(crate) fn install(tools: &Path) -> Result<(), TaskError> {
         for (setting, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
             command.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
         }
-        let mut said = String::new();
+        let mut printed = String::new();
         let status = run_lines(&mut command, OUTPUT_TIMEOUT, |line| {
-            said.push_str(line);
-            said.push('\n');
+            printed.push_str(line);
+            printed.push('\n');
         })?;
         if !status.success() {
-            return Err(format!("cargo install ended with {status}\n{said}"));
+            return Err(format!("cargo install ended with {status}\n{printed}"));
         }
         std::fs::remove_dir_all(build).map_err(|error| error.to_string())
     })

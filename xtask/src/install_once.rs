@@ -15,11 +15,11 @@ pub(crate) fn install_once(
     if fs::read_to_string(&stamp).is_ok_and(|text| text == what) {
         return Ok(());
     }
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let describe = |error: std::io::Error| format!("{}: {error}", dir.display());
     if dir.exists() {
-        fs::remove_dir_all(dir).map_err(told)?;
+        fs::remove_dir_all(dir).map_err(describe)?;
     }
-    fs::create_dir_all(dir).map_err(told)?;
+    fs::create_dir_all(dir).map_err(describe)?;
     install(dir)?;
-    fs::write(&stamp, what).map_err(told)
+    fs::write(&stamp, what).map_err(describe)
 }

@@ -144,19 +144,19 @@ pub(crate) fn run_lines(
 
 /// Kills a process and all its descendants, the deepest last started first.
 fn kill_tree(pid: u32) {
-    let mut doomed = vec![pid];
+    let mut pids = vec![pid];
     let mut next = 0;
-    while next < doomed.len() {
-        let children = format!("/proc/{0}/task/{0}/children", doomed[next]);
+    while next < pids.len() {
+        let children = format!("/proc/{0}/task/{0}/children", pids[next]);
         if let Ok(text) = std::fs::read_to_string(children) {
-            doomed.extend(
+            pids.extend(
                 text.split_whitespace()
                     .filter_map(|pid| pid.parse::<u32>().ok()),
             );
         }
         next += 1;
     }
-    for pid in doomed.iter().rev() {
+    for pid in pids.iter().rev() {
         succeeds(Command::new("kill").args(["-KILL", &pid.to_string()]));
     }
 }

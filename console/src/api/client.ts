@@ -91,6 +91,8 @@ export function useRead<T>(
   });
 }
 
+const maxRefreshedPages = 5;
+
 /** Reads a list page by page; `read` gets the cursor of the page. */
 export function usePages<T>(
   key: readonly unknown[],
@@ -102,7 +104,10 @@ export function usePages<T>(
     queryFn: ({ pageParam, signal }) => read(pageParam, signal),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
-    refetchInterval: options.every ?? false,
+    // All pages would be read again: of a long list that somebody has scrolled through, that is too much.
+    refetchInterval: ({ state }) =>
+      (state.data?.pages.length ?? 0) > maxRefreshedPages ? false : (options.every ?? false),
+    refetchOnWindowFocus: ({ state }) => (state.data?.pages.length ?? 0) <= maxRefreshedPages,
     enabled: options.enabled ?? true,
     placeholderData: keepPreviousData,
   });

@@ -70,6 +70,11 @@ export function useList<T>(
   );
 }
 
+/** A list that the node answers as a whole. */
+export function useWholeList<T>(path: string, options: { every?: number } = {}) {
+  return useRead([path, 'list'], async (signal) => (await send<{ data: T[] }>('GET', path, { signal })).data, options);
+}
+
 export const objectPath = (path: string, id: string) => `${path}/${encodeURIComponent(id)}`;
 
 export function useObject<T = ConfigurationObject>(path: string, id: string, options: { every?: number } = {}) {

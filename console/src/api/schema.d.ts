@@ -3637,15 +3637,15 @@ export interface components {
         };
         DashboardCard: {
             /** @default {} */
-            config: {
+            config?: {
                 [key: string]: unknown;
             };
             h: number;
             id: string;
             kind: components["schemas"]["CardKind"];
             /** @default [] */
-            sources: components["schemas"]["CardSource"][];
-            title: string;
+            sources?: components["schemas"]["CardSource"][];
+            title?: string;
             w: number;
             x: number;
             y: number;

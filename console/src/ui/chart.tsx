@@ -1,9 +1,10 @@
 import { useComputedColorScheme } from '@mantine/core';
+import { useLingui } from '@lingui/react/macro';
 import { useMergedRef, useResizeObserver } from '@mantine/hooks';
 import { useEffect, useRef } from 'react';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
-import { formatCompact } from '../format';
+import { formatBytes, formatCompact } from '../format';
 
 export interface Series {
   label: string;
@@ -14,6 +15,9 @@ export interface Series {
   /** For values that are shown for comparison. */
   isDashed?: boolean;
 }
+
+/** Distances of ticks for bytes, which are shown in units of 1024. */
+const binarySteps = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 interface ChartProps {
   /** Milliseconds since 1970, ascending. */
@@ -60,6 +64,8 @@ export function Chart({
   const shape = series.map((each) => `${each.label}:${each.colour ?? ''}:${each.isDashed}`).join('|');
   const latest = useRef({ times, series, format, range, onZoom });
   latest.current = { times, series, format, range, onZoom };
+  const { t } = useLingui();
+  const timeText = t`Time`;
   const canZoom = onZoom !== undefined;
 
   useEffect(() => {
@@ -88,7 +94,12 @@ export function Chart({
         legend: { show: current.length > 1 || syncKey !== undefined, live: true },
         axes: [
           { ...axis, size: 28, space: 70, values: (_, splits) => splits.map((ms) => timeLabel(ms, splits)) },
-          { ...axis, size: 52, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
+          {
+            ...axis,
+            size: 52,
+            ...(latest.current.format === formatBytes ? { incrs: binarySteps } : {}),
+            values: (_, splits) => splits.map((value) => latest.current.format(value)),
+          },
         ],
         scales: {
           x: {
@@ -100,6 +111,7 @@ export function Chart({
           },
         },
         hooks: {
+          ready: [(chart) => chart.setLegend({ idx: latest.current.times.length - 1 }, false)],
           setSelect: [
             (chart) => {
               const { left, width: selected } = chart.select;
@@ -110,7 +122,10 @@ export function Chart({
           ],
         },
         series: [
-          { value: (_, ms) => (ms == null ? '–' : new Date(ms).toLocaleTimeString(undefined, { hourCycle: 'h23' })) },
+          {
+            label: timeText,
+            value: (_, ms) => (ms == null ? '–' : new Date(ms).toLocaleTimeString(undefined, { hourCycle: 'h23' })),
+          },
           ...current.map((each, index) => ({
             label: each.label,
             stroke: colour(`--tg-chart-${each.colour ?? (index % 6) + 1}`),
@@ -130,10 +145,14 @@ export function Chart({
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [box, canZoom, height, isAutoScaled, minTop, scheme, shape, spanMs, syncKey, width]);
+  }, [box, canZoom, height, isAutoScaled, minTop, scheme, shape, spanMs, syncKey, timeText, width]);
 
   useEffect(() => {
-    plot.current?.setData([times, ...series.map((each) => each.values)] as uPlot.AlignedData);
+    const chart = plot.current;
+    if (!chart) return;
+    chart.setData([times, ...series.map((each) => each.values)] as uPlot.AlignedData);
+    // Without a cursor the legend shows the last values.
+    if (chart.cursor.idx == null && times.length > 0) chart.setLegend({ idx: times.length - 1 }, false);
   }, [times, series, range?.[0], range?.[1]]);
 
   return <div ref={ref} className="chart" style={{ minHeight: height }} role="img" aria-label={label} />;

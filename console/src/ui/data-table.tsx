@@ -5,7 +5,7 @@ import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useEffect, useMemo, useRef, type ReactNode } from 'react';
 import { useLocation } from 'wouter';
-import { ErrorState } from './states';
+import { ErrorState, Loading } from './states';
 import { useUrlState } from './url-state';
 
 export interface Column<T> {
@@ -44,6 +44,25 @@ interface TableProps<T> {
   height?: number | string;
 }
 
+/** What a table needs of a list that is read page by page. */
+export function pagesOf<T>(list: {
+  rows: T[] | undefined;
+  error: Error | null;
+  refetch: () => unknown;
+  hasNextPage: boolean;
+  isFetchingNextPage: boolean;
+  fetchNextPage: () => unknown;
+}) {
+  return {
+    rows: list.rows,
+    error: list.error,
+    retry: () => void list.refetch(),
+    hasMore: list.hasNextPage,
+    isLoadingMore: list.isFetchingNextPage,
+    loadMore: () => void list.fetchNextPage(),
+  };
+}
+
 const rowHeight = 36;
 const overscan = 12;
 /** Rows from the end at which the next page is requested. */
@@ -63,6 +82,7 @@ export function DataTable<T>(props: TableProps<T>) {
   const scroller = useRef<HTMLDivElement>(null);
   const [, navigate] = useLocation();
   const count = rows?.length ?? 0;
+  const isLoaded = rows !== undefined;
   const virtual = useVirtualizer({
     count,
     getScrollElement: () => scroller.current,
@@ -74,8 +94,9 @@ export function DataTable<T>(props: TableProps<T>) {
   const last = items[items.length - 1];
   const lastIndex = last?.index ?? 0;
   useEffect(() => {
-    if (hasMore && !isLoadingMore && count > 0 && lastIndex >= count - ahead) loadMore?.();
-  }, [count, hasMore, isLoadingMore, lastIndex, loadMore]);
+    // A page may be empty although more follow: the node examines a limited number of objects for each.
+    if (hasMore && !isLoadingMore && isLoaded && lastIndex >= count - ahead) loadMore?.();
+  }, [count, hasMore, isLoaded, isLoadingMore, lastIndex, loadMore]);
 
   const body = () => {
     if (rows === undefined) {
@@ -146,13 +167,17 @@ export function DataTable<T>(props: TableProps<T>) {
       </div>
       {props.error && rows === undefined ? (
         <ErrorState error={props.error} retry={props.retry} />
-      ) : rows !== undefined && count === 0 ? (
-        props.empty
+      ) : isLoaded && count === 0 ? (
+        hasMore ? (
+          <Loading />
+        ) : (
+          props.empty
+        )
       ) : (
         <div
           ref={scroller}
           className="table-scroller"
-          style={{ maxHeight: props.height ?? 'calc(100dvh - 250px)' }}
+          style={{ maxHeight: props.height ?? 'calc(100dvh - 300px)' }}
           tabIndex={0}
           role="region"
           aria-label={props.label}

@@ -19,7 +19,7 @@ import {
 import { useSchema } from '../api/schemas';
 import type { SchemaScope } from '../api/json-schema';
 import { Confirm } from './confirm';
-import { FormFields, useForm, type Field } from './schema-form';
+import { FormFields, useForm, type Field } from './object-form';
 import { ctlFields, quoted, ShowCall, type Call } from './show-call';
 import { Loading } from './states';
 

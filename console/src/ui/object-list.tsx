@@ -8,7 +8,7 @@ import { useState, type ReactNode } from 'react';
 import { Link, useLocation, useSearchParams } from 'wouter';
 import { isStored, useList, useObject, type ConfigurationObject, type ObjectFrame } from '../api/objects';
 import { useCaller } from '../api/session';
-import { DataTable, type Column } from './data-table';
+import { DataTable, pagesOf, type Column } from './data-table';
 import { ObjectEditor, type ObjectKind } from './object-editor';
 import { EmptyState, ErrorState } from './states';
 import { useUrlState } from './url-state';
@@ -91,15 +91,10 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
         name={kind.command}
         label={props.label}
         columns={columns}
-        rows={list.rows}
         rowKey={idOf}
         rowHref={href}
         initialOrder={props.initialOrder}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         toolbar={
           <>
             <TextInput

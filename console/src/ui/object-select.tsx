@@ -2,7 +2,7 @@ import { Select } from '@mantine/core';
 import type { ReactNode } from 'react';
 import { api, unwrap, useRead } from '../api/client';
 
-type Kind = 'sinks' | 'connectors' | 'products' | 'device-groups';
+type Kind = 'sinks' | 'connectors' | 'products' | 'device-groups' | 'firmware';
 
 const maxNames = 1_000;
 
@@ -10,20 +10,25 @@ const maxNames = 1_000;
 export function ObjectSelect({
   kind,
   label,
+  ariaLabel,
   description,
   value,
   onChange,
   error,
   required,
+  disabled,
   filter,
 }: {
   kind: Kind;
-  label: string;
+  label?: string;
+  /** Without a label. */
+  ariaLabel?: string;
   description?: ReactNode;
   value: unknown;
   onChange: (value: unknown) => void;
   error?: string;
   required: boolean;
+  disabled?: boolean;
   /** Which objects can be chosen; default: all. */
   filter?: (object: Record<string, unknown>) => boolean;
 }) {
@@ -35,18 +40,29 @@ export function ObjectSelect({
   });
   const names = (objects.data ?? [])
     .filter((object) => filter?.(object) ?? true)
-    .map((object) => String(object.name ?? object.id));
+    .map((object) => {
+      // Connectors and sinks are identified by their name; of other objects it is only a title.
+      const id = String(object.id ?? object.name);
+      const title = object.id === undefined ? '' : String(object.name || object.title || '');
+      return { value: id, label: title === '' || title === id ? id : `${title} (${id})` };
+    });
   const current = typeof value === 'string' && value !== '' ? value : null;
   return (
     <Select
       label={label}
+      aria-label={ariaLabel}
       description={description}
       error={error}
       required={required}
+      disabled={disabled}
       searchable
       clearable={!required}
       // A name whose object does not exist any more stays visible.
-      data={current !== null && !names.includes(current) ? [current, ...names] : names}
+      data={
+        current !== null && names.every(({ value: name }) => name !== current)
+          ? [{ value: current, label: current }, ...names]
+          : names
+      }
       value={current}
       onChange={(next) => onChange(next ?? undefined)}
     />

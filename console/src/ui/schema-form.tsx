@@ -1,175 +1,216 @@
-/** Form fields made from the schema of a request body. */
+/** Fields of forms made from schemas, also nested ones, lists and unions; checked while the user types. */
 
 import {
   ActionIcon,
   Autocomplete,
-  Button,
-  JsonInput,
+  Fieldset,
   MultiSelect,
   NumberInput,
   PasswordInput,
   Select,
+  Stack,
   Switch,
   TagsInput,
+  Text,
   Textarea,
   TextInput,
 } from '@mantine/core';
-import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlus, IconX } from '@tabler/icons-react';
-import { useMemo, useState, type ReactNode } from 'react';
+import { useLingui } from '@lingui/react/macro';
+import { IconTrash } from '@tabler/icons-react';
+import type { ReactNode } from 'react';
+import { choicesOf, problemsOf, resolved, typesOf, type Schema, type SchemaScope } from '../api/json-schema';
 import type { Fields } from '../api/objects';
-import {
-  choicesOf,
-  problemsOf,
-  resolved,
-  typesOf,
-  type Problem,
-  type Schema,
-  type SchemaScope,
-} from '../api/json-schema';
+import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from '../api/schema-variants';
+import { AddEntry, FieldError, Help, JsonField, TextMap, TimeField, type InputProps } from './field-inputs';
+import './schema-form.css';
 
-export interface Field {
-  name: string;
-  label: string;
+/** An input of its own for a field that the schema describes only as text, such as the name of another object. */
+export type Control = (props: InputProps) => ReactNode;
+
+/** What a page knows about a field beyond its schema. */
+export interface FieldOptions {
+  label?: string;
   /** Instead of the description in the schema. */
   help?: ReactNode;
   /** How to enter the value, where the schema does not tell. */
-  control?:
-    'textarea' | 'mono' | 'secret' | 'time' | 'json' | 'pairs' | 'list' | 'select' | 'number' | 'switch' | 'text';
+  control?: ControlName;
   /** Values to choose from, or to suggest. */
   options?: (string | { value: string; label: string })[];
   /** Whether other values than the options can be entered. */
   isOpen?: boolean;
   placeholder?: string;
-  isShown?: (values: Fields) => boolean;
   /** What a field without a value means, where the schema does not tell. */
   initially?: unknown;
   /** Instead of the usual input. */
-  render?: (input: FieldInput) => ReactNode;
+  render?: Control;
 }
 
-export interface FieldInput {
-  value: unknown;
-  onChange: (value: unknown) => void;
-  problem: string | undefined;
-  label: string;
-  isDisabled: boolean;
-}
+type ControlName =
+  | 'switch'
+  | 'number'
+  | 'text'
+  | 'mono'
+  | 'textarea'
+  | 'secret'
+  | 'time'
+  | 'select'
+  | 'list'
+  | 'pairs'
+  | 'json'
+  | 'union'
+  | 'group'
+  | 'objects';
 
-/** The state of a form: values, what is wrong with them, and which of it to show. */
-export function useForm(scope: SchemaScope | undefined, pseudoFields: string[] | undefined, initial: Fields) {
-  const [values, setValues] = useState<Fields>(initial);
-  const [touched, setTouched] = useState<ReadonlySet<string>>(new Set());
-  const [isSubmitted, setSubmitted] = useState(false);
-  const problems = useMemo(() => {
-    if (!scope) return [];
-    return problemsOf(values, scope.root, scope).filter(({ path }) => !pseudoFields?.includes(path));
-  }, [scope, pseudoFields, values]);
-  return {
-    values,
-    problems,
-    isChanged: touched.size > 0,
-    set(name: string, value: unknown) {
-      setValues((previous) => {
-        const { [name]: _, ...rest } = previous;
-        return value === undefined ? rest : { ...rest, [name]: value };
-      });
-      setTouched((previous) => new Set([...previous, name]));
-    },
-    setAll(next: Fields) {
-      setValues(next);
-      setTouched(new Set([...Object.keys(values), ...Object.keys(next)]));
-    },
-    /** The problem of a field that was changed, or of any field after an attempt to save. */
-    problemOf(name: string): string | undefined {
-      if (!isSubmitted && !touched.has(name)) return undefined;
-      const found = problems.find(({ path }) => path === name || path.startsWith(`${name}.`));
-      return found && describe(found, name);
-    },
-    /** Problems of other fields than these, after an attempt to save. */
-    hiddenProblems(names: string[]): Problem[] {
-      return isSubmitted ? problems.filter(({ path }) => !names.includes(path.split('.')[0] ?? '')) : [];
-    },
-    /** Whether the form may be sent; from now on all problems are shown. */
-    submit(): boolean {
-      setSubmitted(true);
-      return problems.length === 0;
-    },
-  };
-}
-
-export type Form = ReturnType<typeof useForm>;
-
-function describe({ path, message }: Problem, name: string): string {
-  const inner = path.slice(name.length + 1);
-  return inner === '' || /^\d+$/.test(inner) ? message : `${inner}: ${message}`;
-}
-
-interface FormFieldsProps {
-  form: Form;
+/** What all fields of a form share. */
+export interface FormContext {
   scope: SchemaScope;
-  fields: Field[];
-  /** What the node said about a field. */
-  rejected?: { field: string; message: string };
-  isDisabled?: boolean;
+  /** Texts by path. */
+  problems: ReadonlyMap<string, string>;
+  /** Whether untouched fields show their problems too. */
+  showAll: boolean;
+  isDisabled: boolean;
+  /** By path. */
+  controls: Record<string, Control>;
 }
 
-export function FormFields({ form, scope, fields, rejected, isDisabled = false }: FormFieldsProps) {
+interface GeneratedFormProps {
+  schema: Schema;
+  /** Where references of the schema point to; default: it has none. */
+  scope?: SchemaScope;
+  value: Fields;
+  onChange: (value: Fields) => void;
+  /** Fields that the form does not show. */
+  hidden?: readonly string[];
+  /** Fields that come first, in this order. */
+  first?: readonly string[];
+  /** After an attempt to save. */
+  showAll?: boolean;
+  controls?: Record<string, Control>;
+}
+
+/** Text fields of these names have several lines. */
+const multiLine = /^(sql|body|payload|document|line|text|message|query|select|condition|template|command)$/;
+/** Lists of choices that are longer can be searched. */
+const maxUnsearched = 8;
+
+/** A form with all fields that a schema describes. */
+export function GeneratedForm({
+  schema,
+  scope = { schemas: {}, root: schema },
+  value,
+  onChange,
+  hidden = [],
+  first = [],
+  showAll = false,
+  controls = {},
+}: GeneratedFormProps) {
+  const problems = new Map(formProblems(value, schema, scope).map((each) => [each.path, each.message]));
+  const context = { scope, problems, showAll, controls, isDisabled: false };
+  return <ObjectFields {...{ schema, value, onChange, hidden, first, context }} path="" />;
+}
+
+/** What is wrong with the values of a form, in which an empty text stands for a missing one. */
+export function formProblems(value: Fields, schema: Schema, scope: SchemaScope = { schemas: {}, root: schema }) {
+  return problemsOf(withoutEmpty(value), schema, scope);
+}
+
+function withoutEmpty(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutEmpty);
+  if (typeof value !== 'object' || value === null) return value;
+  const entries = Object.entries(value).filter(([, inner]) => inner !== undefined && inner !== '');
+  return Object.fromEntries(entries.map(([name, inner]) => [name, withoutEmpty(inner)]));
+}
+
+interface ObjectFieldsProps {
+  schema: Schema;
+  value: Fields;
+  onChange: (value: Fields) => void;
+  path: string;
+  hidden?: readonly string[];
+  first?: readonly string[];
+  context: FormContext;
+}
+
+/** The fields of an object: required ones first, groups of settings last. */
+function ObjectFields({ schema, value, onChange, path, hidden = [], first = [], context }: ObjectFieldsProps) {
+  const own = plain(schema, context.scope);
+  const required = new Set(own.required ?? []);
+  const properties = own.properties ?? {};
+  const names = Object.keys(properties).filter(
+    (name) => !hidden.includes(name) && properties[name]?.const === undefined,
+  );
+  const rank = (name: string) => {
+    if (first.includes(name)) return first.indexOf(name) - first.length;
+    if (required.has(name)) return 0;
+    return plain(properties[name] ?? {}, context.scope).type === 'object' ? 2 : 1;
+  };
   return (
-    <div className="form-fields">
-      {fields
-        .filter((field) => field.isShown?.(form.values) ?? true)
-        .map((field) => (
-          <FormField
-            key={`${field.name} ${field.label}`}
-            field={field}
-            scope={scope}
-            value={form.values[field.name]}
-            onChange={(value) => form.set(field.name, value)}
-            problem={
-              form.problemOf(field.name) ??
-              (rejected && rejected.field.split(/[.[]/)[0] === field.name ? rejected.message : undefined)
-            }
-            isDisabled={isDisabled}
+    <Stack gap="sm">
+      {[...names]
+        .sort((a, b) => rank(a) - rank(b))
+        .map((name) => (
+          <SchemaField
+            key={name}
+            name={name}
+            schema={properties[name] ?? {}}
+            value={value[name]}
+            onChange={(next) => {
+              const { [name]: _, ...others } = value;
+              onChange(next === undefined ? others : { ...others, [name]: next });
+            }}
+            path={path === '' ? name : `${path}.${name}`}
+            isRequired={required.has(name)}
+            context={context}
           />
         ))}
-    </div>
+    </Stack>
   );
 }
 
-interface FormFieldProps {
-  field: Field;
-  scope: SchemaScope;
+interface SchemaFieldProps {
+  name: string;
+  schema: Schema;
   value: unknown;
   onChange: (value: unknown) => void;
-  problem: string | undefined;
-  isDisabled: boolean;
+  path: string;
+  isRequired: boolean;
+  context: FormContext;
+  options?: FieldOptions;
+  /** Instead of the problem at the field's path. */
+  error?: string;
 }
 
-function FormField({ field, scope, value, onChange, problem, isDisabled }: FormFieldProps) {
-  const schema = resolved(scope.root.properties?.[field.name] ?? {}, scope);
-  const isRequired = scope.root.required?.includes(field.name) ?? false;
-  const { label, placeholder } = field;
-  if (field.render) return <>{field.render({ value, onChange, problem, label, isDisabled })}</>;
-  const common = {
-    label,
-    description: field.help ?? schema.description,
-    error: problem,
-    disabled: isDisabled,
-    withAsterisk: isRequired,
-    placeholder,
-  };
-  const choices = field.options ?? choicesOf(schema, scope);
-  const optional = (next: string) => (next === '' && !isRequired ? emptyValue(schema) : next);
-  switch (field.control ?? controlOf(schema, scope)) {
+/** One field, with the input that its schema or its page asks for. */
+export function SchemaField(props: SchemaFieldProps) {
+  const { name, schema, value, onChange, path, isRequired, context, options = {} } = props;
+  const { t } = useLingui();
+  const { scope } = context;
+  const own = plain(schema, scope);
+  const label = options.label ?? fieldLabel(name);
+  const description = options.help ?? (own.description && withCode(own.description));
+  const problem = context.problems.get(path);
+  const isEmpty = value === undefined || value === null || value === '';
+  const error = props.error ?? (problem !== undefined && (context.showAll || !isEmpty) ? problem : undefined);
+  const common = { label, description, error, required: isRequired, disabled: context.isDisabled };
+  const control = options.render ?? context.controls[path];
+  if (control) return control({ ...common, value, onChange });
+
+  const initial = own.default ?? options.initially;
+  const hint = options.placeholder ?? (initial == null ? undefined : shownDefault(initial));
+  const empty = isRequired ? undefined : emptyValue(schema, scope);
+  const text = typeof value === 'string' ? value : '';
+  const changeText = (next: string) => onChange(next === '' ? (isRequired ? '' : empty) : next);
+  const choices = options.options ?? choicesOf(own, scope);
+  const inner = { ...props, schema: own, label, description, error, empty };
+  switch (options.control ?? controlOf(own, scope, name)) {
     case 'switch':
       return (
         <Switch
           label={label}
-          description={common.description}
-          error={problem}
-          disabled={isDisabled}
-          checked={Boolean(value ?? schema.default ?? field.initially ?? false)}
+          description={description}
+          error={error}
+          disabled={context.isDisabled}
+          checked={Boolean(value ?? initial ?? false)}
           onChange={(event) => onChange(event.currentTarget.checked)}
         />
       );
@@ -177,240 +218,290 @@ function FormField({ field, scope, value, onChange, problem, isDisabled }: FormF
       return (
         <NumberInput
           {...common}
-          placeholder={placeholder ?? (schema.default == null ? undefined : String(schema.default))}
-          allowDecimal={typesOf(schema).includes('number')}
           value={typeof value === 'number' ? value : ''}
-          onChange={(next) => onChange(typeof next === 'number' ? next : emptyValue(schema))}
+          placeholder={hint}
+          allowDecimal={!typesOf(own).includes('integer')}
+          onChange={(next) => onChange(next === '' || next === '-' ? empty : Number(next))}
         />
       );
     case 'list': {
       const list = value == null ? [] : Array.isArray(value) ? value.map(String) : [String(value)];
-      const numeric = typesOf(resolved(itemOf(schema), scope)).includes('integer');
-      const data = choices ?? [];
+      const items = plain(itemOf(own, scope), scope);
+      const isNumeric = typesOf(items).some((type) => type === 'integer' || type === 'number');
       const change = (next: string[]) =>
-        onChange(next.length === 0 && !isRequired ? emptyValue(schema) : numeric ? next.map(Number) : next);
-      return choices && !field.isOpen ? (
+        onChange(next.length === 0 && !isRequired ? empty : isNumeric ? next.map(Number) : next);
+      const data = options.options ?? choicesOf(items, scope);
+      return data && !options.isOpen ? (
         <MultiSelect {...common} data={data} value={list} onChange={change} clearable searchable />
       ) : (
-        <TagsInput {...common} data={data} value={list} onChange={change} clearable acceptValueOnBlur />
+        <TagsInput
+          {...common}
+          data={data ?? []}
+          value={list}
+          placeholder={options.placeholder ?? t`Type, then press Enter`}
+          splitChars={[]}
+          clearable
+          acceptValueOnBlur
+          onChange={change}
+        />
       );
     }
     case 'pairs':
-      return <Pairs {...common} value={value} onChange={onChange} isDisabled={isDisabled} />;
-    case 'json':
-      return <Json {...common} value={value} onChange={onChange} empty={emptyValue(schema)} />;
+      return <TextMap {...common} value={value} onChange={onChange} empty={isRequired ? {} : empty} />;
+    case 'json': {
+      const types = partsOf(own, scope).flatMap(typesOf);
+      const isWordText = types.length === 0 || types.includes('string');
+      return <JsonField {...common} value={value} onChange={onChange} empty={empty} isWordText={isWordText} />;
+    }
     case 'time':
-      return (
-        <TextInput
-          {...common}
-          type="datetime-local"
-          value={typeof value === 'number' ? localTime(value) : ''}
-          onChange={(event) => {
-            const ms = new Date(event.currentTarget.value).getTime();
-            onChange(Number.isNaN(ms) ? emptyValue(schema) : ms);
-          }}
-        />
-      );
+      return <TimeField {...common} value={value} onChange={onChange} empty={empty} />;
     case 'secret':
       return (
         <PasswordInput
           {...common}
+          placeholder={hint}
           autoComplete="new-password"
-          value={typeof value === 'string' ? value : ''}
-          onChange={(event) => onChange(optional(event.currentTarget.value))}
+          value={text}
+          onChange={(event) => changeText(event.currentTarget.value)}
         />
       );
-    case 'textarea':
+    case 'textarea': {
+      const isProse = options.control === 'textarea';
       return (
         <Textarea
           {...common}
+          classNames={isProse ? undefined : { input: 'mono' }}
           autosize
           minRows={2}
-          maxRows={10}
-          value={typeof value === 'string' ? value : ''}
-          onChange={(event) => onChange(optional(event.currentTarget.value))}
+          maxRows={14}
+          value={text}
+          placeholder={hint}
+          onChange={(event) => changeText(event.currentTarget.value)}
         />
       );
+    }
+    case 'union':
+      return <Union {...inner} />;
+    case 'objects':
+      return <ObjectList {...inner} />;
+    case 'group':
+      return <SettingsGroup {...inner} />;
     default:
-      if (choices && field.isOpen) {
+      if (choices && options.isOpen) {
         return (
           <Autocomplete
             {...common}
+            placeholder={hint}
             data={choices}
             value={value == null ? '' : String(value)}
-            onChange={(next) => onChange(optional(next))}
+            onChange={changeText}
           />
         );
       }
       if (choices) {
-        const initial = schema.default ?? field.initially;
+        const isBoolean = typesOf(own).includes('boolean');
         const fallback = initial == null ? null : String(initial);
-        const isBoolean = typesOf(schema).includes('boolean');
+        const descriptions = new Map(choiceList(own)?.map((each) => [each.value, each.description]));
         return (
           <Select
             {...common}
             data={choices}
-            searchable={choices.length > 8}
+            placeholder={options.placeholder ?? (isRequired || options.options ? undefined : t`default`)}
+            searchable={choices.length > maxUnsearched}
             allowDeselect={!isRequired && fallback === null}
             clearable={!isRequired && fallback === null}
             value={value == null ? fallback : String(value)}
-            onChange={(next) => onChange(next === null ? emptyValue(schema) : isBoolean ? next === 'true' : next)}
+            onChange={(next) => onChange(next === null ? empty : isBoolean ? next === 'true' : next)}
+            renderOption={({ option }) => (
+              <div>
+                {option.label}
+                <Help text={descriptions.get(option.value)} />
+              </div>
+            )}
           />
         );
       }
       return (
         <TextInput
           {...common}
-          classNames={field.control === 'mono' ? { input: 'mono' } : undefined}
-          spellCheck={field.control === 'mono' ? false : undefined}
-          value={typeof value === 'string' ? value : ''}
-          onChange={(event) => onChange(optional(event.currentTarget.value))}
+          classNames={options.control === 'mono' ? { input: 'mono' } : undefined}
+          spellCheck={options.control === 'mono' ? false : undefined}
+          placeholder={hint}
+          value={text}
+          onChange={(event) => changeText(event.currentTarget.value)}
         />
       );
   }
 }
 
+/** The alternatives of a schema and itself, without `null`. */
+const partsOf = (own: Schema, scope: SchemaScope): Schema[] => [
+  own,
+  ...(own.anyOf ?? own.oneOf ?? []).map((part) => resolved(part, scope)),
+];
+
+const itemOf = (own: Schema, scope: SchemaScope): Schema =>
+  partsOf(own, scope).find((part) => part.items !== undefined)?.items ?? {};
+
 /** The value of an empty field: `null` where the schema knows it, otherwise the field is left out. */
-function emptyValue(schema: Schema): unknown {
-  const types = [...typesOf(schema), ...(schema.anyOf ?? schema.oneOf ?? []).flatMap(typesOf)];
-  return types.includes('null') ? null : undefined;
+function emptyValue(schema: Schema, scope: SchemaScope): null | undefined {
+  return partsOf(resolved(schema, scope), scope).flatMap(typesOf).includes('null') ? null : undefined;
 }
 
-const itemOf = (schema: Schema): Schema =>
-  schema.items ?? (schema.anyOf ?? schema.oneOf ?? []).find((part) => typesOf(part).includes('array'))?.items ?? {};
-
-function controlOf(schema: Schema, scope: SchemaScope): string {
-  const parts = [schema, ...(schema.anyOf ?? schema.oneOf ?? []).map((part) => resolved(part, scope))];
-  const types = parts.flatMap(typesOf);
+/** How a value is entered, as far as its schema and its name tell. */
+function controlOf(own: Schema, scope: SchemaScope, name: string): ControlName {
+  if (choicesOf(own, scope)) return 'select';
+  const types = partsOf(own, scope).flatMap(typesOf);
   if (types.includes('array')) {
-    const item = resolved(itemOf(schema), scope);
-    const isPlain = typesOf(item).some((type) => type === 'string' || type === 'integer') || choicesOf(item, scope);
-    return isPlain ? 'list' : 'json';
+    const items = plain(itemOf(own, scope), scope);
+    const isPlain = typesOf(items).some((type) => ['string', 'integer', 'number'].includes(type));
+    return isPlain || choicesOf(items, scope) ? 'list' : items.properties || items.oneOf ? 'objects' : 'json';
   }
-  if (types.includes('object')) return typeof schema.additionalProperties === 'object' ? 'pairs' : 'json';
+  if (own.oneOf) return 'union';
+  if (types.includes('object')) {
+    if (own.properties) return 'group';
+    return typeof own.additionalProperties === 'object' ? 'pairs' : 'json';
+  }
+  // Such as a number, or a template that yields one.
+  if (new Set(types.filter((type) => type !== 'null')).size > 1 && types.includes('string')) return 'json';
   if (types.includes('boolean')) return 'switch';
   if (types.includes('integer') || types.includes('number')) return 'number';
-  if (types.length === 0 && choicesOf(schema, scope) === undefined) return 'json';
-  return schema.writeOnly ? 'secret' : 'text';
+  if (types.length === 0) return 'json';
+  if (own.writeOnly) return 'secret';
+  return multiLine.test(name) ? 'textarea' : 'text';
 }
 
-/** The value of a field for date and time, in the zone of the browser. */
-function localTime(ms: number): string {
-  const date = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);
-  return date.toISOString().slice(0, 16);
+/** A description, with names of the API as code. */
+function withCode(text: string): ReactNode {
+  const parts = text.replaceAll('\n', ' ').split('`');
+  return parts.map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part));
 }
 
-interface CommonProps {
+function shownDefault(value: unknown): string {
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+type NestedProps = Omit<SchemaFieldProps, 'error'> & {
   label: string;
-  description?: ReactNode;
-  error?: string | undefined;
-  disabled: boolean;
-}
+  description: ReactNode;
+  error: string | undefined;
+  empty: null | undefined;
+};
 
-/** Any JSON, as text; the form gets the value while the text is valid. */
-function Json({
+/** Settings that exist only together; without a value the defaults apply. */
+function SettingsGroup({
+  schema,
   value,
   onChange,
-  empty,
-  ...common
-}: CommonProps & { value: unknown; onChange: (value: unknown) => void; empty: unknown }) {
-  const { t } = useLingui();
-  const [text, setText] = useState(value == null ? '' : JSON.stringify(value, null, 2));
-  const [isWrong, setWrong] = useState(false);
-  return (
-    <JsonInput
-      {...common}
-      error={isWrong ? t`This is not valid JSON` : common.error}
-      autosize
-      minRows={3}
-      maxRows={20}
-      classNames={{ input: 'mono' }}
-      value={text}
-      onChange={(next) => {
-        setText(next);
-        if (next.trim() === '') {
-          setWrong(false);
-          onChange(empty);
-          return;
-        }
-        try {
-          onChange(JSON.parse(next));
-          setWrong(false);
-        } catch {
-          setWrong(true);
-          // Text instead of the value: the schema refuses it, so that nothing outdated is sent.
-          onChange(next);
-        }
-      }}
-    />
-  );
-}
-
-/** Names and texts. */
-function Pairs({
+  path,
+  isRequired,
+  context,
   label,
   description,
   error,
-  value,
-  onChange,
-  isDisabled,
-}: CommonProps & { value: unknown; onChange: (value: unknown) => void; isDisabled: boolean }) {
-  const { t } = useLingui();
-  const [rows, setRows] = useState<[string, string][]>(
-    Object.entries((value ?? {}) as Record<string, unknown>).map(([name, each]) => [name, String(each)]),
+  empty,
+}: NestedProps) {
+  const isSet = typeof value === 'object' && value !== null;
+  const fields = (
+    <ObjectFields
+      schema={schema}
+      value={isSet ? (value as Fields) : {}}
+      onChange={onChange}
+      path={path}
+      context={context}
+    />
   );
-  const change = (next: [string, string][]) => {
-    setRows(next);
-    onChange(Object.fromEntries(next.filter(([name]) => name !== '')));
-  };
+  if (isRequired) return <Fieldset legend={label}>{fields}</Fieldset>;
   return (
-    <fieldset className="pairs">
-      <legend>{label}</legend>
-      {description && <div className="field-help">{description}</div>}
-      {rows.map(([name, text], index) => (
-        <div className="row" key={index}>
-          <TextInput
-            className="grow"
-            aria-label={t`Name`}
-            value={name}
-            disabled={isDisabled}
-            onChange={(event) =>
-              change(rows.map((row, at) => (at === index ? [event.currentTarget.value, row[1]] : row)))
-            }
-          />
-          <TextInput
-            className="grow"
-            aria-label={t`Value`}
-            value={text}
-            disabled={isDisabled}
-            onChange={(event) =>
-              change(rows.map((row, at) => (at === index ? [row[0], event.currentTarget.value] : row)))
-            }
-          />
-          <ActionIcon
-            aria-label={t`Remove`}
-            disabled={isDisabled}
-            onClick={() => change(rows.filter((_, at) => at !== index))}
-          >
-            <IconX size={14} />
-          </ActionIcon>
-        </div>
-      ))}
-      {error && (
-        <div className="state-critical" role="alert">
-          {error}
+    <div className="settings-group">
+      <Switch
+        label={label}
+        description={description}
+        error={isSet ? undefined : error}
+        disabled={context.isDisabled}
+        checked={isSet}
+        onChange={(event) => onChange(event.currentTarget.checked ? {} : empty)}
+      />
+      {isSet && <div className="settings-group-fields">{fields}</div>}
+    </div>
+  );
+}
+
+/** One of several forms, chosen by its name. */
+function Union({ schema, value, onChange, path, isRequired, context, label, description, error, empty }: NestedProps) {
+  const { t } = useLingui();
+  const variants = (schema.oneOf ?? [])
+    .map((each) => resolved(each, context.scope))
+    .filter((each) => typesOf(each).join() !== 'null');
+  const current = variants.find((variant) => isVariant(variant, value));
+  return (
+    <div>
+      <Select
+        label={label}
+        description={description}
+        required={isRequired}
+        disabled={context.isDisabled}
+        error={current?.properties ? undefined : error}
+        placeholder={t`default`}
+        clearable={!isRequired}
+        data={variants.map(variantName)}
+        value={current ? variantName(current) : null}
+        onChange={(next) => {
+          const variant = variants.find((each) => variantName(each) === next);
+          onChange(variant ? variantStart(variant) : empty);
+        }}
+      />
+      {current?.properties && (
+        <div className="settings-group-fields">
+          {current.description && (
+            <Text size="xs" c="dimmed" mb="xs">
+              {current.description}
+            </Text>
+          )}
+          <ObjectFields schema={current} value={value as Fields} onChange={onChange} path={path} context={context} />
         </div>
       )}
-      {!isDisabled && (
-        <Button
-          variant="subtle"
-          size="compact-xs"
-          leftSection={<IconPlus size={12} />}
-          onClick={() => setRows([...rows, ['', '']])}
-        >
-          <Trans>Add</Trans>
-        </Button>
-      )}
-    </fieldset>
+    </div>
+  );
+}
+
+/** A list of objects. */
+function ObjectList({ schema, value, onChange, path, context, label, description, error, empty }: NestedProps) {
+  const { t } = useLingui();
+  const entries = Array.isArray(value) ? value : [];
+  const items = plain(itemOf(schema, context.scope), context.scope);
+  const problem = context.problems.get(path);
+  return (
+    <Fieldset legend={label} disabled={context.isDisabled}>
+      <Stack gap="sm">
+        <Help text={description} />
+        {entries.map((entry, index) => (
+          <div key={index} className="list-entry">
+            <div className="grow">
+              <SchemaField
+                name={items.properties ? '' : String(index + 1)}
+                schema={items}
+                value={entry}
+                onChange={(next) => onChange(entries.map((each, at) => (at === index ? (next ?? {}) : each)))}
+                path={`${path}.${index}`}
+                isRequired
+                context={context}
+              />
+            </div>
+            <ActionIcon
+              aria-label={t`Remove entry ${index + 1}`}
+              onClick={() => {
+                const rest = entries.filter((_, at) => at !== index);
+                onChange(rest.length > 0 ? rest : empty);
+              }}
+            >
+              <IconTrash size={15} />
+            </ActionIcon>
+          </div>
+        ))}
+        <FieldError text={problem && error} />
+        {!context.isDisabled && <AddEntry onClick={() => onChange([...entries, {}])} />}
+      </Stack>
+    </Fieldset>
   );
 }

@@ -136,14 +136,20 @@ export class TestNode {
 
   /** Calls the API with the rights of the machine's owner. */
   async call(method: string, path: string, body?: unknown): Promise<Answer> {
+    return this.send(method, path, 'application/json', body === undefined ? undefined : JSON.stringify(body));
+  }
+
+  /** Sends lines of JSON; the node must accept all of them. */
+  async sendLines(path: string, lines: readonly string[]): Promise<void> {
+    const answer = await this.send('POST', path, 'application/x-ndjson', lines.join('\n'));
+    if (answer.status >= 300) throw new Error(`${path}: ${answer.status} ${JSON.stringify(answer.body)}`);
+  }
+
+  private async send(method: string, path: string, type: string, body: string | undefined): Promise<Answer> {
     const token = readFileSync(join(this.dataDir, 'api.token'), 'utf8').trim();
     const headers: Record<string, string> = { authorization: `Bearer ${token}` };
-    if (body !== undefined) headers['content-type'] = 'application/json';
-    const response = await fetch(`${this.origin}${path}`, {
-      method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    if (body !== undefined) headers['content-type'] = type;
+    const response = await fetch(`${this.origin}${path}`, { method, headers, body });
     const text = await response.text();
     return { status: response.status, body: text === '' ? undefined : JSON.parse(text) };
   }

@@ -255,12 +255,13 @@ impl ApiCall {
             .body_bytes(self.app.config.get().max_body_bytes)
             .await?;
         let mut json = serde_json::Deserializer::from_slice(&body);
-        let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            match error.inner().is_data() {
-                true => type_problem(&error),
-                false => not_json(error.inner()),
-            }
-        })?;
+        let parsed =
+            secret::read_json(&mut json).map_err(|error| {
+                match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+                    Ok(_) => type_problem(error),
+                    Err(error) => not_json(&error),
+                }
+            })?;
         json.end().map_err(|error| not_json(&error))?;
         Ok(parsed)
     }
@@ -305,7 +306,7 @@ impl ApiCall {
 
 /// Deserialises JSON into the requested type; the error names the field that does not match.
 pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetails> {
-    serde_path_to_error::deserialize(value).map_err(|error| type_problem(&error))
+    secret::read_json(value).map_err(type_problem)
 }
 
 fn not_json(error: &serde_json::Error) -> ProblemDetails {
@@ -313,15 +314,13 @@ fn not_json(error: &serde_json::Error) -> ProblemDetails {
 }
 
 /// JSON of another type than expected.
-fn type_problem(error: &serde_path_to_error::Error<serde_json::Error>) -> ProblemDetails {
-    let path = error.path().to_string();
-    let detail = match path.as_str() {
-        "." => format!("The body is not what was expected: {}.", error.inner()),
-        path => format!("{path}: {}.", error.inner()),
-    };
-    match path.as_str() {
-        "." => ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
-        path => ProblemDetails::invalid_field(path, detail),
+fn type_problem(error: secret::InvalidField) -> ProblemDetails {
+    match error.field.as_str() {
+        "" => {
+            let detail = format!("The body is not what was expected: {}.", error.detail);
+            ProblemDetails::unprocessable(detail)
+        }
+        field => ProblemDetails::invalid_field(field, format!("{error}.")),
     }
 }
 

@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hooks::{
-    MetricFamily, MetricKind, MetricSample, MetricValue, failed_attempts::counted_address,
-};
+use hooks::{MetricFamily, MetricKind, failed_attempts::counted_address};
 use tokio::sync::Notify;
 
 use crate::config::HttpConfig;
@@ -278,57 +276,37 @@ impl ConnectionTracker {
             let table = self.lock();
             (table.open.len(), table.requests, table.lasting)
         };
-        let number = |labels, value: f64| MetricSample {
-            labels,
-            value: MetricValue::Number(value),
-        };
         let read = |counter: &AtomicU64| counter.load(Relaxed) as f64;
         let classes = || {
-            REQUEST_CLASSES
-                .iter()
-                .map(|(_, name)| vec![("class", (*name).to_owned())])
+            let kinds = LONG_REQUEST_KINDS.iter().map(|(_, name)| *name);
+            REQUEST_CLASSES.iter().map(|(_, name)| *name).chain(kinds)
         };
-        let kinds = || {
-            LONG_REQUEST_KINDS
-                .iter()
-                .map(|(_, name)| vec![("class", (*name).to_owned())])
-        };
-        let reasons = CLOSE_REASONS
-            .iter()
-            .map(|(_, name)| vec![("reason", (*name).to_owned())]);
-        let under_way = requests.iter().chain(&lasting).map(|count| *count as f64);
+        let reasons = CLOSE_REASONS.iter().map(|(_, name)| *name);
+        let active = requests.iter().chain(&lasting).map(|count| *count as f64);
         let rejected = self.rejected_requests.iter().chain(&self.rejected_lasting);
         vec![
-            MetricFamily {
-                name: "http_connections",
-                help: "Open HTTP connections.",
-                kind: MetricKind::Gauge,
-                samples: vec![number(Vec::new(), open as f64)],
-            },
-            MetricFamily {
-                name: "http_requests_active",
-                help: "HTTP requests being answered, event streams and long polls, by class.",
-                kind: MetricKind::Gauge,
-                samples: (classes().chain(kinds()).zip(under_way))
-                    .map(|(labels, value)| number(labels, value))
-                    .collect(),
-            },
-            MetricFamily {
-                name: "http_requests_rejected_total",
-                help: "HTTP requests rejected because too many of their class, address, device or operator were being answered.",
-                kind: MetricKind::Counter,
-                samples: (classes().chain(kinds()).zip(rejected))
-                    .map(|(labels, counter)| number(labels, read(counter)))
-                    .collect(),
-            },
-            MetricFamily {
-                name: "http_connections_closed_total",
-                help: "HTTP connections closed because of a limit or a time-out.",
-                kind: MetricKind::Counter,
-                samples: (reasons.zip(&self.close_counts))
-                    .map(|(labels, counter)| number(labels, read(counter)))
-                    .collect(),
-            },
+            MetricFamily::gauge("http_connections", "Open HTTP connections.", open as f64),
+            MetricFamily::by_label(
+                "http_requests_active",
+                "HTTP requests being answered, event streams and long polls, by class.",
+                MetricKind::Gauge,
+                "class",
+                classes().zip(active),
+            ),
+            MetricFamily::by_label(
+                "http_requests_rejected_total",
+                "HTTP requests rejected because too many of their class, address, device or operator were being answered.",
+                MetricKind::Counter,
+                "class",
+                classes().zip(rejected.map(read)),
+            ),
+            MetricFamily::by_label(
+                "http_connections_closed_total",
+                "HTTP connections closed because of a limit or a time-out.",
+                MetricKind::Counter,
+                "reason",
+                reasons.zip(self.close_counts.iter().map(read)),
+            ),
         ]
     }
 }

@@ -357,15 +357,16 @@ impl DeviceService {
             }
         }
         device.insert("id".to_owned(), id.into());
-        let device: NewDevice = serde_json::from_value(Value::Object(device)).map_err(|error| {
-            DeviceServiceError::Field {
-                field: String::new(),
-                detail: format!(
-                    "The body is invalid: {}.",
-                    outbound::redaction::redact_quoted_texts(&error.to_string())
-                ),
-            }
-        })?;
+        let device: NewDevice =
+            secret::read_definition(Value::Object(device)).map_err(|error| {
+                DeviceServiceError::Field {
+                    detail: match error.field.as_str() {
+                        "" => format!("The body is invalid: {}.", error.detail),
+                        _ => error.detail,
+                    },
+                    field: error.field,
+                }
+            })?;
         self.check_product_selected(&device.product, namespaces)?;
         let written = self.registry.put(device, write_precondition(expected))?;
         let shown = self.versioned_device(&written.device, written.issued)?;
@@ -457,6 +458,27 @@ impl DeviceService {
         })
     }
 
+    /// A page of ids in the order of their numbers, and the start of the next page.
+    pub(crate) fn ids(
+        &self,
+        product: Option<&str>,
+        from: u32,
+        limit: usize,
+        namespaces: NamespaceSelection,
+    ) -> Result<(Vec<String>, Option<u32>), DeviceServiceError> {
+        let filter = DeviceFilter {
+            product,
+            namespaces,
+            ..DeviceFilter::default()
+        };
+        let page = self
+            .registry
+            .list(&filter, DeviceNo(from), limit, &mut |_| true)?;
+        let ids = page.devices.iter();
+        let ids = ids.map(|device| device.id.as_str().to_owned()).collect();
+        Ok((ids, page.next.map(|no| no.0)))
+    }
+
     pub(crate) fn counts(&self) -> Result<DeviceCounts, DeviceServiceError> {
         let mut products = BTreeMap::new();
         for product in self.registry.products() {
@@ -492,8 +514,8 @@ fn write_precondition(expected: Option<u64>) -> WritePrecondition {
 }
 
 fn watch_attributes(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>> {
-    let (news, _) = broadcast::channel(MAX_WAITING_NEWS);
-    let sender = news.clone();
+    let (changes, _) = broadcast::channel(MAX_WAITING_NEWS);
+    let sender = changes.clone();
     registry.add_attribute_observer(Box::new(move |change| {
         if sender.receiver_count() == 0 {
             return;
@@ -510,5 +532,5 @@ fn watch_attributes(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>
         // Without subscribers the send fails, which is harmless.
         let _ = sender.send(Arc::new(one));
     }));
-    news
+    changes
 }

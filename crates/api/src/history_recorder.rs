@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::RuleCounter;
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::MetricFamily;
 use series::SeriesError;
 use tokio::time::MissedTickBehavior;
 use wall_clock::now_ms;
@@ -53,15 +53,7 @@ pub(crate) async fn run(app: Weak<ApiState>) {
 /// Totals of all rules; those of each rule are not recorded.
 fn rule_families(app: &Arc<ApiState>) -> [MetricFamily; 4] {
     let totals = app.engine.totals();
-    let family = |name, help, counter| MetricFamily {
-        name,
-        help,
-        kind: MetricKind::Counter,
-        samples: vec![MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(totals.get(counter) as f64),
-        }],
-    };
+    let family = |name, help, counter| MetricFamily::counter(name, help, totals.get(counter));
     [
         family(
             "rules_matched_total",

@@ -11,6 +11,8 @@ use serde::Serialize;
 use wall_clock::now_ms;
 
 use crate::access::{RandomSourceError, random_id};
+use crate::job_files::JobFile;
+use crate::node_backend::JobProgress;
 
 /// Jobs that run at once.
 const MAX_RUNNING: usize = 16;
@@ -63,6 +65,8 @@ pub(crate) struct JobView {
     failures: Vec<JobFailure>,
     /// Why the job as a whole failed.
     error: Option<String>,
+    /// Whether there is a file to download: `GET /api/v1/exports/{id}/content`.
+    has_result: bool,
 }
 
 /// A running job, for the work itself.
@@ -72,6 +76,8 @@ pub(crate) struct JobHandle(Arc<Job>);
 struct Job {
     view: Mutex<JobView>,
     is_cancelled: AtomicBool,
+    /// The file that it has written, with its media type.
+    result: Mutex<Option<(Arc<JobFile>, &'static str)>>,
 }
 
 /// Who starts a job, and what it is about.
@@ -107,6 +113,7 @@ impl Job {
     fn view(&self) -> JobView {
         JobView {
             is_cancel_requested: self.is_cancelled.load(Relaxed),
+            has_result: lock(&self.result).is_some(),
             ..lock(&self.view).clone()
         }
     }
@@ -150,11 +157,19 @@ impl Jobs {
                 failed: 0,
                 failures: Vec::new(),
                 error: None,
+                has_result: false,
             }),
             is_cancelled: AtomicBool::new(false),
+            result: Mutex::default(),
         });
         jobs.push_back(job.clone());
         Ok(JobHandle(job))
+    }
+
+    pub(crate) fn is_running(&self, kind: &str) -> bool {
+        let jobs = lock(&self.jobs);
+        jobs.iter()
+            .any(|job| job.is_running() && lock(&job.view).kind == kind)
     }
 
     /// The jobs of these namespaces, newest first.
@@ -174,6 +189,15 @@ impl Jobs {
         Some(self.find(id, namespaces)?.view())
     }
 
+    /// The file of a job, with its media type.
+    pub(crate) fn result(
+        &self,
+        id: &str,
+        namespaces: &NamespaceSelection,
+    ) -> Option<(Arc<JobFile>, &'static str)> {
+        lock(&self.find(id, namespaces)?.result).clone()
+    }
+
     /// Requests the end of a job. One that has ended stays as it is.
     pub(crate) fn cancel(&self, id: &str, namespaces: &NamespaceSelection) -> Option<JobView> {
         let job = self.find(id, namespaces)?;
@@ -181,6 +205,20 @@ impl Jobs {
             job.is_cancelled.store(true, Relaxed);
         }
         Some(job.view())
+    }
+}
+
+impl JobProgress for JobHandle {
+    fn set_total(&self, total: u64) {
+        JobHandle::set_total(self, total);
+    }
+
+    fn set_done(&self, done: u64) {
+        JobHandle::set_done(self, done);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        JobHandle::is_cancelled(self)
     }
 }
 
@@ -198,9 +236,23 @@ impl JobHandle {
         lock(&self.0.view).total = Some(total);
     }
 
+    /// Number of items processed so far.
+    pub(crate) fn set_done(&self, done: u64) {
+        lock(&self.0.view).done = done;
+    }
+
     /// One more item is processed.
     pub(crate) fn advance(&self) {
-        lock(&self.0.view).done += 1;
+        self.advance_by(1);
+    }
+
+    pub(crate) fn advance_by(&self, items: u64) {
+        lock(&self.0.view).done += items;
+    }
+
+    /// The file that the job has written. It is removed with the job.
+    pub(crate) fn set_result(&self, file: JobFile, media_type: &'static str) {
+        *lock(&self.0.result) = Some((Arc::new(file), media_type));
     }
 
     /// One more item is processed, without success.

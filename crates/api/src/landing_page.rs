@@ -109,6 +109,7 @@ mod tests {
             connections: 3,
             max_connections: 10,
             allows_anonymous: true,
+            certificate: None,
         };
         let page = render(
             "1.2.3",

@@ -19,7 +19,9 @@ mod device_http_backend;
 mod device_service;
 mod endpoint;
 mod endpoint_scope;
+mod file_body;
 mod history_recorder;
+mod job_files;
 mod jobs;
 mod landing_page;
 mod node_backend;
@@ -56,8 +58,8 @@ pub use device_http_backend::{
 pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use node_backend::{
-    ConfiguredValue, NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError,
-    SettingInfo,
+    BackupInfo, ConfiguredValue, JobProgress, NodeBackend, NodeFuture, NotReadyReason,
+    ProgramBackend, QuarantinedFile, QuarantinedPart, SettingChangeError, SettingInfo,
 };
 pub use objects::{
     BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,
@@ -67,7 +69,7 @@ pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;
 pub use state::ApiParts;
 pub use telemetry_backend::{
-    CalendarUnit, DeviceRejectionList, IntervalLength, IntervalQuery, IntervalRow,
+    CalendarUnit, DeviceRejectionList, ImportedRow, IntervalLength, IntervalQuery, IntervalRow,
     LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
     TelemetryBackendError, TelemetrySample,
 };

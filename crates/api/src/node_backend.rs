@@ -1,6 +1,7 @@
 //! The interface between the API and the rest of the process: the node and the program around it.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use broker::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicI
 use broker::{BrokerHandle, ClientPermissions};
 use hooks::MetricFamily;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -251,6 +252,42 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn authenticators(&self) -> Vec<AuthenticatorInfo> {
         Vec::new()
     }
+    /// Damaged files that the node was started without, oldest first. May block.
+    fn quarantine(&self) -> std::io::Result<Vec<QuarantinedPart>> {
+        Ok(Vec::new())
+    }
+    /// Deletes damaged files from the quarantine; `false` if there is nothing with this id. May block.
+    fn delete_quarantined(&self, _id: &str) -> std::io::Result<bool> {
+        Ok(false)
+    }
+    /// Complete backups, newest first. May block.
+    fn backups(&self) -> std::io::Result<Vec<BackupInfo>> {
+        Ok(Vec::new())
+    }
+    /// The file of a backup; `None` if there is none with this id. May block.
+    fn backup_file(&self, _id: &str) -> Option<PathBuf> {
+        None
+    }
+    /// Makes a backup with this id, `backup-` and a number. Blocks until it is complete.
+    fn create_backup(&self, _id: &str, _progress: &dyn JobProgress) -> Result<(), String> {
+        Err("the program makes no backups".to_owned())
+    }
+    /// Reads and checks a whole backup. Blocks until that is done.
+    fn verify_backup(&self, _id: &str, _progress: &dyn JobProgress) -> Result<(), String> {
+        Err("the program makes no backups".to_owned())
+    }
+    /// Deletes a backup; `false` if there is none with this id. May block.
+    fn delete_backup(&self, _id: &str) -> std::io::Result<bool> {
+        Ok(false)
+    }
+    /// Where jobs put their files.
+    fn job_directory(&self) -> PathBuf {
+        std::env::temp_dir()
+    }
+    /// Whether files of jobs may take more space. May block.
+    fn has_room_for_jobs(&self) -> bool {
+        true
+    }
     /// Metrics of the process that only the program can read, such as those of the allocator.
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
@@ -259,6 +296,48 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn rule_metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
+}
+
+/// What long work tells about itself, and learns.
+pub trait JobProgress: Sync {
+    fn set_total(&self, total: u64);
+    fn set_done(&self, done: u64);
+    /// Whether the work is to end now.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// A backup of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct BackupInfo {
+    pub id: String,
+    pub created_at_ms: u64,
+    pub bytes: u64,
+}
+
+/// Damaged files of one part of the stored data, found by one start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuarantinedPart {
+    pub id: String,
+    /// When the node started without these files.
+    pub at_ms: u64,
+    /// `store`, `telemetry`, `mailboxes` or `sinks`.
+    pub part: String,
+    /// The damage that was found first.
+    pub reason: String,
+    /// Descriptions of the lost data, at most 1000.
+    pub lost: Vec<String>,
+    /// The damaged files. Empty if files were missing.
+    pub files: Vec<QuarantinedFile>,
+}
+
+/// A damaged file in quarantine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuarantinedFile {
+    /// Name in the directory `quarantine/ID` of the data directory.
+    pub name: String,
+    /// Path of the file when it was found damaged.
+    pub original: String,
+    pub bytes: u64,
 }
 
 /// State of an authenticator since the node started or the authenticator was changed.

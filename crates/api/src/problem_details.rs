@@ -87,6 +87,7 @@ impl ProblemDetails {
 
     /// A body that is valid JSON but invalid as a whole.
     pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
+        let detail = rules::with_suggestion(&detail.into());
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind};
 
 /// Linux counts processor time for user space in hundredths of a second on all current
 /// architectures.
@@ -55,16 +55,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     ];
     rows.into_iter()
         .filter_map(|(name, help, kind, value)| {
-            let sample = MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value?),
-            };
-            Some(MetricFamily {
-                name,
-                help,
-                kind,
-                samples: vec![sample],
-            })
+            Some(MetricFamily::single(name, help, kind, value?))
         })
         .collect()
 }
@@ -113,6 +104,8 @@ fn max_fds(limits: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use hooks::MetricValue;
+
     use super::*;
 
     const STAT: &str =

@@ -4,9 +4,10 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
+use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use series::Aggregate;
 
 /// Why a telemetry query failed.
@@ -28,6 +29,14 @@ pub struct TelemetrySample {
     pub key: String,
     pub ts_ms: i64,
     pub value: Value,
+}
+
+/// A row of an imported file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedRow {
+    pub device: String,
+    pub ts_ms: i64,
+    pub values: Map<String, Value>,
 }
 
 /// Selects rows of one device.
@@ -163,6 +172,17 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         out: &mut Vec<u8>,
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> Result<usize, TelemetryBackendError>;
+
+    /// Stores rows as they are, without rules and alarms; repeated ones change nothing. Returns the result for each row. Rows
+    /// that are stored are as durable as the settings demand.
+    ///
+    /// # Errors
+    /// If nothing more can be stored now.
+    fn import_rows(
+        &self,
+        rows: &[ImportedRow],
+        namespaces: &NamespaceSelection,
+    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError>;
 
     /// Writes rows as a Parquet file, one group after another, with one line per value. An error of
     /// `out` ends the export.

@@ -158,9 +158,9 @@ impl AuthenticatorChain {
         has_users: bool,
     ) -> ChainProgress {
         let entry = self.entries.get(at);
-        let said =
+        let decided =
             entry.and_then(|entry| Some((entry, entry.authenticator.look_up_on_disk(request)?)));
-        let Some((entry, answer)) = said else {
+        let Some((entry, answer)) = decided else {
             return ChainProgress::Pending(at);
         };
         match entry.to_decision(answer, request) {

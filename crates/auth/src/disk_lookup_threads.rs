@@ -228,8 +228,8 @@ mod tests {
         (auth, disk)
     }
 
-    fn ask(door: &mut dyn Hooks, username: &str, password: &str) -> Authentication {
-        door.authenticate(&Credentials {
+    fn ask(shard_hooks: &mut dyn Hooks, username: &str, password: &str) -> Authentication {
+        shard_hooks.authenticate(&Credentials {
             client: Client {
                 client_id: username,
                 username: Some(username),
@@ -250,8 +250,8 @@ mod tests {
         })
     }
 
-    async fn answered(asked: Authentication) -> Result<(), ReasonCode> {
-        match asked {
+    async fn answered(login: Authentication) -> Result<(), ReasonCode> {
+        match login {
             Authentication::Pending(answer) => match answer.await {
                 Authentication::Allow(_) => Ok(()),
                 Authentication::Deny(code) => Err(code),
@@ -267,20 +267,20 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_thousand_clients_are_each_answered_as_is_right() {
         let (auth, disk) = auth(60_000);
-        let mut door = auth.hooks_for(0);
+        let mut shard_hooks = auth.hooks_for(0);
         disk.remove("d-500");
-        let asked: Vec<_> = (0..1000)
+        let login: Vec<_> = (0..1000)
             .map(|at| {
                 let password = if at % 2 == 0 { "right" } else { "wrong" };
-                ask(&mut *door, &format!("d-{at}"), password)
+                ask(&mut *shard_hooks, &format!("d-{at}"), password)
             })
             .collect();
-        for (at, asked) in asked.into_iter().enumerate() {
+        for (at, login) in login.into_iter().enumerate() {
             let wanted = match at % 2 == 0 && at != 500 {
                 true => Ok(()),
                 false => Err(WRONG),
             };
-            assert_eq!(answered(asked).await, wanted, "{at}");
+            assert_eq!(answered(login).await, wanted, "{at}");
         }
         assert_eq!(disk.looked_up.load(Relaxed), 1000);
         assert_eq!(disk.took_time.load(Relaxed), 0);
@@ -289,33 +289,33 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_device_removed_during_its_lookup_is_refused() {
         let (auth, disk) = auth(60_000);
-        let mut door = auth.hooks_for(0);
+        let mut shard_hooks = auth.hooks_for(0);
         disk.hold(true);
-        let asked: Vec<_> = (0..3 * LOOKUP_BATCH)
-            .map(|at| ask(&mut *door, &format!("d-{at}"), "right"))
+        let login: Vec<_> = (0..3 * LOOKUP_BATCH)
+            .map(|at| ask(&mut *shard_hooks, &format!("d-{at}"), "right"))
             .collect();
         let last = format!("d-{}", 3 * LOOKUP_BATCH - 1);
         disk.remove(&last);
         disk.hold(false);
-        for (at, asked) in asked.into_iter().enumerate() {
+        for (at, login) in login.into_iter().enumerate() {
             let wanted = match at == 3 * LOOKUP_BATCH - 1 {
                 true => Err(WRONG),
                 false => Ok(()),
             };
-            assert_eq!(answered(asked).await, wanted, "{at}");
+            assert_eq!(answered(login).await, wanted, "{at}");
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_slow_check_does_not_delay_other_lookups() {
         let (auth, disk) = auth(60_000);
-        let mut door = auth.hooks_for(0);
+        let mut shard_hooks = auth.hooks_for(0);
         let names = ["chosen-1", "broken-1", "panic-1", "d-1"];
-        let asked = names.map(|name| ask(&mut *door, name, "right"));
+        let login = names.map(|name| ask(&mut *shard_hooks, name, "right"));
         let unavailable = Err(ReasonCode::SERVER_UNAVAILABLE);
         let wanted = [Ok(()), unavailable, unavailable, Ok(())];
-        for ((name, asked), wanted) in names.into_iter().zip(asked).zip(wanted) {
-            assert_eq!(answered(asked).await, wanted, "{name}");
+        for ((name, login), wanted) in names.into_iter().zip(login).zip(wanted) {
+            assert_eq!(answered(login).await, wanted, "{name}");
         }
         assert_eq!(disk.took_time.load(Relaxed), 1);
     }
@@ -323,13 +323,13 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn an_unresponsive_disk_refuses_clients() {
         let (auth, disk) = auth(100);
-        let mut door = auth.hooks_for(0);
+        let mut shard_hooks = auth.hooks_for(0);
         disk.hold(true);
-        let asked = ask(&mut *door, "d-1", "right");
+        let login = ask(&mut *shard_hooks, "d-1", "right");
         let unavailable = Err(ReasonCode::SERVER_UNAVAILABLE);
-        assert_eq!(answered(asked).await, unavailable);
+        assert_eq!(answered(login).await, unavailable);
         disk.hold(false);
-        let asked = ask(&mut *door, "d-1", "right");
-        assert_eq!(answered(asked).await, Ok(()));
+        let login = ask(&mut *shard_hooks, "d-1", "right");
+        assert_eq!(answered(login).await, Ok(()));
     }
 }

@@ -1,6 +1,5 @@
 //! Parsing of hand-written JSON: single values in place of lists, and errors that name the field.
 
-use outbound::redaction::redact_quoted_texts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -23,7 +22,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
             Value::Array(values) => values,
             one => vec![one],
         };
-        let read = |value| serde_json::from_value(value).map_err(serde::de::Error::custom);
+        let read = |value| secret::read_json::<T, _>(value).map_err(serde::de::Error::custom);
         Ok(Self(
             values.into_iter().map(read).collect::<Result<_, _>>()?,
         ))
@@ -32,7 +31,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
 
 /// Deserializes a value; the error text is meant for operators.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    T::deserialize(value).map_err(|error| redact_quoted_texts(&error.to_string()))
+    secret::read_json(value).map_err(|error| error.to_string())
 }
 
 pub(crate) fn type_name(value: &Value) -> &'static str {

@@ -244,8 +244,8 @@ impl AuthState {
                 add("not_responsible", None);
                 continue;
             }
-            let asked = tokio::time::timeout(timeout, entry.authenticator.check(request)).await;
-            match asked {
+            let answer = tokio::time::timeout(timeout, entry.authenticator.check(request)).await;
+            match answer {
                 Ok(Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_))) => {
                     add("ignored", None);
                 }

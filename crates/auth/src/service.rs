@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hooks::{
     AccessDecision, Client, ClientAction, Hooks, HooksFactory, MetricFamily, MetricKind,
-    MetricSample, MetricValue, PeerAddress,
+    PeerAddress,
 };
 use serde_json::Value;
 use store::Objects;
@@ -365,28 +365,19 @@ impl AuthService {
             ("banned", &counts.banned),
             ("limited", &counts.limited),
         ];
-        let number = |count: &AtomicU64| MetricValue::Number(count.load(Relaxed) as f64);
-        let results = results.into_iter().map(|(name, count)| MetricSample {
-            labels: vec![("result", name.to_owned())],
-            value: number(count),
-        });
-        let denied = MetricSample {
-            labels: Vec::new(),
-            value: number(&self.shared.node_rules.denied),
-        };
         vec![
-            MetricFamily {
-                name: "auth_logins_total",
-                help: "Login attempts by outcome.",
-                kind: MetricKind::Counter,
-                samples: results.collect(),
-            },
-            MetricFamily {
-                name: "auth_denied_actions_total",
-                help: "Publications and subscriptions denied by ACL rules.",
-                kind: MetricKind::Counter,
-                samples: vec![denied],
-            },
+            MetricFamily::by_label(
+                "auth_logins_total",
+                "Login attempts by outcome.",
+                MetricKind::Counter,
+                "result",
+                results.map(|(name, count)| (name, count.load(Relaxed) as f64)),
+            ),
+            MetricFamily::counter(
+                "auth_denied_actions_total",
+                "Publications and subscriptions denied by ACL rules.",
+                self.shared.node_rules.denied.load(Relaxed),
+            ),
         ]
     }
 }

@@ -107,6 +107,10 @@ fn edit_distance(a: &str, b: &str) -> usize {
 }
 
 impl Assertion {
+    pub(crate) fn metric_name(&self) -> &'static str {
+        self.metric.name
+    }
+
     /// Checks the demand. A metric that was not measured does not hold.
     pub(crate) fn evaluate(&self, measures: &MetricValues) -> AssertionOutcome {
         let Some(value) = measures.get(self.metric.name) else {

@@ -105,7 +105,7 @@ fn measure_import(
     let started = Instant::now();
     let mut text = String::new();
     let mut number = 0;
-    let mut told = Instant::now();
+    let mut reported_at = Instant::now();
     while number < arguments.devices {
         text.clear();
         let end = (number + IMPORT_BATCH_LINES).min(arguments.devices);
@@ -126,13 +126,13 @@ fn measure_import(
             imported.rejections.first()
         );
         number = end;
-        if !arguments.quiet && told.elapsed() >= Duration::from_secs(1) {
+        if !arguments.quiet && reported_at.elapsed() >= Duration::from_secs(1) {
             let rate = number as f64 / started.elapsed().as_secs_f64();
             eprintln!(
                 "{number} of {} devices, {rate:.0} per second",
                 arguments.devices
             );
-            told = Instant::now();
+            reported_at = Instant::now();
         }
     }
     let seconds = started.elapsed().as_secs_f64();

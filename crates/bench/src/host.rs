@@ -21,6 +21,11 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
+/// Processor time that this process has used, in nanoseconds.
+pub(crate) fn process_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
 #[inline]
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);

@@ -147,7 +147,8 @@ mod tests {
         assert!(error("relay connections --connections 10 --endpoints 3").contains("divided"));
         assert!(error("relay checks --broker ws://127.0.0.1:1").contains("--api"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
-        assert!(error("link throughput --connections 3").contains("--size"));
-        assert!(error("link throughput --size 1MB --threads 2").contains("--connections 1"));
+        assert!(error("link throughput --connections 0").contains("1..=10000"));
+        assert!(error("link throughput --size 20GB").contains("10GB"));
+        assert!(error("link network --assert ratio_trougput>=1").contains("did you mean"));
     }
 }

@@ -138,6 +138,36 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     metric("half_p95", Unit::Nanoseconds, "half load: latency, 95 %"),
     metric("half_p99", Unit::Nanoseconds, "half load: latency, 99 %"),
     metric(
+        "faults",
+        Unit::Count,
+        "messages lost, repeated or exchanged",
+    ),
+    metric("tcp_rate", Unit::Bytes, "plain TCP per second"),
+    metric(
+        "bytes_per_cpu_second",
+        Unit::Bytes,
+        "payload per CPU second of both peers",
+    ),
+    metric("sender_cpu", Unit::Fraction, "sender use, of one core"),
+    metric("receiver_cpu", Unit::Fraction, "receiver use, of one core"),
+    metric("sender_memory", Unit::Bytes, "sender memory, peak growth"),
+    metric(
+        "receiver_memory",
+        Unit::Bytes,
+        "receiver memory, peak growth",
+    ),
+    metric(
+        "window_use",
+        Unit::Fraction,
+        "rate, of what window and delay permit",
+    ),
+    metric(
+        "recovery",
+        Unit::Nanoseconds,
+        "time to new content after an interruption",
+    ),
+    metric("resent", Unit::Bytes, "payload sent again"),
+    metric(
         "cost_ratio",
         Unit::Ratio,
         "cost of a message, many filters to one",

@@ -168,6 +168,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     Ok(size as usize)
 }
 
+/// clap value parser: a size that no protocol limits, up to 10 GB.
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+    let size = Unit::Bytes.parse(text)?;
+    if !(0.0..=1e10).contains(&size) {
+        return Err(format!("`{text}` is not between 0 and 10GB"));
+    }
+    Ok(size as usize)
+}
+
 /// clap value parser: a positive rate per second such as `20000` or `20k`.
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = Unit::PerSecond.parse(text)?;

@@ -1,7 +1,6 @@
 //! A minimal node on loopback, for profiling the broker without the rest of the program.
 
 use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
-use std::sync::Arc;
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -20,7 +19,7 @@ fn main() {
         ..BrokerConfig::default()
     };
     let broker =
-        broker::Broker::start(config, Arc::new(hooks::NoHooks), None).expect("the port is free");
+        broker::Broker::start(config, hooks::HookChain::default(), None).expect("the port is free");
     println!("listening on {}", broker.listeners()[0].address);
     loop {
         std::thread::park();

@@ -24,42 +24,20 @@ use crate::metrics::ShardMetrics;
 use crate::net::clock::NodeClock;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
+use crate::net::quic::QuicThreads;
 use crate::net::shard_thread::{self, ShardRecovery, ShardSetup};
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
-use crate::net::tls::{ListenerTls, TlsError};
+use crate::net::tls::ListenerTls;
+use crate::start_error::StartError;
 use scram::{DecoyCredentials, ScramCredential};
 
 /// Iterations of a credential made by `tidegate password`; the decoy for unknown users takes as long.
 const DEFAULT_CREDENTIAL_ITERATIONS: u32 = 15_000;
 
-/// Why a broker did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("listener {listener}: cannot listen on {address}: {source}")]
-    Listen {
-        listener: String,
-        address: String,
-        source: std::io::Error,
-    },
-    #[error("listener {listener}: {source}")]
-    Tls { listener: String, source: TlsError },
-    #[error(
-        "user {username}: the credential is not of the form scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY"
-    )]
-    Credential { username: String },
-    #[error("{0} shards requested; at most {MAX_SHARDS} are supported")]
-    TooManyShards(usize),
-    #[error("the system provides no random bytes")]
-    NoRandomness,
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
-    #[error("cannot read the store: {0}")]
-    Store(#[from] store::StoreError),
-}
-
 pub struct Broker {
     handle: BrokerHandle,
     threads: Vec<JoinHandle<()>>,
+    quic: QuicThreads,
     unix_sockets: Vec<PathBuf>,
 }
 
@@ -68,7 +46,7 @@ impl Broker {
     /// outlive the node; the stored ones are recovered first. The store's owner closes it after [`Broker::stop`].
     pub fn start(
         config: BrokerConfig,
-        hooks: Arc<dyn HooksFactory>,
+        hooks: HookChain,
         store: Option<Store>,
     ) -> Result<Self, StartError> {
         let shards = config.shard_count();
@@ -77,23 +55,28 @@ impl Broker {
         }
         let clock = NodeClock::new();
         let events = EventStream::new();
-        let hooks: Arc<dyn HooksFactory> = Arc::new(
-            HookChain::default()
-                .with(Arc::new(events.clone()))
-                .with(hooks),
-        );
+        let hooks: Arc<dyn HooksFactory> = Arc::new(hooks.with(Arc::new(events.clone())));
         let mut per_shard: Vec<Vec<ListenerSocket>> = (0..shards).map(|_| Vec::new()).collect();
         let mut infos = Vec::new();
         let mut listener_contexts = Vec::new();
         let mut unix_sockets = Vec::new();
+        let mut quic_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
-            let sockets =
-                listener::open_sockets(listener, shards).map_err(|source| StartError::Listen {
-                    listener: listener.name.clone(),
-                    address: listener_address(listener),
-                    source,
-                })?;
+            let cannot_listen = |source| StartError::Listen {
+                listener: listener.name.clone(),
+                address: listener_address(listener),
+                source,
+            };
+            if let (BindAddress::Tcp(address), true) = (&listener.bind, listener.quic) {
+                let socket = listener::open_udp(*address).map_err(cannot_listen)?;
+                infos.push(listener_info(listener, &socket));
+                let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
+                listener_contexts.push(context.clone());
+                quic_sockets.push(ListenerSocket { context, socket });
+                continue;
+            }
+            let sockets = listener::open_sockets(listener, shards).map_err(cannot_listen)?;
             if let BindAddress::Unix(path) = &listener.bind {
                 unix_sockets.push(path.clone());
             }
@@ -135,11 +118,16 @@ impl Broker {
         let inboxes: Arc<[ShardInbox]> = (0..shards)
             .map(|_| ShardInbox::new(clock.now_ms()))
             .collect();
+        let mut quic = QuicThreads::new(quic_sockets.len(), shards).map_err(StartError::Thread)?;
+        for socket in quic_sockets {
+            quic.add_listener(socket, node.clone(), inboxes.clone())?;
+        }
         let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
             infos,
             listener_contexts,
+            quic.listeners.clone(),
             store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
         );
@@ -186,10 +174,12 @@ impl Broker {
         }
         // Ends early if a shard could not run, which has been logged.
         for () in is_ready.iter().take(shards) {}
+        quic.start_accepting();
         handle.set_ready();
         Ok(Self {
             handle,
             threads,
+            quic,
             unix_sockets,
         })
     }
@@ -206,6 +196,7 @@ impl Broker {
     /// output written. Blocks until the broker has stopped.
     pub fn stop(self) {
         self.handle.set_stopping();
+        self.quic.stop_accepting();
         for inbox in self.handle.inboxes() {
             inbox.push(InboxItem::Stop);
         }
@@ -214,6 +205,7 @@ impl Broker {
                 tracing::error!("shard thread ended with a panic; this is a bug");
             }
         }
+        self.quic.stop();
         for path in self.unix_sockets {
             let _ = std::fs::remove_file(path);
         }
@@ -278,6 +270,7 @@ fn listener_address(listener: &ListenerConfig) -> String {
 
 fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> ListenerInfo {
     let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
+        _ if listener.quic => "quic",
         (BindAddress::Unix(_), _, None) => "unix",
         (_, None, None) => "mqtt",
         (_, Some(_), None) => "mqtts",
@@ -296,5 +289,6 @@ fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> Listene
         connections: 0,
         max_connections: listener.max_connections,
         allows_anonymous: listener.allows_anonymous(),
+        certificate: None,
     }
 }

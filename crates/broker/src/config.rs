@@ -263,13 +263,16 @@ pub struct TlsConfig {
     pub common_name_as_username: bool,
 }
 
-/// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports only `websocket_path`.
+/// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports only `websocket_path`, and
+/// QUIC requires `tls` and excludes `websocket_path` and `proxy_protocol`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerConfig {
     /// Unique name; shown in metrics and the API.
     pub name: String,
     pub bind: BindAddress,
     pub tls: Option<TlsConfig>,
+    /// Whether clients connect by QUIC, at the UDP port of `bind`.
+    pub quic: bool,
     /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
     pub websocket_path: Option<String>,
     /// With `websocket_path`: the prefix of the paths of relay endpoints, such as `/ws/`; `None`: none are reachable.
@@ -309,6 +312,7 @@ impl ListenerConfig {
             name: name.into(),
             bind,
             tls: None,
+            quic: false,
             websocket_path: None,
             relay_path: None,
             allowed_origins: Vec::new(),

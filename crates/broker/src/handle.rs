@@ -7,7 +7,7 @@ mod permissions;
 mod queues;
 mod retained;
 
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::MetricFamily;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,6 +26,7 @@ use crate::metrics;
 use crate::net::clock::NodeClock;
 use crate::net::inbox::{InboxItem, ShardInbox};
 use crate::net::listener::ListenerContext;
+use crate::net::quic::QuicListener;
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
@@ -45,6 +46,7 @@ struct HandleInner {
     listeners: Vec<ListenerInfo>,
     /// In the order of the listeners in the configuration.
     listener_contexts: Vec<Arc<ListenerContext>>,
+    quic_listeners: Vec<Arc<QuicListener>>,
     /// Held while a listener is started or stopped.
     listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
@@ -83,6 +85,7 @@ impl BrokerHandle {
         inboxes: Arc<[ShardInbox]>,
         listeners: Vec<ListenerInfo>,
         listener_contexts: Vec<Arc<ListenerContext>>,
+        quic_listeners: Vec<Arc<QuicListener>>,
         store_reader: Option<StoreReader>,
         clock: NodeClock,
     ) -> Self {
@@ -92,6 +95,7 @@ impl BrokerHandle {
             listeners,
             tls: Mutex::default(),
             listener_contexts,
+            quic_listeners,
             listener_change: tokio::sync::Mutex::default(),
             store_reader,
             pending_store_read: Arc::default(),
@@ -126,6 +130,12 @@ impl BrokerHandle {
     pub(crate) fn listener_tls(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
         let contexts = self.shared.listener_contexts.iter();
         contexts.filter_map(|context| context.tls.clone())
+    }
+
+    /// The listener at this index, if its clients connect by QUIC.
+    fn quic_listener(&self, index: usize) -> Option<&Arc<QuicListener>> {
+        let mut listeners = self.shared.quic_listeners.iter();
+        listeners.find(|listener| listener.index() == index)
     }
 
     /// The TLS settings that are watched for changes.
@@ -312,12 +322,12 @@ impl BrokerHandle {
     pub fn counters(&self) -> Vec<MetricFamily> {
         let mut families = metrics::metric_families(&self.shared.node.metrics);
         let retained = self.shared.node.retained.size();
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "retained_messages",
             "Retained messages.",
             retained.count as f64,
         ));
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "retained_bytes",
             "Bytes of retained messages.",
             retained.bytes as f64,
@@ -330,23 +340,11 @@ impl BrokerHandle {
         let mut families = self.counters();
         let oldest_ms = self.scan_all_shards(OldestQueuedScan::default).await;
         let oldest_s = oldest_ms.into_iter().max().unwrap_or(0) as f64 / 1000.0;
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "session_queue_oldest_message_age_seconds",
             "Age of the oldest message that waits in a session queue.",
             oldest_s,
         ));
         families
-    }
-}
-
-fn gauge(name: &'static str, help: &'static str, value: f64) -> MetricFamily {
-    MetricFamily {
-        name,
-        help,
-        kind: MetricKind::Gauge,
-        samples: vec![MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(value),
-        }],
     }
 }

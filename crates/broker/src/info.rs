@@ -70,7 +70,7 @@ pub struct TopicInfo {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListenerInfo {
     pub name: String,
-    /// `mqtt`, `mqtts`, `ws`, `wss` or `unix`.
+    /// `mqtt`, `mqtts`, `ws`, `wss`, `unix` or `quic`.
     pub protocol: &'static str,
     /// The address in use (the chosen port if port 0 was configured), or the path of the Unix socket.
     pub address: String,
@@ -80,6 +80,25 @@ pub struct ListenerInfo {
     pub max_connections: u32,
     /// Whether clients without credentials may connect.
     pub allows_anonymous: bool,
+    /// The certificate for new connections; `null` without TLS.
+    pub certificate: Option<ListenerCertificate>,
+}
+
+/// A certificate of a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListenerCertificate {
+    /// Distinguished name of its owner.
+    pub subject: String,
+    /// Distinguished name of the authority.
+    pub issuer: String,
+    /// Host names and addresses that it is valid for.
+    pub names: Vec<String>,
+    pub not_before_ms: u64,
+    /// When it expires.
+    pub not_after_ms: u64,
+    /// The file that it was read from.
+    pub file: String,
 }
 
 /// Selects rows: all that match every given condition, sorted by client id (then topic filter).

@@ -13,11 +13,13 @@ mod handle;
 pub mod info;
 pub mod metrics;
 mod net;
+mod start_error;
 mod sys_topics;
 
-pub use broker::{Broker, StartError};
+pub use broker::Broker;
 pub use config::MAX_SHARDS;
 pub use handle::{AcceptedPublication, BrokerHandle, ClientPermissions, NotReadyReason};
 pub use net::listener::open_unix;
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};
 pub use net::tls::{ListenerTls, TlsError, check_tls};
+pub use start_error::StartError;

@@ -38,6 +38,7 @@ shard_metrics! {
     ConnectionsRefusedLimit Counter "connections_rejected_total" [reason = "limit"] "Connections refused before CONNECT.";
     ConnectionsRefusedHandshake Counter "connections_rejected_total" [reason = "handshake"] "Connections refused before CONNECT.";
     ConnectionsRefusedTimeout Counter "connections_rejected_total" [reason = "connect_timeout"] "Connections refused before CONNECT.";
+    QuicRetries Counter "quic_retries_total" [] "QUIC clients that first had to prove their address.";
     ConnectAccepted Counter "connects_total" [result = "accepted"] "CONNECT packets by result.";
     ConnectRefused Counter "connects_total" [result = "refused"] "CONNECT packets by result.";
     ConnectUnauthorized Counter "connects_total" [result = "not_authorized"] "CONNECT packets by result.";

@@ -214,7 +214,7 @@ impl fmt::Display for ConnectorError {
 
 /// Receives the messages of a source. Runs until an error or until it is dropped; the service restarts it after a pause.
 pub trait SourceReader: Send + Sync + 'static {
-    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError>;
+    fn read<'a>(&'a self, port: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError>;
 
     /// For sources that receive HTTP requests: whether a request with this head is accepted.
     fn admit(&self, head: &RequestHead) -> Result<Box<dyn PushRequest>, PushError> {

@@ -143,7 +143,10 @@ impl Hooks for DeviceShardHooks {
         // The first device may connect before the interest is refreshed.
         let always = Interest::CONNECT | Interest::DISCONNECT;
         match self.clients.is_in_use() {
-            true => always | Interest::PUBLISH | Interest::SUBSCRIBE | Interest::PUBLISH_GUARD,
+            true => {
+                let messages = Interest::publish_on(protocol::FIRST_TOPIC_BYTES);
+                always | messages | Interest::SUBSCRIBE | Interest::PUBLISH_GUARD
+            }
             false => always,
         }
     }
@@ -308,6 +311,11 @@ impl Hooks for DeviceShardHooks {
         }
     }
 
+    fn has_consumed(&mut self, message: &MessageView<'_>) -> bool {
+        protocol::parse_device_topic(message.topic).is_some()
+            && self.devices.contains_key(message.from_client_id)
+    }
+
     fn has_unsettled_work(&mut self) -> bool {
         let unsettled = self.lane.take_unsettled();
         self.unsettled = self.unsettled.max(unsettled);
@@ -419,7 +427,12 @@ mod tests {
             client: from.map(client),
             ..MessageOrigin::default()
         };
-        match hooks.wants_topic(topic) {
+        let is_wanted = hooks.wants_topic(topic);
+        let interest = hooks.interest();
+        assert!(
+            !is_wanted || !interest.contains(Interest::PUBLISH) || interest.may_want_topic(topic)
+        );
+        match is_wanted {
             true => hooks.publish(&message, &origin),
             false => PublishVerdict::Continue,
         }

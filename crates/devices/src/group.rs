@@ -78,12 +78,8 @@ impl GroupDefinition {
             field: field.to_owned(),
             detail,
         };
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
-        let group = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { "" } else { &path };
-            invalid(field, error.into_inner().to_string())
-        })?;
+        let read: Result<Self, _> = secret::read_definition(value);
+        let group = read.map_err(|error| invalid(&error.field, error.detail))?;
         if group.devices.len() > MAX_MEMBERS {
             let detail = format!("expected at most {MAX_MEMBERS} devices; use a tag or a product");
             return Err(invalid("devices", detail));

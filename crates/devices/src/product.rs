@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use arc_swap::{ArcSwap, Guard};
-use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -306,8 +305,11 @@ impl Product {
             }]
         };
         let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
-        let definition: ProductDefinition = serde_json::from_value(value.clone())
-            .map_err(|error| one("product", redact_quoted_texts(&error.to_string())))?;
+        let definition: ProductDefinition =
+            secret::read_definition(value).map_err(|error| match error.field.as_str() {
+                "" => one("product", error.detail),
+                field => one(field, error.detail.clone()),
+            })?;
         // JetLinks stores metadata as text.
         let parsed: Value;
         let metadata = match &definition.model {

@@ -106,12 +106,12 @@ impl Retention {
                 | DeviceChange::Removed(device) => device,
             };
             if let Some(inner) = weak.upgrade() {
-                let mut homes = inner
+                let mut product_policies = inner
                     .assignments
                     .write()
                     .unwrap_or_else(PoisonError::into_inner);
-                if homes.by_device.len() > device.no.0 as usize {
-                    homes.set(device.no, NOT_LOADED);
+                if product_policies.by_device.len() > device.no.0 as usize {
+                    product_policies.set(device.no, NOT_LOADED);
                 }
             }
         }));
@@ -152,12 +152,12 @@ impl Retention {
         let mut hasher = DefaultHasher::new();
         products.hash(&mut hasher);
         let mut by_number: Vec<u8> = vec![0];
-        let mut homes = inner
+        let mut product_policies = inner
             .assignments
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         for (product, written) in &products {
-            let at = usize::from(homes.number(product));
+            let at = usize::from(product_policies.number(product));
             if at >= by_number.len() {
                 by_number.resize(at + 1, 0);
             }
@@ -168,7 +168,7 @@ impl Retention {
                 _ => longest,
             };
         }
-        drop(homes);
+        drop(product_policies);
         let is_uniform = by_number.iter().all(|number| *number == 0);
         let this = self.clone();
         let policy_of = move |device| match is_uniform {
@@ -189,9 +189,10 @@ impl Retention {
     /// The numbers of all products, as [`Retention::owner_of`] returns them.
     pub(crate) fn product_numbers(&self) -> Vec<(Arc<ProductSlot>, u16)> {
         let products = self.inner.registry.products();
-        let mut homes = (self.inner.assignments.write()).unwrap_or_else(PoisonError::into_inner);
+        let mut product_policies =
+            (self.inner.assignments.write()).unwrap_or_else(PoisonError::into_inner);
         let numbered = products.into_iter().map(|slot| {
-            let number = homes.number(slot.id().as_str());
+            let number = product_policies.number(slot.id().as_str());
             (slot, number)
         });
         numbered.collect()
@@ -208,12 +209,12 @@ impl Retention {
     /// Returns the number of a device's product, or `None` if the device cannot be read now.
     fn product_number_of(&self, device: DeviceNo) -> Option<u16> {
         let inner = &self.inner;
-        let homes = inner
+        let product_policies = inner
             .assignments
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        let known = homes.by_device.get(device.0 as usize).copied();
-        drop(homes);
+        let known = product_policies.by_device.get(device.0 as usize).copied();
+        drop(product_policies);
         if let Some(known) = known.filter(|known| *known != NOT_LOADED) {
             return Some(known);
         }
@@ -224,15 +225,15 @@ impl Retention {
                 return None;
             }
         };
-        let mut homes = inner
+        let mut product_policies = inner
             .assignments
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let number = match found {
-            Some(device) => homes.number(device.product.id().as_str()),
+            Some(device) => product_policies.number(device.product.id().as_str()),
             None => NO_DEVICE,
         };
-        homes.set(device, number);
+        product_policies.set(device, number);
         Some(number)
     }
 

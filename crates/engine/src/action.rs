@@ -48,20 +48,23 @@ impl Action {
         let fallback = fallback.map(|(n, kind)| {
             ActionOperation::compile(kind, options, has_devices, &format!("{path}.fallback[{n}]"))
         });
-        let mut deed = ActionOperation::compile(&definition.kind, options, has_devices, path)?;
-        if let (ActionOperation::Sink(sink), false) = (&mut deed, definition.fallback.is_empty()) {
+        let mut action_operation =
+            ActionOperation::compile(&definition.kind, options, has_devices, path)?;
+        if let (ActionOperation::Sink(sink), false) =
+            (&mut action_operation, definition.fallback.is_empty())
+        {
             sink.origin = Some(place as u8);
         }
         Ok(Self {
-            operation: deed,
+            operation: action_operation,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
     }
 
     /// Placeholder names in the templates that are always null for this rule.
     pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
-        let deeds = std::iter::once(&self.operation).chain(&self.fallback);
-        let names = deeds.map(|deed| match deed {
+        let operations = std::iter::once(&self.operation).chain(&self.fallback);
+        let names = operations.map(|action_operation| match action_operation {
             ActionOperation::Republish(republish) => republish.unknown_names(rule),
             ActionOperation::Telemetry(telemetry) => telemetry.unknown_names(rule),
             ActionOperation::Alarm(alarm) => alarm.unknown_names(rule),
@@ -110,8 +113,8 @@ impl Action {
         stage: &mut LaneContext,
         counters: &LaneCounters,
     ) {
-        for deed in &self.fallback {
-            if let Err(failure) = deed.run(made, stage, counters) {
+        for action_operation in &self.fallback {
+            if let Err(failure) = action_operation.run(made, stage, counters) {
                 counters.increment(RuleCounter::ActionsFailed);
                 tracing::debug!(rule = made.rule.name, %failure, "fallback action failed");
             }
@@ -203,7 +206,7 @@ impl ActionOperation {
 impl SinkAction {
     fn send(&self, made: &ActionInput<'_, '_>, stage: &mut LaneContext) -> Result<(), ActionError> {
         let no_sink = || ActionError::NoSink(self.name.clone());
-        let outlet = stage.sink_port().ok_or_else(no_sink)?.clone();
+        let port = stage.sink_port().ok_or_else(no_sink)?.clone();
         let row = OutputRow {
             columns: made.output.value(),
             rule: made.rule.name,
@@ -215,16 +218,16 @@ impl SinkAction {
         // A sink that was deleted and created again has a new id.
         for known in [self.id.load(Relaxed), 0] {
             let id = match known {
-                0 => self.resolve_id(&*outlet).ok_or_else(no_sink)?,
+                0 => self.resolve_id(&*port).ok_or_else(no_sink)?,
                 known => SinkId((known - 1) as u32),
             };
-            match outlet.send_row(id, stage.lane as u16, row) {
+            match port.send_row(id, stage.lane as u16, row) {
                 SinkPortOutcome::Queued => {
-                    stage.record_row_sent(&*outlet);
+                    stage.record_row_sent(&*port);
                     return Ok(());
                 }
                 SinkPortOutcome::Full => {
-                    stage.record_row_sent(&*outlet);
+                    stage.record_row_sent(&*port);
                     stage.add_full_sink(id);
                     return Ok(());
                 }
@@ -235,8 +238,8 @@ impl SinkAction {
         Err(no_sink())
     }
 
-    fn resolve_id(&self, outlet: &dyn SinkPort) -> Option<SinkId> {
-        let id = outlet.find_sink(&self.name)?;
+    fn resolve_id(&self, port: &dyn SinkPort) -> Option<SinkId> {
+        let id = port.find_sink(&self.name)?;
         self.id.store(u64::from(id.0) + 1, Relaxed);
         Some(id)
     }

@@ -109,12 +109,8 @@ impl RelayActionDefinition {
         let endpoint = fields.take_text("endpoint")?;
         let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
         Ok(Self {
-            endpoint: endpoint.ok_or_else(|| {
-                fields.field_error(
-                    "endpoint",
-                    "is missing; expected the id of a relay endpoint",
-                )
-            })?,
+            endpoint: endpoint
+                .ok_or_else(|| fields.missing_error("endpoint", "the id of a relay endpoint"))?,
             payload: fields.take_text("payload")?,
         })
     }
@@ -195,10 +191,7 @@ impl RuleDefinition {
         let enable = fields.take_emqx_bool("enable")?;
         let definition = Self {
             sql: fields.take_text("sql")?.ok_or_else(|| {
-                RuleDefinitionError::new(
-                    "sql",
-                    "is missing; expected a statement such as SELECT * FROM \"t/#\"",
-                )
+                fields.missing_error("sql", "a statement such as SELECT * FROM \"t/#\"")
             })?,
             description: (fields.take_text("description")?)
                 .filter(|text| !text.is_empty())
@@ -349,7 +342,7 @@ impl ActionKind {
             Some("console" | "log") => Ok(Self::Console),
             Some("sink") => match fields.take_text("sink")? {
                 Some(name) => Ok(Self::Sink(name)),
-                None => Err(fields.field_error("sink", "is missing; expected the name of a sink")),
+                None => Err(fields.missing_error("sink", "the name of a sink")),
             },
             Some("telemetry") => Ok(Self::Telemetry(TelemetryActionDefinition::read(fields)?)),
             Some("alarm") => Ok(Self::Alarm(AlarmActionDefinition::read(fields)?)),
@@ -440,9 +433,7 @@ impl TelemetryActionDefinition {
 impl AlarmActionDefinition {
     fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
         let name = fields.take_text("name")?.filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| {
-            fields.field_error("name", "is missing; expected a text such as too_hot")
-        })?;
+        let name = name.ok_or_else(|| fields.missing_error("name", "a text such as too_hot"))?;
         Ok(Self {
             device: fields
                 .take_text("device")?
@@ -461,12 +452,9 @@ impl RepublishDefinition {
     /// Reads the templates. The form of EMQX has the defaults of EMQX: payload `${payload}` and QoS `${qos}`.
     fn read(fields: &mut FieldReader<'_>, is_emqx: bool) -> Result<Self, RuleDefinitionError> {
         let topic = fields.take_text("topic")?;
-        let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
-            fields.field_error(
-                "topic",
-                "is missing; expected a topic such as alarms/${clientid}",
-            )
-        })?;
+        let topic = topic
+            .filter(|topic| !topic.is_empty())
+            .ok_or_else(|| fields.missing_error("topic", "a topic such as alarms/${clientid}"))?;
         let qos = match fields.take("qos") {
             None if is_emqx => "${qos}".to_owned(),
             None => "0".to_owned(),
@@ -681,7 +669,15 @@ mod tests {
             error(json!({"sql": "", "sqll": 1})).split('?').next(),
             Some("sqll: unknown field; did you mean \"sql\"")
         );
+        assert_eq!(
+            error(json!({"sqll": "x"})),
+            "sqll: unknown field; did you mean \"sql\"?"
+        );
         let action = |action: Value| error(json!({"sql": "", "actions": [action]}));
+        assert_eq!(
+            action(json!({"kind": "republish", "topc": "x"})),
+            "actions[0].topc: unknown field; did you mean \"topic\"?"
+        );
         assert!(action(json!({"kind": "republish"})).starts_with("actions[0].topic: is missing"));
         assert!(action(json!({"kind": "relay"})).starts_with("actions[0].endpoint: is missing"));
         for (wrong, near) in [

@@ -139,8 +139,8 @@ fn evaluate_device_event(
     let snapshot = shared.snapshot.load();
     let index = &snapshot.index;
     let mut met = Vec::new();
-    let looked = index_query(EventKind::Device, device.topic, device.client_id, None);
-    index.matches(&looked, |bound| met.push(bound));
+    let query = index_query(EventKind::Device, device.topic, device.client_id, None);
+    index.matches(&query, |bound| met.push(bound));
     if met.is_empty() {
         return;
     }

@@ -127,8 +127,8 @@ impl Engine {
     }
 
     /// Sets the port that receives rows for sinks. Called once, before the first rule is added.
-    pub fn set_sink_port(&self, outlet: Arc<dyn SinkPort>) {
-        if self.shared.ports.sinks.set(outlet).is_err() {
+    pub fn set_sink_port(&self, sink_port: Arc<dyn SinkPort>) {
+        if self.shared.ports.sinks.set(sink_port).is_err() {
             tracing::error!(
                 "sink port of the rule engine is set twice; ignoring the second one; this is a bug"
             );

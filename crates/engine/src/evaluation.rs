@@ -95,6 +95,7 @@ impl<'a> EventEvaluation<'a, '_> {
                 RuleOutputs::None
             }
         };
+        self.stage.has_matched |= !outputs.as_slice().is_empty();
         if let Some(began) = began {
             counters.record_duration(began.elapsed().as_nanos() as u64);
         }
@@ -171,9 +172,9 @@ impl<'a> EventEvaluation<'a, '_> {
             extra: rules::Value::Null,
             ..*view.event()
         });
-        let looked = index_query(event.kind, event.topic, event.client_id, event.qos);
+        let query = index_query(event.kind, event.topic, event.client_id, event.qos);
         let mut met: Vec<&'a RunningRule> = Vec::new();
-        self.index.matches(&looked, |bound| met.push(bound));
+        self.index.matches(&query, |bound| met.push(bound));
         let view = self.scratch.view(event, view.now_ms());
         for bound in met {
             self.evaluate_rule(bound, &view);
@@ -252,6 +253,7 @@ impl<'a> EventEvaluation<'a, '_> {
             }
             Ok(SampleOutcome::Counted(sample)) => {
                 counters.increment(RuleCounter::Passed);
+                self.stage.has_matched = true;
                 if !self.rows.push(bound, self.lineage, &sample) {
                     counters.increment(RuleCounter::WindowFull);
                 }

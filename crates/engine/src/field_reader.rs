@@ -59,6 +59,15 @@ impl<'a> FieldReader<'a> {
         RuleDefinitionError::new(field, detail)
     }
 
+    /// The error of a required field that is missing. If a field that was not read has nearly its name, the error names that one.
+    pub(crate) fn missing_error(&self, field: &'static str, expected: &str) -> RuleDefinitionError {
+        let mut unread = self.remaining.iter().map(|(name, _)| *name);
+        match unread.find(|name| rules::nearest_name(name, std::iter::once(field)).is_some()) {
+            Some(near) => self.field_error(near, format!("unknown field; did you mean {field:?}?")),
+            None => self.field_error(field, format!("is missing; expected {expected}")),
+        }
+    }
+
     /// Takes a field of the EMQX form, which error messages do not list. Null counts as missing.
     pub(crate) fn take_emqx(&mut self, name: &'static str) -> Option<&'a Value> {
         let value = self.take(name);

@@ -19,6 +19,8 @@ pub(crate) struct LaneContext {
     pub(crate) lane: usize,
     pub(crate) outgoing: OutgoingMessages,
     pub(crate) max_outgoing_bytes: usize,
+    /// A rule has matched the message, up to its WHERE clause.
+    pub(crate) has_matched: bool,
     /// Sinks that reported backpressure.
     full_sinks: Vec<SinkId>,
     are_devices_full: bool,
@@ -52,6 +54,7 @@ impl LaneContext {
             lane,
             outgoing: OutgoingMessages::default(),
             max_outgoing_bytes: MAX_OUTGOING_BYTES,
+            has_matched: false,
             full_sinks: Vec::new(),
             are_devices_full: false,
             are_windows_full: false,
@@ -85,8 +88,8 @@ impl LaneContext {
     }
 
     /// Records that a row was queued.
-    pub(crate) fn record_row_sent(&mut self, outlet: &dyn SinkPort) {
-        self.is_unsettled = self.is_unsettled || outlet.has_unsettled_rows(self.lane as u16);
+    pub(crate) fn record_row_sent(&mut self, port: &dyn SinkPort) {
+        self.is_unsettled = self.is_unsettled || port.has_unsettled_rows(self.lane as u16);
     }
 
     /// Records that telemetry or an alarm of a device was accepted.
@@ -145,8 +148,8 @@ impl LaneContext {
         let (ports, sinks) = (self.ports.clone(), std::mem::take(&mut self.full_sinks));
         let window_queue = self.window_queue.clone();
         Some(Box::new(move || {
-            let outlet = ports.sinks.get();
-            outlet.is_some_and(|outlet| sinks.iter().any(|sink| outlet.is_full(*sink)))
+            let port = ports.sinks.get();
+            port.is_some_and(|port| sinks.iter().any(|sink| port.is_full(*sink)))
                 || are_devices_full
                     && (ports.devices.get()).is_some_and(|devices| devices.is_full())
                 || are_windows_full && window_queue.is_full()

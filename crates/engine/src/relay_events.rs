@@ -48,8 +48,8 @@ fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, re
         }
     };
     let mut met = Vec::new();
-    let looked = index_query(kind, Some(&relay.topic), &relay.client_id, None);
-    index.matches(&looked, |bound| met.push(bound));
+    let query = index_query(kind, Some(&relay.topic), &relay.client_id, None);
+    index.matches(&query, |bound| met.push(bound));
     if met.is_empty() {
         return;
     }

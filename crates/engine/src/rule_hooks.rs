@@ -89,14 +89,14 @@ impl RuleHooks {
     #[inline]
     fn emit_event<'e>(
         &'e mut self,
-        looked: &IndexQuery<'e>,
+        query: &IndexQuery<'e>,
         now_ms: Option<u64>,
         lineage: RuleLineage,
         fill: impl FnOnce(&mut RuleEvent<'e>),
     ) {
         let index = &self.snapshot.load().index;
         let mut met = MatchedRules::default();
-        index.matches(looked, |bound| met.push(bound));
+        index.matches(query, |bound| met.push(bound));
         if met.count == 0 {
             return;
         }
@@ -105,10 +105,10 @@ impl RuleHooks {
         }
         self.is_scratch_used = true;
         let at_ms = now_ms.unwrap_or_else(self::now_ms);
-        let mut event = RuleEvent::new(looked.kind, at_ms);
-        event.client_id = looked.client_id.unwrap_or_default();
-        event.topic = looked.topic;
-        event.qos = looked.qos;
+        let mut event = RuleEvent::new(query.kind, at_ms);
+        event.client_id = query.client_id.unwrap_or_default();
+        event.topic = query.topic;
+        event.qos = query.qos;
         event.node = &self.shared.settings.node_name;
         event.node_ip = &self.shared.node_ip;
         fill(&mut event);
@@ -127,11 +127,11 @@ impl RuleHooks {
 
     fn emit_client_event<'e>(
         &'e mut self,
-        looked: &IndexQuery<'e>,
+        query: &IndexQuery<'e>,
         client: &Client<'e>,
         fill: impl FnOnce(&mut RuleEvent<'e>),
     ) {
-        self.emit_event(looked, None, RuleLineage::default(), |event| {
+        self.emit_event(query, None, RuleLineage::default(), |event| {
             event.username = client.username;
             event.peer = address_of(client);
             event.socket = client.local_address.copied();
@@ -148,8 +148,8 @@ impl RuleHooks {
         packet: PacketFacts<'e>,
     ) {
         let qos = Some(options.qos as u8);
-        let looked = index_query(kind, Some(filter), client.client_id, qos);
-        self.emit_client_event(&looked, client, |event| {
+        let query = index_query(kind, Some(filter), client.client_id, qos);
+        self.emit_client_event(&query, client, |event| {
             event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
             event.properties = packet.properties;
         });
@@ -179,9 +179,9 @@ impl RuleHooks {
             true => RuleLineage::NO_REPUBLISH,
             false => RuleLineage::default(),
         };
-        let looked = index_query(kind, topic, client_id, qos);
+        let query = index_query(kind, topic, client_id, qos);
         let id = self.shared.message_id(message.received_ms, message.number);
-        self.emit_event(&looked, None, lineage, |event| {
+        self.emit_event(&query, None, lineage, |event| {
             event.id = Some(id);
             event.username = username;
             event.peer = peer;
@@ -322,6 +322,7 @@ impl Hooks for RuleHooks {
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
+        self.stage.has_matched = false;
         // Another hook may need a topic that carries secrets.
         if RuleLineage(origin.tag) == RuleLineage::IGNORED
             || self.is_ignored_topic(message.topic)
@@ -331,9 +332,9 @@ impl Hooks for RuleHooks {
         }
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
-        let looked = index_query(EventKind::Publish, topic, message.from_client_id, qos);
+        let query = index_query(EventKind::Publish, topic, message.from_client_id, qos);
         let id = self.shared.message_id(message.received_ms, message.number);
-        self.emit_event(&looked, now_ms, RuleLineage(origin.tag), |event| {
+        self.emit_event(&query, now_ms, RuleLineage(origin.tag), |event| {
             event.id = Some(id);
             event.username = non_empty(message.from_username);
             event.peer = peer_address(origin.client.and_then(|client| client.peer));
@@ -351,6 +352,10 @@ impl Hooks for RuleHooks {
             true => PublishVerdict::ContinueAndCollect,
             false => PublishVerdict::Continue,
         }
+    }
+
+    fn has_consumed(&mut self, _: &MessageView<'_>) -> bool {
+        self.stage.has_matched
     }
 
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
@@ -509,13 +514,13 @@ impl Hooks for RuleHooks {
             Authorization::Allow => "allow",
             Authorization::Deny | Authorization::Disconnect => "deny",
         };
-        let looked = index_query(
+        let query = index_query(
             EventKind::AuthzComplete,
             Some(topic),
             client.client_id,
             Some(qos as u8),
         );
-        self.emit_client_event(&looked, client, |event| {
+        self.emit_client_event(&query, client, |event| {
             event.action = Some(word);
             event.result = Some(result);
             event.authz_source = source;
@@ -527,8 +532,8 @@ impl Hooks for RuleHooks {
             disconnected_at_ms: Some(now_ms()),
             ..connection_details(client)
         };
-        let looked = index_query(EventKind::Disconnected, None, client.client_id, None);
-        self.emit_client_event(&looked, client, |event| {
+        let query = index_query(EventKind::Disconnected, None, client.client_id, None);
+        self.emit_client_event(&query, client, |event| {
             event.connection = Some(&connection);
             event.reason = Some(disconnect_reason(reason));
             event.emqx_reason = emqx_disconnect_reason(reason);
@@ -556,11 +561,9 @@ impl Hooks for RuleHooks {
     }
 
     fn ping(&mut self, client: &Client<'_>) {
-        let looked = index_query(EventKind::Ping, None, client.client_id, None);
+        let query = index_query(EventKind::Ping, None, client.client_id, None);
         let connection = connection_details(client);
-        self.emit_client_event(&looked, client, |event| {
-            event.connection = Some(&connection)
-        });
+        self.emit_client_event(&query, client, |event| event.connection = Some(&connection));
     }
 
     fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
@@ -582,7 +585,7 @@ impl Hooks for RuleHooks {
     fn notify_when_durable(&mut self, done: DurableCallback) {
         let (shared, lane) = (self.shared.clone(), self.stage.lane as u16);
         let rows = move || match shared.ports.sinks.get() {
-            Some(outlet) => outlet.notify_when_durable(lane, done),
+            Some(sink_port) => sink_port.notify_when_durable(lane, done),
             None => done(),
         };
         let settles_devices = self.device_lane().take_unsettled_devices();

@@ -102,28 +102,19 @@ impl Engine {
             }
         });
         add_rule_samples(&mut families, &mut durations, "", &sum);
-        let gauge = |name, help, value| MetricFamily {
-            name,
-            help,
-            kind: MetricKind::Gauge,
-            samples: vec![MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value),
-            }],
-        };
         families.push(durations);
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "rule_engine_rules",
             "Number of rules.",
             listed as f64,
         ));
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "rule_engine_rules_running",
             "Number of running rules.",
             running as f64,
         ));
         let waiting = self.shared.rows.level().waiting_bytes() as f64;
-        families.push(gauge(
+        families.push(MetricFamily::gauge(
             "rule_engine_window_queue_bytes",
             "Bytes of rows queued for windows.",
             waiting,

@@ -142,7 +142,10 @@ pub(crate) fn compile_rule(
 
 /// Parts of the statement that are probably mistakes, and placeholders that are always null.
 fn collect_warnings(rule: &Rule, actions: &[Action]) -> Box<[String]> {
-    let doubts = rule.warnings().iter().map(|doubt| format!("sql: {doubt}"));
+    let warnings = rule
+        .warnings()
+        .iter()
+        .map(|warning| format!("sql: {warning}"));
     let unknown = actions.iter().enumerate().flat_map(|(n, action)| {
         let names = action.unknown_names(rule).into_iter();
         names.map(move |name| {
@@ -151,7 +154,7 @@ fn collect_warnings(rule: &Rule, actions: &[Action]) -> Box<[String]> {
             )
         })
     });
-    doubts.chain(unknown).collect()
+    warnings.chain(unknown).collect()
 }
 
 fn compile_event_time(

@@ -71,6 +71,23 @@ fn count(engine: &Engine, count: RuleCounter) -> u64 {
 }
 
 #[test]
+fn a_message_is_consumed_by_the_rules_that_it_passes() {
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    let rule = to_sink("SELECT topic FROM \"t/#\" WHERE topic != 't/not'");
+    engine.set_sink_port(Arc::new(RecordingSink::default()));
+    engine.put_rule("r", Some(&rule));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
+    let mut is_consumed = |topic: &str| {
+        publish(&mut *hooks, topic);
+        hooks.has_consumed(&MessageView::from_client("device", topic, b"x", 1_000))
+    };
+    assert!(is_consumed("t/1"));
+    assert!(!is_consumed("t/not"), "WHERE is false");
+    assert!(is_consumed("t/2"));
+    assert!(!is_consumed("other"));
+}
+
+#[test]
 fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
     let sink = Arc::new(RecordingSink::default());
     let engine = Engine::new(RuleEngineSettings::default(), 1);

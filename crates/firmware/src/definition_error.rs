@@ -1,5 +1,6 @@
 //! Why the JSON of a package or an assignment is invalid.
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -22,13 +23,10 @@ impl DefinitionError {
     }
 }
 
-pub(crate) fn read_definition<T: DeserializeOwned>(value: &Value) -> Result<T, DefinitionError> {
-    let read: Result<T, _> = serde_path_to_error::deserialize(value);
-    read.map_err(|error| {
-        let path = error.path().to_string();
-        let field = if path == "." { "" } else { &path };
-        DefinitionError::new(field, error.inner().to_string())
-    })
+pub(crate) fn read_definition<T: DeserializeOwned + JsonSchema>(
+    value: &Value,
+) -> Result<T, DefinitionError> {
+    secret::read_definition(value).map_err(|error| DefinitionError::new(&error.field, error.detail))
 }
 
 pub(crate) fn check_length(

@@ -32,7 +32,7 @@ struct FirmwareShardHooks {
 
 impl Hooks for FirmwareShardHooks {
     fn interest(&self) -> Interest {
-        Interest::PUBLISH
+        Interest::publish_on(b"v")
     }
 
     #[inline]

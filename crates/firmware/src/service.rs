@@ -142,6 +142,8 @@ impl FirmwareService {
                     if inner.is_in_use.load(Relaxed) {
                         inner.target_queue.push_removed(device.no);
                     }
+                    let id = Some(device.id.as_str());
+                    inner.campaigns.device_deleted(device.no, id, now_ms());
                 }
             }
         }));
@@ -451,7 +453,10 @@ impl FirmwareService {
         for (no, device) in found {
             let known = self.inner.registry.by_no(no)?;
             rows.push(CampaignDeviceRow {
-                device: known.map_or_else(String::new, |known| known.id.to_string()),
+                device: match (known, device.deleted_id) {
+                    (Some(known), _) => known.id.to_string(),
+                    (None, deleted) => deleted.unwrap_or_default(),
+                },
                 wave: device.wave,
                 state: device.state,
                 attempts: device.attempts,

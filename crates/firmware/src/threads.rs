@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use devices::DeviceNo;
 use wall_clock::now_ms;
 
 use crate::campaign::CampaignStart;
@@ -71,6 +72,9 @@ impl FirmwareService {
     fn run_campaigns(&self) {
         // A kill may have come between the record of a device and that of its campaign.
         for (device, kind) in self.inner.campaigns.started() {
+            if self.is_deleted(device) {
+                continue;
+            }
             match self.install(device, kind) {
                 Ok(Some(record)) => self.record_changed(device, kind, &record),
                 Ok(None) => {}
@@ -93,7 +97,25 @@ impl FirmwareService {
                 .wait_timeout(is_stopping, CAMPAIGN_INTERVAL);
             is_stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
             for start in self.inner.campaigns.advance(now_ms()) {
-                self.begin_install(&start);
+                // It may have been deleted while the campaign was created, or just before a kill.
+                if !self.is_deleted(start.device) {
+                    self.begin_install(&start);
+                }
+            }
+        }
+    }
+
+    /// Whether a device of a campaign no longer exists; its campaigns are informed.
+    fn is_deleted(&self, device: DeviceNo) -> bool {
+        match self.registry().by_no(device) {
+            Ok(Some(_)) => false,
+            Ok(None) => {
+                self.inner.campaigns.device_deleted(device, None, now_ms());
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "reading a device of a campaign failed; it is told nevertheless");
+                false
             }
         }
     }

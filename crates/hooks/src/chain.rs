@@ -231,6 +231,11 @@ impl Hooks for ChainedHooks {
         verdict
     }
 
+    fn has_consumed(&mut self, message: &MessageView<'_>) -> bool {
+        self.publish_links(message.topic)
+            .any(|hooks| hooks.has_consumed(message))
+    }
+
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
         self.interested_links(Interest::DELIVER)
             .for_each(|hooks| hooks.delivered(client, message, packet_id));
@@ -424,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn links_for_reserved_topics_get_no_other_messages() {
+    fn links_get_messages_on_their_topics_only() {
         let calls = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest| {
             let calls = calls.clone();
@@ -436,14 +441,14 @@ mod tests {
             }))
         };
         let chain = HookChain::default()
-            .with(link(Interest::PUBLISH_RESERVED))
+            .with(link(Interest::publish_on(b"$")))
             .with(link(Interest::CONNECT));
         let mut hooks = chain.hooks_for(0);
         let interest = hooks.interest();
         assert!(interest.may_want_topic("$file/x") && !interest.may_want_topic("x"));
         assert!(hooks.wants_topic("$file/x") && !hooks.wants_topic("x"));
         let all = HookChain::default()
-            .with(link(Interest::PUBLISH_RESERVED))
+            .with(link(Interest::publish_on(b"$")))
             .with(link(Interest::PUBLISH));
         let mut hooks = all.hooks_for(0);
         assert!(hooks.interest().may_want_topic("x") && hooks.wants_topic("x"));

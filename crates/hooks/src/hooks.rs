@@ -124,9 +124,8 @@ pub trait Hooks {
         let _ = (client, filter, options, packet);
     }
 
-    /// Whether [`Hooks::publish`] wants messages on a topic. Called with [`Interest::PUBLISH`] or
-    /// [`Interest::PUBLISH_RESERVED`] before any preparation, so that a message that no
-    /// hook wants costs almost nothing.
+    /// Whether [`Hooks::publish`] wants messages on a topic. Called with [`Interest::PUBLISH`] before any preparation, for
+    /// topics with the first bytes of [`Interest::publish_on`], so that a message that no hook wants costs almost nothing.
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;
         true
@@ -151,6 +150,13 @@ pub trait Hooks {
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         let _ = (message, origin);
         PublishVerdict::Continue
+    }
+
+    /// Whether a message had an effect here, such as a stored row or a rule that matched. Asked only for a message that
+    /// reached no subscriber, after [`Hooks::publish`]: it does not count as dropped then.
+    fn has_consumed(&mut self, message: &MessageView<'_>) -> bool {
+        let _ = message;
+        false
     }
 
     /// Called when a message is written to one subscriber's outbox. `packet_id` is 0 for QoS 0.

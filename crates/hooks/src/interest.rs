@@ -2,52 +2,81 @@
 
 use std::ops::BitOr;
 
-/// A set of hook points.
+/// A set of hook points, and the first bytes of the topics whose messages are wanted.
+///
+/// The first byte tells most messages that no hook wants from others, in one comparison. Nodes with hooks for few topics
+/// therefore pass other messages at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Interest(u32);
+pub struct Interest {
+    points: u32,
+    /// A bit for each first byte of a topic.
+    topics: [u64; 4],
+}
 
 impl Interest {
-    pub const NONE: Self = Self(0);
-    pub const AUTHENTICATE: Self = Self(1);
-    pub const AUTHORIZE: Self = Self(1 << 1);
-    pub const CONNECT: Self = Self(1 << 2);
-    pub const DISCONNECT: Self = Self(1 << 3);
-    pub const SUBSCRIBE: Self = Self(1 << 4);
-    pub const UNSUBSCRIBE: Self = Self(1 << 5);
-    pub const PUBLISH: Self = Self(1 << 6);
-    pub const DELIVER: Self = Self(1 << 7);
-    pub const ACK: Self = Self(1 << 8);
-    pub const DROP: Self = Self(1 << 9);
-    pub const PING: Self = Self(1 << 10);
+    pub const NONE: Self = Self::point(0);
+    pub const AUTHENTICATE: Self = Self::point(1);
+    pub const AUTHORIZE: Self = Self::point(1 << 1);
+    pub const CONNECT: Self = Self::point(1 << 2);
+    pub const DISCONNECT: Self = Self::point(1 << 3);
+    pub const SUBSCRIBE: Self = Self::point(1 << 4);
+    pub const UNSUBSCRIBE: Self = Self::point(1 << 5);
+    /// Messages on all topics.
+    pub const PUBLISH: Self = Self {
+        points: 1 << 6,
+        topics: [u64::MAX; 4],
+    };
+    pub const DELIVER: Self = Self::point(1 << 7);
+    pub const ACK: Self = Self::point(1 << 8);
+    pub const DROP: Self = Self::point(1 << 9);
+    pub const PING: Self = Self::point(1 << 10);
     /// Refused CONNECT packets.
-    pub const CONNECT_REFUSED: Self = Self(1 << 11);
+    pub const CONNECT_REFUSED: Self = Self::point(1 << 11);
     /// Sessions that begin and end.
-    pub const SESSION: Self = Self(1 << 12);
+    pub const SESSION: Self = Self::point(1 << 12);
     /// Authorization decisions, whichever component made them.
-    pub const AUTHORIZATION_DECIDED: Self = Self(1 << 13);
+    pub const AUTHORIZATION_DECIDED: Self = Self::point(1 << 13);
     /// QoS 1 and 2 messages that wait for a client without a connection.
-    pub const QUEUE: Self = Self(1 << 14);
+    pub const QUEUE: Self = Self::point(1 << 14);
     /// Messages that hooks may deny for any publisher, in addition to authorization.
-    pub const PUBLISH_GUARD: Self = Self(1 << 15);
-    /// Like [`Self::PUBLISH`], but only for topics that begin with `$`, so that other messages pass at no cost.
-    pub const PUBLISH_RESERVED: Self = Self(1 << 16);
+    pub const PUBLISH_GUARD: Self = Self::point(1 << 15);
+
+    const fn point(points: u32) -> Self {
+        Self {
+            points,
+            topics: [0; 4],
+        }
+    }
+
+    /// [`Self::PUBLISH`], but only for topics that begin with one of these bytes.
+    #[must_use]
+    pub const fn publish_on(first_bytes: &[u8]) -> Self {
+        let mut interest = Self::point(Self::PUBLISH.points);
+        let mut at = 0;
+        while at < first_bytes.len() {
+            let byte = first_bytes[at];
+            interest.topics[(byte / 64) as usize] |= 1 << (byte % 64);
+            at += 1;
+        }
+        interest
+    }
 
     #[inline]
     pub fn contains(self, point: Self) -> bool {
-        self.0 & point.0 == point.0
+        self.points & point.points == point.points
     }
 
     /// Whether [`Hooks::publish`](crate::Hooks::publish) may want messages on a topic.
     #[inline]
-    pub fn may_want_topic(self, topic: &str) -> bool {
-        self.contains(Self::PUBLISH)
-            || self.contains(Self::PUBLISH_RESERVED) && topic.starts_with('$')
+    pub fn may_want_topic(&self, topic: &str) -> bool {
+        let first = topic.as_bytes().first().copied().unwrap_or_default();
+        self.topics[usize::from(first / 64)] & (1 << (first % 64)) != 0
     }
 
     /// Whether the set contains any of the points.
     #[inline]
     pub fn intersects(self, points: Self) -> bool {
-        self.0 & points.0 != 0
+        self.points & points.points != 0
     }
 }
 
@@ -56,6 +85,37 @@ impl BitOr for Interest {
 
     #[inline]
     fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        let mut topics = self.topics;
+        for (all, others) in topics.iter_mut().zip(other.topics) {
+            *all |= others;
+        }
+        Self {
+            points: self.points | other.points,
+            topics,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_wanted_by_their_first_byte() {
+        let some = Interest::publish_on(b"$v\xf0");
+        for (topic, is_wanted) in [
+            ("$file/x", true),
+            ("v1/devices", true),
+            ("w", false),
+            ("\u{10000}", true),
+            ("\u{80}", false),
+        ] {
+            assert_eq!(some.may_want_topic(topic), is_wanted, "{topic}");
+            assert!(Interest::PUBLISH.may_want_topic(topic));
+            assert!(!Interest::DELIVER.may_want_topic(topic));
+        }
+        let both = Interest::publish_on(b"w") | some | Interest::DELIVER;
+        assert!(both.may_want_topic("w") && both.may_want_topic("$x"));
+        assert!(both.contains(Interest::PUBLISH) && both.contains(Interest::DELIVER));
     }
 }

@@ -101,11 +101,11 @@ struct PartitionLoad {
 
 impl Producer {
     /// `slot` chooses one of several connections to a broker.
-    pub fn new(cluster: Arc<KafkaCluster>, slot: usize, manner: ProducerOptions) -> Arc<Self> {
+    pub fn new(cluster: Arc<KafkaCluster>, slot: usize, options: ProducerOptions) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             cluster,
             slot,
-            options: manner,
+            options,
             state: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             weak_self: me.clone(),
@@ -302,12 +302,12 @@ impl Producer {
     }
 
     async fn deliver_and_settle(&self, broker: i32, mut flights: Vec<InFlightBatch>) {
-        let fates = match self.send_batches(broker, &mut flights).await {
-            Ok(fates) => fates,
+        let outcomes = match self.send_batches(broker, &mut flights).await {
+            Ok(outcomes) => outcomes,
             Err(failure) => vec![BatchOutcome::Unknown(failure); flights.len()],
         };
-        for (flight, fate) in flights.into_iter().zip(fates) {
-            self.settle_batch(flight, fate);
+        for (flight, outcome) in flights.into_iter().zip(outcomes) {
+            self.settle_batch(flight, outcome);
         }
     }
 
@@ -383,12 +383,12 @@ impl Producer {
     }
 
     /// Handles the result of a batch.
-    fn settle_batch(&self, mut flight: InFlightBatch, fate: BatchOutcome) {
+    fn settle_batch(&self, mut flight: InFlightBatch, outcome: BatchOutcome) {
         let mut state = self.state();
         let state = &mut *state;
         let number = flight.partition_index;
         state.partitions[number].is_in_flight = false;
-        match fate {
+        match outcome {
             BatchOutcome::Written => state.record_written(&flight),
             BatchOutcome::Unknown(failure) => {
                 self.cluster.invalidate_topic(&flight.topic);

@@ -1,6 +1,7 @@
 //! Opens carriers.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
@@ -9,6 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::address::{CarrierAddress, Transport};
+use crate::quic::QuicTarget;
 use crate::websocket::WebSocketStream;
 use crate::{ALPN, BoxedCarrier, quic};
 
@@ -111,22 +113,16 @@ impl CarrierConnector {
         let Some(tls) = &self.tls else {
             return Err(io::Error::other("QUIC without TLS"));
         };
-        let config = quic::client_config(&tls.config)?;
-        let mut result = Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("{host} has no address"),
-        ));
-        for address in tokio::net::lookup_host((host, port)).await? {
-            let endpoint = self.quic_endpoint(address.is_ipv6(), || quic::client_endpoint(address));
-            result = match endpoint {
-                Ok(endpoint) => quic::connect(&endpoint, config.clone(), address, &tls.name).await,
-                Err(error) => Err(error),
-            };
-            if result.is_ok() {
-                break;
-            }
-        }
-        Ok(Box::new(result?))
+        let target = QuicTarget {
+            host,
+            port,
+            server_name: &tls.name,
+            alpn: ALPN,
+        };
+        let endpoint = |address: SocketAddr| {
+            self.quic_endpoint(address.is_ipv6(), || quic::client_endpoint(address))
+        };
+        quic::open(target, &tls.config, endpoint).await
     }
 
     /// All connections use one socket.

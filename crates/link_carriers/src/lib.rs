@@ -12,6 +12,7 @@ mod websocket;
 pub use address::{AddressError, CarrierAddress, Transport};
 pub use connector::CarrierConnector;
 pub use listener::{AcceptedCarrier, CarrierListener, PendingCarrier};
+pub use quic::{QuicTarget, open_quic_stream};
 
 /// Any carrier.
 pub type BoxedCarrier = Box<dyn link::net::Carrier>;

@@ -12,11 +12,14 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinSet;
 
-use crate::ALPN;
+use crate::{ALPN, BoxedCarrier};
 
 /// Bytes that one end has sent and the other one has not read. It limits the rate to the window per round trip.
 const WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// How much later than the previous address of a host an address is tried.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The link has an idle timeout of its own, which is shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -34,10 +37,10 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-/// The configuration of a client that offers only the protocol of links.
-pub(crate) fn client_config(tls: &rustls::ClientConfig) -> io::Result<quinn::ClientConfig> {
+/// The configuration of a client that offers only this protocol.
+fn client_config(tls: &rustls::ClientConfig, alpn: &[u8]) -> io::Result<quinn::ClientConfig> {
     let mut tls = tls.clone();
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = vec![alpn.to_vec()];
     let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = quinn::ClientConfig::new(Arc::new(tls));
     config.transport_config(transport());
@@ -63,8 +66,68 @@ pub(crate) fn client_endpoint(server: SocketAddr) -> io::Result<Endpoint> {
     Endpoint::client(local)
 }
 
+/// Where a QUIC stream leads.
+#[derive(Debug, Clone, Copy)]
+pub struct QuicTarget<'a> {
+    pub host: &'a str,
+    pub port: u16,
+    /// The name that the certificate of the server contains.
+    pub server_name: &'a str,
+    /// The ALPN protocol, which replaces those of the TLS configuration.
+    pub alpn: &'a [u8],
+}
+
+/// Opens a connection over QUIC with one bidirectional stream. The caller limits the time.
+///
+/// # Errors
+/// If no address of the host answers, or the TLS configuration cannot be used.
+pub async fn open_quic_stream(
+    target: QuicTarget<'_>,
+    tls: &rustls::ClientConfig,
+) -> io::Result<BoxedCarrier> {
+    open(target, tls, client_endpoint).await
+}
+
+/// Tries the addresses of a host, each a little later than the one before, and takes the first that answers: nothing
+/// tells that no server is at an address. `endpoint` returns the socket for an address.
+pub(crate) async fn open(
+    target: QuicTarget<'_>,
+    tls: &rustls::ClientConfig,
+    endpoint: impl Fn(SocketAddr) -> io::Result<Endpoint>,
+) -> io::Result<BoxedCarrier> {
+    let QuicTarget { host, port, .. } = target;
+    let config = client_config(tls, target.alpn)?;
+    let mut result = Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{host} has no address"),
+    ));
+    let mut attempts = JoinSet::new();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        let endpoint = match endpoint(address) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                result = Err(error);
+                continue;
+            }
+        };
+        let (config, name) = (config.clone(), target.server_name.to_owned());
+        let delay = ATTEMPT_DELAY * attempts.len() as u32;
+        attempts.spawn(async move {
+            tokio::time::sleep(delay).await;
+            connect(&endpoint, config, address, &name).await
+        });
+    }
+    while let Some(attempt) = attempts.join_next().await {
+        result = attempt.map_err(io::Error::other).flatten();
+        if result.is_ok() {
+            break;
+        }
+    }
+    Ok(Box::new(result?))
+}
+
 /// Opens a carrier to `server`, whose certificate contains `name`.
-pub(crate) async fn connect(
+async fn connect(
     endpoint: &Endpoint,
     config: quinn::ClientConfig,
     server: SocketAddr,

@@ -83,12 +83,8 @@ impl NamespaceDefinition {
     /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(id: &str, value: &Value) -> Result<Self, NamespaceError> {
         check_id(id)?;
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
-        let namespace = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { "" } else { &path };
-            invalid(field, error.into_inner().to_string())
-        })?;
+        let read: Result<Self, _> = secret::read_definition(value);
+        let namespace = read.map_err(|error| invalid(&error.field, error.detail))?;
         for (field, text, most) in [
             ("name", &namespace.name, MAX_NAME_CHARS),
             ("description", &namespace.description, MAX_TEXT_CHARS),

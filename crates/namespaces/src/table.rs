@@ -262,8 +262,8 @@ mod tests {
         assert_eq!(devices("acme"), None);
 
         let seen = Arc::<Mutex<Vec<String>>>::default();
-        let told = seen.clone();
-        namespaces.observe(move |id| told.lock().expect("a lock").push(id.to_owned()));
+        let notified = seen.clone();
+        namespaces.observe(move |id| notified.lock().expect("a lock").push(id.to_owned()));
         let put = |id: &str, value: Value| {
             let put = objects.put(KIND, id, value, ExpectedVersion::Any);
             put.expect("stored");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hooks::{MetricFamily, MetricKind, MetricValue};
+use hooks::{MetricFamily, MetricKind};
 use series::{
     DeviceNo, Fsync, Intervals, KeyId, MAX_POINTS, Point, PointValue, PolicyAssignment,
     RetentionPolicy, Series, SeriesConfig, SeriesError, SeriesOpenError,
@@ -88,15 +88,10 @@ struct Recorded {
 
 /// The sum of a family over its labels; `None`: it has no plain numbers.
 fn total(family: &MetricFamily) -> Option<f64> {
-    let numbers = family
-        .samples
-        .iter()
-        .filter_map(|sample| match sample.value {
-            MetricValue::Number(number) => Some(number),
-            MetricValue::Histogram { .. } | MetricValue::Summary { .. } => None,
-        });
-    let numbers: Vec<f64> = numbers.filter(|number| number.is_finite()).collect();
-    (!numbers.is_empty()).then(|| numbers.iter().sum())
+    family
+        .numbers()
+        .filter(|number| number.is_finite())
+        .reduce(|sum, number| sum + number)
 }
 
 impl Recorded {
@@ -282,7 +277,7 @@ impl NodeHistory {
 
 #[cfg(test)]
 mod tests {
-    use hooks::MetricSample;
+    use hooks::{MetricSample, MetricValue};
 
     use super::*;
 

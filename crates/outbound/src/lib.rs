@@ -7,7 +7,6 @@ pub mod http;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod redaction;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "stream")]

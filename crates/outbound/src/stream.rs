@@ -34,7 +34,7 @@ pub async fn connect(host: &str, port: u16) -> Result<TcpStream, StreamError> {
     let connecting = target_policy::connect(host, port);
     let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(StreamError(format!("{host}:{port}: {error}"))),
+        Ok(Err(error)) => return Err(StreamError(error.to_string())),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
             let what = format!("{host}:{port} does not answer within {s} seconds");

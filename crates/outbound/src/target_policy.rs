@@ -265,7 +265,10 @@ fn retain_allowed(
 /// The errors of [`resolve`], and errors of the connection.
 pub async fn connect(host: &str, port: u16) -> io::Result<tokio::net::TcpStream> {
     let addresses = resolve(host, port).await?;
-    tokio::net::TcpStream::connect(&addresses[..]).await
+    let connecting = tokio::net::TcpStream::connect(&addresses[..]);
+    // The error of the system does not say what was connected to.
+    (connecting.await)
+        .map_err(|error| io::Error::new(error.kind(), format!("{host}:{port}: {error}")))
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ impl EndpointDefinition {
         Ok(())
     }
 
-    /// Reads the JSON of a request or of the store. The field `access_key` is replaced by its hash; if it is omitted or `***`,
+    /// Reads the JSON of a request or of the configuration. The field `access_key` is replaced by its hash; if it is omitted or `***`,
     /// the hash of `current` stays, and `null` removes it.
     ///
     /// # Errors
@@ -177,19 +177,21 @@ impl EndpointDefinition {
     pub fn read(mut value: Value, current: Option<&Value>) -> Result<Self, EndpointError> {
         if let Some(fields) = value.as_object_mut() {
             let hash_field = "access_key_sha256";
+            if fields.contains_key(hash_field) {
+                let detail = "unknown field; give `access_key`, of which the node stores a hash";
+                return Err(invalid(hash_field, detail));
+            }
             // Part of the answers, which clients change and send back.
             fields.remove("has_access_key");
             let key = fields.remove("access_key");
             match key.filter(|key| *key != secret::MASK) {
                 None => {
                     let kept = current.and_then(|current| current.get(hash_field));
-                    if let Some(kept) = kept.filter(|_| !fields.contains_key(hash_field)) {
+                    if let Some(kept) = kept {
                         fields.insert(hash_field.into(), kept.clone());
                     }
                 }
-                Some(Value::Null) => {
-                    fields.remove(hash_field);
-                }
+                Some(Value::Null) => {}
                 Some(Value::String(key)) => {
                     check_access_key(&key)?;
                     let hash = AccessKeyHash::new(&key);
@@ -198,14 +200,26 @@ impl EndpointDefinition {
                 Some(_) => return Err(invalid("access_key", "expected a text")),
             }
         }
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
+        let read: Result<Self, _> = secret::read_definition(value);
+        // People write the key, and never its hash.
         let endpoint = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { "" } else { &path };
-            invalid(field, error.into_inner().to_string())
+            let detail = error.detail.replace("`access_key_sha256`", "`access_key`");
+            invalid(&error.field, detail)
         })?;
         endpoint.check()?;
         Ok(endpoint)
+    }
+
+    /// Reads a stored object, which contains the hash of the access key.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_stored(mut value: Value) -> Result<Self, EndpointError> {
+        let stored = value.clone();
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("access_key_sha256");
+        }
+        Self::read(value, Some(&stored))
     }
 
     fn check(&self) -> Result<(), EndpointError> {
@@ -366,7 +380,19 @@ mod tests {
         assert!(error(json!({"product": ""})).starts_with("product: expected the id"));
         assert!(error(json!({"units": {"t": "x".repeat(21)}})).starts_with("units.t: expected"));
         assert!(error(json!({"units": {"T": "K", "t": "K"}})).contains("the same key as \"T\""));
-        assert!(error(json!({"acess_key": "x"})).contains("unknown field"));
+        let unknown = error(json!({"acess_key": "x"}));
+        assert!(
+            unknown.contains("unknown field") && unknown.contains("`access_key`"),
+            "{unknown}"
+        );
+        let hash = "ab".repeat(32);
+        let internal = error(json!({"access_key_sha256": hash}));
+        assert!(
+            internal.starts_with("access_key_sha256: unknown field; give `access_key`"),
+            "{internal}"
+        );
+        let stored = EndpointDefinition::read_stored(json!({"access_key_sha256": hash})).unwrap();
+        assert!(stored.access_key().is_some());
         assert!(EndpointDefinition::check_id("a/b").is_err());
         assert!(EndpointDefinition::check_id("Aa0_-").is_ok());
     }

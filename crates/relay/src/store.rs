@@ -124,7 +124,7 @@ fn apply(
         service.remove(id);
         return Ok(());
     };
-    match EndpointDefinition::read(value, None) {
+    match EndpointDefinition::read_stored(value) {
         Ok(definition) => {
             service.set(id, definition, || statistics.read(id))?;
         }

@@ -39,7 +39,7 @@ fn place(index: &mut RuleIndex<Arc<usize>>, shape: &str, n: usize) {
 }
 
 fn look(index: &RuleIndex<Arc<usize>>, topic: &str, client_id: &str) -> (f64, usize) {
-    let looked = IndexQuery {
+    let query = IndexQuery {
         kind: EventKind::Publish,
         topic: Some(topic),
         client_id: Some(client_id),
@@ -48,7 +48,7 @@ fn look(index: &RuleIndex<Arc<usize>>, topic: &str, client_id: &str) -> (f64, us
     let mut found = 0;
     let began = Instant::now();
     for _ in 0..LOOKS {
-        index.matches(black_box(&looked), |rule| {
+        index.matches(black_box(&query), |rule| {
             found += usize::from(**rule < RULES)
         });
     }

@@ -481,14 +481,14 @@ mod tests {
                 (EventKind::Publish, "a/c", 1),
                 (EventKind::Subscribed, "a/+", 1),
             ] {
-                let looked = IndexQuery {
+                let query = IndexQuery {
                     kind,
                     topic: Some(topic),
                     client_id: Some("c"),
                     qos: Some(qos),
                 };
                 let mut found = 0;
-                index.matches(&looked, |()| found += 1);
+                index.matches(&query, |()| found += 1);
                 let mut event = RuleEvent::new(kind, 1);
                 event.topic = Some(topic);
                 event.qos = Some(qos);

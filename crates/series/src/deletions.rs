@@ -18,7 +18,7 @@ use crate::partitioning::PARTITION_COUNT;
 use crate::partitioning::partition_of;
 use crate::point::{DeviceNo, KeyId};
 
-const FILE: &str = "deletions";
+pub(crate) const FILE: &str = "deletions";
 const HEAD: &[u8] = b"tidegate series deletions 1\n";
 const ENTRY: usize = 48;
 const ALL_KEYS: u32 = u32::MAX;
@@ -69,6 +69,15 @@ impl Deletion {
     pub(crate) fn apply(&self, table: &mut ColumnTable) {
         table.remove(self.key, self.from_ms, self.to_ms);
     }
+}
+
+/// The file with these deletions.
+pub(crate) fn encode_file(deletions: &[Deletion]) -> Vec<u8> {
+    let mut bytes = HEAD.to_vec();
+    deletions
+        .iter()
+        .for_each(|deletion| bytes.extend_from_slice(&deletion.encode()));
+    bytes
 }
 
 /// Deletions of one partition by device.

@@ -29,7 +29,7 @@ fn lock(dir: &Path) -> Result<File, SeriesOpenError> {
     })
 }
 
-fn expected_version(window_ms: i64) -> String {
+pub(crate) fn expected_version(window_ms: i64) -> String {
     format!("tidegate series 2\nwindow_ms {window_ms}\n")
 }
 

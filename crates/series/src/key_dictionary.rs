@@ -23,7 +23,7 @@ use crate::lock::lock;
 use crate::point::KeyId;
 use crate::series_marks::SeriesMarks;
 
-const FILE: &str = "keys";
+pub(crate) const FILE: &str = "keys";
 const HEAD: &[u8] = b"tidegate series keys 1\n";
 const MAX_NAME: usize = 1024;
 const PAGE: usize = 1024;
@@ -129,6 +129,13 @@ fn encode(name: &str) -> Vec<u8> {
     bytes.extend_from_slice(name.as_bytes());
     let crc = crc32c::crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The file with these names in order.
+pub(crate) fn encode_file<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u8> {
+    let mut bytes = HEAD.to_vec();
+    names.for_each(|name| bytes.extend_from_slice(&encode(name)));
     bytes
 }
 

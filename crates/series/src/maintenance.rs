@@ -85,18 +85,21 @@ impl Maintenance<'_> {
                 if shared.set_flag(HealthFlag::DiskFull, is_full) {
                     match is_full {
                         true => tracing::error!(
-                            free,
-                            "telemetry store has too little free disk space; rejecting new rows"
+                            directory = %shared.dir.display(),
+                            free_bytes = free,
+                            min_free_bytes = shared.config.min_free_bytes,
+                            "time series store has too little free disk space; rejecting new rows"
                         ),
                         false => tracing::info!(
-                            free,
-                            "telemetry store has enough free disk space again; accepting rows"
+                            directory = %shared.dir.display(),
+                            free_bytes = free,
+                            "time series store has enough free disk space again; accepting rows"
                         ),
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "free disk space of the telemetry store cannot be determined")
+                tracing::warn!(%error, directory = %shared.dir.display(), "free disk space of the time series store cannot be determined")
             }
         }
     }

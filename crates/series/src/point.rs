@@ -46,6 +46,7 @@ impl PointValue<'_> {
     }
 
     /// The encoded size without tag and length.
+    #[inline]
     pub(crate) fn text_len(&self) -> usize {
         match self {
             PointValue::Text(text) | PointValue::Json(text) => text.len(),

@@ -57,7 +57,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MANIFEST_HEAD.to_vec();
         for number in self.flushed {
             put(&mut bytes, number);

@@ -170,7 +170,9 @@ impl SeriesShared {
         let frozen_bytes = frozen.map(|memtable| memtable.bytes()).sum();
         let shared = Self {
             partitions: start.partitions.map(|part| {
-                let last_lsn = part.active.next_lsn - 1;
+                // Not that of the next row less one: a deletion may have used numbers of rows that are lost, and marks of rows that
+                // never existed would be reported as further losses.
+                let last_lsn = part.follows_lsn;
                 let flushed_lsn = flushed.next().unwrap_or(0);
                 SharedPartition {
                     partition: Mutex::new(part),

@@ -24,6 +24,8 @@ pub struct SeriesCheckReport {
     pub rows: u64,
     /// Rows that are only in the write-ahead log.
     pub log_rows: u64,
+    /// Whether deletions are lost, so that deleted rows may reappear.
+    pub are_deletions_damaged: bool,
     /// Damaged or missing files, with the data that is lost.
     pub problems: Vec<String>,
 }
@@ -74,8 +76,10 @@ fn inspect(
         ..SeriesCheckReport::default()
     };
     let keys = key_dictionary::inspect_keys(dir, expected.keys, inspection)?;
+    let problems = inspection.problems.len();
     let (of_parts, next_deletion) =
         deletions::inspect_deletions(dir, expected.next_deletion, inspection)?;
+    checked.are_deletions_damaged = inspection.problems.len() > problems;
     let segments_dir = dir.join(directory::SEGMENTS);
     let (mut found, mut next_id) = directory::open_segments(&segments_dir, &expected, inspection)?;
     for segment in &mut found {

@@ -278,6 +278,25 @@ fn numbers_of_keys_are_never_given_again() {
     assert_eq!(series.key_name(series::KeyId(2)), Some("lost-key-2"));
 }
 
+/// A deletion keeps the number of its last row, although a repair has found that the row is lost.
+#[test]
+fn a_deletion_of_a_lost_row_is_no_further_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let (series, _) = Series::open(dir.path(), settings()).unwrap();
+    append(&series, 0..1);
+    series.delete_device(device(DEVICES - 1)).unwrap();
+    drop(series);
+    for log in files(&dir.path().join("wal")) {
+        fs::remove_file(log).unwrap();
+    }
+    series::repair(dir.path(), &settings()).unwrap();
+    let (series, _) = Series::open(dir.path(), settings()).unwrap();
+    series.sync().unwrap();
+    drop(series);
+    let checked = series::check(dir.path(), &settings()).unwrap();
+    assert_eq!(checked.problems, [] as [String; 0]);
+}
+
 /// After a power failure, marks of data that was not synced prove nothing.
 #[test]
 fn another_boot_causes_no_false_alarm() {

@@ -14,7 +14,7 @@ use crate::handle::Store;
 use crate::keyed_state::{KeyedState, REPLACE_ADVICE};
 use crate::log::file_system::OsFileSystem;
 use crate::log::log_mark::{self, LogMark, LogMarksFile};
-use crate::log::recovery::{RecoveredLog, recover_log};
+use crate::log::recovery::{RecoveredLog, open_segment_files, recover_log};
 use crate::log::segment_repair::repair_segments;
 use crate::log::segments::segment_path;
 use crate::objects::decode;
@@ -174,6 +174,28 @@ pub fn repair(
     let mut repaired = repair_log(dir, progress)?;
     repair_state(dir, &mut repaired, progress)?;
     Ok(repaired)
+}
+
+/// Damage that [`repair`] leaves, or after which a node would run without users, permissions or devices, or with an empty message
+/// log. Changes nothing.
+pub fn find_unrepairable(dir: &Path) -> Result<Vec<String>, StoreOpenError> {
+    let _lock = directory::lock_existing(dir)?;
+    let mut found = Vec::new();
+    let state = dir.join(directory::STATE);
+    let examined = examine_all(&state, StateMark::read(dir)?.mark.as_ref())?;
+    for damage in &examined.other_damage {
+        let path = damage.path.display();
+        found.push(format!("{path} is damaged: {}", damage.detail));
+    }
+    let log = dir.join(directory::LOG);
+    let log_mark = log_mark::read(dir)?;
+    if log_mark.mark.last_lsn > 0 && open_segment_files(&log, &OsFileSystem)?.is_empty() {
+        found.push(format!("{} has no segment left", log.display()));
+    }
+    if let Err(error) = directory::check_queues_owner(dir, log_mark.queues_owner) {
+        found.push(error.to_string());
+    }
+    Ok(found)
 }
 
 fn repair_log(

@@ -25,7 +25,7 @@ pub fn query_parquet(query: &str, files: &Path) -> Option<String> {
         .arg(files)
         .output()
         .expect("python3 can be started");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     Some(String::from_utf8(output.stdout).expect("JSON is UTF-8"))
 }

@@ -1,6 +1,7 @@
 //! The program `tidegate`: parses the command line and runs one command.
 
 mod area_record;
+mod backup;
 mod cli;
 mod client;
 mod config;
@@ -9,9 +10,11 @@ mod exit_status;
 mod link_command;
 mod logging;
 mod password_command;
+mod quarantine;
 mod serve;
 mod storage_areas;
 mod store_command;
+mod transfer_progress;
 
 use std::process::ExitCode;
 

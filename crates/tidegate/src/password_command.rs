@@ -85,6 +85,11 @@ fn strip_line_break(text: &mut Vec<u8>) {
 /// Prompts on the terminal without echo.
 pub(crate) fn prompt(prompt: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = io::stdin();
+    if !terminal.is_terminal() {
+        bail!(
+            "standard input is no terminal, so no password can be asked for; give it in a file, such as with --password-file FILE"
+        );
+    }
     eprint!("{prompt}");
     io::stderr().flush()?;
     let shown = tcgetattr(&terminal).context("cannot access the terminal")?;

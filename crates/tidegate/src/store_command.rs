@@ -1,14 +1,18 @@
 //! `tidegate store`: checks, repairs and moves the stored data of a stopped node.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use api::QuarantinedPart;
 use clap::{Args, Subcommand};
 use store::{ImportMode, StateKind, Store, StoreConfig, tools};
 
-use crate::config::{self, ConfigSources, FlagValue};
+use crate::area_record::AreaRecord;
+use crate::backup;
+use crate::config::{self, Config, ConfigSources, FlagValue};
+use crate::quarantine::Quarantine;
 use crate::storage_areas::StorageAreas;
 
 #[derive(Subcommand)]
@@ -37,6 +41,18 @@ pub(crate) enum StoreCommand {
         #[arg(long)]
         replace: bool,
     },
+    /// Restore a backup of a node, with telemetry, to a data directory without stored data
+    Restore {
+        #[command(flatten)]
+        place: StoreLocationArgs,
+        /// A file that `tidegate ctl backups download` has written
+        file: PathBuf,
+    },
+    /// Check that a backup of a node is complete and undamaged
+    VerifyBackup {
+        /// A file that `tidegate ctl backups download` has written
+        file: PathBuf,
+    },
     /// Print what is stored and how much space it takes
     Stats(StoreLocationArgs),
 }
@@ -59,8 +75,8 @@ impl StoreLocationArgs {
         Ok((dir, config))
     }
 
-    /// The directory of the store, its settings, and the other storage areas.
-    fn storage_directories(self) -> anyhow::Result<(PathBuf, StoreConfig, StorageAreas)> {
+    /// The configuration of the node.
+    fn load_config(self) -> anyhow::Result<Config> {
         let mut sources = ConfigSources::from_process(self.config);
         sources.flags = self
             .data_dir
@@ -71,7 +87,12 @@ impl StoreLocationArgs {
                 value,
             })
             .collect();
-        let config = config::load(&sources)?;
+        Ok(config::load(&sources)?)
+    }
+
+    /// The directory of the store, its settings, and the other storage areas.
+    fn storage_directories(self) -> anyhow::Result<(PathBuf, StoreConfig, StorageAreas)> {
+        let config = self.load_config()?;
         let dir = config.data_dir.join("store");
         if !dir.is_dir() {
             bail!(
@@ -101,7 +122,9 @@ impl StoreCommand {
                 let others = areas.check(&mut print_progress)?;
                 checked.problems.extend(others.problems);
                 let found = others.contents.iter().map(|line| format!("{line}\n"));
-                let text = check_text(&dir, &checked) + &found.collect::<String>();
+                let text = check_text(&dir, &checked)
+                    + &found.collect::<String>()
+                    + &quarantine_text(&dir)?;
                 Ok((text, checked.problems.is_empty()))
             }
             StoreCommand::Repair(place) => {
@@ -131,6 +154,8 @@ impl StoreCommand {
                 file,
                 replace,
             } => Ok((import(&place.open_store()?, &file, replace)?, true)),
+            StoreCommand::Restore { place, file } => Ok((restore(place, &file)?, true)),
+            StoreCommand::VerifyBackup { file } => Ok((verify_backup(&file)?, true)),
             StoreCommand::Stats(place) => {
                 let (dir, _) = place.store_directory()?;
                 let checked = tools::check(&dir, &mut print_progress)?;
@@ -161,6 +186,23 @@ fn check_text(dir: &Path, checked: &tools::StoreCheckReport) -> String {
         text.push_str(&format!("{} is sound\n", dir.display()));
     }
     text
+}
+
+/// Describes damaged files that a start has moved away.
+fn quarantine_text(store: &Path) -> anyhow::Result<String> {
+    let data_dir = store.parent().unwrap_or(store);
+    let listed = Quarantine::new(data_dir).list();
+    let parts = listed.context("cannot read the quarantine")?;
+    let line = |part: &QuarantinedPart| {
+        format!(
+            "quarantine: {}: {} damaged files of {}: {}\n",
+            part.id,
+            part.files.len(),
+            part.part,
+            part.reason
+        )
+    };
+    Ok(parts.iter().map(line).collect())
 }
 
 fn repair_text(repaired: &tools::StoreRepairReport) -> String {
@@ -219,6 +261,62 @@ fn format_size(bytes: u64) -> String {
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
     }
+}
+
+/// Prints every tenth part of a long file.
+fn file_progress(what: &'static str, total: u64) -> impl FnMut(u64) -> bool {
+    let mut shown = 0;
+    move |done| {
+        let tenth = (done * 10).checked_div(total).unwrap_or(0);
+        if tenth > shown {
+            shown = tenth;
+            print_progress(&format!("{what}: {} %", tenth * 10));
+        }
+        true
+    }
+}
+
+fn verify_backup(file: &Path) -> anyhow::Result<String> {
+    let size = fs::metadata(file).map_or(0, |file| file.len());
+    let head = backup::verify(file, &mut file_progress("reading the backup", size))?;
+    Ok(format!(
+        "{} is complete: {} of telemetry in {} rows, made by version {}\n",
+        file.display(),
+        format_size(head.telemetry_bytes),
+        head.telemetry_rows,
+        head.program
+    ))
+}
+
+/// Restores a backup, which is verified first, so that a damaged one changes nothing.
+fn restore(place: StoreLocationArgs, file: &Path) -> anyhow::Result<String> {
+    let config = place.load_config()?;
+    let store = config.data_dir.join("store");
+    let telemetry = config.telemetry.directory.as_deref();
+    let telemetry_dir = telemetry.map_or_else(|| config.data_dir.join("telemetry"), Path::to_owned);
+    for directory in [&store, &telemetry_dir] {
+        let has_entries = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+        if has_entries {
+            bail!(
+                "{} contains data, and a restore does not replace any; stop the node and move the data directory away, or name \
+                 another one with --data-dir",
+                directory.display()
+            );
+        }
+    }
+    let size = fs::metadata(file).map_or(0, |file| file.len());
+    let head = backup::verify(file, &mut file_progress("reading the backup", size))?;
+    disk::create_private_dir(&config.data_dir)
+        .with_context(|| format!("cannot create {}", config.data_dir.display()))?;
+    let progress = &mut file_progress("restoring the telemetry", head.telemetry_bytes);
+    backup::restore(file, &store, &telemetry_dir, progress)?;
+    AreaRecord::new(&config.data_dir, telemetry).update()?;
+    Ok(format!(
+        "{} is restored to {}: {} rows of telemetry; start the node\n",
+        file.display(),
+        config.data_dir.display(),
+        head.telemetry_rows
+    ))
 }
 
 fn export(store: &Store, path: &Path) -> anyhow::Result<String> {

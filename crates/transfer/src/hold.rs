@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{TransferError, TransferErrorKind};
 use crate::file_table::{EntryPhase, FileEntry};
-use crate::service::{FileService, FileTarget, not_found};
+use crate::service::{FileService, FileTarget, file_not_found};
 
 /// Maximum number of holders of a file.
 const MAX_HOLDERS: usize = 64;
@@ -17,10 +17,10 @@ impl FileService {
     /// If there is no such complete file, it has too many holders, or the file system returns an error.
     pub fn hold(&self, id: &str, holder: &str) -> Result<(), TransferError> {
         let entry = self.find(FileTarget::Id(id));
-        let entry = entry.ok_or_else(|| not_found("file of this id"))?;
+        let entry = entry.ok_or_else(file_not_found)?;
         let mut state = entry.lock();
         if !matches!(state.phase, EntryPhase::Complete) {
-            return Err(not_found("complete file of this id"));
+            return Err(file_not_found());
         }
         if state.record.used_by.contains(holder) {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind};
 
 use crate::error::TransferErrorKind;
 use crate::usage::Usage;
@@ -27,22 +27,12 @@ impl TransferMetrics {
     }
 
     pub(crate) fn families(&self, usage: Usage, queued_bytes: u64) -> Vec<MetricFamily> {
-        let number = |name, help, kind, value: u64| MetricFamily {
-            name,
-            help,
-            kind,
-            samples: vec![MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value as f64),
-            }],
-        };
-        let counter = |name, help, value: &AtomicU64| {
-            number(name, help, MetricKind::Counter, value.load(Relaxed))
-        };
-        let gauge = |name, help, value| number(name, help, MetricKind::Gauge, value);
-        let failed = TransferErrorKind::ALL.iter().map(|kind| MetricSample {
-            labels: vec![("reason", kind.name().to_owned())],
-            value: MetricValue::Number(self.failed[*kind as usize].load(Relaxed) as f64),
+        let counter =
+            |name, help, value: &AtomicU64| MetricFamily::counter(name, help, value.load(Relaxed));
+        let gauge = |name, help, value: u64| MetricFamily::gauge(name, help, value as f64);
+        let failed = TransferErrorKind::ALL.iter().map(|kind| {
+            let count = self.failed[*kind as usize].load(Relaxed);
+            (kind.name(), count as f64)
         });
         vec![
             gauge("files", "Complete files and transfers.", usage.files),
@@ -101,12 +91,13 @@ impl TransferMetrics {
                 "Bytes of files that were downloaded.",
                 &self.sent_bytes,
             ),
-            MetricFamily {
-                name: "file_transfer_failures_total",
-                help: "Failed steps of transfers.",
-                kind: MetricKind::Counter,
-                samples: failed.collect(),
-            },
+            MetricFamily::by_label(
+                "file_transfer_failures_total",
+                "Failed steps of transfers.",
+                MetricKind::Counter,
+                "reason",
+                failed,
+            ),
         ]
     }
 }

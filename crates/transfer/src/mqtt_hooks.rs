@@ -51,7 +51,7 @@ impl FileShardHooks {
 impl Hooks for FileShardHooks {
     fn interest(&self) -> Interest {
         match self.workers.service().settings().enabled {
-            true => Interest::PUBLISH_RESERVED,
+            true => Interest::publish_on(b"$"),
             false => Interest::NONE,
         }
     }

@@ -106,8 +106,13 @@ pub(crate) struct FileServiceInner {
     pub(crate) metrics: TransferMetrics,
 }
 
-pub(crate) fn not_found(what: &str) -> TransferError {
-    let detail = format!("there is no {what}; begin it with init, or it has expired");
+pub(crate) fn transfer_not_found() -> TransferError {
+    let detail = "there is no transfer of this id; begin it with init, or it has expired";
+    TransferError::new(TransferErrorKind::NotFound, detail)
+}
+
+pub(crate) fn file_not_found() -> TransferError {
+    let detail = "there is no complete file of this id; it may have expired";
     TransferError::new(TransferErrorKind::NotFound, detail)
 }
 
@@ -463,13 +468,11 @@ impl FileService {
                 ));
             }
         }
-        let entry = self
-            .find(target)
-            .ok_or_else(|| not_found("transfer of this id"))?;
+        let entry = self.find(target).ok_or_else(transfer_not_found)?;
         let mut state = entry.lock();
         match state.phase {
             EntryPhase::Complete => return compare_with_complete(&entry, offset, bytes),
-            EntryPhase::Removed => return Err(not_found("transfer of this id")),
+            EntryPhase::Removed => return Err(transfer_not_found()),
             EntryPhase::Closed | EntryPhase::Open(_) => {}
         }
         self.check_room(&entry, offset, bytes.len() as u64)?;
@@ -544,7 +547,7 @@ impl FileService {
         match &mut state.phase {
             EntryPhase::Open(file) => Ok(file),
             EntryPhase::Closed | EntryPhase::Complete | EntryPhase::Removed => {
-                Err(not_found("transfer of this id"))
+                Err(transfer_not_found())
             }
         }
     }
@@ -570,7 +573,7 @@ impl FileService {
             }
             // It was closed, or completed by another request; both commit first.
             EntryPhase::Closed | EntryPhase::Complete => Ok(()),
-            EntryPhase::Removed => Err(not_found("transfer of this id")),
+            EntryPhase::Removed => Err(transfer_not_found()),
         }
     }
 
@@ -595,13 +598,10 @@ impl FileService {
     /// # Errors
     /// If there is none, or the file system returns an error.
     pub fn delete(&self, id: &str) -> Result<FileInfo, TransferError> {
-        let entry = self
-            .table()
-            .get(id)
-            .ok_or_else(|| not_found("file of this id"))?;
+        let entry = self.table().get(id).ok_or_else(file_not_found)?;
         let removed = self.remove_entry(&entry, None)?;
         self.count_abort(removed.as_ref());
-        removed.ok_or_else(|| not_found("file of this id"))
+        removed.ok_or_else(file_not_found)
     }
 
     /// Removes an entry if it is in this state; `None`: it was not.
@@ -695,9 +695,7 @@ impl FileService {
     /// # Errors
     /// If there is no such file or transfer.
     pub fn status(&self, target: FileTarget<'_>) -> Result<TransferStatus, TransferError> {
-        let entry = self
-            .find(target)
-            .ok_or_else(|| not_found("transfer of this id"))?;
+        let entry = self.find(target).ok_or_else(transfer_not_found)?;
         let mut state = entry.lock();
         let size = state.record.size;
         if let EntryPhase::Complete = state.phase {
@@ -736,10 +734,7 @@ impl FileService {
     /// # Errors
     /// If there is no such file or transfer.
     pub fn received_prefix(&self, id: &str) -> Result<u64, TransferError> {
-        let entry = self
-            .table()
-            .get(id)
-            .ok_or_else(|| not_found("transfer of this id"))?;
+        let entry = self.table().get(id).ok_or_else(transfer_not_found)?;
         let mut state = entry.lock();
         match state.phase {
             EntryPhase::Complete => Ok(state.record.size.unwrap_or(0)),
@@ -755,10 +750,7 @@ impl FileService {
     /// # Errors
     /// If there is no such complete file, or the file system returns an error.
     pub fn read(&self, id: &str) -> Result<(FileInfo, File), TransferError> {
-        let entry = self
-            .table()
-            .get(id)
-            .ok_or_else(|| not_found("file of this id"))?;
+        let entry = self.table().get(id).ok_or_else(file_not_found)?;
         let state = entry.lock();
         match state.phase {
             EntryPhase::Complete => {
@@ -766,7 +758,7 @@ impl FileService {
                 let file = file.map_err(|error| TransferError::storage("open a file", &error))?;
                 Ok((self.info_of(&entry, &state), file))
             }
-            EntryPhase::Removed => Err(not_found("file of this id")),
+            EntryPhase::Removed => Err(file_not_found()),
             EntryPhase::Closed | EntryPhase::Open(_) => Err(TransferError::new(
                 TransferErrorKind::Incomplete,
                 "the file is not complete yet",
@@ -794,13 +786,13 @@ impl FileService {
 }
 
 /// Whether a request begins the transfer that exists already.
-fn is_same_request(known: &FileRecord, asked: &FileRecord) -> bool {
-    known.name == asked.name
-        && known.size == asked.size
-        && known.checksum == asked.checksum
-        && known.content_type == asked.content_type
-        && known.expires_ms == asked.expires_ms
-        && known.user_data == asked.user_data
+fn is_same_request(known: &FileRecord, requested: &FileRecord) -> bool {
+    known.name == requested.name
+        && known.size == requested.size
+        && known.checksum == requested.checksum
+        && known.content_type == requested.content_type
+        && known.expires_ms == requested.expires_ms
+        && known.user_data == requested.user_data
 }
 
 /// A segment of a file that is complete already is accepted if it is the same.

@@ -80,9 +80,9 @@ impl BrokerProcess {
     }
 
     fn start(mut command: Command, log: &Path, address: String) -> Result<Self, TaskError> {
-        let told = |error: std::io::Error| format!("{}: {error}", log.display());
-        let output = fs::File::create(log).map_err(told)?;
-        let also = output.try_clone().map_err(told)?;
+        let describe = |error: std::io::Error| format!("{}: {error}", log.display());
+        let output = fs::File::create(log).map_err(describe)?;
+        let also = output.try_clone().map_err(describe)?;
         command.stdin(Stdio::null()).stdout(output).stderr(also);
         let child = command
             .spawn()
@@ -99,8 +99,8 @@ impl BrokerProcess {
         while !is_ready(self) {
             let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
             if ended || Instant::now() > deadline {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                return Err(format!("the broker did not start:\n{said}"));
+                let printed = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!("the broker did not start:\n{printed}"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -138,11 +138,11 @@ fn pinned_command() -> Command {
 
 fn create_empty_dir(dir: &Path, name: &str) -> Result<std::path::PathBuf, TaskError> {
     let path = dir.join(name);
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    let describe = |error: std::io::Error| format!("{}: {error}", path.display());
     if path.exists() {
-        fs::remove_dir_all(&path).map_err(told)?;
+        fs::remove_dir_all(&path).map_err(describe)?;
     }
-    fs::create_dir_all(&path).map_err(told)?;
+    fs::create_dir_all(&path).map_err(describe)?;
     Ok(path)
 }
 

@@ -4,16 +4,15 @@ import { useState } from 'react';
 import type { Schemas } from '../../api/client';
 import type { ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
-import { formatTime } from '../../format';
 import { CopyText } from '../../ui/copy';
 import type { Column } from '../../ui/data-table';
 import { Issued } from '../../ui/issued';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
-import { StateBadge } from '../../ui/state-badge';
 import { Ago } from '../../ui/time';
 import { useNamespaceNames } from '../relay/endpoint-kind';
 import { useRoleNames } from './grants';
+import { ValidityBadge, ValidUntil } from './validity';
 
 type ApiKey = Schemas['ApiKey'];
 
@@ -68,26 +67,13 @@ export function ApiKeys() {
     {
       id: 'state',
       header: t`State`,
-      cell: (row) =>
-        !row.enabled ? (
-          <StateBadge health="unknown">
-            <Trans>not active</Trans>
-          </StateBadge>
-        ) : row.expires_at_ms != null && row.expires_at_ms < Date.now() ? (
-          <StateBadge health="warning">
-            <Trans>expired</Trans>
-          </StateBadge>
-        ) : (
-          <StateBadge health="good">
-            <Trans>active</Trans>
-          </StateBadge>
-        ),
+      cell: (row) => <ValidityBadge of={row} />,
     },
     {
       id: 'until',
       header: t`Valid until`,
       sort: (row) => row.expires_at_ms,
-      cell: (row) => (row.expires_at_ms == null ? <Trans>for ever</Trans> : formatTime(row.expires_at_ms)),
+      cell: (row) => <ValidUntil of={row} />,
     },
     {
       id: 'created',

@@ -6,7 +6,7 @@ import { useState } from 'react';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { formatTime } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Facts, Page } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
@@ -75,13 +75,8 @@ export default function AuditPage() {
         name="audit"
         label={t`Audit log`}
         columns={columns}
-        rows={log.rows}
         rowKey={(row) => String(row.number)}
-        error={log.error}
-        retry={() => void log.refetch()}
-        hasMore={log.hasNextPage}
-        isLoadingMore={log.isFetchingNextPage}
-        loadMore={() => void log.fetchNextPage()}
+        {...pagesOf(log)}
         toolbar={
           <>
             {field(t`Who`, actor, setActor, true)}

@@ -8,7 +8,7 @@ import type { Column } from '../../ui/data-table';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import { Facts } from '../../ui/page';
-import type { Field } from '../../ui/schema-form';
+import type { Field } from '../../ui/object-form';
 import { StateBadge } from '../../ui/state-badge';
 import { Ago } from '../../ui/time';
 

@@ -3,7 +3,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconX } from '@tabler/icons-react';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
-import type { FieldInput } from '../../ui/schema-form';
+import type { InputProps } from '../../ui/field-inputs';
 
 type Grant = Schemas['NamespaceGrant'];
 
@@ -22,7 +22,7 @@ export function useRoleNames() {
 }
 
 /** Roles in namespaces. */
-export function GrantsInput({ value, onChange, problem, label, isDisabled }: FieldInput) {
+export function GrantsInput({ value, onChange, error, label, disabled }: InputProps) {
   const { t } = useLingui();
   const roles = useRoleNames().namespace;
   const namespaces = useList<{ id: string }>('/api/v1/namespaces');
@@ -43,7 +43,7 @@ export function GrantsInput({ value, onChange, problem, label, isDisabled }: Fie
             className="grow"
             searchable
             allowDeselect={false}
-            disabled={isDisabled}
+            disabled={disabled}
             data={names}
             value={grant.namespace}
             onChange={(namespace) => change(index, { namespace: namespace ?? '' })}
@@ -52,27 +52,27 @@ export function GrantsInput({ value, onChange, problem, label, isDisabled }: Fie
             aria-label={t`Role`}
             className="grow"
             allowDeselect={false}
-            disabled={isDisabled}
+            disabled={disabled}
             data={roles}
             value={grant.role}
             onChange={(role) => change(index, { role: role as Grant['role'] })}
           />
           <ActionIcon
             aria-label={t`Remove`}
-            disabled={isDisabled}
+            disabled={disabled}
             onClick={() => onChange(grants.filter((_, at) => at !== index))}
           >
             <IconX size={14} />
           </ActionIcon>
         </div>
       ))}
-      {problem && <Input.Error>{problem}</Input.Error>}
+      {error && <Input.Error>{error}</Input.Error>}
       <Button
         variant="subtle"
         size="compact-xs"
         style={{ alignSelf: 'flex-start' }}
         leftSection={<IconPlus size={12} />}
-        disabled={isDisabled || names.length === 0}
+        disabled={disabled || names.length === 0}
         onClick={() =>
           onChange([
             ...grants,

@@ -6,17 +6,17 @@ import { useChange, useRead, type Schemas } from '../../api/client';
 import { send, type ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { download } from '../../ui/download';
-import { formatNumber, formatTime } from '../../format';
+import { formatNumber } from '../../format';
 import { CopyText } from '../../ui/copy';
 import type { Column } from '../../ui/data-table';
 import { Issued } from '../../ui/issued';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import { ShowCall } from '../../ui/show-call';
-import { StateBadge } from '../../ui/state-badge';
 import { Ago } from '../../ui/time';
 import { useNamespaceNames } from '../relay/endpoint-kind';
 import { useRoleNames } from './grants';
+import { ValidityBadge, ValidUntil } from './validity';
 
 type Invite = Schemas['Invite'];
 
@@ -91,30 +91,13 @@ export function Invites() {
     {
       id: 'state',
       header: t`State`,
-      cell: (row) =>
-        !row.enabled ? (
-          <StateBadge health="unknown">
-            <Trans>not active</Trans>
-          </StateBadge>
-        ) : row.used_by.length >= row.max_uses ? (
-          <StateBadge health="unknown">
-            <Trans>used up</Trans>
-          </StateBadge>
-        ) : row.expires_at_ms != null && row.expires_at_ms < Date.now() ? (
-          <StateBadge health="warning">
-            <Trans>expired</Trans>
-          </StateBadge>
-        ) : (
-          <StateBadge health="good">
-            <Trans>open</Trans>
-          </StateBadge>
-        ),
+      cell: (row) => <ValidityBadge of={row} usedUp={row.used_by.length >= row.max_uses && <Trans>used up</Trans>} />,
     },
     {
       id: 'until',
       header: t`Valid until`,
       sort: (row) => row.expires_at_ms,
-      cell: (row) => (row.expires_at_ms == null ? <Trans>for ever</Trans> : formatTime(row.expires_at_ms)),
+      cell: (row) => <ValidUntil of={row} />,
     },
     { id: 'people', header: t`Registered`, cell: (row) => row.used_by.join(', ') || '–' },
     { id: 'description', header: t`Description`, cell: (row) => row.description || '–' },

@@ -8,7 +8,7 @@ import { formatNumber } from '../../format';
 import type { Column } from '../../ui/data-table';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
-import type { FieldInput } from '../../ui/schema-form';
+import type { InputProps } from '../../ui/field-inputs';
 import { StateBadge } from '../../ui/state-badge';
 import { ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -160,7 +160,7 @@ function UsageOf({ id }: { id: string }) {
 }
 
 /** Limits of what a namespace may own; a quota that is switched off has no limit. */
-function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput) {
+function QuotasInput({ value, onChange, error, label, disabled }: InputProps) {
   const { t } = useLingui();
   const names = useQuotaNames();
   const quotas = (value ?? {}) as Record<string, number | null>;
@@ -177,7 +177,7 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
             <Switch
               w={220}
               label={names[name] ?? name}
-              disabled={isDisabled}
+              disabled={disabled}
               checked={limit !== null}
               onChange={(event) =>
                 onChange({ ...quotas, [name]: event.currentTarget.checked ? (defaults[name] ?? 100) : null })
@@ -192,7 +192,7 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
                 aria-label={t`Limit of ${names[name] ?? name}`}
                 className="grow"
                 min={0}
-                disabled={isDisabled}
+                disabled={disabled}
                 value={limit}
                 onChange={(next) => onChange({ ...quotas, [name]: Number(next) })}
               />
@@ -200,7 +200,7 @@ function QuotasInput({ value, onChange, problem, label, isDisabled }: FieldInput
           </Group>
         );
       })}
-      {problem && <Input.Error>{problem}</Input.Error>}
+      {error && <Input.Error>{error}</Input.Error>}
     </Stack>
   );
 }

@@ -11,7 +11,7 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
 import { formatNumber, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
@@ -158,14 +158,9 @@ export function AlarmList({ device }: { device?: string }) {
         name="alarms"
         label={t`Alarms`}
         columns={visible}
-        rows={list.rows}
         rowKey={(alarm) => String(alarm.id)}
         rowHref={href}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         toolbar={
           <>
             <SegmentedControl

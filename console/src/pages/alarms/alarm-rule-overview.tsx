@@ -2,7 +2,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { conditionText, type AlarmRule } from './condition';
 import { SeverityBadge, type Severity } from './severity';
@@ -58,14 +58,10 @@ export function AlarmRuleOverview() {
       name="all-alarm-rules"
       label={t`Alarm rules`}
       columns={columns}
-      rows={rows}
       rowKey={(row) => `${row.product} ${row.rule.id}`}
       rowHref={href}
-      error={products.error}
-      retry={() => void products.refetch()}
-      hasMore={products.hasNextPage}
-      isLoadingMore={products.isFetchingNextPage}
-      loadMore={() => void products.fetchNextPage()}
+      {...pagesOf(products)}
+      rows={rows}
       empty={
         <EmptyState
           title={<Trans>No alarm rules yet</Trans>}

@@ -1,8 +1,8 @@
-import { Tabs } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
 import { useUrlState } from '../../ui/url-state';
 import { AlarmList, useAlarmCounts } from './alarm-list';
 import { AlarmRuleOverview } from './alarm-rule-overview';
@@ -13,42 +13,30 @@ import { severities, SeverityName } from './severity';
 export default function AlarmsPage() {
   const { t } = useLingui();
   const caller = useCaller();
-  const [tab, setTab] = useUrlState('tab', 'alarms');
   return (
     <Page title={t`Alarms`} description={<Trans>Faults of devices and of the node, as they happen.</Trans>}>
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'alarms')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="alarms">
-            <Trans>Alarms</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="rules">
-            <Trans>Alarm rules</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="notifications">
-            <Trans>Notifications</Trans>
-          </Tabs.Tab>
-          {caller.role !== null && (
-            <Tabs.Tab value="node">
-              <Trans>Node alarms</Trans>
-            </Tabs.Tab>
-          )}
-        </Tabs.List>
-        <Tabs.Panel value="alarms" pt="md">
-          <div className="page">
-            {caller.role !== null && <Counts />}
-            <AlarmList />
-          </div>
-        </Tabs.Panel>
-        <Tabs.Panel value="rules" pt="md">
-          <AlarmRuleOverview />
-        </Tabs.Panel>
-        <Tabs.Panel value="notifications" pt="md">
-          <Notifications />
-        </Tabs.Panel>
-        <Tabs.Panel value="node" pt="md">
-          <NodeAlarmRules />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          {
+            id: 'alarms',
+            label: <Trans>Alarms</Trans>,
+            content: (
+              <div className="page">
+                {caller.role !== null && <Counts />}
+                <AlarmList />
+              </div>
+            ),
+          },
+          { id: 'rules', label: <Trans>Alarm rules</Trans>, content: <AlarmRuleOverview /> },
+          { id: 'notifications', label: <Trans>Notifications</Trans>, content: <Notifications /> },
+          {
+            id: 'node',
+            label: <Trans>Node alarms</Trans>,
+            isListed: caller.role !== null,
+            content: <NodeAlarmRules />,
+          },
+        ]}
+      />
     </Page>
   );
 }

@@ -23,6 +23,7 @@ const keys = [
   'rule_success_percent',
   'rule_latency_ms',
   'rule_queue',
+  'damaged_files',
 ];
 
 /** What the node raises alarms about itself for. */

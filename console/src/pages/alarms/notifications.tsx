@@ -9,7 +9,7 @@ import { formatNumber } from '../../format';
 import type { Column } from '../../ui/data-table';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
-import type { FieldInput } from '../../ui/schema-form';
+import type { InputProps } from '../../ui/field-inputs';
 import { severities } from './severity';
 
 type Notification = Schemas['Notification'];
@@ -149,7 +149,7 @@ function useNotificationKind(): ObjectKind {
 }
 
 /** The channel: a sink, an MQTT topic or a relay endpoint. */
-function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput) {
+function TargetInput({ value, onChange, error, label, disabled }: InputProps) {
   const { t } = useLingui();
   const target = (value ?? {}) as Target;
   const channel = target.sink !== undefined ? 'sink' : target.endpoint !== undefined ? 'endpoint' : 'mqtt';
@@ -163,7 +163,7 @@ function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput
       <SegmentedControl
         size="xs"
         aria-label={label}
-        disabled={isDisabled}
+        disabled={disabled}
         value={channel}
         onChange={(next) =>
           onChange(
@@ -186,8 +186,8 @@ function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput
             aria-label={t`Topic`}
             classNames={{ input: 'mono' }}
             value={mqtt.topic}
-            error={problem}
-            disabled={isDisabled}
+            error={error}
+            disabled={disabled}
             onChange={(event) => onChange({ mqtt: { ...mqtt, topic: event.currentTarget.value } })}
           />
           <Group>
@@ -196,14 +196,14 @@ function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput
               min={0}
               max={2}
               w={90}
-              disabled={isDisabled}
+              disabled={disabled}
               value={mqtt.qos ?? 0}
               onChange={(qos) => onChange({ mqtt: { ...mqtt, qos: Number(qos) } })}
             />
             <Switch
               label={t`Retain`}
               mt="lg"
-              disabled={isDisabled}
+              disabled={disabled}
               checked={mqtt.retain ?? false}
               onChange={(event) => onChange({ mqtt: { ...mqtt, retain: event.currentTarget.checked } })}
             />
@@ -217,9 +217,9 @@ function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput
           data={(sinks.rows ?? []).map((each) => each.name)}
           nothingFoundMessage={t`There is no sink yet`}
           searchable
-          disabled={isDisabled}
+          disabled={disabled}
           value={target.sink || null}
-          error={problem ?? (target.sink === '' ? t`Required` : undefined)}
+          error={error ?? (target.sink === '' ? t`Required` : undefined)}
           onChange={(sink) => onChange({ sink: sink ?? '' })}
         />
       )}
@@ -230,9 +230,9 @@ function TargetInput({ value, onChange, problem, label, isDisabled }: FieldInput
           data={(endpoints.rows ?? []).map((each) => each.id)}
           nothingFoundMessage={t`There is no endpoint yet`}
           searchable
-          disabled={isDisabled}
+          disabled={disabled}
           value={target.endpoint || null}
-          error={problem ?? (target.endpoint === '' ? t`Required` : undefined)}
+          error={error ?? (target.endpoint === '' ? t`Required` : undefined)}
           onChange={(endpoint) => onChange({ endpoint: endpoint ?? '' })}
         />
       )}

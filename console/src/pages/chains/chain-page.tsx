@@ -11,11 +11,12 @@ import { useSchema } from '../../api/schemas';
 import { variantName, variantStart } from '../../api/schema-variants';
 import { mayOnNode, useCaller } from '../../api/session';
 import { Confirm } from '../../ui/confirm';
-import { GeneratedForm, formProblems, type Control } from '../../ui/generated-form';
+import { GeneratedForm, formProblems, type Control } from '../../ui/schema-form';
 import { ObjectSelect } from '../../ui/object-select';
 import { Page, Panel } from '../../ui/page';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState } from '../../ui/states';
 import './chains.css';
 import {
   closesCycle,
@@ -56,22 +57,13 @@ export default function ChainPage() {
 
 function StoredChain({ id }: { id: string }) {
   const chain = useObject<ConfigurationObject>(path, id);
-  if (chain.error && !chain.data) {
-    return (
-      <Page title={id}>
-        {chain.error instanceof ApiError && chain.error.status === 404 ? (
-          <EmptyState title={<Trans>There is no chain with this id</Trans>} />
-        ) : (
-          <ErrorState error={chain.error} retry={() => void chain.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!chain.data) {
     return (
-      <Page title={id}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={id}
+        query={chain}
+        missing={<EmptyState title={<Trans>There is no chain with this id</Trans>} />}
+      />
     );
   }
   const { nodes, relations, first, description } = chain.data as unknown as Chain;

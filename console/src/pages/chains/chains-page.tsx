@@ -6,7 +6,7 @@ import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -65,14 +65,9 @@ export default function ChainsPage() {
         name="chains"
         label={t`Rule chains`}
         columns={columns}
-        rows={list.rows}
         rowKey={(row) => row.id}
         rowHref={(row) => chainHref(row.id)}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         empty={
           <EmptyState title={<Trans>No chains yet</Trans>} actions={add}>
             <Trans>

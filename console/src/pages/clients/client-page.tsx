@@ -1,21 +1,23 @@
-import { Button, Tabs, Text } from '@mantine/core';
+import { Button, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlugConnectedX } from '@tabler/icons-react';
 import { useState } from 'react';
-import { useLocation, useParams } from 'wouter';
-import { api, ApiError, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
+import { Link, useLocation, useParams } from 'wouter';
+import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
+import { withQuery } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatDuration, formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { Copy } from '../../ui/copy';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Facts, Page, Panel } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState } from '../../ui/states';
 import { Ago, Since } from '../../ui/time';
-import { useUrlState } from '../../ui/url-state';
 
 type Client = Schemas['ClientInfo'];
 
@@ -26,32 +28,30 @@ export default function ClientPage() {
   const { t } = useLingui();
   const { id = '' } = useParams<{ id: string }>();
   const clientId = decodeURIComponent(id);
-  const [tab, setTab] = useUrlState('tab', 'overview');
   const path = { params: { path: { client_id: clientId } } };
   const client = useRead(
     ['clients', 'one', clientId],
     (signal) => unwrap(api.GET('/api/v1/sessions/{client_id}', { ...path, signal })),
     { every: refreshMs },
   );
-  if (client.error && !client.data) {
-    const isMissing = client.error instanceof ApiError && client.error.status === 404;
-    return (
-      <Page title={clientId}>
-        {isMissing ? (
-          <EmptyState title={<Trans>No such client</Trans>}>
-            <Trans>No client with this id is connected, and it has no session.</Trans>
-          </EmptyState>
-        ) : (
-          <ErrorState error={client.error} retry={() => void client.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!client.data) {
     return (
-      <Page title={clientId}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={clientId}
+        query={client}
+        missing={
+          <EmptyState
+            title={<Trans>No such client</Trans>}
+            actions={
+              <Link href={withQuery('/clients', { tab: 'rejected', client: clientId })} className="link">
+                <Trans>Was it rejected?</Trans>
+              </Link>
+            }
+          >
+            <Trans>No client with this id is connected, and it has no session.</Trans>
+          </EmptyState>
+        }
+      />
     );
   }
   const data = client.data;
@@ -77,28 +77,29 @@ export default function ClientPage() {
         </>
       }
     >
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="overview">
-            <Trans>Overview</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="subscriptions">
-            <Trans>Subscriptions</Trans> ({formatNumber(data.subscriptions)})
-          </Tabs.Tab>
-          <Tabs.Tab value="queue">
-            <Trans>Queue</Trans> ({formatNumber(data.queued_messages)})
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="overview" pt="md">
-          <Overview client={data} />
-        </Tabs.Panel>
-        <Tabs.Panel value="subscriptions" pt="md">
-          <Subscriptions clientId={clientId} />
-        </Tabs.Panel>
-        <Tabs.Panel value="queue" pt="md">
-          <Queue clientId={clientId} />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'overview', label: <Trans>Overview</Trans>, content: <Overview client={data} /> },
+          {
+            id: 'subscriptions',
+            label: (
+              <>
+                <Trans>Subscriptions</Trans> ({formatNumber(data.subscriptions)})
+              </>
+            ),
+            content: <Subscriptions clientId={clientId} />,
+          },
+          {
+            id: 'queue',
+            label: (
+              <>
+                <Trans>Queue</Trans> ({formatNumber(data.queued_messages)})
+              </>
+            ),
+            content: <Queue clientId={clientId} />,
+          },
+        ]}
+      />
     </Page>
   );
 }

@@ -6,21 +6,37 @@ import { useCallback, useEffect, useState } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import { formatBytes, formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { clientHref } from './client-href';
+import { RejectedConnections } from './rejected-connections';
 
 type Client = Schemas['ClientInfo'];
 
 const pageSize = 200;
 const refreshMs = 5_000;
 
-export const clientHref = (clientId: string) => `/clients/${encodeURIComponent(clientId)}`;
-
+/** Who is connected, and who could not connect. */
 export default function ClientsPage() {
+  const { t } = useLingui();
+  return (
+    <Page title={t`Clients`} description={t`MQTT connections, and sessions of clients that are not connected.`}>
+      <PageTabs
+        tabs={[
+          { id: 'clients', label: <Trans>Clients</Trans>, content: <ClientList /> },
+          { id: 'rejected', label: <Trans>Rejected connections</Trans>, content: <RejectedConnections /> },
+        ]}
+      />
+    </Page>
+  );
+}
+
+function ClientList() {
   const { t } = useLingui();
   const [state, setState] = useUrlState('state', 'all');
   const [search, setSearch] = useUrlState('search');
@@ -52,6 +68,7 @@ export default function ClientsPage() {
     {
       id: 'client',
       header: t`Client id`,
+      sort: (client) => client.client_id,
       cell: (client) => (
         <Link href={clientHref(client.client_id)} className="link mono">
           {client.client_id}
@@ -61,6 +78,7 @@ export default function ClientsPage() {
     {
       id: 'state',
       header: t`State`,
+      sort: (client) => (client.connected ? 0 : 1),
       cell: (client) =>
         client.connected ? (
           <StateBadge health="good">
@@ -75,22 +93,30 @@ export default function ClientsPage() {
     {
       id: 'since',
       header: t`Since`,
+      sort: (client) => (client.connected ? client.connected_at_ms : client.disconnected_at_ms),
       cell: (client) => <Ago ms={client.connected ? client.connected_at_ms : client.disconnected_at_ms} />,
     },
-    { id: 'user', header: t`User`, cell: (client) => client.username ?? <span className="dimmed">–</span> },
+    {
+      id: 'user',
+      header: t`User`,
+      sort: (client) => client.username,
+      cell: (client) => client.username ?? <span className="dimmed">–</span>,
+    },
     { id: 'address', header: t`Address`, cell: (client) => <span className="mono">{client.peer_address ?? '–'}</span> },
     { id: 'listener', header: t`Listener`, cell: (client) => client.listener ?? '–', isHidden: true },
-    { id: 'protocol', header: t`MQTT`, cell: (client) => client.protocol_version },
+    { id: 'protocol', header: t`MQTT`, cell: (client) => client.protocol_version, isHidden: true },
     {
       id: 'subscriptions',
       header: t`Subscriptions`,
       align: 'right',
+      isHidden: true,
       cell: (client) => formatNumber(client.subscriptions),
     },
     {
       id: 'queued',
       header: t`Queued`,
       align: 'right',
+      sort: (client) => client.queued_messages,
       cell: (client) => (client.queued_messages > 0 ? formatNumber(client.queued_messages) : '–'),
     },
     {
@@ -100,12 +126,25 @@ export default function ClientsPage() {
       isHidden: true,
       cell: (client) => formatBytes(client.queued_bytes),
     },
-    { id: 'received', header: t`Received`, align: 'right', cell: (client) => formatNumber(client.messages_received) },
-    { id: 'sent', header: t`Sent`, align: 'right', cell: (client) => formatNumber(client.messages_sent) },
+    {
+      id: 'received',
+      header: t`Received`,
+      align: 'right',
+      sort: (client) => client.messages_received,
+      cell: (client) => formatNumber(client.messages_received),
+    },
+    {
+      id: 'sent',
+      header: t`Sent`,
+      align: 'right',
+      sort: (client) => client.messages_sent,
+      cell: (client) => formatNumber(client.messages_sent),
+    },
     {
       id: 'dropped',
       header: t`Dropped`,
       align: 'right',
+      sort: (client) => client.messages_dropped,
       cell: (client) =>
         client.messages_dropped > 0 ? (
           <span className="state-warning">{formatNumber(client.messages_dropped)}</span>
@@ -116,54 +155,47 @@ export default function ClientsPage() {
   ];
 
   return (
-    <Page title={t`Clients`} description={t`MQTT connections, and sessions of clients that are not connected.`}>
-      <DataTable
-        name="clients"
-        label={t`Clients`}
-        columns={columns}
-        rows={clients.rows}
-        rowKey={(client) => client.client_id}
-        rowHref={(client) => clientHref(client.client_id)}
-        error={clients.error}
-        retry={() => void clients.refetch()}
-        hasMore={clients.hasNextPage}
-        isLoadingMore={clients.isFetchingNextPage}
-        loadMore={() => void clients.fetchNextPage()}
-        toolbar={
-          <>
-            <TextInput
-              aria-label={t`Part of a client id`}
-              placeholder={t`Part of a client id`}
-              leftSection={<IconSearch size={14} />}
-              value={typed}
-              onChange={(event) => setTyped(event.currentTarget.value)}
-              w={240}
-            />
-            <SegmentedControl
-              size="xs"
-              aria-label={t`State`}
-              value={state}
-              onChange={setState}
-              data={[
-                { value: 'all', label: t`All` },
-                { value: 'connected', label: t`Connected` },
-                { value: 'disconnected', label: t`Not connected` },
-              ]}
-            />
-          </>
-        }
-        empty={
-          wanted || state !== 'all' ? (
-            <EmptyState title={<Trans>No client matches</Trans>}>
-              <Trans>Change the search or the filter.</Trans>
-            </EmptyState>
-          ) : (
-            <EmptyState title={<Trans>No clients yet</Trans>}>
-              <Trans>Clients appear here as soon as they connect.</Trans>
-            </EmptyState>
-          )
-        }
-      />
-    </Page>
+    <DataTable
+      name="clients"
+      label={t`Clients`}
+      columns={columns}
+      rowKey={(client) => client.client_id}
+      rowHref={(client) => clientHref(client.client_id)}
+      {...pagesOf(clients)}
+      toolbar={
+        <>
+          <TextInput
+            aria-label={t`Part of a client id`}
+            placeholder={t`Part of a client id`}
+            leftSection={<IconSearch size={14} />}
+            value={typed}
+            onChange={(event) => setTyped(event.currentTarget.value)}
+            w={240}
+          />
+          <SegmentedControl
+            size="xs"
+            aria-label={t`State`}
+            value={state}
+            onChange={setState}
+            data={[
+              { value: 'all', label: t`All` },
+              { value: 'connected', label: t`Connected` },
+              { value: 'disconnected', label: t`Not connected` },
+            ]}
+          />
+        </>
+      }
+      empty={
+        wanted || state !== 'all' ? (
+          <EmptyState title={<Trans>No client matches</Trans>}>
+            <Trans>Change the search or the filter.</Trans>
+          </EmptyState>
+        ) : (
+          <EmptyState title={<Trans>No clients yet</Trans>}>
+            <Trans>Clients appear here as soon as they connect.</Trans>
+          </EmptyState>
+        )
+      }
+    />
   );
 }

@@ -1,4 +1,4 @@
-import { Button, Tabs, TextInput } from '@mantine/core';
+import { Button, TextInput } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconSearch } from '@tabler/icons-react';
 import type { ReactNode } from 'react';
@@ -7,8 +7,9 @@ import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatDuration, formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -29,40 +30,19 @@ export const sinkHref = (name: string) => `/connectors/sinks/${encodeURIComponen
 
 export default function ConnectorsPage() {
   const { t } = useLingui();
-  const [tab, setTab] = useUrlState('tab', 'sinks');
   return (
     <Page
       title={t`Connectors`}
       description={t`Connectors hold addresses and credentials of other systems. Sinks write rows to them, sources receive from them.`}
     >
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'sinks')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="sinks">
-            <Trans>Sinks</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="connectors">
-            <Trans>Connectors</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="sources">
-            <Trans>Sources</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="pull">
-            <Trans>Pull sources</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="sinks" pt="md">
-          <Sinks />
-        </Tabs.Panel>
-        <Tabs.Panel value="connectors" pt="md">
-          <Connectors />
-        </Tabs.Panel>
-        <Tabs.Panel value="sources" pt="md">
-          <Sources />
-        </Tabs.Panel>
-        <Tabs.Panel value="pull" pt="md">
-          <PullSources />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'sinks', label: <Trans>Sinks</Trans>, content: <Sinks /> },
+          { id: 'connectors', label: <Trans>Connectors</Trans>, content: <Connectors /> },
+          { id: 'sources', label: <Trans>Sources</Trans>, content: <Sources /> },
+          { id: 'pull', label: <Trans>Pull sources</Trans>, content: <PullSources /> },
+        ]}
+      />
     </Page>
   );
 }
@@ -124,14 +104,10 @@ function StatusList<T extends { name: string }>({
           },
           ...columns,
         ]}
-        rows={rows}
         rowKey={(row) => row.name}
         rowHref={href}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
+        rows={rows}
         height="calc(100dvh - 300px)"
         toolbar={
           <>

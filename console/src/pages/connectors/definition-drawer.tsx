@@ -16,7 +16,7 @@ import {
   type Fields,
 } from '../../api/objects';
 import { Confirm } from '../../ui/confirm';
-import { formProblems, GeneratedForm, type Control } from '../../ui/generated-form';
+import { formProblems, GeneratedForm, type Control } from '../../ui/schema-form';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { ErrorState, Loading } from '../../ui/states';

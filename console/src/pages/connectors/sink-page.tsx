@@ -1,21 +1,22 @@
-import { Alert, Button, Checkbox, Modal, Stack, Tabs, Text } from '@mantine/core';
+import { Alert, Button, Checkbox, Modal, Stack, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconEdit, IconRefresh, IconTrash } from '@tabler/icons-react';
 import { useEffect, useState } from 'react';
 import { Link, useParams } from 'wouter';
-import { api, ApiError, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
+import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatDuration, formatNumber } from '../../format';
 import { Chart } from '../../ui/chart';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Facts, Page, Panel } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { useUrlState } from '../../ui/url-state';
 import { DefinitionDrawer } from './definition-drawer';
 import { useChannelDefinition } from './definitions';
 import { SinkStateBadge } from './sink-state';
@@ -32,7 +33,6 @@ export default function SinkPage() {
   const caller = useCaller();
   const params = useParams<{ name: string }>();
   const name = decodeURIComponent(params.name ?? '');
-  const [tab, setTab] = useUrlState('tab', 'state');
   const [isEditing, setEditing] = useState(false);
   const definition = useChannelDefinition('sinks');
   const status = useRead(
@@ -40,10 +40,12 @@ export default function SinkPage() {
     (signal) => unwrap(api.GET('/api/v1/sinks/{name}/status', { params: { path: { name } }, signal })),
     { every: refreshMs },
   );
-  if (status.error && !status.data) {
+  if (!status.data) {
     return (
-      <Page title={name}>
-        {status.error instanceof ApiError && status.error.status === 404 ? (
+      <PendingPage
+        title={name}
+        query={status}
+        missing={
           <EmptyState
             title={<Trans>There is no sink with this name</Trans>}
             actions={
@@ -52,17 +54,8 @@ export default function SinkPage() {
               </Button>
             }
           />
-        ) : (
-          <ErrorState error={status.error} retry={() => void status.refetch()} />
-        )}
-      </Page>
-    );
-  }
-  if (!status.data) {
-    return (
-      <Page title={name}>
-        <Loading />
-      </Page>
+        }
+      />
     );
   }
   const data = status.data;
@@ -100,22 +93,24 @@ export default function SinkPage() {
           )}
         </Alert>
       )}
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'state')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="state">
-            <Trans>State</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="dead-letters">
-            <Trans>Dead letters</Trans> ({formatNumber(data.metrics.dead_letters)})
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="state" pt="md">
-          <State status={data} readAtMs={status.dataUpdatedAt} />
-        </Tabs.Panel>
-        <Tabs.Panel value="dead-letters" pt="md">
-          <DeadLetters name={name} total={data.metrics.dead_letters} />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          {
+            id: 'state',
+            label: <Trans>State</Trans>,
+            content: <State status={data} readAtMs={status.dataUpdatedAt} />,
+          },
+          {
+            id: 'dead-letters',
+            label: (
+              <>
+                <Trans>Dead letters</Trans> ({formatNumber(data.metrics.dead_letters)})
+              </>
+            ),
+            content: <DeadLetters name={name} total={data.metrics.dead_letters} />,
+          },
+        ]}
+      />
       {isEditing && (
         <DefinitionDrawer
           definition={definition}
@@ -301,13 +296,8 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
         name="dead-letters"
         label={t`Dead letters`}
         columns={columns}
-        rows={list.rows}
         rowKey={(row) => String(row.id)}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         height="calc(100dvh - 320px)"
         toolbar={
           mayChange && (

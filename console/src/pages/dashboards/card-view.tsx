@@ -9,6 +9,7 @@ import { formatNumber } from '../../format';
 import { Chart } from '../../ui/chart';
 import { StateBadge } from '../../ui/state-badge';
 import { Ago, LiveTime } from '../../ui/time';
+import { SeverityBadge } from '../alarms/severity';
 import { DeviceStateBadge } from '../devices/device-state';
 import { paramsOf } from '../devices/controls';
 import { aligned, linesOf } from '../telemetry/series';
@@ -19,7 +20,7 @@ import type { Card, CardConfig } from './dashboard';
 export function CardView({ card }: { card: Card }) {
   const needsData = card.sources.length > 0 && card.kind !== 'control';
   const { data, error } = useCardData(card.id, card.kind === 'chart', needsData);
-  if (card.kind === 'text') return <div className="card-text">{card.config.text}</div>;
+  if (card.kind === 'text') return <TextCard card={card} />;
   if (card.kind === 'control') return <ControlCard card={card} />;
   if (card.kind === 'message_log') return <MessageLog filter={card.config.topic_filter ?? ''} />;
   if (!needsData) {
@@ -41,12 +42,21 @@ export function CardView({ card }: { card: Card }) {
     case 'chart':
       return <ChartCard card={card} data={data} />;
     case 'status':
-      return <StatusCard data={data} />;
+      return <StatusCard card={card} data={data} />;
     case 'map':
       return <MapCard data={data} />;
     default:
       return <TableCard card={card} data={data} />;
   }
+}
+
+function TextCard({ card }: { card: Card }) {
+  const { t } = useLingui();
+  return (
+    <div className="card-scroller card-text" tabIndex={0} role="region" aria-label={card.title || t`Text`}>
+      {card.config.text}
+    </div>
+  );
 }
 
 function Note({ children }: { children: React.ReactNode }) {
@@ -169,52 +179,53 @@ function ChartCard({ card, data }: { card: Card; data: CardData }) {
   );
 }
 
-function StatusCard({ data }: { data: CardData }) {
+function StatusCard({ card, data }: { card: Card; data: CardData }) {
+  const { t } = useLingui();
   const { source } = useDashboardContext();
   const devices = data.sources.flatMap((each) => (each.type === 'devices' ? each.devices : []));
   const alarms = data.sources.flatMap((each) => (each.type === 'alarms' ? each.alarms : []));
   return (
-    <ul className="card-list">
-      {devices.map((each) => (
-        <li key={each.device}>
-          {source.isShared ? (
-            <span className="grow">{each.name || each.device}</span>
-          ) : (
-            <Link href={`/devices/${encodeURIComponent(each.device)}`} className="link grow">
-              {each.name || each.device}
-            </Link>
-          )}
-          <DeviceStateBadge state={each.state} />
-        </li>
-      ))}
-      {alarms.map((alarm, index) => {
-        const { name, type, severity, device } = alarm as unknown as Record<string, unknown>;
-        return (
-          <li key={index}>
-            <span className="grow">
-              {String(name ?? type ?? '')} · {String(device ?? '')}
-            </span>
-            <StateBadge health={severity === 'CRITICAL' || severity === 'MAJOR' ? 'critical' : 'warning'}>
-              {String(severity ?? '').toLowerCase()}
+    <div className="card-scroller" tabIndex={0} role="region" aria-label={card.title || t`States`}>
+      <ul className="card-list">
+        {devices.map((each) => (
+          <li key={each.device}>
+            {source.isShared ? (
+              <span className="grow">{each.name || each.device}</span>
+            ) : (
+              <Link href={`/devices/${encodeURIComponent(each.device)}`} className="link grow">
+                {each.name || each.device}
+              </Link>
+            )}
+            <DeviceStateBadge state={each.state} />
+          </li>
+        ))}
+        {alarms.map((alarm, index) => {
+          const { type, severity, deviceId } = alarm;
+          return (
+            <li key={index}>
+              <span className="grow">
+                {type} <span className="dimmed">{deviceId}</span>
+              </span>
+              <SeverityBadge severity={severity} />
+            </li>
+          );
+        })}
+        {devices.length + alarms.length === 0 && (
+          <li>
+            <StateBadge health="good">
+              <Trans>nothing to show</Trans>
             </StateBadge>
           </li>
-        );
-      })}
-      {devices.length + alarms.length === 0 && (
-        <li>
-          <StateBadge health="good">
-            <Trans>nothing to show</Trans>
-          </StateBadge>
-        </li>
-      )}
-    </ul>
+        )}
+      </ul>
+    </div>
   );
 }
 
 function TableCard({ card, data }: { card: Card; data: CardData }) {
   const { t } = useLingui();
   const values = valuesOf(card, data);
-  if (data.sources.every((each) => each.type !== 'telemetry')) return <StatusCard data={data} />;
+  if (data.sources.every((each) => each.type !== 'telemetry')) return <StatusCard card={card} data={data} />;
   if (values.length === 0) return <NoValue />;
   return (
     <div className="card-scroller" tabIndex={0} role="region" aria-label={card.title || t`Values`}>
@@ -397,6 +408,8 @@ function ControlCard({ card }: { card: Card }) {
             <Trans>Controls work only for people who are logged in.</Trans>
           ) : !device || method === '' ? (
             <Trans>Edit the card to choose a device and the method of the command.</Trans>
+          ) : control === 'slider' ? (
+            `${device} · ${shown(value, card.config)}`
           ) : (
             device
           ))}

@@ -11,8 +11,9 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { Confirm } from '../../ui/confirm';
 import { download } from '../../ui/download';
 import { Page } from '../../ui/page';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { DashboardContext, dashboardSource } from './card-data';
 import { CardEditor } from './card-editor';
@@ -25,22 +26,13 @@ import { ShareLinks } from './share-links';
 export default function DashboardPage() {
   const id = decodeURIComponent(useParams<{ id: string }>().id ?? '');
   const dashboard = useObject<StoredDashboard>(path, id, { every: 10_000 });
-  if (dashboard.error && !dashboard.data) {
-    return (
-      <Page title={id}>
-        {dashboard.error instanceof ApiError && dashboard.error.status === 404 ? (
-          <EmptyState title={<Trans>There is no dashboard with this id</Trans>} />
-        ) : (
-          <ErrorState error={dashboard.error} retry={() => void dashboard.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!dashboard.data) {
     return (
-      <Page title={id}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={id}
+        query={dashboard}
+        missing={<EmptyState title={<Trans>There is no dashboard with this id</Trans>} />}
+      />
     );
   }
   return <Dashboard stored={dashboard.data} />;

@@ -8,7 +8,7 @@ import { useChange } from '../../api/client';
 import { send, useList, type Fields } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -110,14 +110,10 @@ export default function DashboardsPage() {
         name="dashboards"
         label={t`Dashboards`}
         columns={columns}
-        rows={rows}
         rowKey={(row) => row.id}
         rowHref={(row) => dashboardHref(row.id)}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
+        rows={rows}
         toolbar={
           <TextInput
             aria-label={t`Part of a name`}

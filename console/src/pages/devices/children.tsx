@@ -2,7 +2,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DeviceStateBadge } from './device-state';
@@ -43,14 +43,9 @@ export function DeviceChildren({ device }: { device: string }) {
       name="device-children"
       label={t`Child devices`}
       columns={columns}
-      rows={list.rows}
       rowKey={(child) => child.id}
       rowHref={href}
-      error={list.error}
-      retry={() => void list.refetch()}
-      hasMore={list.hasNextPage}
-      isLoadingMore={list.isFetchingNextPage}
-      loadMore={() => void list.fetchNextPage()}
+      {...pagesOf(list)}
       empty={
         <EmptyState title={<Trans>No child devices</Trans>}>
           <Trans>

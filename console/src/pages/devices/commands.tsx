@@ -15,7 +15,7 @@ import { useState, type FormEvent } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send, useList } from '../../api/objects';
 import { formatTime } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Facts, Panel } from '../../ui/page';
 import { ctlFields, quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
@@ -247,13 +247,8 @@ function History({ device, mayChange }: { device: string; mayChange: boolean }) 
         name="device-commands"
         label={t`Commands`}
         columns={columns}
-        rows={list.rows}
         rowKey={(row) => String(row.id)}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         height={420}
         empty={
           <EmptyState title={<Trans>No commands yet</Trans>}>

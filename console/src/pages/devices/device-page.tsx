@@ -1,10 +1,10 @@
-import { Button, SegmentedControl, Tabs, Text } from '@mantine/core';
+import { Button, SegmentedControl, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings, IconTrash } from '@tabler/icons-react';
 import { useEffect, useState } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
-import { api, ApiError, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { api, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
 import { formatNumber } from '../../format';
@@ -13,8 +13,10 @@ import { Confirm } from '../../ui/confirm';
 import { Copy } from '../../ui/copy';
 import { ObjectEditor } from '../../ui/object-editor';
 import { Facts, Page, Panel } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { AlarmList } from '../alarms/alarm-list';
@@ -26,6 +28,8 @@ import { useDeviceKind } from './device-kind';
 import { DeviceLog } from './device-log';
 import { DeviceStateBadge } from './device-state';
 
+/** Keys of a position, which says nothing as a line over time. */
+const position = /^(lat|lon|lng|latitude|longitude)$/;
 const refreshMs = 5_000;
 const maxCharts = 12;
 const points = 300;
@@ -44,7 +48,6 @@ export default function DevicePage() {
   const deviceId = decodeURIComponent(id);
   const caller = useCaller();
   const mayChange = mayInNamespace(caller, 'operator');
-  const [tab, setTab] = useUrlState('tab', 'overview');
   const [isEditing, setEditing] = useState(false);
   const kind = useDeviceKind();
   const params = { params: { path: { id: deviceId } } };
@@ -54,23 +57,13 @@ export default function DevicePage() {
     { every: refreshMs },
   );
   const latest = useLatest(deviceId);
-  if (device.error && !device.data) {
-    const isMissing = device.error instanceof ApiError && device.error.status === 404;
-    return (
-      <Page title={deviceId}>
-        {isMissing ? (
-          <EmptyState title={<Trans>There is no device with this id</Trans>} />
-        ) : (
-          <ErrorState error={device.error} retry={() => void device.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!device.data) {
     return (
-      <Page title={deviceId}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={deviceId}
+        query={device}
+        missing={<EmptyState title={<Trans>There is no device with this id</Trans>} />}
+      />
     );
   }
   const data = device.data;
@@ -94,100 +87,34 @@ export default function DevicePage() {
         </>
       }
     >
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="overview">
-            <Trans>Overview</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="attributes">
-            <Trans>Attributes</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="commands">
-            <Trans>Commands</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="alarms">
-            <Trans>Alarms</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="log">
-            <Trans>Log</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="files">
-            <Trans>Files</Trans>
-          </Tabs.Tab>
-          {data.gateway && (
-            <Tabs.Tab value="children">
-              <Trans>Child devices</Trans>
-            </Tabs.Tab>
-          )}
-        </Tabs.List>
-        <Tabs.Panel value="overview" pt="md">
-          <div className="page">
-            <div className="grid">
-              <Panel title={<Trans>Device</Trans>}>
-                <Facts
-                  rows={[
-                    [
-                      <Trans>Id</Trans>,
-                      <span className="row">
-                        <span className="mono">{data.id}</span>
-                        <Copy value={data.id} />
-                      </span>,
-                    ],
-                    [
-                      <Trans>Product</Trans>,
-                      <Link href={`/products/${encodeURIComponent(data.product)}`} className="link">
-                        {data.product}
-                      </Link>,
-                    ],
-                    [<Trans>Last seen</Trans>, <Ago ms={data.last_seen_at_ms} />],
-                    [<Trans>Created</Trans>, <Ago ms={data.created_at_ms} />],
-                    [<Trans>May connect</Trans>, data.enabled ? <Trans>yes</Trans> : <Trans>no</Trans>],
-                    [
-                      <Trans>Gateway</Trans>,
-                      data.parent ? (
-                        <Link href={`/devices/${encodeURIComponent(data.parent)}`} className="link">
-                          {data.parent}
-                        </Link>
-                      ) : (
-                        '–'
-                      ),
-                    ],
-                    [<Trans>Group</Trans>, data.group ?? '–'],
-                    [
-                      <Trans>Credentials</Trans>,
-                      data.credentials.map(({ type, name }) => [type, name].filter(Boolean).join(' ')).join(', ') ||
-                        '–',
-                    ],
-                    ...Object.entries(data.tags).map(([key, value]): [string, string] => [key, value]),
-                  ]}
-                />
-              </Panel>
-              <Panel title={<Trans>Latest values</Trans>}>
-                <LatestValues latest={latest} />
-              </Panel>
-            </div>
-            <History deviceId={deviceId} latest={latest} />
-          </div>
-        </Tabs.Panel>
-        <Tabs.Panel value="attributes" pt="md">
-          <DeviceAttributes device={deviceId} mayChange={mayChange} />
-        </Tabs.Panel>
-        <Tabs.Panel value="commands" pt="md">
-          <DeviceCommands device={data} mayChange={mayChange} />
-        </Tabs.Panel>
-        <Tabs.Panel value="alarms" pt="md">
-          <AlarmList device={deviceId} />
-        </Tabs.Panel>
-        <Tabs.Panel value="log" pt="md">
-          <DeviceLog device={deviceId} />
-        </Tabs.Panel>
-        <Tabs.Panel value="files" pt="md">
-          <FileList device={deviceId} />
-        </Tabs.Panel>
-        <Tabs.Panel value="children" pt="md">
-          <DeviceChildren device={deviceId} />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          {
+            id: 'overview',
+            label: <Trans>Overview</Trans>,
+            content: <Overview device={data} latest={latest} />,
+          },
+          {
+            id: 'attributes',
+            label: <Trans>Attributes</Trans>,
+            content: <DeviceAttributes device={deviceId} mayChange={mayChange} />,
+          },
+          {
+            id: 'commands',
+            label: <Trans>Commands</Trans>,
+            content: <DeviceCommands device={data} mayChange={mayChange} />,
+          },
+          { id: 'alarms', label: <Trans>Alarms</Trans>, content: <AlarmList device={deviceId} /> },
+          { id: 'log', label: <Trans>Log</Trans>, content: <DeviceLog device={deviceId} /> },
+          { id: 'files', label: <Trans>Files</Trans>, content: <FileList device={deviceId} /> },
+          {
+            id: 'children',
+            label: <Trans>Child devices</Trans>,
+            isListed: data.gateway,
+            content: <DeviceChildren device={deviceId} />,
+          },
+        ]}
+      />
       {isEditing && (
         <ObjectEditor
           kind={kind}
@@ -269,7 +196,7 @@ function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey |
   const [range, setRange] = useUrlState('range', '1h');
   const spanMs = ranges[range as keyof typeof ranges] ?? ranges['1h'];
   const keys = Object.entries(latest ?? {})
-    .filter(([, { value }]) => typeof value === 'number')
+    .filter(([key, { value }]) => typeof value === 'number' && !position.test(key))
     .map(([key]) => key)
     .sort()
     .slice(0, maxCharts);
@@ -389,5 +316,56 @@ function DeleteDevice({ device }: { device: Schemas['Device'] }) {
         </Confirm>
       )}
     </>
+  );
+}
+
+function Overview({ device, latest }: { device: Schemas['Device']; latest: LatestByKey | undefined }) {
+  return (
+    <div className="page">
+      <div className="grid">
+        <Panel title={<Trans>Device</Trans>}>
+          <Facts
+            rows={[
+              [
+                <Trans>Id</Trans>,
+                <span className="row">
+                  <span className="mono">{device.id}</span>
+                  <Copy value={device.id} />
+                </span>,
+              ],
+              [
+                <Trans>Product</Trans>,
+                <Link href={`/products/${encodeURIComponent(device.product)}`} className="link">
+                  {device.product}
+                </Link>,
+              ],
+              [<Trans>Last seen</Trans>, <Ago ms={device.last_seen_at_ms} />],
+              [<Trans>Created</Trans>, <Ago ms={device.created_at_ms} />],
+              [<Trans>May connect</Trans>, device.enabled ? <Trans>yes</Trans> : <Trans>no</Trans>],
+              [
+                <Trans>Gateway</Trans>,
+                device.parent ? (
+                  <Link href={`/devices/${encodeURIComponent(device.parent)}`} className="link">
+                    {device.parent}
+                  </Link>
+                ) : (
+                  '–'
+                ),
+              ],
+              [<Trans>Group</Trans>, device.group ?? '–'],
+              [
+                <Trans>Credentials</Trans>,
+                device.credentials.map(({ type, name }) => [type, name].filter(Boolean).join(' ')).join(', ') || '–',
+              ],
+              ...Object.entries(device.tags).map(([key, value]): [string, string] => [key, value]),
+            ]}
+          />
+        </Panel>
+        <Panel title={<Trans>Latest values</Trans>}>
+          <LatestValues latest={latest} />
+        </Panel>
+      </div>
+      <History deviceId={device.id} latest={latest} />
+    </div>
   );
 }

@@ -5,7 +5,7 @@ import { IconPlus, IconSearch } from '@tabler/icons-react';
 import { useCallback, useState } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -51,16 +51,32 @@ export default function DevicesPage() {
     {
       id: 'name',
       header: t`Name`,
+      sort: (device) => device.name || device.id,
       cell: (device) => (
         <Link href={deviceHref(device.id)} className="link">
           {device.name || device.id}
         </Link>
       ),
     },
-    { id: 'id', header: t`Id`, cell: (device) => <span className="mono">{device.id}</span> },
-    { id: 'state', header: t`State`, cell: (device) => <DeviceStateBadge state={device.state} /> },
-    { id: 'seen', header: t`Last seen`, cell: (device) => <Ago ms={device.last_seen_at_ms} /> },
-    { id: 'product', header: t`Product`, cell: (device) => device.product },
+    {
+      id: 'id',
+      header: t`Id`,
+      sort: (device) => device.id,
+      cell: (device) => <span className="mono">{device.id}</span>,
+    },
+    {
+      id: 'state',
+      header: t`State`,
+      sort: (device) => device.state,
+      cell: (device) => <DeviceStateBadge state={device.state} />,
+    },
+    {
+      id: 'seen',
+      header: t`Last seen`,
+      sort: (device) => device.last_seen_at_ms,
+      cell: (device) => <Ago ms={device.last_seen_at_ms} />,
+    },
+    { id: 'product', header: t`Product`, sort: (device) => device.product, cell: (device) => device.product },
     { id: 'group', header: t`Group`, cell: (device) => device.group ?? '–', isHidden: true },
     { id: 'gateway', header: t`Gateway`, cell: (device) => device.parent ?? '–', isHidden: true },
     {
@@ -71,7 +87,13 @@ export default function DevicesPage() {
           .map(([key, value]) => `${key}=${value}`)
           .join(', ') || '–',
     },
-    { id: 'created', header: t`Created`, cell: (device) => <Ago ms={device.created_at_ms} />, isHidden: true },
+    {
+      id: 'created',
+      header: t`Created`,
+      sort: (device) => device.created_at_ms,
+      cell: (device) => <Ago ms={device.created_at_ms} />,
+      isHidden: true,
+    },
   ];
   const isFiltered = Boolean(text || state || product);
   const add = (
@@ -85,14 +107,9 @@ export default function DevicesPage() {
         name="devices"
         label={t`Devices`}
         columns={columns}
-        rows={devices.rows}
         rowKey={(device) => device.id}
         rowHref={(device) => deviceHref(device.id)}
-        error={devices.error}
-        retry={() => void devices.refetch()}
-        hasMore={devices.hasNextPage}
-        isLoadingMore={devices.isFetchingNextPage}
-        loadMore={() => void devices.fetchNextPage()}
+        {...pagesOf(devices)}
         toolbar={
           <>
             <TextInput

@@ -11,7 +11,7 @@ import { authorizedFetch, mayInNamespace, useCaller, type Caller } from '../../a
 import { formatBytes, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { NamespaceSelect } from '../../ui/object-list';
 import { Facts } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
@@ -164,14 +164,9 @@ export function FileList({ device }: { device?: string }) {
         name="files"
         label={t`Files`}
         columns={device ? columns.filter((column) => column.id !== 'owner') : columns}
-        rows={list.rows}
         rowKey={(file) => file.id}
         rowHref={href}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         toolbar={
           device === undefined && (
             <>

@@ -1,11 +1,11 @@
-import { Button, FileButton, Tabs } from '@mantine/core';
+import { Button, FileButton } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconUpload } from '@tabler/icons-react';
 import { useState, type DragEvent } from 'react';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { startUpload } from '../../api/upload';
 import { Page } from '../../ui/page';
-import { useUrlState } from '../../ui/url-state';
+import { PageTabs } from '../../ui/page-tabs';
 import { FileList } from './file-list';
 import { TransferList } from './transfer-list';
 import { Uploads } from './uploads';
@@ -14,7 +14,6 @@ import { Uploads } from './uploads';
 export default function FilesPage() {
   const { t } = useLingui();
   const caller = useCaller();
-  const [tab, setTab] = useUrlState('tab', 'files');
   const [isOver, setOver] = useState(false);
   const mayUpload = mayInNamespace(caller, 'operator');
   // With roles in several namespaces the node has to be told whose file it is.
@@ -53,22 +52,12 @@ export default function FilesPage() {
         }
       >
         <Uploads />
-        <Tabs value={tab} onChange={(value) => setTab(value ?? 'files')} keepMounted={false}>
-          <Tabs.List>
-            <Tabs.Tab value="files">
-              <Trans>Files</Trans>
-            </Tabs.Tab>
-            <Tabs.Tab value="transfers">
-              <Trans>Transfers</Trans>
-            </Tabs.Tab>
-          </Tabs.List>
-          <Tabs.Panel value="files" pt="md">
-            <FileList />
-          </Tabs.Panel>
-          <Tabs.Panel value="transfers" pt="md">
-            <TransferList />
-          </Tabs.Panel>
-        </Tabs>
+        <PageTabs
+          tabs={[
+            { id: 'files', label: <Trans>Files</Trans>, content: <FileList /> },
+            { id: 'transfers', label: <Trans>Transfers</Trans>, content: <TransferList /> },
+          ]}
+        />
       </Page>
     </div>
   );

@@ -1,11 +1,12 @@
-import { Button, Progress } from '@mantine/core';
+import { Progress } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconX } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useList } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatBytes, formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { actionColumn } from '../../ui/action-column';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DeleteFile, FileOwnerName, filesPath, type FileInfo } from './file-list';
@@ -59,22 +60,7 @@ export function TransferList() {
     },
     { id: 'file_id', header: t`File id`, cell: (file) => <span className="mono">{file.file_id}</span>, isHidden: true },
     ...(mayChange
-      ? [
-          {
-            id: 'action',
-            header: t`Action`,
-            cell: (file: FileInfo) => (
-              <Button
-                size="compact-xs"
-                variant="default"
-                leftSection={<IconX size={12} />}
-                onClick={() => setCancelling(file)}
-              >
-                <Trans>Cancel</Trans>
-              </Button>
-            ),
-          },
-        ]
+      ? [actionColumn<FileInfo>({ label: <Trans>Cancel</Trans>, icon: IconX, onClick: setCancelling })]
       : []),
   ];
   return (
@@ -83,13 +69,8 @@ export function TransferList() {
         name="transfers"
         label={t`Transfers`}
         columns={columns}
-        rows={list.rows}
         rowKey={(file) => file.id}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         empty={
           <EmptyState title={<Trans>Nothing is being sent</Trans>}>
             <Trans>Files appear here while devices and programs send them, with what is still missing.</Trans>

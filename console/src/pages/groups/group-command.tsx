@@ -1,47 +1,22 @@
-import { Button, Group as Row, JsonInput, NumberInput, Progress, Stack, Text, TextInput } from '@mantine/core';
+import { Button, Group as Row, JsonInput, NumberInput, Stack, Switch, Text, TextInput } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlayerStop, IconSend } from '@tabler/icons-react';
-import { useEffect, useRef, useState, type FormEvent } from 'react';
+import { IconSend } from '@tabler/icons-react';
+import { useState, type FormEvent } from 'react';
 import { Link } from 'wouter';
-import { type Page, type Schemas } from '../../api/client';
-import { objectPath, send, withQuery } from '../../api/objects';
+import { useChange, type Schemas } from '../../api/client';
+import { objectPath, send, useList, useObject } from '../../api/objects';
 import { formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Panel } from '../../ui/page';
-import { ShowCall } from '../../ui/show-call';
-import { StateBadge } from '../../ui/state-badge';
-import { EmptyState } from '../../ui/states';
-import { CommandOutcome } from '../devices/control-panel';
+import { quoted, ShowCall, type Call } from '../../ui/show-call';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { useUrlState } from '../../ui/url-state';
+import { commandDuration, CommandOutcome } from '../devices/control-panel';
+import { CancelJob, JobProgress, jobsPath, JobStateBadge, type Job } from '../jobs/job';
 import { groupsPath } from './group-kind';
 
-interface Outcome {
-  device: string;
-  command?: Schemas['Command'];
-  error?: string;
-}
-
-interface Run {
-  total: number;
-  outcomes: Outcome[];
-  isRunning: boolean;
-}
-
-const parallel = 8;
-const membersPerPage = 500;
-const maxMembers = 5_000;
-
-async function membersOf(id: string, signal: AbortSignal): Promise<string[]> {
-  const members: string[] = [];
-  let after: string | null | undefined;
-  do {
-    const path: string = withQuery(`${objectPath(groupsPath, id)}/devices`, { limit: membersPerPage, after });
-    const page: Page<Schemas['Device']> = await send('GET', path, { signal });
-    members.push(...page.data.map((device) => device.id));
-    after = page.next;
-  } while (after && members.length < maxMembers);
-  return members.slice(0, maxMembers);
-}
+const refreshMs = 1_500;
 
 function parsed(text: string): { value: unknown } | undefined {
   if (text.trim() === '') return { value: null };
@@ -52,7 +27,7 @@ function parsed(text: string): { value: unknown } | undefined {
   }
 }
 
-/** Sends one command to all members, and shows how it ended for each. */
+/** Sends one command to all members, and shows how it ended for each. The last one is part of the address. */
 export function GroupCommand({
   id,
   members,
@@ -63,46 +38,28 @@ export function GroupCommand({
   mayChange: boolean;
 }) {
   const { t } = useLingui();
+  const [batch, setBatch] = useUrlState('batch');
   const [method, setMethod] = useState('');
   const [params, setParams] = useState('{}');
   const [waitS, setWaitS] = useState(0);
-  const [run, setRun] = useState<Run>();
-  const [error, setError] = useState<string>();
+  const [isOneWay, setOneWay] = useState(false);
   const [isAsking, setAsking] = useState(false);
-  const abort = useRef<AbortController | null>(null);
-  useEffect(() => () => abort.current?.abort(), []);
   const parameters = parsed(params);
-  const body = { method, params: parameters?.value, expires_in_s: waitS };
-
-  const start = async () => {
-    setAsking(false);
-    setError(undefined);
-    const control = new AbortController();
-    abort.current = control;
-    try {
-      const devices = await membersOf(id, control.signal);
-      setRun({ total: devices.length, outcomes: [], isRunning: true });
-      const rest = [...devices].reverse();
-      const work = async () => {
-        for (let device = rest.pop(); device !== undefined && !control.signal.aborted; device = rest.pop()) {
-          const outcome: Outcome = { device };
-          try {
-            outcome.command = await send('POST', `/api/v1/devices/${encodeURIComponent(device)}/commands`, {
-              body,
-              signal: control.signal,
-            });
-          } catch (failure) {
-            if (control.signal.aborted) return;
-            outcome.error = (failure as Error).message;
-          }
-          setRun((previous) => previous && { ...previous, outcomes: [...previous.outcomes, outcome] });
-        }
-      };
-      await Promise.all(Array.from({ length: parallel }, work));
-    } catch (failure) {
-      if (!control.signal.aborted) setError((failure as Error).message);
-    }
-    setRun((previous) => previous && { ...previous, isRunning: false });
+  const path = `${objectPath(groupsPath, id)}/commands`;
+  const body = {
+    method: method.trim(),
+    params: parameters?.value ?? null,
+    expires_in_s: waitS,
+    ...(isOneWay ? { one_way: true } : {}),
+  };
+  const start = useChange(() => send<Job>('POST', path, { body }), [[jobsPath]]);
+  const call: Call = {
+    method: 'POST',
+    path,
+    body,
+    ctl: isOneWay
+      ? undefined
+      : `device-groups send ${quoted(id)} ${quoted(method || 'METHOD')} ${quoted(params)} --expires-in-s ${waitS}`,
   };
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -110,64 +67,67 @@ export function GroupCommand({
   };
   return (
     <div className="page">
-      <Panel title={<Trans>Command to all members</Trans>}>
-        <form onSubmit={submit}>
-          <Stack gap="sm" maw={620}>
-            <TextInput
-              label={t`Method`}
-              description={t`A method that the devices know, or a function of their thing model.`}
-              required
-              maxLength={255}
-              classNames={{ input: 'mono' }}
-              value={method}
-              disabled={!mayChange}
-              onChange={(event) => setMethod(event.currentTarget.value)}
-            />
-            <JsonInput
-              label={t`Parameters`}
-              autosize
-              minRows={2}
-              maxRows={10}
-              classNames={{ input: 'mono' }}
-              value={params}
-              disabled={!mayChange}
-              error={parameters ? undefined : t`This is not valid JSON`}
-              onChange={setParams}
-            />
-            <NumberInput
-              label={t`Seconds to wait for devices that are not connected`}
-              description={t`0: the command ends at once for them.`}
-              min={0}
-              w={320}
-              maw="100%"
-              value={waitS}
-              disabled={!mayChange}
-              onChange={(next) => setWaitS(Number(next))}
-            />
-            {error && (
-              <Text size="sm" c="var(--tg-critical)" role="alert">
-                {error}
-              </Text>
-            )}
-            <Row justify="space-between">
-              <ShowCall
-                method="POST"
-                path="/api/v1/devices/DEVICE/commands"
-                body={body}
-                ctl={`commands send DEVICE ${method || 'METHOD'} '${params}'`}
+      {mayChange && (
+        <Panel title={<Trans>Command to all members</Trans>}>
+          <form onSubmit={submit}>
+            <Stack gap="sm" maw={620}>
+              <TextInput
+                label={t`Method`}
+                description={t`A method that the devices know, or a function of their thing model.`}
+                required
+                maxLength={255}
+                classNames={{ input: 'mono' }}
+                value={method}
+                onChange={(event) => setMethod(event.currentTarget.value)}
               />
-              <Button
-                type="submit"
-                leftSection={<IconSend size={14} />}
-                disabled={!mayChange || !parameters || method.trim() === '' || run?.isRunning || members === 0}
-              >
-                <Trans>Send to {formatNumber(members ?? 0)} devices</Trans>
-              </Button>
-            </Row>
-          </Stack>
-        </form>
-      </Panel>
-      {run && <Results run={run} onStop={() => abort.current?.abort()} />}
+              <JsonInput
+                label={t`Parameters`}
+                autosize
+                minRows={2}
+                maxRows={10}
+                classNames={{ input: 'mono' }}
+                value={params}
+                error={parameters ? undefined : t`This is not valid JSON`}
+                onChange={setParams}
+              />
+              <NumberInput
+                label={t`Seconds to wait for devices that are not connected`}
+                description={t`0: the command ends at once for them.`}
+                min={0}
+                w={320}
+                maw="100%"
+                value={waitS}
+                onChange={(next) => setWaitS(Number(next))}
+              />
+              <Switch
+                label={t`The devices do not answer`}
+                description={t`The command has succeeded when a device has received it.`}
+                checked={isOneWay}
+                onChange={(event) => setOneWay(event.currentTarget.checked)}
+              />
+              <Row justify="space-between">
+                <ShowCall {...call} />
+                <Button
+                  type="submit"
+                  leftSection={<IconSend size={14} />}
+                  disabled={!parameters || method.trim() === '' || members === 0}
+                >
+                  <Trans>Send to {formatNumber(members ?? 0)} devices</Trans>
+                </Button>
+              </Row>
+            </Stack>
+          </form>
+        </Panel>
+      )}
+      {batch === '' ? (
+        !mayChange && (
+          <EmptyState title={<Trans>You may not send commands</Trans>}>
+            <Trans>Commands to a group need the role operator.</Trans>
+          </EmptyState>
+        )
+      ) : (
+        <Results key={batch} id={batch} />
+      )}
       {isAsking && (
         <Confirm
           isSafe
@@ -177,12 +137,21 @@ export function GroupCommand({
             </Trans>
           }
           action={<Trans>Send</Trans>}
-          isPending={false}
+          call={call}
+          isPending={start.isPending}
+          error={start.error}
           onClose={() => setAsking(false)}
-          onConfirm={() => void start()}
+          onConfirm={() =>
+            start.mutate(undefined, {
+              onSuccess: (job) => {
+                setAsking(false);
+                setBatch(job.id);
+              },
+            })
+          }
         >
           <Text size="sm">
-            <Trans>All members of the group get the command, {parallel} at a time, while this page is open.</Trans>
+            <Trans>All members of the group get the command. The node continues when this page is left.</Trans>
           </Text>
         </Confirm>
       )}
@@ -190,15 +159,19 @@ export function GroupCommand({
   );
 }
 
-function Results({ run, onStop }: { run: Run; onStop: () => void }) {
+/** The job that sends the commands, and the commands with their answers. */
+function Results({ id }: { id: string }) {
   const { t } = useLingui();
-  const { total, outcomes, isRunning } = run;
-  const succeeded = outcomes.filter(({ command }) => command?.state === 'success').length;
-  const waiting = outcomes.filter(
-    ({ command }) => command && ['pending', 'sent', 'acknowledged'].includes(command.state),
-  ).length;
-  const failed = outcomes.length - succeeded - waiting;
-  const columns: Column<Outcome>[] = [
+  const job = useObject<Job>(jobsPath, id, { every: refreshMs });
+  const list = useList<Schemas['Command']>(
+    '/api/v1/commands',
+    { batch: id },
+    { every: refreshMs, enabled: job.data !== undefined, pageSize: 200 },
+  );
+  if (!job.data) {
+    return job.error ? <ErrorState error={job.error} retry={() => void job.refetch()} /> : <Loading />;
+  }
+  const columns: Column<Schemas['Command']>[] = [
     {
       id: 'device',
       header: t`Device`,
@@ -212,49 +185,46 @@ function Results({ run, onStop }: { run: Run; onStop: () => void }) {
     {
       id: 'outcome',
       header: t`Result`,
-      sort: (row) => row.command?.state ?? 'failed',
-      cell: (row) =>
-        row.command ? <CommandOutcome command={row.command} /> : <StateBadge health="critical">{row.error}</StateBadge>,
+      sort: (row) => row.state,
+      cell: (row) => <CommandOutcome command={row} />,
+    },
+    {
+      id: 'duration',
+      header: t`Duration`,
+      align: 'right',
+      cell: commandDuration,
     },
     {
       id: 'answer',
       header: t`Answer`,
-      cell: (row) => (
-        <span className="mono">{row.command?.result == null ? '–' : JSON.stringify(row.command.result)}</span>
-      ),
+      cell: (row) => <span className="mono">{row.result == null ? '–' : JSON.stringify(row.result)}</span>,
     },
   ];
   return (
     <Panel
       title={<Trans>Results</Trans>}
       actions={
-        isRunning && (
-          <Button variant="default" leftSection={<IconPlayerStop size={14} />} onClick={onStop}>
-            <Trans>Stop</Trans>
-          </Button>
-        )
+        <>
+          <JobStateBadge job={job.data} />
+          <CancelJob job={job.data} />
+        </>
       }
     >
       <Stack gap="sm">
-        <Progress.Root size="lg" aria-label={t`Progress`}>
-          <Progress.Section value={(succeeded / Math.max(total, 1)) * 100} color="tide" />
-          <Progress.Section value={(waiting / Math.max(total, 1)) * 100} color="gray" />
-          <Progress.Section value={(failed / Math.max(total, 1)) * 100} color="red" />
-        </Progress.Root>
-        <Text size="sm" aria-live="polite">
-          <Trans>
-            {formatNumber(outcomes.length)} of {formatNumber(total)}: {formatNumber(succeeded)} done,{' '}
-            {formatNumber(waiting)} waiting, {formatNumber(failed)} failed
-          </Trans>
-        </Text>
+        <JobProgress job={job.data} />
+        {job.data.failures.map(({ subject, reason }) => (
+          <Text key={subject} size="sm" c="var(--tg-critical)">
+            {subject}: {reason}
+          </Text>
+        ))}
         <DataTable
           name="group-command"
           label={t`Results`}
           columns={columns}
-          rows={outcomes}
-          rowKey={(row) => row.device}
+          rowKey={(row) => String(row.id)}
+          {...pagesOf(list)}
           height={420}
-          empty={<EmptyState title={<Trans>Nothing yet</Trans>} />}
+          empty={<EmptyState title={<Trans>Nothing was sent yet</Trans>} />}
         />
       </Stack>
     </Panel>

@@ -1,4 +1,4 @@
-import { Button, Tabs } from '@mantine/core';
+import { Button } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings } from '@tabler/icons-react';
 import { useState } from 'react';
@@ -7,13 +7,14 @@ import { ApiError, type Schemas } from '../../api/client';
 import { objectPath, useList, useObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { ObjectEditor } from '../../ui/object-editor';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { useUrlState } from '../../ui/url-state';
 import { DeviceStateBadge } from '../devices/device-state';
 import { GroupCommand } from './group-command';
 import { criteriaOf, groupsPath, useGroupKind, type Group } from './group-kind';
@@ -26,28 +27,17 @@ export default function GroupPage() {
   const [, navigate] = useLocation();
   const { id: coded = '' } = useParams<{ id: string }>();
   const id = decodeURIComponent(coded);
-  const [tab, setTab] = useUrlState('tab', 'members');
   const [isEditing, setEditing] = useState(false);
   const kind = useGroupKind();
   const group = useObject<Group>(groupsPath, id);
   const counts = useGroupCounts(id);
-  if (group.error && !group.data) {
-    const isMissing = group.error instanceof ApiError && group.error.status === 404;
-    return (
-      <Page title={id}>
-        {isMissing ? (
-          <EmptyState title={<Trans>There is no group with this id</Trans>} />
-        ) : (
-          <ErrorState error={group.error} retry={() => void group.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!group.data) {
     return (
-      <Page title={id}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={id}
+        query={group}
+        missing={<EmptyState title={<Trans>There is no group with this id</Trans>} />}
+      />
     );
   }
   const data = group.data;
@@ -74,28 +64,17 @@ export default function GroupPage() {
         </>
       }
     >
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'members')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="members">
-            <Trans>Members</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="values">
-            <Trans>Values</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="command">
-            <Trans>Command</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="members" pt="md">
-          <Members id={id} />
-        </Tabs.Panel>
-        <Tabs.Panel value="values" pt="md">
-          <GroupValues id={id} />
-        </Tabs.Panel>
-        <Tabs.Panel value="command" pt="md">
-          <GroupCommand id={id} members={counts.data?.devices} mayChange={mayChange} />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'members', label: <Trans>Members</Trans>, content: <Members id={id} /> },
+          { id: 'values', label: <Trans>Values</Trans>, content: <GroupValues id={id} /> },
+          {
+            id: 'command',
+            label: <Trans>Command</Trans>,
+            content: <GroupCommand id={id} members={counts.data?.devices} mayChange={mayChange} />,
+          },
+        ]}
+      />
       {isEditing && (
         <ObjectEditor
           kind={kind}
@@ -158,14 +137,9 @@ function Members({ id }: { id: string }) {
       name="group-members"
       label={t`Members`}
       columns={columns}
-      rows={list.rows}
       rowKey={(device) => device.id}
       rowHref={href}
-      error={list.error}
-      retry={() => void list.refetch()}
-      hasMore={list.hasNextPage}
-      isLoadingMore={list.isFetchingNextPage}
-      loadMore={() => void list.fetchNextPage()}
+      {...pagesOf(list)}
       empty={
         <EmptyState title={<Trans>No device matches</Trans>}>
           <Trans>Change the criteria of the group in its settings, or add devices.</Trans>

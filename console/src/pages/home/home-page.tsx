@@ -1,6 +1,6 @@
-import { Text } from '@mantine/core';
+import { SegmentedControl, Title } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { lazy, Suspense, useEffect, useState, type ReactNode } from 'react';
+import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { openStream } from '../../api/stream';
@@ -9,9 +9,55 @@ import { Chart } from '../../ui/chart';
 import { Page, Panel } from '../../ui/page';
 import { StateBadge } from '../../ui/state-badge';
 import { ErrorState, Loading } from '../../ui/states';
-import { appended, gauges, rates, windowSeconds, type Sample } from './rates';
+import { useUrlState } from '../../ui/url-state';
+import { Attention, Limits } from './attention';
+import { appended, joined, rates, windowSeconds, type NodeHistory, type Sample } from './rates';
 
 const FirstSteps = lazy(() => import('./first-steps'));
+
+const chartMetrics = [
+  'messages_received_per_s',
+  'messages_sent_per_s',
+  'connections',
+  'bytes_received_per_s',
+  'bytes_sent_per_s',
+  'session_queue_messages',
+];
+
+interface ChartDefinition {
+  title: ReactNode;
+  label: string;
+  format?: (value: number) => string;
+  minTop?: number;
+  series: { label: string; name: string; colour?: number }[];
+}
+
+const hourMs = 3_600_000;
+
+/** What the charts can show; without an interval, only what arrives while the page is open. */
+const ranges: Record<string, { spanMs: number; intervalMs: number }> = {
+  '5m': { spanMs: windowSeconds * 1000, intervalMs: 0 },
+  '1h': { spanMs: hourMs, intervalMs: 15_000 },
+  '24h': { spanMs: 24 * hourMs, intervalMs: 180_000 },
+  '7d': { spanMs: 7 * 24 * hourMs, intervalMs: 1_260_000 },
+};
+
+/** What the node has recorded in this time, read again with each interval but at most once a minute for long ones. */
+function useHistory(spanMs: number, intervalMs: number): NodeHistory | undefined {
+  const history = useRead(
+    ['node-history', spanMs],
+    (signal) => {
+      const query = {
+        metrics: chartMetrics.join(','),
+        from_ms: Math.floor((Date.now() - spanMs) / intervalMs) * intervalMs,
+        interval_ms: intervalMs,
+      };
+      return unwrap(api.GET('/api/v1/node/history', { params: { query }, signal }));
+    },
+    { every: Math.min(intervalMs, 60_000), enabled: intervalMs > 0 },
+  );
+  return intervalMs > 0 ? history.data : undefined;
+}
 
 const statsPath = '/api/v1/events?types=stats&stats_interval_s=1';
 
@@ -42,7 +88,10 @@ export default function HomePage() {
   const alarms = useRead(['alarm-counts'], (signal) => unwrap(api.GET('/api/v1/alarm-counts', { signal })), {
     every: 10_000,
   });
-  const times = samples.map((sample) => sample.atMs);
+  const [range, setRange] = useUrlState('range', '1h');
+  const { spanMs, intervalMs } = ranges[range] ?? ranges['1h']!;
+  const history = useHistory(spanMs, intervalMs);
+  const chart = useMemo(() => joined(history, samples, chartMetrics), [history, samples]);
   const latest = samples[samples.length - 1]?.metrics;
   const received = rates(samples, 'messages_received_total');
   const sent = rates(samples, 'messages_sent_total');
@@ -55,6 +104,38 @@ export default function HomePage() {
       </Page>
     );
   }
+  const charts: ChartDefinition[] = [
+    {
+      title: <Trans>Messages per second</Trans>,
+      label: t`Messages received and sent per second`,
+      series: [
+        { label: t`in`, name: 'messages_received_per_s' },
+        { label: t`out`, name: 'messages_sent_per_s', colour: 2 },
+      ],
+    },
+    {
+      title: <Trans>Connections</Trans>,
+      label: t`Connections`,
+      minTop: 5,
+      series: [{ label: t`connections`, name: 'connections' }],
+    },
+    {
+      title: <Trans>Traffic per second</Trans>,
+      label: t`Bytes received and sent per second`,
+      format: formatBytes,
+      minTop: 1024,
+      series: [
+        { label: t`in`, name: 'bytes_received_per_s' },
+        { label: t`out`, name: 'bytes_sent_per_s', colour: 2 },
+      ],
+    },
+    {
+      title: <Trans>Messages waiting for sessions</Trans>,
+      label: t`Messages waiting in the queues of sessions`,
+      minTop: 5,
+      series: [{ label: t`waiting`, name: 'session_queue_messages', colour: 3 }],
+    },
+  ];
   const isEmpty = devices.data?.devices === 0 && latest !== undefined && latest.connects_total === 0;
   return (
     <Page
@@ -104,55 +185,44 @@ export default function HomePage() {
         />
         <Tile label={t`Queued for sessions`} value={latest && formatCompact(latest.session_queue_messages ?? 0)} />
       </div>
-      <div className="grid">
-        <Panel title={<Trans>Messages per second</Trans>}>
-          <Chart
-            label={t`Messages received and sent per second`}
-            times={times}
-            spanMs={windowSeconds * 1000}
-            syncKey="home"
-            series={[
-              { label: t`in`, values: received },
-              { label: t`out`, values: sent, colour: 2 },
-            ]}
-          />
-        </Panel>
-        <Panel title={<Trans>Connections</Trans>}>
-          <Chart
-            label={t`Connections`}
-            times={times}
-            spanMs={windowSeconds * 1000}
-            syncKey="home"
-            series={[{ label: t`connections`, values: gauges(samples, 'connections') }]}
-          />
-        </Panel>
-        <Panel title={<Trans>Traffic per second</Trans>}>
-          <Chart
-            label={t`Bytes received and sent per second`}
-            times={times}
-            spanMs={windowSeconds * 1000}
-            syncKey="home"
-            format={formatBytes}
-            minTop={1024}
-            series={[
-              { label: t`in`, values: rates(samples, 'bytes_received_total') },
-              { label: t`out`, values: rates(samples, 'bytes_sent_total'), colour: 2 },
-            ]}
-          />
-        </Panel>
-        <Panel title={<Trans>Dropped messages per second</Trans>}>
-          <Chart
-            label={t`Dropped messages per second`}
-            times={times}
-            spanMs={windowSeconds * 1000}
-            syncKey="home"
-            series={[{ label: t`dropped`, values: rates(samples, 'messages_dropped_total'), colour: 3 }]}
-          />
-        </Panel>
+      {!isEmpty && (
+        <div className="grid">
+          <Attention />
+          <Limits />
+        </div>
+      )}
+      <div className="row between">
+        <Title order={2}>
+          <Trans>Over time</Trans>
+        </Title>
+        <SegmentedControl
+          size="xs"
+          aria-label={t`Time range`}
+          value={range}
+          onChange={setRange}
+          data={[
+            { value: '5m', label: t`5 min` },
+            { value: '1h', label: t`1 h` },
+            { value: '24h', label: t`24 h` },
+            { value: '7d', label: t`7 d` },
+          ]}
+        />
       </div>
-      <Text size="xs" c="dimmed">
-        <Trans>The charts show the last five minutes, since this page was opened.</Trans>
-      </Text>
+      <div className="grid">
+        {charts.map(({ title, label, series, format, minTop }) => (
+          <Panel key={label} title={title}>
+            <Chart
+              label={label}
+              times={chart.times}
+              spanMs={spanMs}
+              syncKey="home"
+              format={format}
+              minTop={minTop}
+              series={series.map(({ name, ...each }) => ({ ...each, values: chart.values[name] ?? [] }))}
+            />
+          </Panel>
+        ))}
+      </div>
     </Page>
   );
 }
@@ -174,7 +244,7 @@ function Tile({ label, value, unit, href }: { label: string; value: ReactNode; u
         )}
       </div>
       <div className="tile-value">
-        {value ?? '–'} {unit && <span className="tile-unit">{unit}</span>}
+        {value ?? '–'} <span className="tile-unit">{unit}</span>
       </div>
     </div>
   );

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { appended, gauges, rates, windowSeconds } from './rates';
+import { appended, gauges, joined, rates, windowSeconds } from './rates';
 
 const sample = (atMs: number, sent: number, connects = 0) => ({
   atMs,
@@ -19,4 +19,24 @@ test('samples older than the window are forgotten', () => {
 
 test('a restart of the node begins anew', () => {
   expect(appended([sample(0, 9, 5)], sample(1000, 0, 0))).toHaveLength(1);
+});
+
+test('what arrives continues the history of the node', () => {
+  const history = {
+    interval_ms: 1000,
+    ts_ms: [0, 1000, 2000],
+    columns: [
+      { name: 'messages_sent_per_s', avg: [1, null, null] },
+      { name: 'sessions', avg: [5, 6, null] },
+    ],
+  };
+  const samples = [sample(1500, 10), sample(2500, 20), sample(3500, 50)];
+  const chart = joined(history, samples, ['messages_sent_per_s', 'sessions']);
+  expect(chart.times).toEqual([0, 1000, 2500, 3500]);
+  expect(chart.values['messages_sent_per_s']).toEqual([1, null, 10, 30]);
+});
+
+test('without a history the charts begin with the first sample', () => {
+  const chart = joined(undefined, [sample(0, 10), sample(1000, 20)], ['messages_sent_per_s']);
+  expect(chart).toEqual({ times: [0, 1000], values: { messages_sent_per_s: [null, 10] } });
 });

@@ -34,3 +34,46 @@ export function rates(samples: readonly Sample[], name: string): (number | null)
     return seconds > 0 ? Math.max(0, counter(sample, name) - counter(previous, name)) / seconds : null;
   });
 }
+
+/** What the node has recorded, as it answers. */
+export interface NodeHistory {
+  interval_ms: number;
+  ts_ms: number[];
+  columns: { name: string; avg: (number | null)[] }[];
+}
+
+export interface ChartData {
+  times: number[];
+  /** By the name of the metric in the history, such as `messages_sent_per_s`. */
+  values: Record<string, (number | null)[]>;
+}
+
+/** The metric at each sample: a gauge, or the rate of a counter. */
+function live(samples: readonly Sample[], name: string): (number | null)[] {
+  const stem = name.replace(/_per_s$/, '');
+  return stem === name ? gauges(samples, name) : rates(samples, `${stem}_total`);
+}
+
+/** The history, and after its end what has arrived since. */
+export function joined(
+  history: NodeHistory | undefined,
+  samples: readonly Sample[],
+  names: readonly string[],
+): ChartData {
+  const columns = names.map((name) => history?.columns.find((column) => column.name === name)?.avg ?? []);
+  // The node has not recorded a sample for the last intervals yet.
+  let past = history?.ts_ms.length ?? 0;
+  while (past > 0 && columns.every((column) => column[past - 1] == null)) past -= 1;
+  const pastMs = history?.ts_ms.slice(0, past) ?? [];
+  const endMs = history && past > 0 ? (pastMs[past - 1] ?? 0) + history.interval_ms : 0;
+  const first = samples.findIndex((sample) => sample.atMs >= endMs);
+  const begin = first < 0 ? samples.length : first;
+  const values = names.map((name, index) => [
+    ...(columns[index]?.slice(0, past) ?? []),
+    ...live(samples, name).slice(begin),
+  ]);
+  return {
+    times: [...pastMs, ...samples.slice(begin).map((sample) => sample.atMs)],
+    values: Object.fromEntries(names.map((name, index) => [name, values[index] ?? []])),
+  };
+}

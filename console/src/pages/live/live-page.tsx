@@ -1,4 +1,4 @@
-import { Button, NumberInput, PasswordInput, Popover, Stack, Tabs, Text, TextInput, Autocomplete } from '@mantine/core';
+import { Button, NumberInput, PasswordInput, Popover, Stack, Text, TextInput, Autocomplete } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlayerPlay, IconPlayerStop, IconPlugConnected } from '@tabler/icons-react';
@@ -7,6 +7,7 @@ import { useLocation } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { webSocketAddresses, type MqttLogin } from '../../api/mqtt';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge, type Health } from '../../ui/state-badge';
 import { useUrlState } from '../../ui/url-state';
@@ -21,38 +22,21 @@ import './live.css';
 
 export default function LivePage() {
   const { t } = useLingui();
-  const [tab, setTab] = useUrlState('tab', 'messages');
   const [, navigate] = useLocation();
   return (
     <Page title={t`Live`} description={t`Messages as they are published, retained messages, and who subscribes.`}>
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'messages')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="messages">
-            <Trans>Messages</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="topics">
-            <Trans>Topics</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="retained">
-            <Trans>Retained messages</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="filters">
-            <Trans>Subscribed filters</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="messages" pt="md">
-          <Messages />
-        </Tabs.Panel>
-        <Tabs.Panel value="topics" pt="md">
-          <TopicTree onWatch={(filter) => navigate(`/live?${new URLSearchParams({ filter })}`)} />
-        </Tabs.Panel>
-        <Tabs.Panel value="retained" pt="md">
-          <RetainedMessages />
-        </Tabs.Panel>
-        <Tabs.Panel value="filters" pt="md">
-          <SubscribedFilters />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'messages', label: <Trans>Messages</Trans>, content: <Messages /> },
+          {
+            id: 'topics',
+            label: <Trans>Topics</Trans>,
+            content: <TopicTree onWatch={(filter) => navigate(`/live?${new URLSearchParams({ filter })}`)} />,
+          },
+          { id: 'retained', label: <Trans>Retained messages</Trans>, content: <RetainedMessages /> },
+          { id: 'filters', label: <Trans>Subscribed filters</Trans>, content: <SubscribedFilters /> },
+        ]}
+      />
     </Page>
   );
 }

@@ -9,7 +9,7 @@ import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -74,13 +74,8 @@ export function RetainedMessages() {
         name="retained"
         label={t`Retained messages`}
         columns={columns}
-        rows={list.rows}
         rowKey={(row) => row.topic}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         height="calc(100dvh - 300px)"
         toolbar={
           <TextInput

@@ -4,7 +4,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSearch } from '@tabler/icons-react';
 import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import { formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { isTopic } from './topics';
@@ -38,13 +38,8 @@ export function SubscribedFilters() {
       name="filters"
       label={t`Subscribed filters`}
       columns={columns}
-      rows={list.rows}
       rowKey={(row) => row.topic_filter}
-      error={list.error}
-      retry={() => void list.refetch()}
-      hasMore={list.hasNextPage}
-      isLoadingMore={list.isFetchingNextPage}
-      loadMore={() => void list.fetchNextPage()}
+      {...pagesOf(list)}
       height="calc(100dvh - 300px)"
       toolbar={
         <TextInput

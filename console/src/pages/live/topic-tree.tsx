@@ -3,13 +3,16 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconChevronDown, IconChevronRight, IconSearch } from '@tabler/icons-react';
 import { useState } from 'react';
-import { usePages } from '../../api/client';
+import { Link } from 'wouter';
+import { api, unwrap, usePages, useRead } from '../../api/client';
 import { send, withQuery } from '../../api/objects';
 import { formatBytes, formatCompact } from '../../format';
+import { Facts } from '../../ui/page';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { ShowCall } from '../../ui/show-call';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { clientHref } from '../clients/client-href';
 
 interface TopicNode {
   name: string;
@@ -34,6 +37,7 @@ const path = '/api/v1/published-topics';
 const refreshMs = 3_000;
 const pageSize = 100;
 const indentPx = 18;
+const maxSubscribers = 50;
 
 /** Topics that were published while somebody looked, level by level, with their last values. */
 export function TopicTree({ onWatch }: { onWatch: (filter: string) => void }) {
@@ -165,19 +169,15 @@ function Topic({
     <li>
       <div className="topic-row">
         <span className="topic-name" style={{ paddingLeft: depth * indentPx }}>
-          {node.has_children ? (
-            <button
-              type="button"
-              className="topic-toggle"
-              aria-expanded={isOpen}
-              aria-label={isOpen ? t`Close ${node.topic}` : t`Open ${node.topic}`}
-              onClick={() => setOpen(!isOpen)}
-            >
-              <Chevron size={14} />
-            </button>
-          ) : (
-            <span className="topic-toggle" />
-          )}
+          <button
+            type="button"
+            className="topic-toggle"
+            aria-expanded={isOpen}
+            aria-label={isOpen ? t`Close ${node.topic}` : t`Open ${node.topic}`}
+            onClick={() => setOpen(!isOpen)}
+          >
+            <Chevron size={14} />
+          </button>
           <button
             type="button"
             className="text-button mono"
@@ -198,11 +198,61 @@ function Topic({
           <Ago ms={node.last_at_ms} />
         </span>
       </div>
+      {isOpen && node.last && <Participants node={node} depth={depth} />}
       {isOpen && node.has_children && (
         <ul>
           <Level parent={node.topic} contains={contains} depth={depth + 1} onWatch={onWatch} />
         </ul>
       )}
     </li>
+  );
+}
+
+/** Who published the last message of a topic, and who receives its messages. */
+function Participants({ node, depth }: { node: TopicNode; depth: number }) {
+  const list = useRead(
+    ['subscribers', node.topic],
+    (signal) =>
+      unwrap(
+        api.GET('/api/v1/subscriptions', {
+          params: { query: { matches_topic: node.topic, limit: maxSubscribers } },
+          signal,
+        }),
+      ),
+    { every: refreshMs },
+  );
+  const clients = [...new Set((list.data?.data ?? []).map((each) => each.client_id))];
+  const publisher = node.last?.publisher;
+  return (
+    <div className="topic-participants" style={{ paddingLeft: 24 + depth * indentPx }}>
+      <Facts
+        rows={[
+          [<Trans>Last published by</Trans>, publisher ? <ClientLink id={publisher} /> : '–'],
+          [
+            <Trans>Subscribers</Trans>,
+            list.data === undefined ? (
+              (list.error?.message ?? '–')
+            ) : clients.length === 0 ? (
+              <Trans>nobody</Trans>
+            ) : (
+              <>
+                {clients.map((id) => (
+                  <ClientLink key={id} id={id} />
+                ))}
+                {list.data.next != null && <Trans>and more</Trans>}
+              </>
+            ),
+          ],
+        ]}
+      />
+    </div>
+  );
+}
+
+function ClientLink({ id }: { id: string }) {
+  return (
+    <Link href={clientHref(id)} className="link mono separated">
+      {id}
+    </Link>
   );
 }

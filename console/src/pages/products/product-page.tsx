@@ -1,4 +1,4 @@
-import { Button, Tabs } from '@mantine/core';
+import { Button } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings } from '@tabler/icons-react';
 import { useState } from 'react';
@@ -10,11 +10,12 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { ObjectEditor } from '../../ui/object-editor';
 import { Facts, Page, Panel } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { useUrlState } from '../../ui/url-state';
 import { AlarmRuleList } from '../alarms/alarm-rule-editor';
 import type { AlarmRule } from '../alarms/condition';
 import { productsPath, useProductKind } from './product-kind';
@@ -29,25 +30,21 @@ export default function ProductPage() {
   const [, navigate] = useLocation();
   const { id: coded = '' } = useParams<{ id: string }>();
   const id = decodeURIComponent(coded);
-  const [tab, setTab] = useUrlState('tab', 'overview');
   const [isEditing, setEditing] = useState(false);
   const kind = useProductKind();
   const product = useObject<Product>(productsPath, id);
   const scope = useSchema('ProductInput');
   const save = useSave(productsPath);
-  if (product.error && !product.data) {
-    const isMissing = product.error instanceof ApiError && product.error.status === 404;
+  if (!product.data) {
     return (
-      <Page title={id}>
-        {isMissing ? (
-          <EmptyState title={<Trans>There is no product with this id</Trans>} />
-        ) : (
-          <ErrorState error={product.error} retry={() => void product.refetch()} />
-        )}
-      </Page>
+      <PendingPage
+        title={id}
+        query={product}
+        missing={<EmptyState title={<Trans>There is no product with this id</Trans>} />}
+      />
     );
   }
-  if (!product.data || !scope) {
+  if (!scope) {
     return (
       <Page title={id}>
         <Loading />
@@ -83,35 +80,40 @@ export default function ProductPage() {
         </>
       }
     >
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="overview">
-            <Trans>Overview</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="model">
-            <Trans>Thing model</Trans> ({formatNumber(parts.reduce((sum, part) => sum + (model[part]?.length ?? 0), 0))}
-            )
-          </Tabs.Tab>
-          <Tabs.Tab value="alarms">
-            <Trans>Alarm rules</Trans> ({formatNumber(data.alarms?.length ?? 0)})
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="overview" pt="md">
-          <Overview product={data} />
-        </Tabs.Panel>
-        <Tabs.Panel value="model" pt="md">
-          <ThingModelEditor model={model} mayChange={mayChange} onSave={(next) => change({ model: next })} />
-        </Tabs.Panel>
-        <Tabs.Panel value="alarms" pt="md">
-          <AlarmRuleList
-            rules={(data.alarms ?? []) as unknown as AlarmRule[]}
-            mayChange={mayChange}
-            keys={(model.properties ?? []).map((property) => property.id)}
-            onSave={(alarms) => change({ alarms })}
-            empty={<Trans>An alarm rule watches the values of all devices of this product.</Trans>}
-          />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'overview', label: <Trans>Overview</Trans>, content: <Overview product={data} /> },
+          {
+            id: 'model',
+            label: (
+              <>
+                <Trans>Thing model</Trans> (
+                {formatNumber(parts.reduce((sum, part) => sum + (model[part]?.length ?? 0), 0))})
+              </>
+            ),
+            content: (
+              <ThingModelEditor model={model} mayChange={mayChange} onSave={(next) => change({ model: next })} />
+            ),
+          },
+          {
+            id: 'alarms',
+            label: (
+              <>
+                <Trans>Alarm rules</Trans> ({formatNumber(data.alarms?.length ?? 0)})
+              </>
+            ),
+            content: (
+              <AlarmRuleList
+                rules={(data.alarms ?? []) as unknown as AlarmRule[]}
+                mayChange={mayChange}
+                keys={(model.properties ?? []).map((property) => property.id)}
+                onSave={(alarms) => change({ alarms })}
+                empty={<Trans>An alarm rule watches the values of all devices of this product.</Trans>}
+              />
+            ),
+          },
+        ]}
+      />
       {isEditing && (
         <ObjectEditor
           kind={kind}

@@ -1,11 +1,12 @@
-import { Button, Text } from '@mantine/core';
+import { Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlugConnectedX } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useList } from '../../api/objects';
 import { Confirm } from '../../ui/confirm';
-import { DataTable, type Column } from '../../ui/data-table';
+import { actionColumn } from '../../ui/action-column';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Since } from '../../ui/time';
 import { endpointsPath } from './endpoint-address';
@@ -35,22 +36,7 @@ export function EndpointConnections({ id, mayChange }: { id: string; mayChange: 
       cell: (row) => <Since ms={row.connected_at_ms} />,
     },
     ...(mayChange
-      ? [
-          {
-            id: 'action',
-            header: t`Action`,
-            cell: (row: Connection) => (
-              <Button
-                size="compact-xs"
-                variant="default"
-                leftSection={<IconPlugConnectedX size={12} />}
-                onClick={() => setClosing(row)}
-              >
-                <Trans>Disconnect</Trans>
-              </Button>
-            ),
-          },
-        ]
+      ? [actionColumn<Connection>({ label: <Trans>Disconnect</Trans>, icon: IconPlugConnectedX, onClick: setClosing })]
       : []),
   ];
   return (
@@ -59,13 +45,8 @@ export function EndpointConnections({ id, mayChange }: { id: string; mayChange: 
         name="endpoint-connections"
         label={t`Connections`}
         columns={columns}
-        rows={list.rows}
         rowKey={(row) => row.connection_id}
-        error={list.error}
-        retry={() => void list.refetch()}
-        hasMore={list.hasNextPage}
-        isLoadingMore={list.isFetchingNextPage}
-        loadMore={() => void list.fetchNextPage()}
+        {...pagesOf(list)}
         empty={
           <EmptyState title={<Trans>Nobody is connected</Trans>}>
             <Trans>Connect with one of the example clients, or with the test panel.</Trans>

@@ -2,7 +2,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DeviceStateBadge } from '../devices/device-state';
@@ -59,14 +59,9 @@ export function EndpointDevices({ endpoint }: { endpoint: RelayEndpoint }) {
       name="endpoint-devices"
       label={t`Devices`}
       columns={columns}
-      rows={devices.rows}
       rowKey={(device) => device.id}
       rowHref={href}
-      error={devices.error}
-      retry={() => void devices.refetch()}
-      hasMore={devices.hasNextPage}
-      isLoadingMore={devices.isFetchingNextPage}
-      loadMore={() => void devices.fetchNextPage()}
+      {...pagesOf(devices)}
       empty={
         <EmptyState title={<Trans>No devices yet</Trans>}>
           <Trans>A connection becomes a device when it sends an identify message; the test panel has one.</Trans>

@@ -71,6 +71,7 @@ export function EndpointOverview({ endpoint, status, address, readAt }: Overview
             times={times}
             spanMs={spanMs}
             syncKey="endpoint"
+            minTop={5}
             series={[{ label: t`messages`, values: rates }]}
           />
         </Panel>
@@ -80,6 +81,7 @@ export function EndpointOverview({ endpoint, status, address, readAt }: Overview
             times={times}
             spanMs={spanMs}
             syncKey="endpoint"
+            minTop={5}
             series={[{ label: t`connections`, values: samples.map(({ connections }) => connections), colour: 2 }]}
           />
         </Panel>

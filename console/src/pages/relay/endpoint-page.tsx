@@ -1,10 +1,10 @@
-import { Alert, Button, Modal, Stack, Tabs, Text, TextInput } from '@mantine/core';
+import { Alert, Button, Modal, Stack, Text, TextInput } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlayerPause, IconPlayerPlay, IconSettings, IconTrash } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useLocation, useParams } from 'wouter';
-import { ApiError, queryClient, useRead } from '../../api/client';
+import { queryClient, useRead } from '../../api/client';
 import {
   isStored,
   objectPath,
@@ -20,10 +20,11 @@ import { formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { ObjectEditor, deleteCall, saveCall } from '../../ui/object-editor';
 import { Page } from '../../ui/page';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
-import { useUrlState } from '../../ui/url-state';
+import { EmptyState } from '../../ui/states';
 import { endpointsPath, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
 import { EndpointConnections } from './endpoint-connections';
 import { EndpointControls } from './endpoint-controls';
@@ -41,7 +42,6 @@ export default function EndpointPage() {
   const caller = useCaller();
   const { id: coded = '' } = useParams<{ id: string }>();
   const id = decodeURIComponent(coded);
-  const [tab, setTab] = useUrlState('tab', 'overview');
   const [isEditing, setEditing] = useState(false);
   const kind = useEndpointKind();
   const base = useRelayBase();
@@ -51,23 +51,13 @@ export default function EndpointPage() {
     (signal) => send<EndpointStatus>('GET', `${objectPath(endpointsPath, id)}/status`, { signal }),
     { every: refreshMs },
   );
-  if (endpoint.error && !endpoint.data) {
-    const isMissing = endpoint.error instanceof ApiError && endpoint.error.status === 404;
-    return (
-      <Page title={id}>
-        {isMissing ? (
-          <EmptyState title={<Trans>There is no endpoint with this id</Trans>} />
-        ) : (
-          <ErrorState error={endpoint.error} retry={() => void endpoint.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!endpoint.data) {
     return (
-      <Page title={id}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={id}
+        query={endpoint}
+        missing={<EmptyState title={<Trans>There is no endpoint with this id</Trans>} />}
+      />
     );
   }
   const data = endpoint.data;
@@ -113,52 +103,39 @@ export default function EndpointPage() {
           {data.disabled_reason}
         </Alert>
       )}
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'overview')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="overview">
-            <Trans>Overview</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="messages">
-            <Trans>Last messages</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="connections">
-            <Trans>Connections</Trans> ({formatNumber(connections)})
-          </Tabs.Tab>
-          <Tabs.Tab value="devices">
-            <Trans>Devices</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="controls">
-            <Trans>Control panel</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="test">
-            <Trans>Test</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="examples">
-            <Trans>Example clients</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="overview" pt="md">
-          <EndpointOverview endpoint={data} status={status.data} address={address} readAt={status.dataUpdatedAt} />
-        </Tabs.Panel>
-        <Tabs.Panel value="messages" pt="md">
-          <EndpointMessages id={id} />
-        </Tabs.Panel>
-        <Tabs.Panel value="connections" pt="md">
-          <EndpointConnections id={id} mayChange={mayChange} />
-        </Tabs.Panel>
-        <Tabs.Panel value="devices" pt="md">
-          <EndpointDevices endpoint={data} />
-        </Tabs.Panel>
-        <Tabs.Panel value="controls" pt="md">
-          <EndpointControls endpoint={data} mayChange={mayChange} />
-        </Tabs.Panel>
-        <Tabs.Panel value="test" pt="md">
-          <EndpointTest endpoint={data} address={address} />
-        </Tabs.Panel>
-        <Tabs.Panel value="examples" pt="md">
-          <EndpointExamples endpoint={data} address={address} />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          {
+            id: 'overview',
+            label: <Trans>Overview</Trans>,
+            content: (
+              <EndpointOverview endpoint={data} status={status.data} address={address} readAt={status.dataUpdatedAt} />
+            ),
+          },
+          { id: 'messages', label: <Trans>Last messages</Trans>, content: <EndpointMessages id={id} /> },
+          {
+            id: 'connections',
+            label: (
+              <>
+                <Trans>Connections</Trans> ({formatNumber(connections)})
+              </>
+            ),
+            content: <EndpointConnections id={id} mayChange={mayChange} />,
+          },
+          { id: 'devices', label: <Trans>Devices</Trans>, content: <EndpointDevices endpoint={data} /> },
+          {
+            id: 'controls',
+            label: <Trans>Control panel</Trans>,
+            content: <EndpointControls endpoint={data} mayChange={mayChange} />,
+          },
+          { id: 'test', label: <Trans>Test</Trans>, content: <EndpointTest endpoint={data} address={address} /> },
+          {
+            id: 'examples',
+            label: <Trans>Example clients</Trans>,
+            content: <EndpointExamples endpoint={data} address={address} />,
+          },
+        ]}
+      />
       {isEditing && (
         <ObjectEditor
           kind={kind}

@@ -51,7 +51,7 @@ export default function RelayPage() {
           '–'
         ),
     },
-    { id: 'mode', header: t`Mode`, sort: (row) => row.mode, cell: (row) => row.mode ?? 'json' },
+    { id: 'mode', header: t`Mode`, sort: (row) => row.mode, cell: (row) => row.mode ?? 'json', isHidden: true },
     {
       id: 'connections',
       header: t`Connections`,

@@ -1,11 +1,12 @@
 import { ActionIcon, Button, Menu, Stack, Text, Title, Tooltip } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconArrowDown, IconArrowUp, IconPlus, IconTrash } from '@tabler/icons-react';
+import type { Fields } from '../../api/objects';
 import type { Schema, SchemaScope } from '../../api/json-schema';
 import { choiceList } from '../../api/schema-variants';
-import { GeneratedForm, type Control, type FormValue } from '../../ui/generated-form';
+import { GeneratedForm, type Control } from '../../ui/schema-form';
 
-export type Action = FormValue & { kind: string };
+export type Action = Fields & { kind: string };
 
 /** Fields that most actions use. */
 const usual = ['topic', 'endpoint', 'sink', 'device', 'name', 'severity', 'payload', 'qos', 'retain'];

@@ -1,10 +1,11 @@
-import { Alert, Button, Checkbox, Stack, Tabs, Text, TextInput } from '@mantine/core';
+import { Alert, Button, Checkbox, Stack, Text, TextInput } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDeviceFloppy, IconTrash } from '@tabler/icons-react';
 import { useEffect, useMemo, useState } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
 import { useHistoryState } from 'wouter/use-browser-location';
+import type { Fields } from '../../api/objects';
 import { api, ApiError, unwrap, useChange, useRead, type Schemas } from '../../api/client';
 import { resolved, type Schema, type SchemaScope } from '../../api/json-schema';
 import { useSchema } from '../../api/schemas';
@@ -14,9 +15,11 @@ import { Confirm } from '../../ui/confirm';
 import { CodeEditor } from '../../ui/lazy-code-editor';
 import { ObjectSelect } from '../../ui/object-select';
 import { Facts, Page, Panel } from '../../ui/page';
-import { formProblems, GeneratedForm, type Control, type FormValue } from '../../ui/generated-form';
+import { PageTabs } from '../../ui/page-tabs';
+import { PendingPage } from '../../ui/pending-page';
+import { formProblems, GeneratedForm, type Control } from '../../ui/schema-form';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { ActionsEditor, actionSchema, type Action } from './actions-editor';
@@ -28,7 +31,7 @@ import '../live/live.css';
 import './rules.css';
 
 type Rule = Schemas['Rule'];
-type Draft = FormValue & { sql: string; actions: Action[] };
+type Draft = Fields & { sql: string; actions: Action[] };
 
 /** Fields of the API's object that are not a part of the definition. */
 const managed = ['name', 'origin', 'version', 'created_at_ms', 'updated_at_ms', 'declared_at', 'warnings'];
@@ -84,7 +87,7 @@ function isUnset(value: unknown): boolean {
 
 function StoredRule({ name }: { name: string }) {
   const caller = useCaller();
-  const [tab, setTab] = useUrlState('tab', 'edit');
+  const [, setTab] = useUrlState('tab', 'edit');
   const [sample, setSample] = useState<Sample>({ topic: '', payload: '{}', clientId: 'test' });
   const path = { params: { path: { name } } };
   const rule = useRead(['rules', 'one', name], (signal) =>
@@ -104,22 +107,13 @@ function StoredRule({ name }: { name: string }) {
       setSample((previous) => (previous.topic === '' ? { ...previous, topic } : previous));
     }
   }, [sql]);
-  if (rule.error && !rule.data) {
-    return (
-      <Page title={name}>
-        {rule.error instanceof ApiError && rule.error.status === 404 ? (
-          <EmptyState title={<Trans>There is no rule with this name</Trans>} />
-        ) : (
-          <ErrorState error={rule.error} retry={() => void rule.refetch()} />
-        )}
-      </Page>
-    );
-  }
   if (!rule.data) {
     return (
-      <Page title={name}>
-        <Loading />
-      </Page>
+      <PendingPage
+        title={name}
+        query={rule}
+        missing={<EmptyState title={<Trans>There is no rule with this name</Trans>} />}
+      />
     );
   }
   const data = rule.data;
@@ -145,53 +139,54 @@ function StoredRule({ name }: { name: string }) {
           <Ago ms={status.data.last_error.at_ms} />: {status.data.last_error.text}
         </Alert>
       )}
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'edit')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="edit">
-            <Trans>Definition</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="trace">
-            <Trans>Live trace</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="metrics">
-            <Trans>Metrics</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="edit" pt="md">
-          {isDeclared && (
-            <Alert color="gray" variant="light" mb="md">
-              <Trans>This rule is declared in {data.declared_at ?? data.origin} and is changed there.</Trans>
-            </Alert>
-          )}
-          <Editor
-            key={data.version}
-            start={draftOf(data)}
-            version={data.version ?? null}
-            name={name}
-            sample={sample}
-            onSample={setSample}
-            isReadOnly={isDeclared || !mayOnNode(caller, 'operator')}
-          />
-        </Tabs.Panel>
-        <Tabs.Panel value="trace" pt="md">
-          {mayOnNode(caller, 'operator') ? (
-            <RuleTrace
-              name={name}
-              onSample={(topic, payload) => {
-                setSample({ ...sample, topic, payload });
-                setTab('edit');
-              }}
-            />
-          ) : (
-            <EmptyState title={<Trans>You may not see this</Trans>}>
-              <Trans>A trace contains payloads of clients; it requires the role operator.</Trans>
-            </EmptyState>
-          )}
-        </Tabs.Panel>
-        <Tabs.Panel value="metrics" pt="md">
-          {status.data ? <Metrics status={status.data} /> : <Loading />}
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          {
+            id: 'edit',
+            label: <Trans>Definition</Trans>,
+            content: (
+              <>
+                {isDeclared && (
+                  <Alert color="gray" variant="light" mb="md">
+                    <Trans>This rule is declared in {data.declared_at ?? data.origin} and is changed there.</Trans>
+                  </Alert>
+                )}
+                <Editor
+                  key={data.version}
+                  start={draftOf(data)}
+                  version={data.version ?? null}
+                  name={name}
+                  sample={sample}
+                  onSample={setSample}
+                  isReadOnly={isDeclared || !mayOnNode(caller, 'operator')}
+                />
+              </>
+            ),
+          },
+          {
+            id: 'trace',
+            label: <Trans>Live trace</Trans>,
+            content: mayOnNode(caller, 'operator') ? (
+              <RuleTrace
+                name={name}
+                onSample={(topic, payload) => {
+                  setSample({ ...sample, topic, payload });
+                  setTab('edit');
+                }}
+              />
+            ) : (
+              <EmptyState title={<Trans>You may not see this</Trans>}>
+                <Trans>A trace contains payloads of clients; it requires the role operator.</Trans>
+              </EmptyState>
+            ),
+          },
+          {
+            id: 'metrics',
+            label: <Trans>Metrics</Trans>,
+            content: status.data ? <Metrics status={status.data} /> : <Loading />,
+          },
+        ]}
+      />
     </Page>
   );
 }

@@ -7,7 +7,7 @@ import { Link } from 'wouter';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -125,14 +125,10 @@ export default function RulesPage() {
         name="rules"
         label={t`Rules`}
         columns={columns}
-        rows={rows}
         rowKey={(rule) => rule.name}
         rowHref={(rule) => ruleHref(rule.name)}
-        error={rules.error}
-        retry={() => void rules.refetch()}
-        hasMore={rules.hasNextPage}
-        isLoadingMore={rules.isFetchingNextPage}
-        loadMore={() => void rules.fetchNextPage()}
+        {...pagesOf(rules)}
+        rows={rows}
         toolbar={
           <>
             <TextInput

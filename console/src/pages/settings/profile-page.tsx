@@ -3,15 +3,14 @@ import { useMantineColorScheme } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
-import { ApiError, useChange } from '../../api/client';
+import { useChange } from '../../api/client';
 import { send } from '../../api/objects';
-import { logIn, logOut, useCaller } from '../../api/session';
+import { logOut, useCaller } from '../../api/session';
 import { languages, switchLanguage, type Language } from '../../i18n';
 import { Confirm } from '../../ui/confirm';
 import { Facts, Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
-
-const minPassword = 8;
+import { PasswordForm } from '../access/password-form';
 
 /** The own account. */
 export default function ProfilePage() {
@@ -85,75 +84,14 @@ function Appearance() {
 
 function Password() {
   const { t } = useLingui();
-  const caller = useCaller();
-  const [current, setCurrent] = useState('');
-  const [next, setNext] = useState('');
-  const [again, setAgain] = useState('');
-  const change = useChange(async () => {
-    await send('PUT', '/api/v1/me/password', { body: { current_password: current, password: next } });
-    // The change ended all sessions, this one too.
-    await logIn(caller.name, next);
-  }, []);
-  const field = change.error instanceof ApiError ? change.error.field : undefined;
-  const isShort = next !== '' && next.length < minPassword;
-  const isDifferent = again !== '' && again !== next;
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    change.mutate(undefined, {
-      onSuccess: () => {
-        setCurrent('');
-        setNext('');
-        setAgain('');
-        notifications.show({ message: t`The password was changed, and all other sessions have ended.` });
-      },
-    });
-  };
   return (
     <Panel title={<Trans>Password</Trans>}>
-      <form onSubmit={submit}>
-        <Stack gap="sm">
-          <input type="text" autoComplete="username" value={caller.name} readOnly hidden />
-          <PasswordInput
-            label={t`Current password`}
-            autoComplete="current-password"
-            required
-            value={current}
-            error={field === 'current_password' ? change.error?.message : undefined}
-            onChange={(event) => setCurrent(event.currentTarget.value)}
-          />
-          <PasswordInput
-            label={t`New password`}
-            description={t`At least 8 characters. The change ends all other sessions.`}
-            autoComplete="new-password"
-            required
-            value={next}
-            error={isShort ? t`At least 8 characters.` : field === 'password' ? change.error?.message : undefined}
-            onChange={(event) => setNext(event.currentTarget.value)}
-          />
-          <PasswordInput
-            label={t`New password again`}
-            autoComplete="new-password"
-            required
-            value={again}
-            error={isDifferent ? t`Not the same` : undefined}
-            onChange={(event) => setAgain(event.currentTarget.value)}
-          />
-          {change.error && !field && (
-            <Text size="sm" c="var(--tg-critical)" role="alert">
-              {change.error.message}
-            </Text>
-          )}
-          <Group justify="flex-end">
-            <Button
-              type="submit"
-              loading={change.isPending}
-              disabled={current === '' || next.length < minPassword || again !== next}
-            >
-              <Trans>Change the password</Trans>
-            </Button>
-          </Group>
-        </Stack>
-      </form>
+      <PasswordForm
+        description={t`At least 8 characters. The change ends all other sessions.`}
+        onChanged={() =>
+          notifications.show({ message: t`The password was changed, and all other sessions have ended.` })
+        }
+      />
     </Panel>
   );
 }

@@ -1,8 +1,8 @@
 import { Badge, Button, Drawer, Select, Stack, Switch, Text, TextInput } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconSearch } from '@tabler/icons-react';
-import { useState, type FormEvent } from 'react';
+import { IconArrowBackUp, IconSearch } from '@tabler/icons-react';
+import { useState, type FormEvent, type ReactNode } from 'react';
 import { Link, useSearchParams } from 'wouter';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
@@ -155,7 +155,9 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
   const [text, setText] = useState(settingText(setting.value));
   const path = objectPath(settingsPath, setting.key);
   const value = parseSetting(text, setting.value, setting.expected);
-  const save = useChange(() => send<SettingInfo>('PUT', path, { body: { value } }), [[settingsPath], ['settings']]);
+  const affected = [[settingsPath], ['settings']];
+  const save = useChange(() => send<SettingInfo>('PUT', path, { body: { value } }), affected);
+  const revert = useChange(() => send<SettingInfo>('DELETE', path), affected);
   const mayChange = setting.changeable && mayOnNode(caller, 'admin');
   const problem = operandProblem(text, setting.expected);
   const isBoolean = typeof setting.value === 'boolean';
@@ -176,7 +178,21 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
           <Facts
             rows={[
               [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
-              [<Trans>Origin</Trans>, setting.origin],
+              [
+                <Trans>Origin</Trans>,
+                setting.configured ? <Trans>changed over the API; it survives restarts</Trans> : setting.origin,
+              ],
+              ...(setting.configured
+                ? [
+                    [
+                      <Trans>Configured value</Trans>,
+                      <>
+                        <span className="mono">{settingText(setting.configured.value) || '–'}</span>{' '}
+                        <span className="dimmed">({setting.configured.origin})</span>
+                      </>,
+                    ] as [ReactNode, ReactNode],
+                  ]
+                : []),
               [<Trans>Expected</Trans>, setting.expected],
               [
                 <Trans>Change</Trans>,
@@ -205,9 +221,14 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
                 onChange={(event) => setText(event.currentTarget.value)}
               />
             ))}
-          {isBoolean && save.error && (
+          {((isBoolean && save.error) || revert.error) && (
             <Text size="sm" c="var(--tg-critical)" role="alert">
-              {save.error.message}
+              {(revert.error ?? save.error)?.message}
+            </Text>
+          )}
+          {mayChange && (
+            <Text size="xs" c="dimmed">
+              <Trans>A change applies at once and also after a restart.</Trans>
             </Text>
           )}
         </Stack>
@@ -217,6 +238,23 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
             path={path}
             ctl={mayChange ? `settings set ${setting.key} ${settingText(value)}` : `settings show ${setting.key}`}
           />
+          {mayChange && setting.configured && (
+            <Button
+              variant="default"
+              leftSection={<IconArrowBackUp size={14} />}
+              loading={revert.isPending}
+              onClick={() =>
+                revert.mutate(undefined, {
+                  onSuccess: () => {
+                    notifications.show({ message: t`${setting.key} has its configured value again.` });
+                    onClose();
+                  },
+                })
+              }
+            >
+              <Trans>Revert</Trans>
+            </Button>
+          )}
           {mayChange && (
             <Button
               type="submit"

@@ -1,8 +1,7 @@
-import { Tabs } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { mayOnNode, useCaller } from '../../api/session';
 import { Page } from '../../ui/page';
-import { useUrlState } from '../../ui/url-state';
+import { PageTabs } from '../../ui/page-tabs';
 import { About } from './about';
 import { Backup } from './backup';
 import { Listeners } from './listeners';
@@ -13,47 +12,17 @@ export default function SettingsPage() {
   const { t } = useLingui();
   const caller = useCaller();
   const isAdmin = mayOnNode(caller, 'admin');
-  const [tab, setTab] = useUrlState('tab', 'settings');
   return (
     <Page title={t`Settings`} description={<Trans>How this node is configured.</Trans>}>
-      <Tabs value={tab} onChange={(value) => setTab(value ?? 'settings')} keepMounted={false}>
-        <Tabs.List>
-          <Tabs.Tab value="settings">
-            <Trans>Settings</Trans>
-          </Tabs.Tab>
-          <Tabs.Tab value="listeners">
-            <Trans>Listeners and certificates</Trans>
-          </Tabs.Tab>
-          {isAdmin && (
-            <Tabs.Tab value="log">
-              <Trans>Log level</Trans>
-            </Tabs.Tab>
-          )}
-          {isAdmin && (
-            <Tabs.Tab value="backup">
-              <Trans>Backup</Trans>
-            </Tabs.Tab>
-          )}
-          <Tabs.Tab value="about">
-            <Trans>About</Trans>
-          </Tabs.Tab>
-        </Tabs.List>
-        <Tabs.Panel value="settings" pt="md">
-          <SettingsList />
-        </Tabs.Panel>
-        <Tabs.Panel value="listeners" pt="md">
-          <Listeners />
-        </Tabs.Panel>
-        <Tabs.Panel value="log" pt="md">
-          <LogLevel />
-        </Tabs.Panel>
-        <Tabs.Panel value="backup" pt="md">
-          <Backup />
-        </Tabs.Panel>
-        <Tabs.Panel value="about" pt="md">
-          <About />
-        </Tabs.Panel>
-      </Tabs>
+      <PageTabs
+        tabs={[
+          { id: 'settings', label: <Trans>Settings</Trans>, content: <SettingsList /> },
+          { id: 'listeners', label: <Trans>Listeners and certificates</Trans>, content: <Listeners /> },
+          { id: 'log', label: <Trans>Log level</Trans>, isListed: isAdmin, content: <LogLevel /> },
+          { id: 'backup', label: <Trans>Backup</Trans>, isListed: isAdmin, content: <Backup /> },
+          { id: 'about', label: <Trans>About</Trans>, content: <About /> },
+        ]}
+      />
     </Page>
   );
 }

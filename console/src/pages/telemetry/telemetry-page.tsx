@@ -291,18 +291,18 @@ function KeyChart({
               isDashed: index >= shown.length,
             }))}
           />
-          <Summary lines={shown} />
+          <Summary name={name} lines={shown} />
         </>
       )}
     </Panel>
   );
 }
 
-function Summary({ lines }: { lines: Line[] }) {
+function Summary({ name, lines }: { name: string; lines: Line[] }) {
   const { t } = useLingui();
   const number = (value: number) => formatNumber(value, 3);
   return (
-    <div className="table-scroller" tabIndex={0} role="region" aria-label={t`Summary`}>
+    <div className="table-scroller" tabIndex={0} role="region" aria-label={t`Summary of ${name}`}>
       <table className="data-table">
         <thead>
           <tr>
@@ -420,8 +420,14 @@ function DeviceSelect({
       searchValue={typed}
       onSearchChange={setTyped}
       data={[...missing.map((id) => ({ value: id, label: id })), ...options]}
-      // The node searches: what it found is shown.
-      filter={({ options: all }) => all}
+      // The node searches; until it has answered, what was found before is narrowed down.
+      filter={({ options: all, search }) =>
+        search.trim() === text && !found.isPlaceholderData
+          ? all
+          : all.filter(
+              (option) => 'label' in option && option.label.toLowerCase().includes(search.trim().toLowerCase()),
+            )
+      }
       hidePickedOptions
       value={value}
       onChange={onChange}

@@ -211,7 +211,14 @@ impl DashboardCard {
         }
         check_range(path("x"), self.x, 0, COLUMNS - 1)?;
         check_range(path("y"), self.y, 0, MAX_ROWS - 1)?;
-        check_range(path("w"), self.w, 1, COLUMNS - self.x)?;
+        let most = COLUMNS - self.x;
+        if !(1..=most).contains(&self.w) {
+            let expected = format!(
+                "1 to {most}, because x + w is at most {COLUMNS} and x is {}; not {}",
+                self.x, self.w
+            );
+            return Err(invalid(&path("w"), expected));
+        }
         check_range(path("h"), self.h, 1, MAX_CARD_ROWS)?;
         if self.sources.len() > MAX_SOURCES {
             let expected = format!("at most {MAX_SOURCES} sources");

@@ -64,15 +64,15 @@ impl AlarmFeed {
                     silence?;
                     None
                 }
-                news = self.updates.recv() => Some(news),
+                update = self.updates.recv() => Some(update),
             };
             match woken {
                 None => return self.listener.check_and_keep_alive().await,
                 Some(Err(RecvError::Closed)) => return None,
                 Some(Err(RecvError::Lagged(count))) => return Some(StreamItem::lost_items(count)),
-                Some(Ok(news)) if self.filter.matches(&news) => {
-                    let change = news.change.as_str();
-                    let event = json!({"event": change, "at_ms": now_ms(), "alarm": *news.alarm});
+                Some(Ok(update)) if self.filter.matches(&update) => {
+                    let change = update.change.as_str();
+                    let event = json!({"event": change, "at_ms": now_ms(), "alarm": *update.alarm});
                     return Some(StreamItem::Event(change.to_owned(), event.to_string()));
                 }
                 Some(Ok(_)) => {}
@@ -86,9 +86,9 @@ pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
         None => None,
         Some(id) => {
             check_all_selected(&call, vec![id.clone()]).await?;
-            let asked = id.clone();
+            let watched = id.clone();
             let number =
-                run_blocking(&call.app, move |alarms| alarms.device_number(&asked)).await?;
+                run_blocking(&call.app, move |alarms| alarms.device_number(&watched)).await?;
             let none = || ProblemDetails::not_found(format!("There is no device {id:?}."));
             Some(number.ok_or_else(none)?)
         }

@@ -25,9 +25,9 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&AlarmService) -> Result<T, AlarmServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let alarms = app.alarms.clone();
-    let asked =
+    let result =
         blocking::run_blocking(move || question(&alarms), "The alarms cannot be read now.").await?;
-    asked.map_err(to_problem)
+    result.map_err(to_problem)
 }
 
 fn to_problem(error: AlarmServiceError) -> ProblemDetails {

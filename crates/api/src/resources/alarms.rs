@@ -224,7 +224,7 @@ async fn node_alarm_rules(call: ApiCall) -> ApiResult {
 async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
     let NodeAlarmRulesInput { rules, .. } = call.body_json().await?;
     let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
-    let told = json!(rules);
+    let recorded = json!(rules);
     // Prevents that objects named by the rules are deleted meanwhile.
     let changing = call.app.changing.lock().await;
     let references = call.app.object_backend.clone();
@@ -233,7 +233,7 @@ async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
     })
     .await?;
     drop(changing);
-    audit::record_action(&call, "node_alarm_rules.change", None, Some(told)).await;
+    audit::record_action(&call, "node_alarm_rules.change", None, Some(recorded)).await;
     call::json_response(answer)
 }
 

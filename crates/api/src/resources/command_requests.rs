@@ -4,10 +4,9 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use devices::command::{Command, CommandAction, NewCommand};
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::command_options::{CommandOptions, check_options, command_input};
 use super::commands::run_blocking;
 use crate::access::Role;
 use crate::audit;
@@ -16,66 +15,11 @@ use crate::command_service::CommandReceipt;
 use crate::endpoint::{Endpoint, EndpointScope, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
-/// Maximum number of retries of one command.
-const MAX_RETRIES: u32 = 10;
-
-/// Delivery options of a command.
-struct CommandOptions {
-    one_way: bool,
-    timeout_ms: Option<u64>,
-    expires_in_s: Option<u64>,
-    retries: u32,
-    wait: bool,
-}
-
 fn default_wait() -> bool {
     true
 }
 
-/// Defines a body type with its own fields and the common delivery options.
-macro_rules! input {
-    ($(#[$about:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$about])*
-        #[derive(Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields)]
-        struct $name {
-            $($(#[$of_field])* $field: $type,)*
-            /// `true`: the device does not respond; the command succeeds when the device has received it.
-            #[serde(default)]
-            one_way: bool,
-            /// Time limit of the response after sending, in milliseconds; default: the setting
-            /// `commands.timeout_ms`.
-            #[serde(default)]
-            #[schemars(range(min = 1))]
-            timeout_ms: Option<u64>,
-            /// Waiting time for a disconnected device, in seconds; 0: no waiting; default: the setting
-            /// `commands.expiry_s`.
-            #[serde(default)]
-            expires_in_s: Option<u64>,
-            /// Number of retries without a response; the device may execute the command twice.
-            #[serde(default)]
-            #[schemars(range(max = 10))]
-            retries: u32,
-            /// `false`: the response does not wait for the device.
-            #[serde(default = "default_wait")]
-            wait: bool,
-        }
-
-        impl $name {
-            fn manner(&self) -> CommandOptions {
-                CommandOptions {
-                    one_way: self.one_way,
-                    timeout_ms: self.timeout_ms,
-                    expires_in_s: self.expires_in_s,
-                    retries: self.retries,
-                    wait: self.wait,
-                }
-            }
-        }
-    };
-}
-
-input! {
+command_input! {
     /// A method call.
     CallInput {
         /// Name of the method. If the product's thing model has a function of this name, its inputs are
@@ -85,31 +29,43 @@ input! {
         /// Parameters: any JSON.
         #[serde(default)]
         params: Value,
+        /// `false`: the response does not wait for the device.
+        #[serde(default = "default_wait")]
+        wait: bool,
     }
 }
 
-input! {
+command_input! {
     /// A call of a function of the thing model.
     InvokeInput {
         /// Inputs of the function.
         #[serde(default)]
         params: Option<Map<String, Value>>,
+        /// `false`: the response does not wait for the device.
+        #[serde(default = "default_wait")]
+        wait: bool,
     }
 }
 
-input! {
+command_input! {
     /// Keys of the properties to read.
     ReadInput {
         #[schemars(length(min = 1, max = 256))]
         keys: Vec<String>,
+        /// `false`: the response does not wait for the device.
+        #[serde(default = "default_wait")]
+        wait: bool,
     }
 }
 
-input! {
+command_input! {
     /// Values of the properties to write.
     WriteInput {
         #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
         values: Map<String, Value>,
+        /// `false`: the response does not wait for the device.
+        #[serde(default = "default_wait")]
+        wait: bool,
     }
 }
 
@@ -181,68 +137,48 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 async fn send(mut call: ApiCall) -> ApiResult {
     let input: CallInput = call.body_json().await?;
-    let manner = input.manner();
-    let wish = CommandAction::Call {
+    let (options, wait) = (input.options(), input.wait);
+    let action = CommandAction::Call {
         method: input.method,
         params: input.params,
     };
-    send_request(call, wish, manner).await
+    send_request(call, action, options, wait).await
 }
 
 async fn invoke(mut call: ApiCall) -> ApiResult {
     let input: InvokeInput = call.body_json_or_default().await?;
-    let manner = input.manner();
-    let wish = CommandAction::Invoke {
+    let (options, wait) = (input.options(), input.wait);
+    let action = CommandAction::Invoke {
         function: call.path("function").to_owned(),
         params: input.params.map_or(Value::Null, Value::Object),
     };
-    send_request(call, wish, manner).await
+    send_request(call, action, options, wait).await
 }
 
 async fn read_properties(mut call: ApiCall) -> ApiResult {
     let input: ReadInput = call.body_json().await?;
-    let manner = input.manner();
-    send_request(call, CommandAction::Read { keys: input.keys }, manner).await
+    let (options, wait) = (input.options(), input.wait);
+    let action = CommandAction::Read { keys: input.keys };
+    send_request(call, action, options, wait).await
 }
 
 async fn write_properties(mut call: ApiCall) -> ApiResult {
     let input: WriteInput = call.body_json().await?;
-    let manner = input.manner();
-    send_request(
-        call,
-        CommandAction::Write {
-            values: input.values,
-        },
-        manner,
-    )
-    .await
-}
-
-/// Checks the delivery options of a command.
-pub(super) fn check_options(timeout_ms: Option<u64>, retries: u32) -> Result<(), ProblemDetails> {
-    if timeout_ms == Some(0) {
-        let detail = "timeout_ms: expected at least 1.";
-        return Err(ProblemDetails::invalid_field("timeout_ms", detail));
-    }
-    if retries > MAX_RETRIES {
-        let detail = format!("retries: expected at most {MAX_RETRIES}.");
-        return Err(ProblemDetails::invalid_field("retries", detail));
-    }
-    Ok(())
-}
-
-async fn send_request(call: ApiCall, wish: CommandAction, manner: CommandOptions) -> ApiResult {
-    check_options(manner.timeout_ms, manner.retries)?;
-    let command = NewCommand {
-        action: wish,
-        one_way: manner.one_way,
-        timeout_ms: manner.timeout_ms,
-        expires_in_s: manner.expires_in_s,
-        retries: manner.retries,
-        created_by: call.identity.name.clone(),
-        batch: None,
+    let (options, wait) = (input.options(), input.wait);
+    let action = CommandAction::Write {
+        values: input.values,
     };
-    let SentCommand { command, ended } = send_and_wait(&call, command, manner.wait).await?;
+    send_request(call, action, options, wait).await
+}
+
+async fn send_request(
+    call: ApiCall,
+    action: CommandAction,
+    options: CommandOptions,
+    wait: bool,
+) -> ApiResult {
+    let command = options.command(action, call.identity.name.clone());
+    let SentCommand { command, ended } = send_and_wait(&call, command, wait).await?;
     Ok(match ended {
         Some(ended) => (StatusCode::OK, axum::Json(ended)).into_response(),
         None => {
@@ -267,7 +203,7 @@ pub(super) async fn send_and_wait(
     command: NewCommand,
     waits: bool,
 ) -> Result<SentCommand, ProblemDetails> {
-    check_options(command.timeout_ms, command.retries)?;
+    check_options(&command)?;
     let id = call.path("id").to_owned();
     let CommandReceipt { command, end } = run_blocking(&call.app, move |commands| {
         commands.send_command(&id, command, waits)

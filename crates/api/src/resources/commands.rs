@@ -87,12 +87,12 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&CommandService) -> Result<T, DeviceServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let commands = app.commands.clone();
-    let asked = blocking::run_blocking(
+    let result = blocking::run_blocking(
         move || question(&commands),
         "The commands cannot be read now.",
     )
     .await?;
-    asked.map_err(to_problem)
+    result.map_err(to_problem)
 }
 
 /// The command number in the path.

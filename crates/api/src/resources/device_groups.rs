@@ -181,10 +181,10 @@ pub(super) async fn run_blocking<T: Send + 'static>(
         declared: app.object_backend.clone(),
         devices: app.devices.clone(),
     };
-    let asked =
+    let result =
         blocking::run_blocking(move || question(&groups), "The devices cannot be read now.")
             .await?;
-    asked.map_err(devices::to_problem)
+    result.map_err(devices::to_problem)
 }
 
 async fn list_devices(call: ApiCall) -> ApiResult {

@@ -55,8 +55,8 @@ pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Dura
         return None;
     }
     let mut fields = uri.query().unwrap_or_default().split('&');
-    let asked = fields.find_map(|field| field.strip_prefix("timeout="));
-    Some(bounded_timeout(asked.and_then(|text| text.parse().ok())))
+    let answer = fields.find_map(|field| field.strip_prefix("timeout="));
+    Some(bounded_timeout(answer.and_then(|text| text.parse().ok())))
 }
 
 /// What all routes of devices with a token in the path have in common.
@@ -170,10 +170,10 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     let knock = DeviceCaller {
         token: call.path("token").to_owned(),
     };
-    let door = app.device_http_backend.clone();
-    let ask = move || question(&*door, &knock);
-    let asked = blocking::run_blocking(ask, "The request cannot be processed now.").await?;
-    if let Err(DeviceHttpError::UnknownDevice) = &asked {
+    let hooks = app.device_http_backend.clone();
+    let ask = move || question(&*hooks, &knock);
+    let answer = blocking::run_blocking(ask, "The request cannot be processed now.").await?;
+    if let Err(DeviceHttpError::UnknownDevice) = &answer {
         // A device that exists is served regardless of the failures of others at its address.
         let attempts = &app.access.attempts;
         if let Some(left) = attempts.record_token_failure(call.client_ip, Instant::now()) {
@@ -183,13 +183,16 @@ pub(super) async fn run_blocking<T: Send + 'static>(
             ));
         }
     }
-    asked.map_err(to_problem)
+    answer.map_err(to_problem)
 }
 
 async fn post_data(mut call: ApiCall, what: DevicePostKind) -> ApiResult {
     let max_bytes = call.app.config.get().max_body_bytes;
     let body = call.body_bytes(max_bytes).await?;
-    run_blocking(&call, move |door, knock| door.post_data(knock, what, &body)).await?;
+    run_blocking(&call, move |hooks, knock| {
+        hooks.post_data(knock, what, &body)
+    })
+    .await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -204,8 +207,8 @@ async fn attributes(call: ApiCall) -> ApiResult {
 async fn requested_attributes(call: ApiCall) -> ApiResult {
     let keys = |parameter: Parameter| call.query.owned_text(parameter);
     let (client, shared) = (keys(CLIENT_KEYS), keys(SHARED_KEYS));
-    let values = run_blocking(&call, move |door, knock| {
-        door.attributes(knock, client.as_deref(), shared.as_deref())
+    let values = run_blocking(&call, move |hooks, knock| {
+        hooks.attributes(knock, client.as_deref(), shared.as_deref())
     });
     call::json_response(values.await?)
 }
@@ -221,7 +224,7 @@ fn deadline(call: &ApiCall) -> Instant {
 
 async fn attribute_update(call: ApiCall) -> ApiResult {
     let until = deadline(&call);
-    let update = run_blocking(&call, |door, knock| door.attribute_update(knock)).await?;
+    let update = run_blocking(&call, |hooks, knock| hooks.attribute_update(knock)).await?;
     let device = call.path("token").to_owned();
     let _place = call.begin_long_request(LongRequestKind::LongPoll, device)?;
     let mut stopping = call.app.stopping.clone();
@@ -241,7 +244,7 @@ async fn next_command(call: ApiCall) -> ApiResult {
     let until = deadline(&call);
     let mut place = None;
     loop {
-        match run_blocking(&call, |door, knock| door.next_command(knock)).await? {
+        match run_blocking(&call, |hooks, knock| hooks.next_command(knock)).await? {
             NextCommand::Command(command) => return call::json_response(command),
             NextCommand::None(woken) => {
                 if place.is_none() {
@@ -265,8 +268,8 @@ async fn read_body(call: &mut ApiCall) -> Result<Bytes, ProblemDetails> {
 async fn answer(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
     let id = call.path("id").to_owned();
-    run_blocking(&call, move |door, knock| {
-        door.answer_command(knock, &id, &body)
+    run_blocking(&call, move |hooks, knock| {
+        hooks.answer_command(knock, &id, &body)
     })
     .await?;
     Ok(StatusCode::OK.into_response())
@@ -275,13 +278,13 @@ async fn answer(mut call: ApiCall) -> ApiResult {
 async fn call_platform(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
     call::json_response(
-        run_blocking(&call, move |door, knock| door.call_platform(knock, &body)).await?,
+        run_blocking(&call, move |hooks, knock| hooks.call_platform(knock, &body)).await?,
     )
 }
 
 async fn offer(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
-    run_blocking(&call, move |door, knock| door.offer_claim(knock, &body)).await?;
+    run_blocking(&call, move |hooks, knock| hooks.offer_claim(knock, &body)).await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -305,8 +308,10 @@ async fn provision(mut call: ApiCall) -> ApiResult {
         ));
     }
     let from = call.client_ip;
-    let answered =
-        run_blocking(&call, move |door, _| Ok(door.provision_device(from, &body))).await?;
+    let answered = run_blocking(&call, move |hooks, _| {
+        Ok(hooks.provision_device(from, &body))
+    })
+    .await?;
     if answered.is_err() {
         attempts.record_secret_failure(call.client_ip, &key, Instant::now());
     }

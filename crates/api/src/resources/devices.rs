@@ -142,12 +142,12 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&DeviceService) -> Result<T, DeviceServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let devices = app.devices.clone();
-    let asked = blocking::run_blocking(
+    let result = blocking::run_blocking(
         move || question(&devices),
         "The devices cannot be read now.",
     )
     .await?;
-    asked.map_err(to_problem)
+    result.map_err(to_problem)
 }
 
 /// Checks that the devices with these ids, as far as they exist, are in the caller's namespaces.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::control::BrokerEvent;
-use hooks::{MetricFamily, MetricValue};
+use hooks::MetricFamily;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;
@@ -122,16 +122,7 @@ impl EventFeed {
 fn stats_json(families: &[MetricFamily]) -> Value {
     let mut totals = Map::new();
     for family in families {
-        let numbers = family
-            .samples
-            .iter()
-            .filter_map(|sample| match sample.value {
-                MetricValue::Number(number) => Some(number),
-                MetricValue::Histogram { .. } | MetricValue::Summary { .. } => None,
-            });
-        let numbers: Vec<f64> = numbers.collect();
-        if !numbers.is_empty() {
-            let total: f64 = numbers.iter().sum();
+        if let Some(total) = family.numbers().reduce(|sum, number| sum + number) {
             totals.insert(family.name.to_owned(), json!(total));
         }
     }

@@ -75,7 +75,7 @@ impl AssignedFirmware {
         let package = assigned.package;
         // Another record is about an earlier target.
         let is_told = |record: &&InstallRecord| record.package.as_deref() == Some(&package.id);
-        let told = record.as_ref().filter(is_told);
+        let known = record.as_ref().filter(is_told);
         Self {
             kind: package.kind,
             package: package.id.clone(),
@@ -84,12 +84,12 @@ impl AssignedFirmware {
             size: package.size,
             assigned_to,
             target,
-            state: told.map(|record| record.state),
-            progress: told.and_then(|record| record.progress),
-            error: told.and_then(|record| record.error.clone()),
+            state: known.map(|record| record.state),
+            progress: known.and_then(|record| record.progress),
+            error: known.and_then(|record| record.error.clone()),
             current_title: record.as_ref().and_then(|it| it.current_title.clone()),
             current_version: record.as_ref().and_then(|it| it.current_version.clone()),
-            updated_ms: told.map(|record| record.updated_ms),
+            updated_ms: known.map(|record| record.updated_ms),
         }
     }
 }

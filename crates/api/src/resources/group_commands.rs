@@ -1,14 +1,11 @@
 //! Commands to all devices of a group, as a job.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::IntoResponse as _;
 use devices::command::{CommandAction, NewCommand};
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::command_requests::check_options;
+use super::command_options::{check_options, command_input};
 use super::device_groups;
+use super::jobs::accepted;
 use crate::access::Role;
 use crate::audit;
 use crate::call::ApiCall;
@@ -22,34 +19,20 @@ use crate::problem_details::{ApiResult, ProblemDetails};
 /// Maximum length of the name of a method.
 const MAX_METHOD_CHARS: usize = 255;
 
-/// A command to all devices of a group.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct GroupCommandInput {
-    /// Name of the method to call; alternatively `values`.
-    #[serde(default)]
-    #[schemars(length(min = 1, max = MAX_METHOD_CHARS))]
-    method: Option<String>,
-    /// Parameters of the method: any JSON.
-    #[serde(default)]
-    params: Value,
-    /// Values of the properties to write.
-    #[serde(default)]
-    values: Option<Map<String, Value>>,
-    /// `true`: the devices do not respond; a command succeeds when its device has received it.
-    #[serde(default)]
-    one_way: bool,
-    /// Time limit of a response after sending, in milliseconds; default: the setting `commands.timeout_ms`.
-    #[serde(default)]
-    #[schemars(range(min = 1))]
-    timeout_ms: Option<u64>,
-    /// Waiting time for a disconnected device, in seconds; 0: no waiting; default: the setting `commands.expiry_s`.
-    #[serde(default)]
-    expires_in_s: Option<u64>,
-    /// Number of retries without a response; a device may execute the command twice.
-    #[serde(default)]
-    #[schemars(range(max = 10))]
-    retries: u32,
+command_input! {
+    /// A command to all devices of a group.
+    GroupCommandInput {
+        /// Name of the method to call; alternatively `values`.
+        #[serde(default)]
+        #[schemars(length(min = 1, max = MAX_METHOD_CHARS))]
+        method: Option<String>,
+        /// Parameters of the method: any JSON.
+        #[serde(default)]
+        params: Value,
+        /// Values of the properties to write.
+        #[serde(default)]
+        values: Option<Map<String, Value>>,
+    }
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -99,7 +82,8 @@ fn action(input: &mut GroupCommandInput) -> Result<CommandAction, ProblemDetails
 async fn send(mut call: ApiCall) -> ApiResult {
     let mut input: GroupCommandInput = call.body_json().await?;
     let action = action(&mut input)?;
-    check_options(input.timeout_ms, input.retries)?;
+    let command = input.options().command(action, call.identity.name.clone());
+    check_options(&command)?;
     let group = call.path("id").to_owned();
     let (selection, of_group) = (call.namespaces(), group.clone());
     let members = device_groups::run_blocking(&call.app, move |groups| {
@@ -109,33 +93,23 @@ async fn send(mut call: ApiCall) -> ApiResult {
         ))
     });
     let (namespace, devices) = members.await?;
-    let created_by = call.identity.name.clone();
     let job = call.app.jobs.start(NewJob {
         kind: "group_command",
         subject: group.clone(),
         namespace: Some(namespace),
-        created_by: created_by.clone(),
+        created_by: command.created_by.clone(),
     });
     let job = job.map_err(|error| ProblemDetails::conflict(format!("{error}.")))?;
     let view = job.view();
     let command = NewCommand {
-        action,
-        one_way: input.one_way,
-        timeout_ms: input.timeout_ms,
-        expires_in_s: input.expires_in_s,
-        retries: input.retries,
-        created_by,
         batch: Some(view.id.clone()),
+        ..command
     };
     let after = json!({"job": view.id, "devices": devices.len()});
     audit::record_action(&call, "command.send_to_group", Some(&group), Some(after)).await;
     let commands = call.app.commands.clone();
     tokio::task::spawn_blocking(move || send_all(&commands, &job, &devices, &command));
-    let mut response = (StatusCode::ACCEPTED, axum::Json(&view)).into_response();
-    if let Ok(location) = HeaderValue::try_from(format!("/api/v1/jobs/{}", view.id)) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    Ok(accepted(&view))
 }
 
 /// Sends a command to each device, one after the other.

@@ -1,5 +1,9 @@
 //! Jobs: list, read and cancel them.
 
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
@@ -57,4 +61,13 @@ async fn cancel(call: ApiCall) -> ApiResult {
     let job = job.ok_or_else(|| job_not_found(id))?;
     audit::record_action(&call, "job.cancel", Some(id), None).await;
     call::json_response(job)
+}
+
+/// The response to a request that has started a job.
+pub(super) fn accepted(view: &JobView) -> Response {
+    let mut response = (StatusCode::ACCEPTED, Json(view)).into_response();
+    if let Ok(location) = HeaderValue::try_from(format!("/api/v1/jobs/{}", view.id)) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
 }

@@ -1,6 +1,6 @@
 //! All limits of the node with their use, in one list.
 
-use hooks::{MetricFamily, MetricValue};
+use hooks::MetricFamily;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -94,14 +94,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// The sum of a family, and its number of samples.
 fn sum_of(families: &[MetricFamily], name: &str) -> Option<(f64, usize)> {
     let family = families.iter().find(|family| family.name == name)?;
-    let numbers = family
-        .samples
-        .iter()
-        .filter_map(|sample| match sample.value {
-            MetricValue::Number(number) => Some(number),
-            MetricValue::Histogram { .. } | MetricValue::Summary { .. } => None,
-        });
-    Some((numbers.sum(), family.samples.len()))
+    Some((family.numbers().sum(), family.samples.len()))
 }
 
 fn usage(

@@ -7,9 +7,11 @@ mod alarm_query;
 mod alarms;
 mod authenticators;
 mod backup;
+mod backups;
 mod broker_problems;
 mod change_feed;
 mod clients;
+mod command_options;
 mod command_requests;
 mod commands;
 mod connectors;
@@ -25,12 +27,14 @@ mod device_uploads;
 mod devices;
 mod event_feed;
 mod events;
+mod exports;
 mod file_download;
 mod files;
 mod firmware;
 mod firmware_campaigns;
 mod group_commands;
 mod health;
+mod imports;
 mod jobs;
 mod limits;
 mod listeners;
@@ -47,6 +51,7 @@ mod people;
 mod publish;
 mod published_topics;
 mod pull_sources;
+mod quarantine;
 mod queues;
 mod rejected_connections;
 mod relay_endpoints;
@@ -140,7 +145,11 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     listeners::endpoints,
     settings::endpoints,
     limits::endpoints,
+    imports::endpoints,
+    exports::endpoints,
     jobs::endpoints,
+    quarantine::endpoints,
     events::endpoints,
     backup::endpoints,
+    backups::endpoints,
 ];

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::Role;
+use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::problem_details::ApiResult;
@@ -24,6 +25,8 @@ struct NodeInfo {
     not_ready_reason: Option<&'static str>,
     /// Number of connections of all listeners.
     connections: u64,
+    /// Number of entries of `GET /api/v1/quarantine`: damaged data that the node was started without. `null`: unknown.
+    quarantined: Option<usize>,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -40,6 +43,8 @@ async fn node(call: ApiCall) -> ApiResult {
     let started = app.started.duration_since(UNIX_EPOCH).unwrap_or_default();
     let not_ready = app.node.not_ready();
     let listeners = app.node.listeners();
+    let program = app.program.clone();
+    let quarantined = run_blocking(move || program.quarantine().ok(), "Not known.").await;
     call::json_response(NodeInfo {
         version: VERSION,
         pid: std::process::id(),
@@ -48,5 +53,6 @@ async fn node(call: ApiCall) -> ApiResult {
         ready: not_ready.is_none(),
         not_ready_reason: not_ready.map(crate::node_backend::not_ready_reason),
         connections: listeners.iter().map(|listener| listener.connections).sum(),
+        quarantined: quarantined.ok().flatten().map(|parts| parts.len()),
     })
 }

@@ -159,13 +159,13 @@ async fn rows(call: ApiCall) -> ApiResult {
 async fn remove(call: ApiCall) -> ApiResult {
     let (from_ms, to_ms) = time_range(&call)?;
     let (device, keys) = (call.path("id").to_owned(), keys(&call)?);
-    let told = json!({"keys": keys, "from_ms": from_ms, "to_ms": to_ms});
+    let recorded = json!({"keys": keys, "from_ms": from_ms, "to_ms": to_ms});
     let id = device.clone();
     run_blocking(&call.app, move |tools| {
         tools.delete(&device, keys.as_deref(), from_ms, to_ms)
     })
     .await?;
-    audit::record_action(&call, "telemetry.delete", Some(&id), Some(told)).await;
+    audit::record_action(&call, "telemetry.delete", Some(&id), Some(recorded)).await;
     call::no_content()
 }
 

@@ -96,9 +96,9 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     question: impl FnOnce(&dyn TelemetryBackend) -> Result<T, TelemetryBackendError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let tools = app.telemetry_backend.clone();
-    let asked = blocking::run_blocking(
+    let result = blocking::run_blocking(
         move || question(&*tools),
         "The telemetry cannot be read now.",
     );
-    asked.await?.map_err(to_problem)
+    result.await?.map_err(to_problem)
 }

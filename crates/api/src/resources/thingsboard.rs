@@ -166,22 +166,22 @@ impl ValuesByKey {
 }
 
 async fn values(call: ApiCall) -> ApiResult {
-    let mut told = ValuesByKey {
+    let mut values = ValuesByKey {
         is_strict: call.query.flag_value(STRICT).unwrap_or(false),
         by_key: MapByKey::new(),
     };
     if call.query.number_value(START).is_none() && call.query.number_value(END).is_none() {
-        append_latest(&call, &mut told).await?;
-        return call::json_response(told.by_key);
+        append_latest(&call, &mut values).await?;
+        return call::json_response(values.by_key);
     }
     let times = time_range_from(&call, START, END)?;
     let aggregate = parse_aggregation(call.query.text_value(AGG.name))
         .map_err(|detail| ProblemDetails::invalid_parameter(AGG.name, detail))?;
     match aggregate {
-        None => append_rows(&call, times, &mut told).await?,
-        Some(aggregate) => append_intervals(&call, times, aggregate, &mut told).await?,
+        None => append_rows(&call, times, &mut values).await?,
+        Some(aggregate) => append_intervals(&call, times, aggregate, &mut values).await?,
     }
-    call::json_response(told.by_key)
+    call::json_response(values.by_key)
 }
 
 /// The aggregate with ThingsBoard's name; `None` stands for stored values.
@@ -202,19 +202,19 @@ pub(super) fn parse_aggregation(name: Option<&str>) -> Result<Option<Aggregate>,
     }
 }
 
-async fn append_latest(call: &ApiCall, told: &mut ValuesByKey) -> Result<(), ProblemDetails> {
+async fn append_latest(call: &ApiCall, values: &mut ValuesByKey) -> Result<(), ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
     let wanted = keys.clone();
     let samples = run_blocking(&call.app, move |tools| {
         tools.latest(&device, wanted.as_deref())
     });
     for sample in samples.await? {
-        told.append_value(sample.key, sample.ts_ms, sample.value);
+        values.append_value(sample.key, sample.ts_ms, sample.value);
     }
     // A key without a value is returned without values.
     for key in keys.into_iter().flatten() {
         let none = json!([{"ts": now_ms(), "value": null}]);
-        told.by_key.entry(key).or_insert(none);
+        values.by_key.entry(key).or_insert(none);
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ fn is_ascending(call: &ApiCall) -> bool {
 async fn append_rows(
     call: &ApiCall,
     (from_ms, to_ms): (i64, i64),
-    told: &mut ValuesByKey,
+    values: &mut ValuesByKey,
 ) -> Result<(), ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
     let limit = call.query.number_value(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
@@ -259,7 +259,7 @@ async fn append_rows(
         Ok(rows)
     });
     for (key, ts_ms, value) in rows.await? {
-        told.append_value(key, ts_ms, value);
+        values.append_value(key, ts_ms, value);
     }
     Ok(())
 }
@@ -268,7 +268,7 @@ async fn append_intervals(
     call: &ApiCall,
     times: (i64, i64),
     aggregate: Aggregate,
-    told: &mut ValuesByKey,
+    values: &mut ValuesByKey,
 ) -> Result<(), ProblemDetails> {
     let Some(keys) = keys(call) else {
         let detail = "keys: expected at least one, where agg is given.";
@@ -303,7 +303,7 @@ async fn append_intervals(
     for row in run_blocking(&call.app, move |tools| tools.intervals(&query)).await? {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
-            told.append_value(row.key, row.ts_ms + middle_ms, value);
+            values.append_value(row.key, row.ts_ms + middle_ms, value);
         }
     }
     Ok(())

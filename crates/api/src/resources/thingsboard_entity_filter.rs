@@ -280,8 +280,8 @@ impl DeviceScan {
             }
             entities
         } else if let Some(mut query) = self.queries.pop() {
-            let asked = query.clone();
-            let page = devices::run_blocking(app, move |tools| tools.list(&asked)).await?;
+            let page_query = query.clone();
+            let page = devices::run_blocking(app, move |tools| tools.list(&page_query)).await?;
             if let Some(next) = page.next {
                 query.from = next;
                 self.queries.push(query);

@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn invalid_queries_name_the_field_and_what_is_expected() {
         let many: Vec<_> = (0..=MAX_PAGE_SIZE).map(|id| id.to_string()).collect();
-        for (wrong, said) in [
+        for (wrong, expected) in [
             (
                 json!({"pageLink": {"pageSize": 0}}),
                 "pageSize: 0; expected 1 to 1024",
@@ -305,7 +305,7 @@ mod tests {
         ] {
             let error = EntityDataQuery::read(&query(wrong.clone())).unwrap_err();
             assert!(
-                error.starts_with("query") && error.contains(said),
+                error.starts_with("query") && error.contains(expected),
                 "{wrong}: {error}"
             );
         }

@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn periods_are_checked() {
         let period = |fields: Value| PeriodFields::deserialize(fields).unwrap();
-        for (fields, said) in [
+        for (fields, expected) in [
             (json!({"startTs": 5, "endTs": 1}), "startTs: 5, endTs: 1"),
             (json!({"startTs": -1}), "startTs: -1"),
             (
@@ -304,7 +304,7 @@ mod tests {
             ),
         ] {
             let error = period(fields.clone()).until_end().unwrap_err();
-            assert!(error.starts_with(said), "{fields}: {error}");
+            assert!(error.starts_with(expected), "{fields}: {error}");
         }
         let calendar =
             json!({"endTs": 1, "agg": "SUM", "intervalType": "MONTH", "timeZoneId": "Europe/Kyiv"});

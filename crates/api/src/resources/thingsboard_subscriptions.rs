@@ -317,10 +317,10 @@ impl Subscription {
         app: &ApiState,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
-        let mut news = app.devices.attribute_news();
+        let mut updates = app.devices.attribute_news();
         self.send_attributes(scopes, app, out).await?;
         loop {
-            let change = match news.recv().await {
+            let change = match updates.recv().await {
                 Ok(change) => change,
                 Err(RecvError::Lagged(_)) => {
                     self.send_attributes(scopes, app, out).await?;

@@ -165,12 +165,12 @@ async fn write_attributes(
 async fn store_telemetry(mut call: ApiCall) -> ApiResult {
     let max_bytes = call.app.config.get().max_body_bytes;
     let body = call.body_bytes(max_bytes).await?;
-    let (door, id) = (
+    let (hooks, id) = (
         call.app.device_http_backend.clone(),
         call.path("id").to_owned(),
     );
     let stored = blocking::run_blocking(
-        move || door.store_telemetry(&id, &body),
+        move || hooks.store_telemetry(&id, &body),
         "The telemetry cannot be stored now.",
     );
     stored.await?.map_err(|error| match error {

@@ -28,6 +28,7 @@ pub(crate) fn is_upload(request: &axum::extract::Request) -> bool {
     // Of a device: `{token}/uploads/{name}`.
     let is_of_device = || rest.split('/').nth(1) == Some("uploads");
     match rest.starts_with("tus") {
+        _ if rest == "imports" => method == Method::POST,
         true => method == Method::PATCH || method == Method::POST,
         false => method == Method::PUT && (rest.starts_with("uploads/") || is_of_device()),
     }

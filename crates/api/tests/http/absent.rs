@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use api::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
-    DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
+    DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
     RequestedAttributes, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
 };
+use namespaces::NamespaceSelection;
 use serde_json::{Value, json};
 
 /// Accepts no requests of devices.
@@ -97,6 +98,15 @@ impl TelemetryBackend for NoTelemetryBackend {
         _: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> Result<usize, TelemetryBackendError> {
         Err(device_not_found(&query.device))
+    }
+
+    fn import_rows(
+        &self,
+        rows: &[ImportedRow],
+        _: &NamespaceSelection,
+    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
+        let reason = || "there are no devices".to_owned();
+        Ok(rows.iter().map(|_| Err(reason())).collect())
     }
 
     fn write_parquet(

@@ -322,6 +322,7 @@ impl NodeBackend for Fake {
             connections: 7,
             max_connections: 10,
             allows_anonymous: true,
+            certificate: None,
         }]
     }
 

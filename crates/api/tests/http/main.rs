@@ -318,7 +318,12 @@ async fn the_log_level_is_read_and_set() {
             422,
             "expected info or debug",
         ),
-        (json_type, r#"{"level":1}"#, 422, "expected a string"),
+        (
+            json_type,
+            r#"{"level":1}"#,
+            422,
+            "level: expected a text, found 1",
+        ),
         (json_type, r#"{"levels":"info"}"#, 422, "expected `level`"),
         (json_type, "{", 400, "not JSON"),
         (json_type, "", 400, "body"),

@@ -162,8 +162,8 @@ enum HttpAuthResult {
 }
 
 /// Names and values for `${client_attrs.NAME}`.
-pub(crate) fn parse_attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)> {
-    let texts = said.iter().filter_map(|(name, value)| match value {
+pub(crate) fn parse_attributes(response: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)> {
+    let texts = response.iter().filter_map(|(name, value)| match value {
         Value::String(text) => Some((name.as_str().into(), text.as_str().into())),
         Value::Number(number) => Some((name.as_str().into(), number.to_string().into())),
         _ => None,
@@ -172,15 +172,15 @@ pub(crate) fn parse_attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<
 }
 
 fn parse_answer(body: &Value) -> Result<AuthenticatorAnswer, AuthBackendError> {
-    let said: HttpAuthResponse = json::parse(body).map_err(|_| {
+    let response: HttpAuthResponse = json::parse(body).map_err(|_| {
         AuthBackendError::new("the answer has no \"result\" of allow, deny or ignore")
     })?;
-    match said.result {
+    match response.result {
         HttpAuthResult::Ignore => return Ok(AuthenticatorAnswer::Ignore),
         HttpAuthResult::Deny => return Ok(AuthenticatorAnswer::Deny),
         HttpAuthResult::Allow => {}
     }
-    let rules = said.acl.as_ref().filter(|acl| !acl.is_null());
+    let rules = response.acl.as_ref().filter(|acl| !acl.is_null());
     let rules = match rules {
         Some(acl) => AclRule::list_from_json(acl)
             .map_err(|e| AuthBackendError(format!("the answer's acl: {e}")))?,
@@ -188,9 +188,9 @@ fn parse_answer(body: &Value) -> Result<AuthenticatorAnswer, AuthBackendError> {
     };
     Ok(AuthenticatorAnswer::Allow(Box::new(
         AuthenticatedIdentity {
-            is_superuser: said.is_superuser,
-            attributes: parse_attributes(&said.client_attrs),
-            expires_at_ms: said.expire_at.map(|at_s| (at_s * 1000.0) as u64),
+            is_superuser: response.is_superuser,
+            attributes: parse_attributes(&response.client_attrs),
+            expires_at_ms: response.expire_at.map(|at_s| (at_s * 1000.0) as u64),
             rules,
             ..AuthenticatedIdentity::default()
         },

@@ -145,7 +145,7 @@ impl ClaimMapping {
             is_superuser: claims.get(&settings.is_superuser) == Some(&Value::Bool(true)),
             expires_at_ms,
             attributes: match claims.get(&settings.attributes) {
-                Some(Value::Object(said)) => parse_attributes(said),
+                Some(Value::Object(attributes)) => parse_attributes(attributes),
                 _ => Vec::new(),
             },
             rules,

@@ -9,10 +9,12 @@ use hdrhistogram::Histogram;
 use link::net::Link;
 use link::priority::Priority;
 
+use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{
-    accept_links, connect_link, end, loopback_socket, receive_messages, runtime, send_messages,
+    NumberedMessages, accept_links, connect_link, end, loopback_socket, receive_messages, runtime,
+    send_messages,
 };
-use crate::metrics::latency_histogram;
+use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct LinkLatencyScenario {
     /// Time to send
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
+    #[command(flatten)]
+    output: LinkOutputArgs,
 }
 
 /// Small messages of 100 bytes, which contain the time when they were due.
@@ -33,16 +37,17 @@ const SMALL_BYTES: usize = 100;
 
 impl LinkLatencyScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut outcome = LinkOutcome::new(&self.output);
         for is_saturated in [false, true] {
             let (histogram, bulk_bytes, seconds) = self.measure(is_saturated)?;
             let ms = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e6;
-            println!(
-                "{}: {} small messages, p50 {:.3} ms, p99 {:.3} ms, p99.9 {:.3} ms, highest {:.3} ms, bulk {:.0} MB/s",
-                if is_saturated {
-                    "beside a saturating stream"
-                } else {
-                    "alone"
-                },
+            let name = if is_saturated {
+                "beside a saturating stream"
+            } else {
+                "alone"
+            };
+            let line = format!(
+                "{name}: {} small messages, p50 {:.3} ms, p99 {:.3} ms, p99.9 {:.3} ms, highest {:.3} ms, bulk {:.0} MB/s",
                 histogram.len(),
                 ms(0.5),
                 ms(0.99),
@@ -50,8 +55,14 @@ impl LinkLatencyScenario {
                 histogram.max() as f64 / 1e6,
                 bulk_bytes as f64 / seconds / 1e6,
             );
+            let mut measures = MetricValues::default();
+            measures.set("received", histogram.len() as f64);
+            measures.set_latencies(&histogram);
+            measures.set("payload_rate", bulk_bytes as f64 / seconds);
+            let name = name.to_owned();
+            outcome.add(LinkCase { name, measures }, &line);
         }
-        Ok(ExitCode::SUCCESS)
+        outcome.finish("link latency")
     }
 
     fn measure(&self, is_saturated: bool) -> anyhow::Result<(Histogram<u64>, u64, f64)> {
@@ -77,8 +88,9 @@ impl LinkLatencyScenario {
             link.connected().await?;
             let bulk = is_saturated.then(|| {
                 let link = link.clone();
+                let mut messages = NumberedMessages::new(bulk_size);
                 tokio::spawn(async move {
-                    send_messages(&link, bulk_size, Priority::Bulk, end_time).await
+                    send_messages(&link, &mut messages, Priority::Bulk, end_time).await
                 })
             });
             send_small(&link, interval, origin, end_time).await?;

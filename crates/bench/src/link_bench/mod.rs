@@ -1,10 +1,13 @@
-//! `tidegate bench link`: links between two peers in this process, over TCP connections of the loopback interface.
+//! `tidegate bench link`: links between two peers of this machine, over TCP connections of the loopback interface.
 //!
 //! Every message is numbered, and the receiver checks the numbers; the link verifies the checksum of every frame. Plain TCP
-//! is measured in the same run, with the same threads and sizes of writes.
+//! is measured in the same run, with the same messages, cores and sizes of writes.
 
 mod latency;
+mod lossy_network;
 mod network;
+mod outcome;
+mod peer_process;
 mod peers;
 mod plain_tcp;
 mod throughput;
@@ -18,8 +21,11 @@ pub(crate) enum LinkScenario {
     Throughput(throughput::LinkThroughputScenario),
     /// Latency of small messages while a stream uses the whole connection
     Latency(latency::LinkLatencyScenario),
-    /// A long round trip, outages and a reader that stands still, through a proxy
+    /// A long round trip, outages, loss of packets and a reader that stands still, through a proxy
     Network(network::LinkNetworkScenario),
+    /// A peer of `throughput`, which starts it
+    #[command(hide = true)]
+    Peer(peer_process::PeerArgs),
 }
 
 impl LinkScenario {
@@ -29,6 +35,7 @@ impl LinkScenario {
             Self::Throughput(scenario) => scenario.run(),
             Self::Latency(scenario) => scenario.run(),
             Self::Network(scenario) => scenario.run(),
+            Self::Peer(arguments) => peer_process::run(arguments).map(|()| ExitCode::SUCCESS),
         }
     }
 }

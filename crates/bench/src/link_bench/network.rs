@@ -1,7 +1,8 @@
-//! `tidegate bench link network`: a proxy with delay and outages between both peers.
+//! `tidegate bench link network`: a proxy with delay, outages and loss between both peers.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -13,11 +14,16 @@ use link::priority::Priority;
 use link::wire::control::TransferId;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::lossy_network;
+use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{accept_links, connect_link, end, loopback_socket, runtime};
+use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
 /// Content that is written at a time.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Period of the content, a prime number.
+const PATTERN_BYTES: usize = 251;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LinkNetworkScenario {
@@ -27,9 +33,25 @@ pub(crate) struct LinkNetworkScenario {
     /// Length of an outage; repeatable [default: 5s and 10s]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     outage: Vec<Duration>,
-    /// Time to send before an outage and after it, and while the reader stands still
+    /// Share of the packets that the proxy loses, over QUIC and without a delay
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::parse_fraction)]
+    loss: f64,
+    /// Time to send before an outage and after it, with loss, and while the reader stands still
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
+    /// Measure only these, repeatable [default: all]
+    #[arg(long, value_enum)]
+    only: Vec<NetworkCondition>,
+    #[command(flatten)]
+    output: LinkOutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NetworkCondition {
+    RoundTrip,
+    Outage,
+    Stall,
+    Loss,
 }
 
 /// What a receiver of one stream reports.
@@ -41,18 +63,30 @@ struct Arrival {
 
 impl LinkNetworkScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut outcome = LinkOutcome::new(&self.output);
+        let is_wanted = |condition| self.only.is_empty() || self.only.contains(&condition);
         runtime()?.block_on(async {
-            self.long_round_trip().await?;
-            let outages = match &self.outage[..] {
-                [] => vec![Duration::from_secs(5), Duration::from_secs(10)],
-                outages => outages.to_vec(),
-            };
-            for outage in outages {
-                self.outage(outage).await?;
+            if is_wanted(NetworkCondition::RoundTrip) {
+                self.long_round_trip(&mut outcome).await?;
             }
-            self.stalled_reader().await
+            if is_wanted(NetworkCondition::Outage) {
+                let outages = match &self.outage[..] {
+                    [] => vec![Duration::from_secs(5), Duration::from_secs(10)],
+                    outages => outages.to_vec(),
+                };
+                for outage in outages {
+                    self.outage(outage, &mut outcome).await?;
+                }
+            }
+            if is_wanted(NetworkCondition::Stall) {
+                self.stalled_reader(&mut outcome).await?;
+            }
+            if is_wanted(NetworkCondition::Loss) {
+                self.loss(&mut outcome).await?;
+            }
+            anyhow::Ok(())
         })?;
-        Ok(ExitCode::SUCCESS)
+        outcome.finish("link network")
     }
 
     fn conditions(&self) -> NetworkConditions {
@@ -63,7 +97,7 @@ impl LinkNetworkScenario {
     }
 
     /// The rate of one stream, beside what its window permits.
-    async fn long_round_trip(&self) -> anyhow::Result<()> {
+    async fn long_round_trip(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let sending = pair.send_until(Instant::now() + self.duration);
         let (sent, arrivals) = tokio::join!(sending, pair.receive());
@@ -76,19 +110,24 @@ impl LinkNetworkScenario {
         let rate = (last.end - first.end) as f64 / seconds;
         let window = LinkConfig::default().limits.stream_window_bytes;
         let permitted = window as f64 / self.round_trip.as_secs_f64();
-        println!(
+        let line = format!(
             "round trip {:?}: {:.1} MB/s, {:.2} of the {:.1} MB/s that the window permits",
             self.round_trip,
             rate / 1e6,
             rate / permitted,
             permitted / 1e6
         );
+        let mut measures = MetricValues::default();
+        measures.set("payload_rate", rate);
+        measures.set("window_use", rate / permitted);
+        let name = format!("round trip {:?}", self.round_trip);
+        outcome.add(LinkCase { name, measures }, &line);
         pair.end().await;
         Ok(())
     }
 
     /// The time from the return of the network to the first new content, and what was sent again.
-    async fn outage(&self, outage: Duration) -> anyhow::Result<()> {
+    async fn outage(&self, outage: Duration, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let network = pair.network.clone();
         let conditions = self.conditions();
@@ -111,55 +150,116 @@ impl LinkNetworkScenario {
             .iter()
             .find(|arrival| arrival.at >= restored)
             .context("nothing arrived after the outage")?;
-        let transmitted = pair.client.statistics().transmitted_bytes;
-        println!(
-            "outage of {outage:?}: new content {:.0} ms after the return of the network, {:.1} MB of {:.1} MB sent again, nothing lost or repeated",
-            recovered.at.duration_since(restored).as_secs_f64() * 1e3,
-            transmitted.saturating_sub(sent) as f64 / 1e6,
+        let recovery = recovered.at.duration_since(restored);
+        // What was under way when the carriers broke is lost and counts only if it arrives twice.
+        let resent = pair.server.statistics().repeated_bytes;
+        let line = format!(
+            "outage of {outage:?}: new content {:.0} ms after the return of the network, {resent} bytes of {:.1} MB received again, nothing lost or repeated",
+            recovery.as_secs_f64() * 1e3,
             sent as f64 / 1e6,
         );
+        let mut measures = MetricValues::default();
+        measures.set("recovery", recovery.as_nanos() as f64);
+        measures.set("resent", resent as f64);
+        let name = format!("outage of {outage:?}");
+        outcome.add(LinkCase { name, measures }, &line);
         pair.end().await;
         Ok(())
     }
 
-    /// Messages while the reader of a stream stands still.
-    async fn stalled_reader(&self) -> anyhow::Result<()> {
+    /// Messages while the reader of a stream stands still and all buffers of the stream are full, and how the stream
+    /// continues.
+    async fn stalled_reader(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let stream = pair.client.send_stream(new_stream()).await?;
-        // More than the window: the stream stands still, too.
+        let mut incoming = pair.server.receive_stream().await?;
+        incoming.accept(&Default::default());
         let piece = Bytes::from(vec![0x5a; PIECE_BYTES]);
-        let mut highest = Duration::ZERO;
+        let mut latency = latency_histogram();
         let messages = async {
             let until = Instant::now() + self.duration;
-            let mut count = 0_u32;
             while Instant::now() < until {
                 let start = Instant::now();
                 let small = Bytes::from_static(b"small");
                 pair.client.send(Priority::Normal, small).await?;
                 pair.server.receive().await?;
-                highest = highest.max(start.elapsed());
-                count += 1;
+                latency.saturating_record(start.elapsed().as_nanos() as u64);
             }
-            anyhow::Ok(count)
+            anyhow::Ok(())
         };
+        // More than the window: the stream stands still, too.
         let bulk = async {
             let mut offset = 0;
             loop {
                 if let Err(error) = stream.write(offset, piece.clone()).await {
-                    return error;
+                    return anyhow::Error::from(error);
                 }
                 offset += PIECE_BYTES as u64;
             }
         };
-        let count: anyhow::Result<u32> = tokio::select! {
-            count = messages => count,
-            error = bulk => Err(error.into()),
+        tokio::pin!(bulk);
+        tokio::select! {
+            sent = messages => sent?,
+            error = &mut bulk => return Err(error),
+        }
+        // What is in the receiver's memory is read at once. The next content shows that the sender continues.
+        let window = LinkConfig::default().limits.stream_window_bytes;
+        let resumed = Instant::now();
+        let reading = async {
+            let mut end = 0;
+            while end <= window {
+                let chunk = incoming.read().await?;
+                let chunk = chunk.map_err(|_| anyhow::anyhow!("the stream ended"))?;
+                anyhow::ensure!(chunk.offset == end, "content is missing at {end}");
+                end = chunk.range().end;
+                incoming.acknowledge(chunk.range());
+            }
+            anyhow::Ok(resumed.elapsed())
         };
-        println!(
-            "stalled reader: {} messages beside it, the slowest took {:.0} ms",
-            count?,
-            highest.as_secs_f64() * 1e3
+        let recovery = tokio::select! {
+            recovery = reading => recovery?,
+            error = &mut bulk => return Err(error),
+        };
+        let mut measures = MetricValues::default();
+        measures.set_latencies(&latency);
+        measures.set("recovery", recovery.as_nanos() as f64);
+        let line = format!(
+            "stalled reader: {} messages beside it, the slowest took {:.0} ms; new content {:.0} ms after it has resumed",
+            latency.len(),
+            latency.max() as f64 / 1e6,
+            recovery.as_secs_f64() * 1e3
         );
+        let name = "stalled reader".to_owned();
+        outcome.add(LinkCase { name, measures }, &line);
+        Ok(())
+    }
+
+    /// One stream over QUIC while packets are lost.
+    async fn loss(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
+        let (client, server, counts) = lossy_network::open_pair(self.loss).await?;
+        let sending = send_until(&client, Instant::now() + self.duration);
+        let (sent, arrivals) = tokio::join!(sending, receive(&server));
+        let (sent, arrivals) = (sent?, arrivals?);
+        let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
+            anyhow::bail!("nothing arrived");
+        };
+        let seconds = last.at.duration_since(first.at).as_secs_f64().max(1e-9);
+        let rate = last.end as f64 / seconds;
+        let lost = counts.lost.load(Ordering::Relaxed);
+        let packets = lost + counts.forwarded.load(Ordering::Relaxed);
+        let resent = server.statistics().repeated_bytes;
+        anyhow::ensure!(last.end == sent, "{} of {sent} bytes arrived", last.end);
+        let line = format!(
+            "QUIC, {:.2} % of {packets} packets lost: {:.1} MB/s, nothing lost or repeated",
+            lost as f64 / packets.max(1) as f64 * 100.0,
+            rate / 1e6,
+        );
+        let mut measures = MetricValues::default();
+        measures.set("payload_rate", rate);
+        measures.set("resent", resent as f64);
+        let name = "loss over QUIC".to_owned();
+        outcome.add(LinkCase { name, measures }, &line);
+        end(&client).await;
         Ok(())
     }
 }
@@ -189,45 +289,69 @@ impl Pair {
         })
     }
 
-    /// Sends one stream until this time; returns its size.
     async fn send_until(&self, until: Instant) -> anyhow::Result<u64> {
-        let stream = self.client.send_stream(new_stream()).await?;
-        let piece = Bytes::from(vec![0x5a; PIECE_BYTES]);
-        let mut offset = 0;
-        while Instant::now() < until {
-            stream.write(offset, piece.clone()).await?;
-            offset += PIECE_BYTES as u64;
-        }
-        stream.finish(offset, None).await?;
-        Ok(offset)
+        send_until(&self.client, until).await
     }
 
-    /// Receives one stream, whose content must come without a gap and once.
     async fn receive(&self) -> anyhow::Result<Vec<Arrival>> {
-        let mut stream = self.server.receive_stream().await?;
-        stream.accept(&Default::default());
-        let mut arrivals = Vec::new();
-        let mut end = 0;
-        while let Ok(chunk) = stream.read().await? {
-            anyhow::ensure!(
-                chunk.offset == end,
-                "content at {} came after {end}",
-                chunk.offset
-            );
-            end = chunk.range().end;
-            stream.acknowledge(chunk.range());
-            arrivals.push(Arrival {
-                at: Instant::now(),
-                end,
-            });
-        }
-        stream.complete();
-        Ok(arrivals)
+        receive(&self.server).await
     }
 
     async fn end(&self) {
         end(&self.client).await;
     }
+}
+
+/// The byte at an offset of the content: a prime period, so that no piece or chunk equals another one.
+fn pattern(offset: u64) -> usize {
+    (offset % PATTERN_BYTES as u64) as usize
+}
+
+/// Content from any offset within a period on.
+fn pattern_bytes() -> Bytes {
+    (0..PATTERN_BYTES + PIECE_BYTES)
+        .map(|at| (at % PATTERN_BYTES) as u8)
+        .collect()
+}
+
+/// Sends one stream until this time; returns its size.
+async fn send_until(client: &Link, until: Instant) -> anyhow::Result<u64> {
+    let stream = client.send_stream(new_stream()).await?;
+    let content = pattern_bytes();
+    let mut offset = 0;
+    while Instant::now() < until {
+        let start = pattern(offset);
+        let piece = content.slice(start..start + PIECE_BYTES);
+        stream.write(offset, piece).await?;
+        offset += PIECE_BYTES as u64;
+    }
+    stream.finish(offset, None).await?;
+    Ok(offset)
+}
+
+/// Receives one stream, whose content must come without a gap and once.
+async fn receive(server: &Link) -> anyhow::Result<Vec<Arrival>> {
+    let mut stream = server.receive_stream().await?;
+    stream.accept(&Default::default());
+    let content = pattern_bytes();
+    let mut arrivals = Vec::new();
+    let mut end = 0;
+    while let Ok(chunk) = stream.read().await? {
+        let start = pattern(end);
+        anyhow::ensure!(
+            chunk.offset == end && chunk.bytes == content[start..start + chunk.bytes.len()],
+            "content at {} came after {end}, or is not what was sent",
+            chunk.offset
+        );
+        end = chunk.range().end;
+        stream.acknowledge(chunk.range());
+        arrivals.push(Arrival {
+            at: Instant::now(),
+            end,
+        });
+    }
+    stream.complete();
+    Ok(arrivals)
 }
 
 fn new_stream() -> NewStream {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use anyhow::ensure;
 use bytes::Bytes;
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
-use link::message::ReceivedMessage;
+use link::message::MessageBatch;
 use link::net::{ConnectOptions, Decision, Link, LinkError, LinkListener, connect};
 use link::priority::Priority;
 use link::size_class::{SizeClass, SizeClassTable};
@@ -20,8 +21,10 @@ use tokio::net::{TcpListener, TcpStream};
 const NUMBERS: u64 = 1024;
 /// Bytes of the numbered messages that are prepared before a measurement.
 const PREPARED_BYTES: usize = 16 * 1024 * 1024;
-/// Small messages that are passed to the link at a time.
-const BURST_BYTES: usize = 64 * 1024;
+/// Messages that are passed to the link at a time.
+const HANDOVER_BYTES: usize = 256 * 1024;
+/// Small messages that plain TCP writes at a time, as links do.
+pub(super) const BURST_BYTES: usize = 64 * 1024;
 
 /// The runtime of one thread.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
@@ -30,7 +33,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// What one receiver has counted.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Received {
     pub(super) messages: u64,
     pub(super) bytes: u64,
@@ -50,10 +53,11 @@ impl Received {
     }
 }
 
-/// Messages of one size, each with its number in the first bytes.
+/// Messages of one size, each with its number in the first bytes. Clones share them, and begin with the first.
 pub(super) struct NumberedMessages {
-    payloads: Vec<Bytes>,
+    payloads: Arc<[Bytes]>,
     next: usize,
+    is_tiny: bool,
 }
 
 /// How many different messages of a size there are.
@@ -61,9 +65,14 @@ fn number_count(size: usize) -> u64 {
     ((PREPARED_BYTES / size.max(1)) as u64).clamp(1, NUMBERS)
 }
 
-/// Memory of the prepared messages of a sender.
-pub(super) fn prepared_bytes(size: usize) -> u64 {
-    number_count(size) * size as u64
+impl Clone for NumberedMessages {
+    fn clone(&self) -> Self {
+        Self {
+            payloads: self.payloads.clone(),
+            next: 0,
+            is_tiny: self.is_tiny,
+        }
+    }
 }
 
 impl NumberedMessages {
@@ -78,7 +87,22 @@ impl NumberedMessages {
         Self {
             payloads: (0..number_count(size)).map(payload).collect(),
             next: 0,
+            is_tiny: SizeClassTable::default().classify(size) == SizeClass::Tiny,
         }
+    }
+
+    /// The next messages, at least one and at most `count`.
+    fn peek(&self, count: usize) -> &[Bytes] {
+        let end = (self.next + count.max(1)).min(self.payloads.len());
+        &self.payloads[self.next..end]
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.next = (self.next + count) % self.payloads.len();
+    }
+
+    fn size(&self) -> usize {
+        self.payloads[0].len()
     }
 
     pub(super) fn next(&mut self) -> Bytes {
@@ -119,7 +143,7 @@ impl NumberCheck {
 }
 
 /// An id that no link of this process has had.
-fn new_link_id() -> LinkId {
+pub(super) fn new_link_id() -> LinkId {
     static LINKS: AtomicU64 = AtomicU64::new(1);
     let mut id = [0; 16];
     id[..8].copy_from_slice(&LINKS.fetch_add(1, Ordering::Relaxed).to_le_bytes());
@@ -165,14 +189,18 @@ pub(super) fn accept_links(
 /// Sends messages of one size until `end`, and waits for their acknowledgement.
 pub(super) async fn send_messages(
     link: &Link,
-    size: usize,
+    messages: &mut NumberedMessages,
     priority: Priority,
     end: Instant,
 ) -> Result<(), LinkError> {
-    let mut messages = NumberedMessages::new(size);
-    let burst = (BURST_BYTES / size.max(1)).max(1);
-    let mut waiting = VecDeque::with_capacity(burst);
+    let burst = (HANDOVER_BYTES / messages.size().max(1)).max(1);
+    let mut waiting = VecDeque::new();
     while Instant::now() < end {
+        if messages.is_tiny {
+            let sent = link.send_copies(priority, messages.peek(burst)).await?;
+            messages.advance(sent);
+            continue;
+        }
         waiting.extend((0..burst).map(|_| messages.next()));
         link.send_all(priority, &mut waiting).await?;
         tokio::task::yield_now().await;
@@ -186,22 +214,19 @@ pub(super) async fn receive_messages(link: Link, size: usize) -> Received {
     let mut check = NumberCheck::new(size);
     let mut start = None;
     let is_huge = SizeClassTable::default().classify(size) == SizeClass::Huge;
-    let mut messages: Vec<ReceivedMessage> = Vec::new();
+    let mut batches: Vec<MessageBatch> = Vec::new();
     loop {
         let result = match is_huge {
             true => receive_stream(&link, &mut check, &mut received).await,
             false => {
-                let result = link.receive_all(&mut messages).await;
-                for message in messages.drain(..) {
-                    let len = message.payload.len();
-                    let first = message
-                        .payload
-                        .pieces()
-                        .next()
-                        .map_or(&[][..], |it| &it[..]);
-                    received.messages += 1;
-                    received.bytes += len as u64;
-                    received.faults += u64::from(!check.is_next(first, len));
+                let result = link.receive_batches(&mut batches).await;
+                for batch in batches.drain(..) {
+                    batch.for_each(|_, message| {
+                        let len = message.len();
+                        received.messages += 1;
+                        received.bytes += len as u64;
+                        received.faults += u64::from(!check.is_next(message.first(), len));
+                    });
                 }
                 result
             }

@@ -1,27 +1,31 @@
-//! Plain TCP: the most that a link could reach.
+//! Plain TCP: the most that a link could reach. The same messages are written in pieces of the same size.
 
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::peers::Received;
+use super::peers::{BURST_BYTES, NumberedMessages, Received};
 
 /// Largest write and read.
 const PIECE_BYTES: usize = 256 * 1024;
-/// Small messages are written together, as links do.
-const BURST_BYTES: usize = 64 * 1024;
 
-/// Writes messages of one size for some time.
+/// Writes messages of one size for some time. Small messages are written together, as links do.
 pub(super) async fn send(
     mut stream: TcpStream,
-    size: usize,
+    messages: &mut NumberedMessages,
     duration: Duration,
 ) -> std::io::Result<()> {
     let start = Instant::now();
-    let burst = vec![0x5a; size.max(1) * (BURST_BYTES / size.max(1)).max(1)];
+    let first = messages.next();
+    let burst = first.repeat((BURST_BYTES / first.len().max(1)).max(1));
+    let is_small = 2 * first.len() <= BURST_BYTES;
     while start.elapsed() < duration {
-        for piece in burst.chunks(PIECE_BYTES) {
+        if is_small {
+            stream.write_all(&burst).await?;
+            continue;
+        }
+        for piece in messages.next().chunks(PIECE_BYTES) {
             stream.write_all(piece).await?;
         }
     }

@@ -114,7 +114,7 @@ impl TelemetryResult {
             println!("{all:#}");
             return;
         }
-        let told = |number: Option<f64>, unit: &str| {
+        let display = |number: Option<f64>, unit: &str| {
             number.map_or_else(|| "-".to_owned(), |number| format!("{number:.0}{unit}"))
         };
         println!("devices                 {}", arguments.devices);
@@ -128,8 +128,8 @@ impl TelemetryResult {
         }
         println!("until all were stored   {:.2} s", self.took_s);
         println!("stored per second       {per_s:.0}");
-        println!("per CPU second          {}", told(per_cpu_s, ""));
-        println!("memory                  {}", told(resident_mib, " MiB"));
+        println!("per CPU second          {}", display(per_cpu_s, ""));
+        println!("memory                  {}", display(resident_mib, " MiB"));
         if self.report.disconnected > 0 {
             println!("connections that ended  {}", self.report.disconnected);
         }

@@ -627,6 +627,36 @@ impl Delivery {
         why: DropReason,
     ) {
         self.count_drop(session, why);
+        self.notify_drop(publisher, session, view, origin, why);
+    }
+
+    /// Records a message that reached no subscriber. If a hook has processed it, as telemetry or by a rule, it is not
+    /// counted as dropped; hooks that observe drops are told in any case.
+    pub(crate) fn record_no_subscribers(
+        &mut self,
+        publisher: Option<SessionIx>,
+        view: &MessageView<'_>,
+        origin: &MessageOrigin<'_>,
+        is_seen_by_hooks: bool,
+    ) {
+        let is_consumed = is_seen_by_hooks && {
+            let named = with_publisher(&self.sessions, publisher, view);
+            self.hooks.has_consumed(&named)
+        };
+        if !is_consumed {
+            self.count_drop(None, DropReason::NoSubscribers);
+        }
+        self.notify_drop(publisher, None, view, origin, DropReason::NoSubscribers);
+    }
+
+    fn notify_drop(
+        &mut self,
+        publisher: Option<SessionIx>,
+        session: Option<SessionIx>,
+        view: &MessageView<'_>,
+        origin: &MessageOrigin<'_>,
+        why: DropReason,
+    ) {
         if self.interest.contains(Interest::DROP) {
             let client_of =
                 |session: SessionIx| hook_client(&self.sessions[session], &self.connections);

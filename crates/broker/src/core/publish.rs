@@ -353,7 +353,7 @@ impl Shard {
         {
             return self.publish_with_hooks(view, origin, hook_origin);
         }
-        self.forward_message(view, origin, hook_origin)
+        self.forward_message(view, origin, hook_origin, false)
     }
 
     #[inline(never)]
@@ -384,7 +384,7 @@ impl Shard {
                 _ => ReasonCode::SUCCESS,
             };
         }
-        let answer = self.forward_message(view, origin, hook_origin);
+        let answer = self.forward_message(view, origin, hook_origin, true);
         if verdict == PublishVerdict::ContinueAndCollect {
             self.publish_hook_messages(publisher);
         }
@@ -448,6 +448,7 @@ impl Shard {
         }
     }
 
+    /// `is_seen_by_hooks`: [`hooks::Hooks::publish`] was called for the message.
     /// Inlined into both of its callers, because each message passes it.
     #[inline(always)]
     fn forward_message(
@@ -455,6 +456,7 @@ impl Shard {
         view: &MessageView<'_>,
         origin: Option<SessionIx>,
         hook_origin: &MessageOrigin<'_>,
+        is_seen_by_hooks: bool,
     ) -> ReasonCode {
         if view.topic.starts_with(RELAY_TOPIC_PREFIX) && !self.admit_relay_message(view, origin) {
             let why = DropReason::NotAuthorized;
@@ -468,9 +470,7 @@ impl Shard {
         };
         let is_wanted = self.route(view, origin);
         if !is_wanted {
-            let why = DropReason::NoSubscribers;
-            self.delivery
-                .dropped_from(origin, None, view, hook_origin, why);
+            (self.delivery).record_no_subscribers(origin, view, hook_origin, is_seen_by_hooks);
         }
         match (refusal, is_wanted) {
             // Current subscribers have received it; the publisher is told that it was not retained.

@@ -17,9 +17,12 @@ impl BrokerHandle {
     /// Every listener of the configuration, running or not.
     pub fn listeners(&self) -> Vec<ListenerInfo> {
         let mut listeners = self.shared.listeners.clone();
-        for (info, state) in listeners.iter_mut().zip(&self.shared.node.listeners) {
+        let states = self.shared.node.listeners.iter();
+        let contexts = &self.shared.listener_contexts;
+        for ((info, state), context) in listeners.iter_mut().zip(states).zip(contexts) {
             info.connections = state.connections.load(Relaxed);
             info.running = state.is_running.load(Relaxed);
+            info.certificate = context.tls.as_ref().and_then(|tls| tls.certificate());
         }
         listeners
     }
@@ -42,6 +45,18 @@ impl BrokerHandle {
         if state.is_running.load(Relaxed) {
             return Err(ListenerError::AlreadyInState("running"));
         }
+        let info = &self.shared.listeners[index];
+        match self.quic_listener(index) {
+            Some(quic) => quic.start(),
+            None => self.open_listener(index)?,
+        }
+        state.is_running.store(true, Relaxed);
+        tracing::info!(listener = name, address = info.address, "listener started");
+        Ok(())
+    }
+
+    /// Opens the sockets of a listener.
+    fn open_listener(&self, index: usize) -> Result<(), ListenerError> {
         let context = &self.shared.listener_contexts[index];
         let info = &self.shared.listeners[index];
         let mut config = context.config.clone();
@@ -61,8 +76,6 @@ impl BrokerHandle {
                 socket,
             })));
         }
-        state.is_running.store(true, Relaxed);
-        tracing::info!(listener = name, address = info.address, "listener started");
         Ok(())
     }
 
@@ -76,7 +89,10 @@ impl BrokerHandle {
             return Err(ListenerError::AlreadyInState("stopped"));
         }
         if was_running {
-            self.close_sockets(index as u16).await?;
+            match self.quic_listener(index) {
+                Some(quic) => quic.stop(),
+                None => self.close_sockets(index as u16).await?,
+            }
             if let BindAddress::Unix(path) = &self.shared.listener_contexts[index].config.bind {
                 remove_socket(path);
             }

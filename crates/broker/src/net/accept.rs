@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hooks::PeerAddress;
@@ -12,8 +11,8 @@ use socket2::{SockAddr, Socket};
 
 use super::layers::TransportLayers;
 use super::listener::{ListenerContext, ListenerSocket};
+use super::reserved_connection::ReservedConnection;
 use super::shard_io::{ShardIo, register_socket};
-use crate::core::directory::NodeDirectory;
 use crate::metrics::Metric;
 
 /// Connections accepted at once before other tasks run.
@@ -99,34 +98,13 @@ fn admit_connection(
     local: Option<SocketAddr>,
 ) {
     let node = shard.core.borrow().node.clone();
-    let listener = &node.listeners[usize::from(context.index)];
-    let limit = u64::from(context.config.max_connections);
-    let take = |n: u64| (n < limit).then_some(n + 1);
-    if listener
-        .connections
-        .fetch_update(Relaxed, Relaxed, take)
-        .is_err()
-    {
+    let Some(reserved) = ReservedConnection::reserve(&node, context) else {
         shard
             .core
             .borrow()
             .metrics()
             .inc(Metric::ConnectionsRefusedLimit);
         return;
-    }
-    let max_connections = node.max_connections.load(Relaxed);
-    if !NodeDirectory::reserve_slot(&node.directory.connections, max_connections) {
-        listener.connections.fetch_sub(1, Relaxed);
-        shard
-            .core
-            .borrow()
-            .metrics()
-            .inc(Metric::ConnectionsRefusedLimit);
-        return;
-    }
-    let give_back = || {
-        listener.connections.fetch_sub(1, Relaxed);
-        NodeDirectory::release_slot(&node.directory.connections);
     };
     let peer = address
         .as_socket()
@@ -143,11 +121,10 @@ fn admit_connection(
                 PeerAddress::Tcp(_) => local.or_else(own),
                 PeerAddress::Unix => None,
             };
-            shard.open_connection(context.index, socket, (peer, local), layers);
+            shard.open_connection(reserved.keep(), socket, (peer, local), layers);
         }
         Err(error) => {
             tracing::warn!(%error, "cannot start TLS on a connection; connection closed");
-            give_back();
         }
     }
 }

@@ -13,9 +13,10 @@ use hooks::PeerAddress;
 use socket2::Socket;
 use tokio::time::Sleep;
 
-use super::inbox::{InboxItem, SocketHandover};
+use super::inbox::{AcceptedConnection, InboxItem, SocketHandover};
 use super::layers::{InboundResult, LayerError, TransportLayers};
-use super::shard_io::{ConnectionIo, ShardIo, release_connection_slots};
+use super::reserved_connection::release_connection_slots;
+use super::shard_io::{ConnectionIo, ShardIo};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
 use crate::core::tables::{ConnectionIx, TableIx};
@@ -97,21 +98,34 @@ impl ShardIo {
         }
     }
 
-    /// Registers a new connection between these two addresses.
+    /// Registers a connection that has been accepted outside the shard.
+    pub(super) fn accept(self: &Rc<Self>, accepted: AcceptedConnection) {
+        if self.core.borrow().is_stopping {
+            return;
+        }
+        let listener = accepted.reserved.keep();
+        let addresses = (accepted.peer, accepted.local);
+        let at = self.open_connection(listener, accepted.socket, addresses, None);
+        if let (Some(at), Some(names)) = (at, accepted.certificate) {
+            self.core.borrow_mut().set_certificate(at, names);
+        }
+    }
+
+    /// Registers a new connection between these two addresses. `None`: the system cannot, and it is closed.
     pub(crate) fn open_connection(
         self: &Rc<Self>,
         listener: u16,
         socket: Socket,
         (peer, local): (PeerAddress, Option<SocketAddr>),
         layers: Option<Box<TransportLayers>>,
-    ) {
+    ) -> Option<ConnectionIx> {
         let io = match ConnectionIo::new(socket, layers) {
             Ok(io) => io,
             Err(error) => {
                 tracing::warn!(%error, "cannot register connection; connection closed");
                 let core = self.core.borrow();
                 release_connection_slots(&core.node, listener);
-                return;
+                return None;
             }
         };
         let at = {
@@ -122,6 +136,7 @@ impl ShardIo {
             at
         };
         spawn_connection(self, at, io, ConnectionAction::Continue);
+        Some(at)
     }
 }
 

@@ -2,13 +2,17 @@
 //! plane. It is locked once per batch, not per message.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+
+use hooks::{CertificateNames, PeerAddress};
 use store::QueuePage;
 use tokio::sync::{Notify, oneshot};
 
 use super::layers::TransportLayers;
 use super::listener::ListenerSocket;
+use super::reserved_connection::ReservedConnection;
 use super::store_reader::PendingStoreRead;
 use crate::core::handover::ConnectionHandover;
 use crate::core::shard::Shard;
@@ -19,6 +23,15 @@ pub(crate) struct SocketHandover {
     pub(crate) connection: ConnectionHandover,
     pub(crate) socket: socket2::Socket,
     pub(crate) layers: Option<Box<TransportLayers>>,
+}
+
+/// A connection that has been accepted outside a shard.
+pub(crate) struct AcceptedConnection {
+    pub(crate) reserved: ReservedConnection,
+    pub(crate) socket: socket2::Socket,
+    pub(crate) peer: PeerAddress,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) certificate: Option<CertificateNames>,
 }
 
 /// Notifies the shards of the store's progress.
@@ -48,6 +61,7 @@ pub(crate) enum InboxItem {
         bytes: usize,
     },
     Handover(Box<SocketHandover>),
+    Accepted(Box<AcceptedConnection>),
     /// A call to execute on the shard; it delivers its answer itself.
     Query(Box<dyn FnOnce(&mut Shard) + Send>),
     /// A socket to accept connections from.

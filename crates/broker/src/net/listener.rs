@@ -13,6 +13,9 @@ use super::tls::ListenerTls;
 use crate::config::{BindAddress, ListenerConfig};
 use hooks::relay::RELAY_SUBPROTOCOL;
 
+/// Datagrams that may wait in the system, for all connections of a QUIC listener.
+const UDP_BUFFER_BYTES: usize = 4 << 20;
+
 /// State shared by the sockets of one listener.
 pub(crate) struct ListenerContext {
     pub(crate) index: u16,
@@ -104,6 +107,25 @@ pub(crate) fn open_sockets(config: &ListenerConfig, shards: usize) -> io::Result
             Ok(sockets)
         }
     }
+}
+
+/// Opens the UDP socket of a QUIC listener.
+pub(crate) fn open_udp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        // IPv4 has its own listeners, so that exactly the configured addresses are open.
+        socket.set_only_v6(true)?;
+    }
+    // The system may grant less.
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(UDP_BUFFER_BYTES);
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {

@@ -1,4 +1,4 @@
-//! Input and output of the shards: threads, sockets, TLS, WebSocket, the clock.
+//! Input and output of the shards: threads, sockets, TLS, WebSocket, QUIC, the clock.
 
 mod accept;
 pub(crate) mod clock;
@@ -9,7 +9,9 @@ pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;
 pub(crate) mod proxy_protocol;
+pub(crate) mod quic;
 mod relay_connection;
+pub(crate) mod reserved_connection;
 pub(crate) mod shard_io;
 pub(crate) mod shard_thread;
 pub(crate) mod store_reader;

@@ -8,7 +8,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -21,9 +20,8 @@ use tokio::task::JoinHandle;
 use super::clock::NodeClock;
 use super::inbox::ShardInbox;
 use super::layers::TransportLayers;
+use super::reserved_connection::release_connection_slots;
 use crate::core::connection::{CloseReason, ConnectionPhase};
-use crate::core::directory::NodeDirectory;
-use crate::core::node::NodeState;
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::tables::{ConnectionIx, TableIx};
 use crate::metrics::Metric;
@@ -258,10 +256,4 @@ impl ShardIo {
         let connection = &core.delivery.connections[at];
         connection.phase == ConnectionPhase::Authenticating || connection.is_held
     }
-}
-
-pub(super) fn release_connection_slots(node: &NodeState, listener: u16) {
-    NodeDirectory::release_slot(&node.directory.connections);
-    let connections = &node.listeners[usize::from(listener)].connections;
-    connections.fetch_sub(1, Relaxed);
 }

@@ -341,6 +341,9 @@ impl ShardIo {
                         self.accept_handover(*moving)
                     });
                 }
+                InboxItem::Accepted(accepted) => {
+                    self.catch_panic("accepting a connection", || self.accept(*accepted));
+                }
                 InboxItem::Query(query) => {
                     self.catch_panic("answering the control plane", || {
                         query(&mut self.core_at_now())

@@ -14,6 +14,7 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::config::TlsConfig;
+use crate::info::ListenerCertificate;
 
 /// Why a listener's TLS files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +41,23 @@ pub enum TlsError {
 /// reloads it together with those of the broker.
 pub struct ListenerTls {
     files: TlsConfig,
-    current: RwLock<(Arc<ServerConfig>, Vec<Option<SystemTime>>)>,
+    current: RwLock<LoadedTls>,
+}
+
+/// What was read from the files, and when they were changed.
+struct LoadedTls {
+    config: Arc<ServerConfig>,
+    modified: Vec<Option<SystemTime>>,
+    certificate: Option<ListenerCertificate>,
 }
 
 impl ListenerTls {
     pub fn load(files: &TlsConfig) -> Result<Self, TlsError> {
-        let current = RwLock::new((build_server_config(files)?, modification_times(files)));
+        let current = RwLock::new(LoadedTls {
+            config: build_server_config(files)?,
+            modified: modification_times(files),
+            certificate: describe_certificate(files),
+        });
         Ok(Self {
             files: files.clone(),
             current,
@@ -57,15 +69,21 @@ impl ListenerTls {
         self.current
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .0
+            .config
             .clone()
+    }
+
+    /// The certificate for new connections; `None` if it cannot be described.
+    pub(crate) fn certificate(&self) -> Option<ListenerCertificate> {
+        let current = self.current.read();
+        (current.unwrap_or_else(PoisonError::into_inner).certificate).clone()
     }
 
     pub(crate) fn has_changed(&self) -> bool {
         self.current
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .1
+            .modified
             != modification_times(&self.files)
     }
 
@@ -75,8 +93,9 @@ impl ListenerTls {
         let modified = modification_times(&self.files);
         let built = build_server_config(&self.files);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        current.1 = modified;
-        current.0 = built?;
+        current.modified = modified;
+        current.config = built?;
+        current.certificate = describe_certificate(&self.files);
         Ok(())
     }
 }
@@ -168,6 +187,27 @@ fn build_server_config(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError>
         .map_err(|e| unusable(e.to_string()))?;
     config.alpn_protocols = Vec::new();
     Ok(Arc::new(config))
+}
+
+/// Describes the certificate in these files, which were loaded before.
+fn describe_certificate(files: &TlsConfig) -> Option<ListenerCertificate> {
+    let chain = load_certificates("the certificate", &files.certificate).ok()?;
+    let first = chain.first()?;
+    let names = certificate_names(first)?.alternative_names;
+    let certificate = x509_cert::Certificate::from_der(first).ok()?;
+    let certificate = certificate.tbs_certificate();
+    let validity = certificate.validity();
+    let to_ms = |time: x509_cert::time::Time| {
+        u64::try_from(time.to_unix_duration().as_millis()).unwrap_or(u64::MAX)
+    };
+    Some(ListenerCertificate {
+        subject: certificate.subject().to_string(),
+        issuer: certificate.issuer().to_string(),
+        names: names.iter().map(|name| name.to_string()).collect(),
+        not_before_ms: to_ms(validity.not_before),
+        not_after_ms: to_ms(validity.not_after),
+        file: files.certificate.display().to_string(),
+    })
 }
 
 /// The names in a client's certificate; `None` if it cannot be parsed.

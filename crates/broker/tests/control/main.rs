@@ -11,12 +11,11 @@ mod queues;
 mod sessions;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
 use broker::{Broker, BrokerHandle};
-use hooks::NoHooks;
+use hooks::HookChain;
 
 use client::Client;
 use store::Store;
@@ -56,7 +55,7 @@ impl Node {
             ..BrokerConfig::default()
         };
         change(&mut config);
-        let broker = Broker::start(config, Arc::new(NoHooks), store.clone());
+        let broker = Broker::start(config, HookChain::default(), store.clone());
         Self {
             broker: Some(broker.expect("a port is free")),
             store,

@@ -158,11 +158,11 @@ impl Connector for ElasticsearchConnector {
             if !answer.is_success() {
                 return Err(answer.transient_error());
             }
-            let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let version = said["version"]["number"].as_str();
+            let info: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let version = info["version"]["number"].as_str();
             let version = version
                 .ok_or_else(|| ConnectorError::transient("the server is not Elasticsearch"))?;
-            Ok(match said["version"]["distribution"].as_str() {
+            Ok(match info["version"]["distribution"].as_str() {
                 Some("opensearch") => format!("OpenSearch {version}"),
                 _ => format!("Elasticsearch {version}"),
             })

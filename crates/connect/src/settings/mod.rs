@@ -7,7 +7,7 @@ pub use sink::{
     QueueSettings, RetrySettings, SinkSettings,
 };
 
-use outbound::redaction::redact_quoted_texts;
+use schemars::JsonSchema;
 use secret::SecretError;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -49,15 +49,11 @@ impl From<SecretError> for SettingsError {
 }
 
 /// Parses settings.
-pub fn parse_settings<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, SettingsError> {
-    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
-        let path = error.path().to_string();
-        let field = if path == "." { "" } else { path.as_str() };
-        SettingsError::new(
-            field,
-            rules::with_suggestion(&redact_quoted_texts(&error.inner().to_string())),
-        )
-    })
+pub fn parse_settings<T: DeserializeOwned + JsonSchema>(
+    fields: Map<String, Value>,
+) -> Result<T, SettingsError> {
+    secret::read_definition(Value::Object(fields))
+        .map_err(|error| SettingsError::new(&error.field, rules::with_suggestion(&error.detail)))
 }
 
 /// Checks that a number is within a range.

@@ -140,10 +140,10 @@ impl Receiving {
         let reader = reader(&runtime, connector, source);
         let caught = Arc::new(Caught::default());
         let failures = Arc::new(Mutex::new(Vec::new()));
-        let (inlet, told) = (caught.clone(), failures.clone());
+        let (port, told) = (caught.clone(), failures.clone());
         let task = runtime.spawn(async move {
             loop {
-                let failure = reader.read(&*inlet).await;
+                let failure = reader.read(&*port).await;
                 told.lock().unwrap().push(failure.message);
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

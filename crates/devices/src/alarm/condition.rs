@@ -388,16 +388,16 @@ mod tests {
     }
 
     /// Whether the condition holds for the given values of a device.
-    fn holds(condition: Json, said: Json) -> bool {
+    fn holds(condition: Json, reported: Json) -> bool {
         let (compiled, names) = compiled(condition).expect("a condition");
         let latest = names.0.iter().map(|name| {
-            Scalar::from_json(&said[&**name]).map(|value| LatestValue {
+            Scalar::from_json(&reported[&**name]).map(|value| LatestValue {
                 value,
                 ts_ms: 0,
                 received_ms: 0,
             })
         });
-        let attribute = |name: &str| Scalar::from_json(&said["attributes"][name]);
+        let attribute = |name: &str| Scalar::from_json(&reported["attributes"][name]);
         compiled.holds(&ConditionContext {
             latest: &latest.collect::<Vec<_>>(),
             attribute: &attribute,
@@ -428,12 +428,12 @@ mod tests {
             ("silent_for", json!(10), json!(1), true),
             ("silent_for", json!(11), json!(1), false),
         ];
-        for (is, value, said, expected) in table {
+        for (is, value, reported, expected) in table {
             let condition = json!({"key": "k", "is": is, "value": value});
             assert_eq!(
-                holds(condition, json!({"k": said})),
+                holds(condition, json!({"k": reported})),
                 expected,
-                "{said} {is} {value}"
+                "{reported} {is} {value}"
             );
         }
     }
@@ -498,10 +498,10 @@ mod tests {
             json!({"all": [{"key": "k", "is": "~", "value": 1}]}),
             deep,
         ];
-        let said: Vec<_> = refused
+        let reported: Vec<_> = refused
             .into_iter()
             .map(|condition| compiled(condition).expect_err("refused"))
             .collect();
-        insta::assert_snapshot!(said.join("\n"));
+        insta::assert_snapshot!(reported.join("\n"));
     }
 }

@@ -1,7 +1,8 @@
 //! The JSON definition of an alarm rule in products and the API. The JSON schema explains every field.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::definition_error::AlarmDefinitionError;
@@ -116,15 +117,18 @@ pub struct SchedulePeriod {
 }
 
 /// A condition: one test, or a combination of conditions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    untagged,
-    expecting = "expected {\"key\", \"is\", ..}, {\"all\": [..]} or {\"any\": [..]}"
-)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
 pub enum AlarmCondition {
     All(AllConditions),
     Any(AnyCondition),
     Test(ConditionTest),
+}
+
+impl<'de> Deserialize<'de> for AlarmCondition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::try_from(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -229,14 +233,11 @@ impl TryFrom<Value> for AlarmCondition {
     }
 }
 
-pub(super) fn from_json<T: serde::de::DeserializeOwned>(
+pub(super) fn from_json<T: serde::de::DeserializeOwned + JsonSchema>(
     value: Value,
 ) -> Result<T, AlarmDefinitionError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let field = if path == "." { "" } else { &path };
-        AlarmDefinitionError::new(field, error.inner().to_string())
-    })
+    secret::read_definition(value)
+        .map_err(|error| AlarmDefinitionError::new(&error.field, error.detail))
 }
 
 /// Parses the alarm rules of a product.

@@ -316,7 +316,7 @@ impl DeviceAlarms {
         out: &mut Vec<AlarmTransition>,
     ) -> bool {
         // Most messages of most products contain no key that conditions use.
-        let mut said = [false; MAX_KEYS];
+        let mut reported = [false; MAX_KEYS];
         let mut is_said = false;
         for point in points {
             let Some(place) = set.slot_of(point.key) else {
@@ -334,14 +334,14 @@ impl DeviceAlarms {
                 ts_ms,
                 received_ms: now_ms,
             });
-            said[place] = true;
+            reported[place] = true;
             is_said = true;
         }
         if is_said {
             let ts_ms = u64::try_from(ts_ms).unwrap_or(0);
             self.clock_ms = self.clock_ms.max(ts_ms.min(now_ms));
             self.node_clock_ms = now_ms;
-            self.evaluate(set, now_ms, &AlarmInput::Values(&said), attribute, out);
+            self.evaluate(set, now_ms, &AlarmInput::Values(&reported), attribute, out);
         }
         is_said
     }
@@ -369,9 +369,9 @@ impl DeviceAlarms {
             received_ms: now_ms,
         });
         // The clock of the device does not advance: values measured before it came back are still to be reported.
-        let mut said = [false; MAX_KEYS];
-        said[place] = true;
-        self.evaluate(set, now_ms, &AlarmInput::Values(&said), attribute, out);
+        let mut reported = [false; MAX_KEYS];
+        reported[place] = true;
+        self.evaluate(set, now_ms, &AlarmInput::Values(&reported), attribute, out);
     }
 
     /// Applies elapsed time; see [`due_ms`](Self::due_ms).
@@ -428,7 +428,7 @@ impl DeviceAlarms {
         &mut self,
         set: &AlarmSet,
         now_ms: u64,
-        news: &AlarmInput<'_>,
+        input: &AlarmInput<'_>,
         attribute: &dyn Fn(&str) -> Option<Scalar>,
         out: &mut Vec<AlarmTransition>,
     ) {
@@ -440,7 +440,7 @@ impl DeviceAlarms {
         };
         for (at, (rule, state)) in set.rules.iter().zip(&mut self.rules).enumerate() {
             let at_ms = rule.at_ms(device_ms, now_ms);
-            if let Some(transition_kind) = state.evaluate(rule, &facts, at_ms, news) {
+            if let Some(transition_kind) = state.evaluate(rule, &facts, at_ms, input) {
                 out.push(AlarmTransition {
                     rule: at,
                     kind: transition_kind,
@@ -457,12 +457,12 @@ impl AlarmRuleState {
         rule: &CompiledAlarmRule,
         facts: &ConditionContext<'_>,
         at_ms: u64,
-        news: &AlarmInput<'_>,
+        input: &AlarmInput<'_>,
     ) -> Option<AlarmTransitionKind> {
         let mut worst = None;
         // Evaluates all triggers, because each one tracks how long its condition has held.
         for ((severity, watched), watch) in rule.raise.iter().zip(&mut self.raise) {
-            if watch.fires(watched, facts, at_ms, news) && worst.is_none() {
+            if watch.fires(watched, facts, at_ms, input) && worst.is_none() {
                 worst = Some(*severity);
             }
         }
@@ -480,7 +480,7 @@ impl AlarmRuleState {
             (None, None) | (Some(_), Some(_)) => return None,
         }
         let clear = rule.clear.as_ref()?;
-        if !self.clear.fires(clear, facts, at_ms, news) {
+        if !self.clear.fires(clear, facts, at_ms, input) {
             return None;
         }
         self.reset();
@@ -502,7 +502,7 @@ impl TriggerState {
         watched: &CompiledTrigger,
         facts: &ConditionContext<'_>,
         at_ms: u64,
-        news: &AlarmInput<'_>,
+        input: &AlarmInput<'_>,
     ) -> bool {
         let holds = watched.condition.holds(facts) && watched.schedule.contains(at_ms);
         match watched.kind {
@@ -516,9 +516,9 @@ impl TriggerState {
                 at_ms.saturating_sub(since_ms) >= for_ms
             }
             TriggerKind::Repeating { times, within_ms } => {
-                let is_counted = match news {
-                    AlarmInput::Values(said) => (said.iter().enumerate())
-                        .any(|(place, said)| *said && watched.condition.refers_to(place)),
+                let is_counted = match input {
+                    AlarmInput::Values(reported) => (reported.iter().enumerate())
+                        .any(|(place, reported)| *reported && watched.condition.refers_to(place)),
                     AlarmInput::Time => false,
                 };
                 if is_counted && holds {

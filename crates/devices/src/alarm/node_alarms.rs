@@ -13,7 +13,7 @@ use super::service::Alarms;
 use super::watched_devices::{AlarmSubject, DeviceTransitions};
 
 /// Metrics that rules may use, with descriptions.
-const METRICS: [(&str, &str); 9] = [
+const METRICS: [(&str, &str); 10] = [
     (
         "throughput_drop_percent",
         "messages per second below the usual rate, in percent",
@@ -38,6 +38,10 @@ const METRICS: [(&str, &str); 9] = [
     ),
     ("rule_latency_ms", "mean time of a rule evaluation"),
     ("rule_queue", "rule rows waiting for sinks"),
+    (
+        "damaged_files",
+        "damaged files that the node was started without, in quarantine",
+    ),
 ];
 /// Number of consecutive bad samples that raise an alarm.
 const BAD_SAMPLES: u32 = 3;
@@ -60,6 +64,7 @@ pub struct NodeSample {
     pub rule_success_percent: Option<f64>,
     pub rule_latency_ms: Option<f64>,
     pub rule_queue: Option<f64>,
+    pub damaged_files: Option<f64>,
 }
 
 /// Evaluates the metrics of the node.
@@ -115,6 +120,17 @@ pub(super) fn node_alarm_rules() -> Json {
         below("rule_success", "rule_success_percent", [95, 90]),
         above("rule_latency", "rule_latency_ms", [200, 500]),
         above("rule_queue", "rule_queue", [5000, 10_000]),
+        {
+            "id": "damaged_files",
+            "description": "damaged files are in quarantine: data is missing",
+            // Unlike a load, damage does not pass.
+            "raise": [{
+                "severity": "CRITICAL",
+                "when": {"key": "damaged_files", "is": ">", "value": 0},
+            }],
+            "clear": {"when": {"key": "damaged_files", "is": "<=", "value": 0}},
+            "details": "${damaged_files} damaged files are in quarantine; tidegate ctl quarantine list shows what is lost",
+        },
     ])
 }
 
@@ -169,6 +185,7 @@ impl NodeAlarms {
             sample.rule_success_percent,
             sample.rule_latency_ms,
             sample.rule_queue,
+            sample.damaged_files,
         ];
         let points: Vec<_> = (0..)
             .map(KeyId)

@@ -99,8 +99,8 @@ impl Alarms {
     /// Evaluates a row of a device's telemetry. Does not block.
     pub fn observe(&self, device: &Arc<Device>, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
         let find = || Some(Arc::clone(device));
-        let news = DeviceInput::Row { ts_ms, points };
-        self.inner.observe(device.no, &find, now_ms, news);
+        let input = DeviceInput::Row { ts_ms, points };
+        self.inner.observe(device.no, &find, now_ms, input);
     }
 
     /// Evaluates a row of a device given by number. The device is read from disk if it is neither watched nor in
@@ -113,8 +113,8 @@ impl Alarms {
                 None
             })
         };
-        let news = DeviceInput::Row { ts_ms, points };
-        self.inner.observe(device, &find, now_ms, news);
+        let input = DeviceInput::Row { ts_ms, points };
+        self.inner.observe(device, &find, now_ms, input);
     }
 
     /// Whether any product has alarm rules, as of the last [`Alarms::refresh_products`].
@@ -138,8 +138,8 @@ impl Alarms {
             return;
         }
         let find = || Some(Arc::clone(device));
-        let news = DeviceInput::Online(is_online);
-        self.inner.observe(device.no, &find, now_ms, news);
+        let input = DeviceInput::Online(is_online);
+        self.inner.observe(device.no, &find, now_ms, input);
     }
 
     /// Submits an alarm of an SQL rule. Does not block.

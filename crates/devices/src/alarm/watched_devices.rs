@@ -140,7 +140,7 @@ impl WatchedDevices {
         compiled: &dyn Fn(&Device) -> Option<Arc<ProductAlarmRules>>,
         around: &dyn AlarmContext,
         now_ms: u64,
-        news: DeviceInput<'_>,
+        input: DeviceInput<'_>,
     ) -> Option<DeviceTransitions> {
         let mut partition = self.partition(no);
         let known = partition.devices.get(&no);
@@ -159,7 +159,7 @@ impl WatchedDevices {
             let watched = WatchedDevice::new(&device, compiled, around);
             partition.devices.insert(no, watched);
         }
-        partition.evaluate(no, around, now_ms, news)
+        partition.evaluate(no, around, now_ms, input)
     }
 
     /// Replaces a changed device. The state of its conditions remains unless it has another product.
@@ -250,7 +250,7 @@ impl WatchPartition {
         no: DeviceNo,
         around: &dyn AlarmContext,
         now_ms: u64,
-        news: DeviceInput<'_>,
+        input: DeviceInput<'_>,
     ) -> Option<DeviceTransitions> {
         let watched = self.devices.get_mut(&no)?;
         let (device, set) = (&watched.device, &watched.compiled.set);
@@ -263,7 +263,7 @@ impl WatchPartition {
         };
         let mut turns = Vec::new();
         let alarms = &mut watched.alarms;
-        match news {
+        match input {
             DeviceInput::Row { ts_ms, points } => {
                 if !alarms.observe(set, now_ms, ts_ms, points, &attribute, &mut turns) {
                     return None;

@@ -88,12 +88,9 @@ impl ChainDefinition {
     /// # Errors
     /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
-        let definition = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { String::new() } else { path };
-            ChainDefinitionError::new(field, error.into_inner().to_string())
-        })?;
+        let read: Result<Self, _> = secret::read_definition(value);
+        let definition =
+            read.map_err(|error| ChainDefinitionError::new(error.field, error.detail))?;
         definition.check_bounds(value)?;
         let chain = Chain::compile(&definition).map_err(|error| {
             ChainDefinitionError::new(definition.field_of(&error), error.to_string())

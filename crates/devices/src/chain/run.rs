@@ -111,7 +111,6 @@ impl<'a> ChainExecution<'_, 'a> {
         node: &ChainNode,
         row: &ChainRow<'_, 'a>,
     ) -> Result<NodeOutcome<'a>, String> {
-        let mut state = RuleState::default();
         match &node.work {
             NodeOperation::Validate => {}
             NodeOperation::Filter(condition) => {
@@ -119,6 +118,7 @@ impl<'a> ChainExecution<'_, 'a> {
                     Some(passes) => passes,
                     None => {
                         let (view, _) = row_view(self.scratch, &*self.effects, row);
+                        let mut state = RuleState::default();
                         let ran = condition.rule.run(&view, &mut state, &mut |_| {});
                         matches!(
                             ran.map_err(|fault| fault.to_string())?,
@@ -134,6 +134,7 @@ impl<'a> ChainExecution<'_, 'a> {
                 let effects = &*self.effects;
                 let (view, _) = row_view(self.scratch, effects, row);
                 let (mut columns, mut wrong) = (RowColumns::default(), None);
+                let mut state = RuleState::default();
                 let ran = rule.run(&view, &mut state, &mut |output| {
                     wrong = collect_columns(&output, effects, &mut columns).err();
                 });
@@ -145,7 +146,7 @@ impl<'a> ChainExecution<'_, 'a> {
             NodeOperation::Alarm => self.effects.evaluate_alarms(row.ts_ms, row.points),
             NodeOperation::Log(message) => {
                 let (view, output) = row_view(self.scratch, &*self.effects, row);
-                let mut line = Vec::new();
+                let (mut line, mut state) = (Vec::new(), RuleState::default());
                 let rendered = message.render(&output, &view, &mut state, &mut line);
                 rendered.map_err(|fault| fault.to_string())?;
                 let line = String::from_utf8_lossy(&line);
@@ -154,6 +155,7 @@ impl<'a> ChainExecution<'_, 'a> {
             NodeOperation::Republish(republish) => {
                 let (view, output) = row_view(self.scratch, &*self.effects, row);
                 let (mut topic, mut payload) = (Vec::new(), Vec::new());
+                let mut state = RuleState::default();
                 let rendered = (republish.topic).render(&output, &view, &mut state, &mut topic);
                 if let Some(name) = rendered.map_err(|fault| fault.to_string())?.first_null {
                     return Err(format!("topic: ${{{name}}} is null"));

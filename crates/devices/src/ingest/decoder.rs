@@ -396,7 +396,8 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
         slot
     }
 
-    #[inline]
+    /// Always inlined, so that the value stays in registers; see [`JsonCursor::value`](crate::json_scanner::JsonCursor::value).
+    #[inline(always)]
     fn visit_value(&mut self, slot: KeySlot, value: RawValue<'a>) {
         let arena = self.arena;
         let Some(product) = self.product_context() else {

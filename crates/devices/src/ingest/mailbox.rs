@@ -165,6 +165,7 @@ impl Mailbox {
 
     /// Whether publishers have to wait: half of a half is full. The rest is reserved for messages already on
     /// their way.
+    #[inline]
     pub(super) fn is_half_full(&self) -> bool {
         self.is_half_full.load(Ordering::Relaxed)
     }

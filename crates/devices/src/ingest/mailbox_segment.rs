@@ -356,17 +356,18 @@ fn record(bytes: &[u8], seed: Option<u32>) -> Option<(usize, QueuedMessage<'_>)>
     if seed.is_some_and(|seed| record_crc(seed, whole) != short(CRC_AT)) {
         return None;
     }
-    let (id, texts) = texts.split_at_checked(lengths[0])?;
-    let (topic, texts) = texts.split_at_checked(lengths[1])?;
+    let (names, payload) = texts.split_at_checked(lengths[0] + lengths[1])?;
+    let names = std::str::from_utf8(names).ok()?;
+    let (id, topic) = names.split_at_checked(lengths[0])?;
     let by = DeviceRef {
         no: DeviceNo(short(4)),
         product: ProductNo(short(8)),
-        id: std::str::from_utf8(id).ok()?,
+        id,
     };
     let message = DeviceMessage {
         sender: by,
-        topic: std::str::from_utf8(topic).ok()?,
-        payload: texts.get(..lengths[2])?,
+        topic,
+        payload: payload.get(..lengths[2])?,
         received_ms: number_at(head, 16) as i64,
     };
     let handed_ns = number_at(head, 24);

@@ -26,7 +26,7 @@ pub use message::{
     AttributeSelection, ControlMessage, DeviceReply, KeySlot, MessageVisitor, RowInfo,
 };
 pub use topic::{
-    DeviceTopic, DownlinkTopic, GatewayTopic, ReplyKind, TopicKind, carries_telemetry,
-    is_about_children, is_firmware_downlink, may_be_device_topic, parse_device_topic,
-    parse_downlink_topic, relay_ack_topic, relay_data_topic,
+    DeviceTopic, DownlinkTopic, FIRST_TOPIC_BYTES, GatewayTopic, ReplyKind, TopicKind,
+    carries_telemetry, is_about_children, is_firmware_downlink, may_be_device_topic,
+    parse_device_topic, parse_downlink_topic, relay_ack_topic, relay_data_topic,
 };

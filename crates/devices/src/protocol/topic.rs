@@ -77,6 +77,10 @@ pub enum ReplyKind {
     StateCheck,
 }
 
+/// The first bytes of all topics of [`may_be_device_topic`], [`parse_downlink_topic`] and [`is_firmware_downlink`], and of
+/// requests for provisioning.
+pub const FIRST_TOPIC_BYTES: &[u8] = b"/tv";
+
 /// Whether devices may publish on this topic. Called for every message of the node, so it examines the
 /// beginning only.
 #[inline]

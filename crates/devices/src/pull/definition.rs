@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use secret::{Secret, SecretError};
 use serde::{Deserialize, Serialize};
@@ -250,12 +249,8 @@ impl PullSourceError {
 impl PullSourceDefinition {
     /// Parses and validates a source, except for the files that it refers to.
     pub(super) fn read(value: &Value) -> Result<Self, PullSourceError> {
-        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
-        let definition = read.map_err(|error| {
-            let path = error.path().to_string();
-            let field = if path == "." { String::new() } else { path };
-            PullSourceError::new(field, redact_quoted_texts(&error.into_inner().to_string()))
-        })?;
+        let read: Result<Self, _> = secret::read_definition(value);
+        let definition = read.map_err(|error| PullSourceError::new(error.field, error.detail))?;
         definition.check_bounds()?;
         Ok(definition)
     }

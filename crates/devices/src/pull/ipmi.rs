@@ -172,12 +172,12 @@ impl IpmitoolCommand {
             _ => PullError::new(format!("starting ipmitool failed: {error}")),
         })?;
         if !output.status.success() {
-            let said = &output.stderr[..output.stderr.len().min(SHOWN_BYTES)];
-            let said = String::from_utf8_lossy(said);
+            let printed = &output.stderr[..output.stderr.len().min(SHOWN_BYTES)];
+            let printed = String::from_utf8_lossy(printed);
             return Err(PullError::new(format!(
                 "ipmitool: {}: {}",
                 output.status,
-                said.trim()
+                printed.trim()
             )));
         }
         let text = &output.stdout[..output.stdout.len().min(MAX_OUTPUT_BYTES)];

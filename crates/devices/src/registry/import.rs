@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use namespaces::NamespaceSelection;
-use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Durability;
@@ -108,6 +107,8 @@ impl Registry {
         };
         let mut imported = ImportSummary::default();
         let mut portion: Vec<(u64, PreparedDevice)> = Vec::with_capacity(BATCH_LINES);
+        // Spreadsheets write a byte order mark at the beginning of a file.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut records = ImportRecords { rest: text };
         let mut line = first_line;
         let head = match format {
@@ -282,8 +283,11 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 }
 
 fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
-    // The message of serde gives the position, and may quote the value. Secrets should not appear in a reason.
-    serde_json::from_str(line).map_err(|error| invalid("", redact_quoted_texts(&error.to_string())))
+    let mut json = serde_json::Deserializer::from_str(line);
+    let device =
+        secret::read_definition(&mut json).map_err(|error| invalid(&error.field, error.detail))?;
+    json.end().map_err(|error| invalid("", error.to_string()))?;
+    Ok(device)
 }
 
 fn check_header(head: &[String]) -> Result<(), RegistryError> {

@@ -44,7 +44,7 @@ pub enum CampaignDeviceState {
     Started,
     Succeeded,
     Failed,
-    /// The campaign was cancelled before a result.
+    /// The campaign was cancelled, or the device was deleted, before a result.
     Cancelled,
 }
 
@@ -66,6 +66,9 @@ pub struct CampaignDevice {
     pub changed_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Id of a device that was deleted, which the registry no longer knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_id: Option<String>,
 }
 
 impl CampaignDevice {
@@ -76,6 +79,7 @@ impl CampaignDevice {
             attempts: 0,
             changed_ms: 0,
             error: None,
+            deleted_id: None,
         }
     }
 }
@@ -288,6 +292,24 @@ impl CampaignRun {
         }
     }
 
+    /// A device was deleted: without a result it is cancelled. `id` is kept for those who read the campaign. False: the device does
+    /// not belong to the campaign.
+    pub(crate) fn device_deleted(&mut self, no: DeviceNo, id: Option<&str>, now_ms: u64) -> bool {
+        let Some(device) = self.devices.get_mut(&no) else {
+            return false;
+        };
+        if let Some(id) = id {
+            device.deleted_id = Some(id.to_owned());
+        }
+        let has_result = device.state.is_final();
+        self.changed.insert(no);
+        if !has_result {
+            let reason = "the device was deleted".to_owned();
+            self.set_device(no, CampaignDeviceState::Cancelled, Some(reason), now_ms);
+        }
+        true
+    }
+
     /// Ends what takes too long, halts or completes the campaign, and returns the devices to be told now.
     pub(crate) fn advance(&mut self, now_ms: u64) -> Vec<DeviceNo> {
         if self.progress.status.is_final() {
@@ -448,7 +470,7 @@ mod tests {
     /// campaign stops, and the greatest number of devices that were told within a minute.
     fn simulate(run: &mut CampaignRun, fails: impl Fn(DeviceNo) -> bool) -> (u64, usize) {
         let mut reports: BTreeMap<u64, Vec<DeviceNo>> = BTreeMap::new();
-        let mut told: Vec<(u64, usize)> = Vec::new();
+        let mut notified: Vec<(u64, usize)> = Vec::new();
         for second in 0..100_000 {
             let now_ms = START_MS + second * 1000;
             for no in reports.remove(&second).unwrap_or_default() {
@@ -459,10 +481,10 @@ mod tests {
                 run.record_result(no, result, now_ms);
             }
             let started = run.advance(now_ms);
-            told.push((second, started.len()));
+            notified.push((second, started.len()));
             reports.entry(second + 10).or_default().extend(started);
             if run.progress().status != CampaignStatus::Running {
-                let per_minute = told
+                let per_minute = notified
                     .windows(60)
                     .map(|all| all.iter().map(|(_, count)| count).sum());
                 return (second, per_minute.max().unwrap_or(0));
@@ -548,6 +570,39 @@ mod tests {
     }
 
     #[test]
+    fn deleted_devices_are_cancelled_and_do_not_count() {
+        let fields = json!({"max_attempts": 1, "max_devices_per_minute": 0, "min_ended": 1});
+        let mut run = campaign(fields, &[(0, 3), (1, 1)]);
+        assert_eq!(run.advance(START_MS).len(), 3);
+        for no in [0, 1, 3] {
+            assert!(run.device_deleted(DeviceNo(no), Some("gone"), START_MS + 1000));
+            let device = &run.devices()[&DeviceNo(no)];
+            assert_eq!(device.state, CampaignDeviceState::Cancelled);
+            assert_eq!(device.error.as_deref(), Some("the device was deleted"));
+            assert_eq!(device.deleted_id.as_deref(), Some("gone"));
+            assert!(!run.is_target_of(DeviceNo(no)));
+        }
+        assert!(!run.device_deleted(DeviceNo(9), Some("other"), START_MS + 1000));
+        run.record_result(DeviceNo(2), Ok(()), START_MS + 2000);
+        run.advance(START_MS + 2000);
+        run.advance(START_MS + 3000);
+        assert_eq!(run.progress().status, CampaignStatus::Completed);
+        assert!(run.device_deleted(DeviceNo(2), Some("later"), START_MS + 4000));
+        let ended = &run.devices()[&DeviceNo(2)];
+        assert_eq!(
+            ended.state,
+            CampaignDeviceState::Succeeded,
+            "a result stays"
+        );
+        assert_eq!(ended.deleted_id.as_deref(), Some("later"));
+        let counts = run.counts();
+        assert_eq!(
+            (counts.succeeded, counts.failed, counts.cancelled),
+            (1, 0, 3)
+        );
+    }
+
+    #[test]
     fn a_campaign_is_paused_resumed_and_cancelled() {
         let mut run = campaign(json!({"max_devices_per_minute": 60}), &[(0, 100)]);
         assert_eq!(run.advance(START_MS).len(), 1);
@@ -573,11 +628,11 @@ mod tests {
             json!({"window": window, "max_devices_per_minute": 60}),
             &[(0, 1000)],
         );
-        let mut told = 0;
+        let mut notified = 0;
         for second in 0..3600 {
-            told += run.advance(START_MS + second * 1000).len();
+            notified += run.advance(START_MS + second * 1000).len();
         }
-        assert_eq!(told, 40);
+        assert_eq!(notified, 40);
         assert!(
             !run.advance(START_MS + 86_400_000).is_empty(),
             "the next day"

@@ -52,7 +52,7 @@ pub struct CampaignDeviceRow {
     pub attempts: u8,
     /// When the state changed; 0: never.
     pub changed_ms: u64,
-    /// Why the last attempt failed.
+    /// Why the last attempt failed, or why the device was cancelled.
     pub error: Option<String>,
 }
 
@@ -163,8 +163,8 @@ impl Campaigns {
         for (id, record) in tables.load()? {
             let devices = tables.load_devices(id)?;
             let run = CampaignRun::new(record.definition, record.progress, devices, now_ms);
-            let told: Vec<DeviceNo> = run.devices().keys().copied().collect();
-            for no in told.into_iter().filter(|no| run.is_target_of(*no)) {
+            let notified: Vec<DeviceNo> = run.devices().keys().copied().collect();
+            for no in notified.into_iter().filter(|no| run.is_target_of(*no)) {
                 state.add_target(no, record.kind, id);
             }
             let campaign = Campaign {
@@ -193,7 +193,11 @@ impl Campaigns {
         devices: BTreeMap<DeviceNo, CampaignDevice>,
         now_ms: u64,
     ) -> Result<CampaignInfo, CampaignError> {
-        if devices.is_empty() || devices.len() > MAX_CAMPAIGN_DEVICES {
+        if devices.is_empty() {
+            let detail = "the product has no device that is selected; register its devices first, or change group and devices";
+            return Err(CampaignError::Conflict(detail.to_owned()));
+        }
+        if devices.len() > MAX_CAMPAIGN_DEVICES {
             let detail = format!(
                 "expected 1 to {MAX_CAMPAIGN_DEVICES} devices of the product, not {}",
                 devices.len()
@@ -328,12 +332,12 @@ impl Campaigns {
         }
         let (info, kind) = (campaign.info(id), campaign.kind);
         self.tables.remove(id, campaign.run.devices())?;
-        let told: Vec<DeviceNo> = campaign.run.devices().keys().copied().collect();
+        let notified: Vec<DeviceNo> = campaign.run.devices().keys().copied().collect();
         state.campaigns.remove(&id);
-        for no in &told {
+        for no in &notified {
             state.remove_target(*no, kind, id);
         }
-        Ok((info, told))
+        Ok((info, notified))
     }
 
     /// Whether a campaign that is not deleted installs this package.
@@ -390,6 +394,21 @@ impl Campaigns {
         };
         if record.package.as_ref() == Some(&campaign.run.definition().package) {
             campaign.run.record_result(device, result, now_ms);
+        }
+    }
+
+    /// A device was deleted. Campaigns write it when time passes.
+    pub(crate) fn device_deleted(&self, device: DeviceNo, id: Option<&str>, now_ms: u64) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let mut kinds = Vec::new();
+        for (campaign_id, campaign) in &mut state.campaigns {
+            if campaign.run.device_deleted(device, id, now_ms) {
+                kinds.push((campaign.kind, *campaign_id));
+            }
+        }
+        for (kind, campaign_id) in kinds {
+            state.remove_target(device, kind, campaign_id);
         }
     }
 

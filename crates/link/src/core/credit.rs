@@ -2,9 +2,6 @@
 
 use crate::error_code::{ErrorCode, ProtocolError};
 
-/// What every message of one frame costs beside its length, so that empty messages are limited, too.
-pub(crate) const MESSAGE_OVERHEAD_BYTES: u64 = 32;
-
 /// Credit that the peer has granted.
 #[derive(Debug, Default)]
 pub(crate) struct SendCredit {
@@ -74,10 +71,11 @@ impl ReceiveCredit {
         self.released += bytes;
     }
 
-    /// The total to announce, when an eighth of the window is free again.
+    /// The total to announce, when a sixteenth of the window is free again: with a long round trip, the peer uses the rest
+    /// of the window on average.
     pub(crate) fn announcement(&mut self) -> Option<u64> {
         let total = self.initial + self.released;
-        if total - self.granted < self.window / 8 {
+        if total - self.granted < self.window / 16 {
             return None;
         }
         self.granted = total;

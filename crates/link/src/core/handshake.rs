@@ -7,12 +7,15 @@ use content::RangeSet;
 
 use crate::core::carrier::Carrier;
 use crate::core::credit::{ReceiveCredit, SendCredit};
+use crate::core::incoming_stream::{Answer, IncomingStream};
 use crate::core::link_core::{LinkCore, LinkEvent, Shutdown};
 use crate::error_code::ProtocolError;
+use crate::message::MessageId;
 use crate::priority::{LANES, Priority};
 use crate::wire::control::StreamKind;
 use crate::wire::handshake::{
-    Credentials, Hello, InitialCredit, LaneState, Limits, VERSION, Welcome,
+    Credentials, Hello, InitialCredit, LaneState, Limits, MAX_STREAM_STATE_RANGES,
+    MAX_STREAM_STATES, StreamState, VERSION, Welcome,
 };
 use crate::wire::header::FrameType;
 
@@ -28,6 +31,7 @@ impl LinkCore {
             credit: self.initial_credit(),
             lanes: self.lane_states(),
             credentials,
+            streams: self.stream_states(),
         };
         let mut payload = Vec::new();
         hello.encode(&mut payload);
@@ -58,6 +62,7 @@ impl LinkCore {
             limits: self.config.limits,
             credit: self.initial_credit(),
             lanes: self.lane_states(),
+            streams: self.stream_states(),
         };
         let mut payload = Vec::new();
         welcome.encode(&mut payload);
@@ -66,7 +71,9 @@ impl LinkCore {
             .control
             .push(FrameType::Welcome, 0, 0, &payload, Bytes::new());
         self.carrier = Some(carrier);
-        self.begin(hello.limits, hello.credit, &peer_lanes, now);
+        // Those of a state that was lost are of no use.
+        let streams = if is_known { &hello.streams[..] } else { &[] };
+        self.begin(hello.limits, hello.credit, &peer_lanes, streams, now);
         self.events.push_back(LinkEvent::Connected {
             is_resumed: is_known,
         });
@@ -96,7 +103,8 @@ impl LinkCore {
             }
             self.events.push_back(LinkEvent::PeerStateLost);
         }
-        self.begin(welcome.limits, welcome.credit, &welcome.lanes, now);
+        let (limits, credit) = (welcome.limits, welcome.credit);
+        self.begin(limits, credit, &welcome.lanes, &welcome.streams, now);
         self.events.push_back(LinkEvent::Connected {
             is_resumed: self.has_connected && welcome.is_resumed,
         });
@@ -109,6 +117,7 @@ impl LinkCore {
         peer: Limits,
         credit: InitialCredit,
         lanes: &[LaneState; LANES],
+        streams: &[StreamState],
         now: Instant,
     ) {
         let Some(carrier) = &mut self.carrier else {
@@ -123,6 +132,15 @@ impl LinkCore {
         }
         for stream in self.streams_out.values_mut() {
             stream.begin_carrier();
+        }
+        for state in streams {
+            let id = MessageId {
+                priority: state.priority,
+                number: state.number,
+            };
+            if let Some(stream) = self.streams_out.get_mut(&id) {
+                stream.continue_at(state.credit, &state.received);
+            }
         }
         self.clear_queues();
         for (id, stream) in &self.streams_out {
@@ -171,6 +189,25 @@ impl LinkCore {
             message_bytes: free(limits.message_window_bytes, self.occupied_message_bytes),
             data_bytes: free(limits.data_window_bytes, self.occupied_data_bytes),
         }
+    }
+
+    /// The streams that the peer can continue without an answer to OPEN.
+    fn stream_states(&self) -> Vec<StreamState> {
+        let window = self.config.limits.stream_window_bytes;
+        let streams = self.streams_in.iter();
+        let can_continue = streams.filter(|(_, stream)| {
+            stream.open.kind == StreamKind::Stream
+                && stream.answer == Answer::Accepted
+                && !stream.is_cancelled()
+                && stream.received().range_count() <= MAX_STREAM_STATE_RANGES
+        });
+        let state = |(id, stream): (&MessageId, &IncomingStream)| StreamState {
+            priority: id.priority,
+            number: id.number,
+            credit: window.saturating_sub(stream.buffered_bytes()),
+            received: stream.received().clone(),
+        };
+        can_continue.take(MAX_STREAM_STATES).map(state).collect()
     }
 
     fn lane_states(&self) -> [LaneState; LANES] {

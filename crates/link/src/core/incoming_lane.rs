@@ -9,7 +9,8 @@ use std::ops::Range;
 use content::RangeSet;
 
 use crate::error_code::{ErrorCode, ProtocolError};
-use crate::message::ReceivedMessage;
+use crate::message::{MessageBatch, ReceivedMessage};
+use crate::size_class::SizeClassTable;
 use crate::wire::payload::take_ranges;
 
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(crate) struct IncomingLane {
     acknowledged: RangeSet,
     /// Acknowledged numbers that the peer has not been told.
     to_announce: RangeSet,
-    pub(crate) queue: VecDeque<ReceivedMessage>,
+    pub(crate) queue: VecDeque<MessageBatch>,
 }
 
 impl IncomingLane {
@@ -50,6 +51,16 @@ impl IncomingLane {
         self.received.insert(0..first);
         self.acknowledged.insert(0..first);
         self.to_announce = self.acknowledged.clone();
+    }
+
+    /// Takes the first message of the queue.
+    pub(crate) fn next_message(&mut self, table: &SizeClassTable) -> Option<ReceivedMessage> {
+        loop {
+            if let Some(message) = self.queue.front_mut()?.take_first(table) {
+                return Some(message);
+            }
+            self.queue.pop_front();
+        }
     }
 
     pub(crate) fn received(&self) -> &RangeSet {

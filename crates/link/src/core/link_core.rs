@@ -15,11 +15,15 @@ use crate::core::outgoing_lane::OutgoingLane;
 use crate::core::outgoing_stream::{OutgoingStream, StreamFailure};
 use crate::core::scheduler::Scheduler;
 use crate::error_code::ErrorCode;
-use crate::message::{MessageId, ReceivedMessage};
+use crate::message::{MessageBatch, MessageId, ReceivedMessage};
 use crate::priority::{LANES, Priority};
 use crate::size_class::{SizeClass, SizeClassCounters};
 use crate::wire::control::{MAX_METADATA_BYTES, Open, StreamKind, TransferId};
 use crate::wire::handshake::LinkId;
+
+/// Bytes of messages of one frame and one priority that wait for a carrier; beyond it, no message is accepted while there
+/// is one.
+const MAX_UNSENT_BYTES: u64 = 512 * 1024;
 
 /// What the application has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +93,9 @@ pub enum OutgoingStreamState {
 /// Why something was not accepted for sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Too much waits for acknowledgement. Try again when the peer has acknowledged more.
-    #[error("too many messages or bytes wait for acknowledgement; try again later")]
+    /// Too much waits for transmission or acknowledgement. Try again when more has been transmitted, or the peer has
+    /// acknowledged more.
+    #[error("too many messages or bytes wait for transmission or acknowledgement; try again later")]
     Full,
     #[error("the link is shutting down; open another one")]
     ShuttingDown,
@@ -132,6 +137,8 @@ pub struct CoreStatistics {
     pub received: SizeClassCounters,
     /// Messages that arrived again after an interruption and were ignored.
     pub duplicates: u64,
+    /// Bytes of streams and larger messages that arrived again after an interruption and were ignored.
+    pub repeated_bytes: u64,
     /// Bytes of content passed to carriers, including repetitions.
     pub transmitted_bytes: u64,
     pub carriers: u64,
@@ -185,6 +192,8 @@ pub struct LinkCore {
     pub(crate) occupied_message_bytes: u64,
     pub(crate) occupied_data_bytes: u64,
     pub(crate) statistics: CoreStatistics,
+    /// A message was refused because others wait for the carrier.
+    awaits_transmission: bool,
 }
 
 impl LinkCore {
@@ -213,6 +222,7 @@ impl LinkCore {
             occupied_message_bytes: 0,
             occupied_data_bytes: 0,
             statistics: CoreStatistics::default(),
+            awaits_transmission: false,
         }
     }
 
@@ -229,7 +239,9 @@ impl LinkCore {
             for (number, _) in single.iter().chain(&multiple) {
                 known.insert(*number..number + 1);
             }
-            out.restore(lane.last_sent + 1, lane.sent_acknowledged, single);
+            let acknowledged = lane.sent_acknowledged;
+            let tiny_limit_bytes = table.tiny_limit_bytes;
+            out.restore(lane.last_sent + 1, acknowledged, single, tiny_limit_bytes);
             // Streams whose content is gone: their numbers have to be settled.
             for number in known.missing(0..lane.last_sent + 1).iter().flatten() {
                 self.queue_lost_stream(MessageId { priority, number });
@@ -302,22 +314,52 @@ impl LinkCore {
     /// Messages of one frame (tiny to medium) and one priority arrive in the order of sending; larger ones arrive when
     /// they are complete.
     pub fn send(&mut self, priority: Priority, payload: Bytes) -> Result<MessageId, SendError> {
+        self.send_shared(priority, &payload)
+    }
+
+    /// Sends a copy of a message. It is made only if the message is accepted, and costs nothing more if it is tiny.
+    pub fn send_copy(
+        &mut self,
+        priority: Priority,
+        payload: &[u8],
+    ) -> Result<MessageId, SendError> {
+        if self.classify(payload.len()) > SizeClass::Tiny {
+            return self.send(priority, Bytes::copy_from_slice(payload));
+        }
+        self.check_unsent(priority)?;
+        let id = self.next_id(priority, self.waiting_lane_bytes())?;
+        let bytes = payload.len() as u64;
+        self.statistics.sent.count(SizeClass::Tiny, 1, bytes);
+        self.lanes_out[priority.index()].push_copy(id.number, payload);
+        Ok(id)
+    }
+
+    /// Like [`send`](Self::send), for callers that keep the payload: it need not be cloned if it is tiny.
+    pub(crate) fn send_shared(
+        &mut self,
+        priority: Priority,
+        payload: &Bytes,
+    ) -> Result<MessageId, SendError> {
         let class = self.config.size_classes.classify(payload.len());
+        if class == SizeClass::Tiny {
+            return self.send_copy(priority, payload);
+        }
         if class == SizeClass::Huge {
-            return self.send_huge(priority, payload);
+            return self.send_huge(priority, payload.clone());
         }
         // Large messages have a limit of their own, so that they do not keep small ones waiting.
         let queued = if class == SizeClass::Large {
             self.waiting_stream_bytes()
         } else {
+            self.check_unsent(priority)?;
             self.waiting_lane_bytes()
         };
         let id = self.next_id(priority, queued)?;
         self.statistics.sent.count(class, 1, payload.len() as u64);
         if class == SizeClass::Large {
-            self.queue_large_message(id, payload);
+            self.queue_large_message(id, payload.clone());
         } else {
-            self.lanes_out[priority.index()].push(id.number, payload);
+            self.lanes_out[priority.index()].push(id.number, payload.clone());
         }
         Ok(id)
     }
@@ -399,6 +441,25 @@ impl LinkCore {
         let lane = &mut self.lanes_out[priority.index()];
         let number = lane.next_number(horizon).ok_or(SendError::Full)?;
         Ok(MessageId { priority, number })
+    }
+
+    /// Refuses messages of one frame while enough of them wait for the carrier: longer queues would only take more memory,
+    /// and leave the cache of the processor before they are sent.
+    fn check_unsent(&mut self, priority: Priority) -> Result<(), SendError> {
+        let unsent = self.lanes_out[priority.index()].unsent_bytes();
+        if unsent >= MAX_UNSENT_BYTES && self.is_connected() {
+            self.awaits_transmission = true;
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
+    /// Whether messages were refused because others waited for the carrier, and can now be accepted.
+    pub(crate) fn take_transmission_notice(&mut self) -> bool {
+        let has_room = |lane: &OutgoingLane| lane.unsent_bytes() < MAX_UNSENT_BYTES / 2;
+        let is_due = self.awaits_transmission && self.lanes_out.iter().any(has_room);
+        self.awaits_transmission &= !is_due;
+        is_due
     }
 
     /// Bytes of messages of one frame that are not acknowledged.
@@ -518,24 +579,26 @@ impl LinkCore {
 
     /// The next received message, of the highest priority that has one.
     pub fn next_message(&mut self) -> Option<ReceivedMessage> {
+        let table = self.config.size_classes;
         let message = self
             .lanes_in
             .iter_mut()
-            .find_map(|lane| lane.queue.pop_front())?;
-        self.occupied_message_bytes -= message.cost;
-        if let Some(carrier) = &mut self.carrier {
-            carrier.receive_messages.release(message.cost);
-        }
+            .find_map(|lane| lane.next_message(&table))?;
+        self.release_messages(message.cost());
         Some(message)
     }
 
-    /// Adds all received messages to `messages`, those of higher priorities first.
-    pub fn take_messages(&mut self, messages: &mut Vec<ReceivedMessage>) {
+    /// Adds all received messages to `batches`, those of higher priorities first.
+    pub fn take_batches(&mut self, batches: &mut Vec<MessageBatch>) {
         let mut cost = 0;
         for lane in &mut self.lanes_in {
-            cost += lane.queue.iter().map(|message| message.cost).sum::<u64>();
-            messages.extend(lane.queue.drain(..));
+            cost += lane.queue.iter().map(MessageBatch::cost).sum::<u64>();
+            batches.extend(lane.queue.drain(..));
         }
+        self.release_messages(cost);
+    }
+
+    pub(crate) fn release_messages(&mut self, cost: u64) {
         self.occupied_message_bytes -= cost;
         if let Some(carrier) = &mut self.carrier {
             carrier.receive_messages.release(cost);
@@ -636,12 +699,7 @@ impl LinkCore {
     pub(crate) fn release_buffered(&mut self, kind: StreamKind, bytes: u64) {
         match kind {
             StreamKind::Stream => self.release_data(bytes),
-            StreamKind::Message => {
-                self.occupied_message_bytes -= bytes;
-                if let Some(carrier) = &mut self.carrier {
-                    carrier.receive_messages.release(bytes);
-                }
-            }
+            StreamKind::Message => self.release_messages(bytes),
         }
     }
 

@@ -39,6 +39,8 @@ struct CarrierPart {
     /// The number of the stream on this carrier; `None`: OPEN has not been sent.
     wire_id: Option<u32>,
     awaits_accept: bool,
+    /// The peer's answer was in HELLO or WELCOME, before OPEN.
+    is_accepted_early: bool,
     is_done_sent: bool,
     is_cancel_sent: bool,
     credit: SendCredit,
@@ -154,6 +156,15 @@ impl OutgoingStream {
         pending.sort_by_key(|piece| piece.offset);
     }
 
+    /// The peer has named the stream in the handshake: it is continued without waiting for ACCEPT, which will follow.
+    pub(crate) fn continue_at(&mut self, credit: u64, received: &RangeSet) {
+        if self.is_resumed && self.open.kind == StreamKind::Stream {
+            self.carrier.is_accepted_early = true;
+            self.carrier.credit = SendCredit::new(credit);
+            self.known_to_peer.insert_all(received);
+        }
+    }
+
     /// Handles ACCEPT. Returns whether the peer still has what it has acknowledged, which is not kept here.
     pub(crate) fn accept(&mut self, credit: u64, received: &RangeSet) -> bool {
         self.carrier.awaits_accept = false;
@@ -245,12 +256,15 @@ impl OutgoingStream {
             self.open.encode(&mut fields);
             writer.push(FrameType::Open, flags, wire_id, &fields, Bytes::new());
             self.carrier.wire_id = Some(wire_id);
-            self.carrier.awaits_accept = self.is_resumed;
-            self.carrier.credit = SendCredit::new(if self.is_resumed {
-                0
-            } else {
-                stream_window_bytes
-            });
+            if !self.carrier.is_accepted_early {
+                self.carrier.awaits_accept = self.is_resumed;
+                let credit = if self.is_resumed {
+                    0
+                } else {
+                    stream_window_bytes
+                };
+                self.carrier.credit = SendCredit::new(credit);
+            }
             return 0;
         };
         self.skip_known();

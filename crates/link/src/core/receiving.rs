@@ -5,18 +5,18 @@ use std::time::Instant;
 use bytes::{Buf as _, Bytes};
 
 use crate::config::AckPolicy;
-use crate::core::credit::MESSAGE_OVERHEAD_BYTES;
 use crate::core::incoming_stream::{Answer, IncomingStream};
 use crate::core::link_core::{IncomingStreamInfo, LinkCore, LinkEvent, Shutdown};
 use crate::core::outgoing_stream::StreamFailure;
 use crate::error_code::{ErrorCode, ProtocolError};
-use crate::message::{MessageId, Payload, ReceivedMessage};
+use crate::message::{MESSAGE_OVERHEAD_BYTES, MessageBatch, MessageId, Payload};
 use crate::priority::Priority;
 use crate::size_class::SizeClass;
 use crate::wire::control::{
     Accept, Cancel, Done, GOAWAY_FLAG_CARRIER, GOAWAY_FLAG_FINAL, GoAway, MAX_NUMBER, Open,
     StreamKind, WINDOW_FLAG_DATA, decode_ack, decode_ping, decode_window,
 };
+use crate::wire::entries::take_entry;
 use crate::wire::handshake::Welcome;
 use crate::wire::header::FrameType;
 use crate::wire::reader::Frame;
@@ -146,39 +146,41 @@ impl LinkCore {
         let lane = &mut self.lanes_in[priority.index()];
         let mut number = first;
         let (mut duplicates, mut duplicate_cost, mut total_cost) = (0, 0, 0);
-        // Usually numbers come without a gap, and are recorded together.
+        // Usually numbers come without a gap, and the messages stay together.
         let is_in_order = lane.is_next(first);
         let table = self.config.size_classes;
+        let entries = payload.slice_ref(rest);
         while !rest.is_empty() {
-            let len = disk::varint::take(&mut rest).ok_or(INVALID)?;
-            let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
-            let len = len.ok_or(INVALID)?;
-            let start = payload.len() - rest.len();
-            rest.advance(len);
+            let message = take_entry(&mut rest).ok_or(INVALID)?;
+            let len = message.len();
             let cost = len as u64 + MESSAGE_OVERHEAD_BYTES;
             total_cost += cost;
-            if !is_in_order && lane.is_received(number) {
+            let is_duplicate = !is_in_order && lane.is_received(number);
+            if is_duplicate {
                 lane.repeat_acknowledgement(number);
                 duplicates += 1;
                 duplicate_cost += cost;
             } else {
-                if !is_in_order {
-                    lane.check_horizon(number + 1, horizon)?;
-                    lane.record_received(number..number + 1);
-                }
                 let class = table.classify(len);
                 self.statistics.received.count(class, 1, len as u64);
-                lane.queue.push_back(ReceivedMessage {
-                    id: MessageId { priority, number },
-                    payload: payload.slice(start..start + len).into(),
-                    class,
-                    cost,
-                });
+            }
+            if !is_in_order && !is_duplicate {
+                lane.check_horizon(number + 1, horizon)?;
+                lane.record_received(number..number + 1);
+                let id = MessageId { priority, number };
+                let message = payload.slice_ref(message).into();
+                lane.queue.push_back(MessageBatch::one(id, message));
             }
             number += 1;
         }
         if is_in_order {
             lane.record_received(first..number);
+            let id = MessageId {
+                priority,
+                number: first,
+            };
+            lane.queue
+                .push_back(MessageBatch::new(id, number - first, entries, total_cost));
         }
         if self.config.ack_policy == AckPolicy::OnReceipt {
             lane.acknowledge(first..number);
@@ -332,6 +334,7 @@ impl LinkCore {
         };
         credit.receive(len)?;
         credit.release(len - new);
+        self.statistics.repeated_bytes += len - new;
         *occupied += new;
         Ok(())
     }
@@ -358,12 +361,8 @@ impl LinkCore {
         self.statistics.received.count(class, 1, done.size);
         let lane = &mut self.lanes_in[id.priority.index()];
         lane.record_received(id.number..id.number + 1);
-        lane.queue.push_back(ReceivedMessage {
-            id,
-            payload: Payload::from_pieces(pieces),
-            class,
-            cost: done.size,
-        });
+        let payload = Payload::from_pieces(pieces);
+        lane.queue.push_back(MessageBatch::large(id, payload));
         if self.config.ack_policy == AckPolicy::OnReceipt {
             lane.acknowledge(id.number..id.number + 1);
         }

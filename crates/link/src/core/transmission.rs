@@ -202,10 +202,8 @@ impl LinkCore {
             let before = writer.len();
             let chunk_bytes = match flow.kind {
                 FlowKind::Messages => {
-                    let tiny_limit = self.config.size_classes.tiny_limit_bytes;
                     let lane = &mut self.lanes_out[flow.priority.index()];
-                    let (_, bytes) = lane.send(tiny_limit, &mut carrier.send_messages, writer);
-                    content += bytes as usize;
+                    content += lane.send(&mut carrier.send_messages, writer) as usize;
                     0
                 }
                 FlowKind::LargeMessages | FlowKind::Streams => {

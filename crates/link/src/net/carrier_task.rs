@@ -1,13 +1,16 @@
 //! Moves bytes between one carrier and the state of its link.
 
 use std::collections::VecDeque;
-use std::io;
+use std::future::{Future as _, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
-use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
 use crate::core::{IncomingStreamInfo, LinkCore, LinkEvent};
@@ -140,60 +143,101 @@ pub(crate) fn now() -> Instant {
 
 /// How long the last frames of a carrier may take.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Slices of one vectored write.
+const MAX_SLICES: usize = 64;
+
+/// What a carrier waits for.
+enum CarrierEvent {
+    /// So many bytes are in the buffer of the reader; 0: the peer has closed the carrier.
+    Received(usize),
+    /// What was to be transmitted is written.
+    Written,
+    /// The application has something to transmit, or the carrier was replaced.
+    Notified,
+    TimerElapsed,
+}
 
 /// Runs a carrier whose handshake has begun, until it ends. `Ok`: the link has been shut down.
 pub(crate) async fn run_carrier(
     shared: &SharedLink,
     number: u64,
-    carrier: impl Carrier,
+    mut carrier: impl Carrier,
     mut reader: FrameReader,
 ) -> Result<(), CarrierError> {
-    let (mut input, mut output) = tokio::io::split(carrier);
     let mut outgoing = Transmission::default();
     reader.set_max_payload_bytes(shared.lock().config().limits.max_frame_bytes);
+    let mut notified = pin!(shared.outgoing.notified());
+    // Deadlines move with every frame. The timer is set again only if a deadline is earlier, or when it elapses: setting
+    // it each time would cost more than the frame.
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+    let mut is_read_first = false;
     loop {
         let (deadline, is_closed) = {
             let mut core = shared.lock_current(number)?;
             outgoing.advance(&mut core);
+            if core.take_transmission_notice() {
+                shared.changed.notify_waiters();
+            }
             (core.poll_timeout(), core.is_closed())
         };
         if is_closed && outgoing.is_complete() {
-            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, output.shutdown()).await;
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, carrier.shutdown()).await;
             return Ok(());
         }
         let deadline = deadline.ok_or(CarrierError::Replaced)?;
-        let mut buffer = reader.buffer();
-        // In random order: neither direction keeps the other waiting.
-        let result = tokio::select! {
-            read = input.read_buf(&mut buffer) => {
-                if read? == 0 {
-                    return Err(CarrierError::EndOfStream);
+        if timer.is_elapsed() || deadline < timer.deadline().into_std() {
+            timer.as_mut().reset(deadline.into());
+        }
+        let event = poll_fn(|cx| {
+            // In turn: neither direction keeps the other waiting.
+            is_read_first = !is_read_first;
+            for is_read in [is_read_first, !is_read_first] {
+                if is_read {
+                    let mut buffer = reader.buffer();
+                    let read = pin!(carrier.read_buf(&mut buffer));
+                    if let Poll::Ready(read) = read.poll(cx) {
+                        return Poll::Ready(read.map(CarrierEvent::Received));
+                    }
+                } else if !outgoing.is_complete()
+                    && let Poll::Ready(written) = outgoing.poll_write(Pin::new(&mut carrier), cx)
+                {
+                    return Poll::Ready(written.map(|()| CarrierEvent::Written));
                 }
-                let result = receive(shared, number, &mut reader);
-                // The application takes content while it is in the cache, and its buffer is then used again.
-                tokio::task::yield_now().await;
-                result
             }
-            written = outgoing.write(&mut output), if !outgoing.is_complete() => {
-                written.map_err(CarrierError::from)
+            while notified.as_mut().poll(cx).is_ready() {
+                notified.set(shared.outgoing.notified());
+                if outgoing.is_complete() || !shared.is_current(number) {
+                    return Poll::Ready(Ok(CarrierEvent::Notified));
+                }
             }
-            () = shared.outgoing.notified() => Ok(()),
-            () = tokio::time::sleep_until(deadline.into()) => {
+            let elapsed = timer.as_mut().poll(cx);
+            elapsed.map(|()| Ok(CarrierEvent::TimerElapsed))
+        });
+        let result = match event.await? {
+            CarrierEvent::Received(0) => return Err(CarrierError::EndOfStream),
+            CarrierEvent::Received(_) => receive(shared, number, &mut reader),
+            CarrierEvent::Written | CarrierEvent::Notified => Ok(false),
+            CarrierEvent::TimerElapsed => {
                 let result = shared.lock_current(number)?.handle_timeout(now());
-                result.map_err(CarrierError::from)
+                result.map(|()| false).map_err(CarrierError::from)
             }
         };
-        if let Err(error) = result {
-            // The peer learns the reason, if it still reads.
-            shared
-                .lock_current(number)?
-                .poll_transmit(now(), &mut outgoing.pending.slices);
-            let farewell = async {
-                output.write_all_buf(&mut outgoing.pending).await?;
-                output.shutdown().await
-            };
-            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
-            return Err(error);
+        match result {
+            Ok(false) => {}
+            // The application takes content while it is in the cache, and its buffer is then used again.
+            Ok(true) => tokio::task::yield_now().await,
+            Err(error) => {
+                // The peer learns the reason, if it still reads.
+                shared
+                    .lock_current(number)?
+                    .poll_transmit(now(), &mut outgoing.pending.slices);
+                let farewell = async {
+                    carrier.write_all_buf(&mut outgoing.pending).await?;
+                    carrier.shutdown().await
+                };
+                let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
+                return Err(error);
+            }
         }
     }
 }
@@ -225,21 +269,40 @@ impl Transmission {
         }
     }
 
-    /// Writes all of it. If it is cancelled, the next call continues.
-    async fn write(&mut self, output: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        while self.pending.has_remaining() {
-            if output.write_buf(&mut self.pending).await? == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+    /// Writes all of it.
+    fn poll_write<C: Carrier>(
+        &mut self,
+        mut carrier: Pin<&mut C>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.pending.slices.is_empty() {
+            let written = if carrier.is_write_vectored() {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let count = self.pending.chunks_vectored(&mut slices);
+                ready!(carrier.as_mut().poll_write_vectored(cx, &slices[..count]))?
+            } else {
+                ready!(carrier.as_mut().poll_write(cx, self.pending.chunk()))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.pending.advance(written);
         }
-        output.flush().await?;
+        ready!(carrier.poll_flush(cx))?;
         self.is_flushed = true;
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }
 
-/// Passes received frames to the link, and its events to the caller.
-fn receive(shared: &SharedLink, number: u64, reader: &mut FrameReader) -> Result<(), CarrierError> {
+/// Passes received frames to the link, and its events to the caller. Returns whether there was a complete frame.
+fn receive(
+    shared: &SharedLink,
+    number: u64,
+    reader: &mut FrameReader,
+) -> Result<bool, CarrierError> {
+    if !reader.has_frame() {
+        return Ok(false);
+    }
     let now = now();
     let mut core = shared.lock_current(number)?;
     loop {
@@ -271,5 +334,5 @@ fn receive(shared: &SharedLink, number: u64, reader: &mut FrameReader) -> Result
     }
     drop(core);
     shared.changed.notify_waiters();
-    rejected.map_or(Ok(()), Err)
+    rejected.map_or(Ok(true), Err)
 }

@@ -6,7 +6,7 @@ use content::RangeSet;
 use disk::varint;
 
 use crate::error_code::{ErrorCode, ProtocolError};
-use crate::priority::LANES;
+use crate::priority::{LANES, Priority};
 use crate::wire::control::MAX_NUMBER;
 use crate::wire::payload::{PayloadReader, put_ranges, put_text};
 
@@ -166,6 +166,21 @@ pub struct LaneState {
     pub received: RangeSet,
 }
 
+/// Streams in one HELLO or WELCOME. The others continue after ACCEPT.
+pub const MAX_STREAM_STATES: usize = 16;
+/// Ranges of one of them. A stream with more continues after ACCEPT.
+pub const MAX_STREAM_STATE_RANGES: usize = 16;
+
+/// An accepted stream of which this end has received a part. The peer continues it without waiting for ACCEPT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamState {
+    pub priority: Priority,
+    pub number: u64,
+    /// As in [`Accept`](crate::wire::control::Accept).
+    pub credit: u64,
+    pub received: RangeSet,
+}
+
 /// The first frame of the connecting end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -176,6 +191,8 @@ pub struct Hello {
     pub credit: InitialCredit,
     pub lanes: [LaneState; LANES],
     pub credentials: Credentials,
+    /// At most [`MAX_STREAM_STATES`].
+    pub streams: Vec<StreamState>,
 }
 
 impl Hello {
@@ -198,6 +215,7 @@ impl Hello {
                 put_text(out, password.as_bytes());
             }
         }
+        put_streams(out, &self.streams);
     }
 
     pub fn decode(payload: &[u8]) -> Result<Self, ProtocolError> {
@@ -230,6 +248,7 @@ impl Hello {
                 },
                 _ => return Err(ProtocolError::violation("unknown kind of credentials")),
             },
+            streams: read_streams(&mut reader)?,
         };
         reader.finish();
         Ok(hello)
@@ -245,6 +264,8 @@ pub struct Welcome {
     pub limits: Limits,
     pub credit: InitialCredit,
     pub lanes: [LaneState; LANES],
+    /// At most [`MAX_STREAM_STATES`].
+    pub streams: Vec<StreamState>,
 }
 
 impl Welcome {
@@ -253,6 +274,7 @@ impl Welcome {
         self.limits.put(out);
         self.credit.put(out);
         put_lanes(out, &self.lanes);
+        put_streams(out, &self.streams);
     }
 
     pub fn decode(payload: &[u8]) -> Result<Self, ProtocolError> {
@@ -271,6 +293,7 @@ impl Welcome {
             limits,
             credit: InitialCredit::read(&mut reader, &limits)?,
             lanes: read_lanes(&mut reader)?,
+            streams: read_streams(&mut reader)?,
         };
         reader.finish();
         Ok(welcome)
@@ -282,6 +305,40 @@ fn put_lanes(out: &mut Vec<u8>, lanes: &[LaneState; LANES]) {
         varint::put(out, lane.first);
         put_ranges(out, &lane.received);
     }
+}
+
+/// Without streams, the field is left out.
+fn put_streams(out: &mut Vec<u8>, streams: &[StreamState]) {
+    if streams.is_empty() {
+        return;
+    }
+    varint::put(out, streams.len() as u64);
+    for stream in streams {
+        out.push(stream.priority as u8);
+        varint::put(out, stream.number);
+        varint::put(out, stream.credit);
+        put_ranges(out, &stream.received);
+    }
+}
+
+fn read_streams(reader: &mut PayloadReader<'_>) -> Result<Vec<StreamState>, ProtocolError> {
+    if reader.is_empty() {
+        return Ok(Vec::new());
+    }
+    let count = reader.number_up_to(MAX_STREAM_STATES)?;
+    let read = |reader: &mut PayloadReader<'_>| {
+        let state = StreamState {
+            priority: Priority::from_flags(reader.byte()?),
+            number: reader.number()?,
+            credit: reader.number()?,
+            received: reader.ranges()?,
+        };
+        if state.credit > MAX_NUMBER {
+            return Err(ProtocolError::violation("a number is larger than 2^62"));
+        }
+        Ok(state)
+    };
+    (0..count).map(|_| read(reader)).collect()
 }
 
 fn read_lanes(reader: &mut PayloadReader<'_>) -> Result<[LaneState; LANES], ProtocolError> {

@@ -55,6 +55,15 @@ impl<'a> PayloadReader<'a> {
         u32::try_from(self.number()?).map_err(|_| self.truncated)
     }
 
+    pub(crate) fn number_up_to(&mut self, max: usize) -> Result<usize, ProtocolError> {
+        self.reader.number_up_to(max).ok_or(self.truncated)
+    }
+
+    /// Whether all has been read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reader.is_empty()
+    }
+
     pub(crate) fn byte(&mut self) -> Result<u8, ProtocolError> {
         self.reader.byte().ok_or(self.truncated)
     }

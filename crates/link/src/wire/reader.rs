@@ -14,9 +14,14 @@ use crate::wire::handshake::MAX_HANDSHAKE_BYTES;
 use crate::wire::header::{FrameHeader, FrameType, HEADER_BYTES};
 
 /// Capacity for small frames.
-const SHARED_BUFFER_BYTES: usize = 128 * 1024;
-/// Frames from this size on get a buffer of their own.
-const OWN_BUFFER_BYTES: usize = 16 * 1024;
+const SHARED_BUFFER_BYTES: usize = 256 * 1024;
+/// Frames from this size on get a buffer of their own. Batches of tiny messages are smaller.
+const OWN_BUFFER_BYTES: usize = 48 * 1024;
+/// After a large frame, this is read with the header of a small one: usually another large frame follows, and what has
+/// been read of it must be copied.
+const CAUTIOUS_BYTES: usize = 2 * 1024;
+/// After so many small frames, no large one is expected.
+const CAUTIOUS_FRAMES: u32 = 8;
 /// Buffers of large frames that are kept for the next ones.
 const MAX_RECYCLED_BUFFERS: usize = 16;
 const MAX_RECYCLED_BYTES: usize = 8 * 1024 * 1024;
@@ -51,6 +56,8 @@ pub struct FrameReader {
     max_payload_bytes: u32,
     recycled: VecDeque<Bytes>,
     recycled_bytes: usize,
+    /// Small frames since the last large one.
+    small_frames: u32,
 }
 
 impl Default for FrameReader {
@@ -68,6 +75,7 @@ impl FrameReader {
             max_payload_bytes: MAX_HANDSHAKE_BYTES,
             recycled: VecDeque::new(),
             recycled_bytes: 0,
+            small_frames: CAUTIOUS_FRAMES,
         }
     }
 
@@ -87,7 +95,11 @@ impl FrameReader {
             let pending = self.pending.insert(pending);
             return (&mut pending.payload).limit(missing);
         }
-        let room = SHARED_BUFFER_BYTES - self.shared.len().min(SHARED_BUFFER_BYTES / 2);
+        let room = if self.small_frames < CAUTIOUS_FRAMES {
+            CAUTIOUS_BYTES
+        } else {
+            SHARED_BUFFER_BYTES - self.shared.len().min(SHARED_BUFFER_BYTES / 2)
+        };
         if self.shared.capacity() - self.shared.len() < room {
             self.shared.reserve(room);
         }
@@ -104,6 +116,13 @@ impl FrameReader {
             bytes = rest;
         }
         self.shared.extend_from_slice(bytes);
+    }
+
+    /// Whether [`next_frame`](Self::next_frame) may have something. If not, more bytes are needed.
+    pub(crate) fn has_frame(&self) -> bool {
+        self.pending
+            .as_ref()
+            .is_none_or(|pending| pending.payload.len() >= pending.header.payload_bytes as usize)
     }
 
     /// The next complete frame; `None`: more bytes are needed.
@@ -138,6 +157,9 @@ impl FrameReader {
         }
         if has_own_buffer {
             self.recycle(payload.clone());
+            self.small_frames = 0;
+        } else {
+            self.small_frames = self.small_frames.saturating_add(1);
         }
         Ok(Some(Frame {
             frame_type: header.frame_type,

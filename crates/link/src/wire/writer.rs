@@ -43,40 +43,11 @@ impl FrameWriter {
         }
     }
 
-    /// Appends one MESSAGES frame with as many of `messages` as fit into `max_payload_bytes`; their contents are copied.
-    /// Returns how many those are.
-    pub fn push_batch<'a>(
-        &mut self,
-        flags: u8,
-        first_number: u64,
-        messages: impl Iterator<Item = &'a Bytes>,
-        max_payload_bytes: usize,
-    ) -> usize {
-        self.reserve(HEADER_BYTES + max_payload_bytes);
-        let start = self.tail.len();
+    /// Appends a MESSAGES frame. `entries` are as [`put_entry`](crate::wire::entries::put_entry) writes them.
+    pub fn push_messages(&mut self, flags: u8, first_number: u64, entries: Bytes) {
         let mut number = [0; 10];
         let end = varint::write(&mut number, 0, first_number);
-        self.tail.extend_from_slice(&[0; HEADER_BYTES]);
-        self.tail.extend_from_slice(&number[..end]);
-        let limit = start + HEADER_BYTES + max_payload_bytes;
-        let mut count = 0;
-        for message in messages {
-            let end = varint::write(&mut number, 0, message.len() as u64);
-            if self.tail.len() + end + message.len() > limit {
-                break;
-            }
-            self.tail.extend_from_slice(&number[..end]);
-            self.tail.extend_from_slice(message);
-            count += 1;
-        }
-        if count == 0 {
-            self.tail.truncate(start);
-            return 0;
-        }
-        let (header, payload) = self.tail[start..].split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&encode_header(FrameType::Messages, flags, 0, &[payload]));
-        self.len += self.tail.len() - start;
-        count
+        self.push(FrameType::Messages, flags, 0, &number[..end], entries);
     }
 
     /// Bytes of all frames.

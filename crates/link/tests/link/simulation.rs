@@ -680,3 +680,60 @@ fn messages_of_a_restarted_server_arrive_although_their_numbers_were_used_before
     assert!(last.payload.into_bytes() == content(100, 3));
     assert!(simulation.client.events.contains(&LinkEvent::PeerStateLost));
 }
+
+/// The first new content arrives as soon as a handshake permits: the sender does not ask what the receiver has.
+#[test]
+fn a_stream_continues_without_another_round_trip() {
+    for is_client in [true, false] {
+        let mut simulation = Simulation::new(LinkConfig::default());
+        simulation.connect();
+        simulation.run(FAST, |simulation| {
+            simulation.client.core.is_connected() && simulation.server.core.is_connected()
+        });
+        let piece = content(40_000, 1);
+        let from = match is_client {
+            true => &mut simulation.client.core,
+            false => &mut simulation.server.core,
+        };
+        let new = NewStream {
+            digest: None,
+            ..stream(Priority::Bulk, None)
+        };
+        let id = from.open_stream(new).unwrap();
+        let mut offset = 0;
+        let mut end = 0;
+        let mut steps_after_connecting = None;
+        for step in 0..200 {
+            let now = simulation.now;
+            let (from, to) = match is_client {
+                true => (&mut simulation.client.core, &mut simulation.server.core),
+                false => (&mut simulation.server.core, &mut simulation.client.core),
+            };
+            while from.write(id, offset, piece.clone()).is_ok() {
+                offset += piece.len() as u64;
+            }
+            to.accept_stream(id, &Default::default());
+            while let StreamRead::Chunk(chunk) = to.read(id) {
+                assert_eq!(chunk.offset, end, "repeated or out of order");
+                end = chunk.range().end;
+                to.acknowledge_data(id, chunk.range(), now);
+                if step >= 100 {
+                    steps_after_connecting.get_or_insert(step - 100);
+                }
+            }
+            if step == 99 {
+                assert!(end > 0);
+                simulation.connect();
+            } else {
+                simulation.step(FAST);
+            }
+        }
+        // HELLO, WELCOME and content take a step each; that of the accepting end needs no answer to WELCOME.
+        let limit = if is_client { 4 } else { 3 };
+        assert!(
+            steps_after_connecting.unwrap() <= limit,
+            "{is_client} {steps_after_connecting:?}"
+        );
+        assert!(simulation.violation.is_none());
+    }
+}

@@ -84,13 +84,13 @@ impl<T> RuleIndex<T> {
 
     /// Calls `each` once for every rule that can match, in unspecified order.
     #[inline]
-    pub fn matches<'a>(&'a self, looked: &IndexQuery<'_>, mut each: impl FnMut(&'a T)) {
-        let Some(kind) = &self.kinds[looked.kind as usize] else {
+    pub fn matches<'a>(&'a self, lookup: &IndexQuery<'_>, mut each: impl FnMut(&'a T)) {
+        let Some(kind) = &self.kinds[lookup.kind as usize] else {
             return;
         };
-        let look = IndexLookup::for_query(looked);
+        let look = IndexLookup::for_query(lookup);
         kind.any_topic.matches(&look, &mut each);
-        let Some(topic) = looked.topic else { return };
+        let Some(topic) = lookup.topic else { return };
         if !kind.prefilter.may_match(topic) {
             return;
         }

@@ -14,31 +14,29 @@ struct TestRule {
 
 impl TestRule {
     /// Whether the index may return this rule.
-    fn can_match(&self, looked: &IndexQuery<'_>) -> bool {
+    fn can_match(&self, query: &IndexQuery<'_>) -> bool {
         let filter_matches = |filter: &str| {
-            looked
+            query
                 .topic
                 .is_some_and(|topic| mqtt::filter_matches(filter, topic))
         };
         let here = |source: &RuleSource| match source {
-            RuleSource::Event(kind) => *kind == looked.kind,
-            RuleSource::Topic(filter) => {
-                looked.kind == EventKind::Publish && filter_matches(filter)
-            }
+            RuleSource::Event(kind) => *kind == query.kind,
+            RuleSource::Topic(filter) => query.kind == EventKind::Publish && filter_matches(filter),
             RuleSource::Rule(_) | RuleSource::Bridge(_) => false,
         };
         let is_topic = |key: &TopicKey| match key {
-            TopicKey::Exact(topic) => looked.topic == Some(&**topic),
+            TopicKey::Exact(topic) => query.topic == Some(&**topic),
             TopicKey::Filter(filter) => filter_matches(filter),
         };
         let topics = self.keys.topics.as_deref();
         let client_ids = self.keys.client_ids.as_deref();
-        let has_qos = |bits: u8| looked.qos.is_some_and(|qos| bits & 1 << qos != 0);
+        let has_qos = |bits: u8| query.qos.is_some_and(|qos| bits & 1 << qos != 0);
         self.sources.iter().any(here)
             && topics.is_none_or(|keys| keys.iter().any(is_topic))
             && client_ids.is_none_or(|client_ids| {
                 let mut client_ids = client_ids.iter();
-                client_ids.any(|client_id| looked.client_id == Some(&**client_id))
+                client_ids.any(|client_id| query.client_id == Some(&**client_id))
             })
             && self.keys.qos.is_none_or(has_qos)
     }
@@ -120,13 +118,13 @@ fn looks() -> Vec<IndexQuery<'static>> {
 }
 
 fn check(index: &RuleIndex<usize>, rules: &[TestRule], gone: &[usize]) {
-    for looked in looks() {
+    for query in looks() {
         let mut found = Vec::new();
-        index.matches(&looked, |&rule| found.push(rule));
+        index.matches(&query, |&rule| found.push(rule));
         found.sort_unstable();
-        let can = |n: &usize| !gone.contains(n) && rules[*n].can_match(&looked);
+        let can = |n: &usize| !gone.contains(n) && rules[*n].can_match(&query);
         let expected: Vec<usize> = (0..rules.len()).filter(can).collect();
-        assert_eq!(found, expected, "{looked:?}");
+        assert_eq!(found, expected, "{query:?}");
     }
 }
 
@@ -195,12 +193,12 @@ fn a_subscription_can_be_matched_by_its_filter() {
     };
     index.add(&[RuleSource::Event(EventKind::Subscribed)], &keys, &1);
     let mut found = 0;
-    let looked = IndexQuery {
+    let query = IndexQuery {
         kind: EventKind::Subscribed,
         topic: Some("a/+"),
         client_id: None,
         qos: None,
     };
-    index.matches(&looked, |_| found += 1);
+    index.matches(&query, |_| found += 1);
     assert_eq!(found, 1);
 }

@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn matching_topics_pass_and_most_others_do_not() {
         let filters = ["sensor/+/data", "ab/#", "x", "sensor/temperature", "y/+"];
-        let mut sieve = TopicPrefilter::default();
-        assert!(!sieve.may_match("x"));
-        filters.iter().for_each(|filter| sieve.add(filter));
+        let mut prefilter = TopicPrefilter::default();
+        assert!(!prefilter.may_match("x"));
+        filters.iter().for_each(|filter| prefilter.add(filter));
         for topic in [
             "sensor/1/data",
             "ab",
@@ -115,14 +115,14 @@ mod tests {
             "sensor/temperature",
             "y/",
         ] {
-            assert!(sieve.may_match(topic), "{topic}");
+            assert!(prefilter.may_match(topic), "{topic}");
         }
         let others = (0..1000).map(|n| format!("other{n}/topic"));
-        let passed = others.filter(|topic| sieve.may_match(topic)).count();
+        let passed = others.filter(|topic| prefilter.may_match(topic)).count();
         assert!(passed < 50, "{passed} of 1000 unwanted topics pass");
-        filters.iter().for_each(|filter| sieve.remove(filter));
-        assert!(!sieve.may_match("sensor/1/data"));
-        sieve.add("+/everything");
-        assert!(sieve.may_match("sensor/1/data"));
+        filters.iter().for_each(|filter| prefilter.remove(filter));
+        assert!(!prefilter.may_match("sensor/1/data"));
+        prefilter.add("+/everything");
+        assert!(prefilter.may_match("sensor/1/data"));
     }
 }

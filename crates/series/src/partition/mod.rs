@@ -30,7 +30,7 @@ pub(crate) struct Partition {
     /// Changes whenever files or deletions change.
     pub(crate) generation: u64,
     /// The last row of the write-ahead log before the first block is claimed.
-    follows_lsn: u64,
+    pub(crate) follows_lsn: u64,
     block: Option<BlockWriter>,
     next_number: u64,
     has_claimed: bool,

@@ -101,7 +101,7 @@ impl Segment {
     }
 
     /// Opens the file under its present name.
-    fn open_file(&self) -> Result<File, SeriesError> {
+    pub(crate) fn open_file(&self) -> Result<File, SeriesError> {
         let unsettled = lock(&self.uncommitted_file);
         let path = match *unsettled {
             Some(_) => unfinished_path(&self.path),

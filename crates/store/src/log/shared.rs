@@ -180,15 +180,15 @@ impl StoreShared {
         }
         // Repeated until it succeeds, because another thread may change its flag at the same time.
         loop {
-            let troubles = self.health_flags.load(Ordering::Acquire);
+            let flags = self.health_flags.load(Ordering::Acquire);
             let full = HealthFlag::LogFull as u8 | HealthFlag::DiskFull as u8;
-            let health = match troubles {
+            let health = match flags {
                 0 => StoreHealth::Ok,
-                troubles if troubles & !full == 0 => StoreHealth::Full,
+                flags if flags & !full == 0 => StoreHealth::Full,
                 _ => StoreHealth::Failed,
             };
             self.health.store(health as u8, Ordering::Release);
-            if self.health_flags.load(Ordering::Acquire) == troubles {
+            if self.health_flags.load(Ordering::Acquire) == flags {
                 return true;
             }
         }

@@ -74,9 +74,14 @@ impl<'a> ClientConnection<'a> {
                     reason,
                     hint: match options.route.endpoint.tls {
                         true => "; does that port speak MQTT?",
-                        false => "; does that port speak MQTT without TLS?",
+                        false => "; does that port speak MQTT without TLS? If it speaks TLS, give --tls or --cafile FILE",
                     },
                 },
+                ClientError::Lost(reason) if options.route.endpoint.websocket_path.is_none() => {
+                    ClientError::Lost(format!(
+                        "{reason} before it answered; if that port speaks WebSocket, give --ws"
+                    ))
+                }
                 error => error,
             })?;
             match event {

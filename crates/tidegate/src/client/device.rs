@@ -47,6 +47,11 @@ impl SimulatedDevice {
         Ok(Self { options, totals })
     }
 
+    /// Whether devices can use this address, without connecting.
+    pub(crate) fn check_url(url: &str, cafile: Option<&Path>) -> Result<(), ClientError> {
+        ConnectOptions::for_device(url, cafile, "check", String::new()).map(drop)
+    }
+
     /// Publishes until the channel is closed.
     pub(crate) async fn run(self, mut messages: mpsc::Receiver<DeviceMessage>) {
         while self.connect_and_publish(&mut messages).await.is_err() {

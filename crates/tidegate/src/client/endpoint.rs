@@ -1,4 +1,4 @@
-//! The address of a broker and its transport: host and port, TLS, WebSocket, Unix socket.
+//! The address of a broker and its transport: host and port, TLS, WebSocket, QUIC, Unix socket.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,6 +8,8 @@ use std::path::PathBuf;
 pub(crate) struct BrokerEndpoint {
     pub(crate) address: BrokerAddress,
     pub(crate) tls: bool,
+    /// Over QUIC, which includes TLS.
+    pub(crate) quic: bool,
     /// The path, if MQTT is carried by a WebSocket.
     pub(crate) websocket_path: Option<String>,
 }
@@ -29,6 +31,7 @@ pub(super) struct BrokerUrl {
     pub(super) port: Option<u16>,
     pub(super) unix: Option<PathBuf>,
     pub(super) tls: bool,
+    pub(super) quic: bool,
     pub(super) websocket: bool,
     /// The path after host and port, beginning with a slash; empty if there is none.
     pub(super) path: String,
@@ -46,13 +49,16 @@ impl BrokerUrl {
             "mqtts" | "ssl" | "tls" => (true, false),
             "ws" => (false, true),
             "wss" => (true, true),
+            "quic" => (true, false),
             "unix" => {
                 return Ok(Self {
                     unix: Some(rest.into()),
                     ..Self::default()
                 });
             }
-            _ => return Err("expected mqtt://, mqtts://, ws://, wss:// or unix://".into()),
+            _ => {
+                return Err("expected mqtt://, mqtts://, ws://, wss://, quic:// or unix://".into());
+            }
         };
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
@@ -73,6 +79,7 @@ impl BrokerUrl {
             port,
             unix: None,
             tls,
+            quic: scheme == "quic",
             websocket,
             path: path.to_owned(),
             username,
@@ -127,8 +134,9 @@ fn decode(text: &str) -> Result<String, String> {
 
 impl BrokerEndpoint {
     /// The default port of a transport.
-    pub(super) fn default_port(tls: bool, websocket: bool) -> u16 {
+    pub(super) fn default_port(tls: bool, websocket: bool, quic: bool) -> u16 {
         match (tls, websocket) {
+            _ if quic => 14567,
             (false, false) => 1883,
             (true, false) => 8883,
             (false, true) => 8083,
@@ -141,6 +149,7 @@ impl fmt::Display for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (&self.address, self.tls, &self.websocket_path) {
             (BrokerAddress::Unix(_), ..) => "unix",
+            _ if self.quic => "quic",
             (_, false, None) => "mqtt",
             (_, true, None) => "mqtts",
             (_, false, Some(_)) => "ws",
@@ -171,6 +180,7 @@ mod tests {
                 port: Some(9),
                 unix: None,
                 tls: true,
+                quic: false,
                 websocket: true,
                 path: "/x/y".into(),
                 username: Some("ann@home".into()),
@@ -207,8 +217,16 @@ mod tests {
                 port: 8083,
             },
             tls: false,
+            quic: false,
             websocket_path: Some("/mqtt".into()),
         };
         assert_eq!(endpoint.to_string(), "ws://[::1]:8083/mqtt");
+        let endpoint = BrokerEndpoint {
+            tls: true,
+            quic: true,
+            websocket_path: None,
+            ..endpoint
+        };
+        assert_eq!(endpoint.to_string(), "quic://[::1]:8083");
     }
 }

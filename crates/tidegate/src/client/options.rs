@@ -19,13 +19,13 @@ use crate::password_command;
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
     /// Host of the broker [default: localhost]
-    #[arg(short = 'h', long, value_name = "HOST")]
+    #[arg(short = 'h', long, value_name = "HOST", value_parser = parse_host)]
     host: Option<String>,
-    /// Port of the broker [default: 1883, with TLS 8883, with WebSocket 8083, with both 8084]
+    /// Port of the broker [default: 1883, with TLS 8883, with WebSocket 8083, with both 8084, with QUIC 14567]
     #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// All of these as a URL, such as mqtts://ann@broker.example:8883, ws://localhost:8083/mqtt,
-    /// unix:///run/mqtt.sock
+    /// quic://localhost:14567, unix:///run/mqtt.sock
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["host", "port", "unix"])]
     url: Option<String>,
     /// Connect to a Unix socket
@@ -187,10 +187,13 @@ impl ConnectOptions {
             route: ConnectRoute {
                 endpoint: BrokerEndpoint {
                     address: BrokerAddress::Tcp {
-                        port: port.unwrap_or_else(|| BrokerEndpoint::default_port(url.tls, false)),
+                        port: port.unwrap_or_else(|| {
+                            BrokerEndpoint::default_port(url.tls, false, url.quic)
+                        }),
                         host: url.host,
                     },
                     tls: url.tls,
+                    quic: url.quic,
                     websocket_path: None,
                 },
                 tls: tls.map(Arc::new),
@@ -282,6 +285,11 @@ impl ConnectArgs {
             None => random_client_id(purpose),
         };
         let endpoint = self.endpoint(url.as_ref());
+        if endpoint.quic && endpoint.websocket_path.is_some() {
+            return Err(usage_error(
+                "--ws: not with a URL quic://, which carries MQTT without WebSocket".into(),
+            ));
+        }
         let tls = match endpoint.tls {
             true => Some(self.tls.client_config()?),
             false => None,
@@ -310,6 +318,7 @@ impl ConnectArgs {
 
     fn endpoint(&self, url: Option<&BrokerUrl>) -> BrokerEndpoint {
         let tls = self.tls.is_requested() || url.is_some_and(|url| url.tls);
+        let quic = url.is_some_and(|url| url.quic);
         let websocket = self.ws || self.ws_path.is_some() || url.is_some_and(|url| url.websocket);
         let path = || {
             let from_url = url
@@ -330,10 +339,11 @@ impl ConnectArgs {
                     port: url
                         .and_then(|url| url.port)
                         .or(self.port)
-                        .unwrap_or_else(|| BrokerEndpoint::default_port(tls, websocket)),
+                        .unwrap_or_else(|| BrokerEndpoint::default_port(tls, websocket, quic)),
                 },
             },
             tls,
+            quic,
             websocket_path: websocket.then(path),
         }
     }
@@ -441,6 +451,19 @@ fn random_client_id(purpose: &str) -> String {
         .expect("the system gives random bytes")
         .expose();
     format!("tidegate-{purpose}-{:08x}", u32::from_ne_bytes(random))
+}
+
+/// Rejects what the name service would search for in vain.
+fn parse_host(text: &str) -> Result<String, String> {
+    if text.contains("://") {
+        return Err("expected only a host; give a URL with -L".to_owned());
+    }
+    match text.split_once(':') {
+        Some((_, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err("expected only a host; give the port with -p".to_owned())
+        }
+        _ => Ok(text.to_owned()),
+    }
 }
 
 fn parse_version(text: &str) -> Result<Version, String> {

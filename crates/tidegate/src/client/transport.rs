@@ -1,8 +1,9 @@
-//! A byte stream to a broker over TCP, TLS or a Unix socket, each optionally with WebSocket frames.
+//! A byte stream to a broker over TCP, TLS, QUIC or a Unix socket, optionally with WebSocket frames.
 
 use std::io;
 use std::sync::Arc;
 
+use link_carriers::{QuicTarget, open_quic_stream};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{
@@ -81,6 +82,19 @@ impl Transport {
         };
         let stream: Box<dyn ByteStream> = match &endpoint.address {
             BrokerAddress::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(failed)?),
+            BrokerAddress::Tcp { host, port } if endpoint.quic => {
+                let Some(config) = &route.tls else {
+                    return Err(ClientError::Usage("QUIC needs TLS".into()));
+                };
+                let target = QuicTarget {
+                    host,
+                    port: *port,
+                    server_name: route.tls_server_name.as_ref().unwrap_or(host),
+                    alpn: b"mqtt",
+                };
+                let stream = open_quic_stream(target, config).await.map_err(failed)?;
+                Box::new(stream)
+            }
             BrokerAddress::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))
                     .await

@@ -3,11 +3,13 @@
 
 mod alarm_settings;
 mod auth_tables;
+mod backup_settings;
 mod byte_size;
 mod config_draft;
 mod config_error;
 mod config_table;
 mod connector_tables;
+mod damage_policy;
 mod environment;
 mod explain;
 mod file;
@@ -31,6 +33,7 @@ mod validation;
 pub(crate) use alarm_settings::AlarmSettings;
 pub(crate) use byte_size::parse_size;
 pub(crate) use config_error::{ConfigErrors, ValueOrigin};
+pub(crate) use damage_policy::DamagePolicy;
 pub(crate) use explain::{UnknownSettingError, explain};
 pub(crate) use ingest_settings::IngestSettings;
 pub(crate) use node_config::{Config, Declaration};

@@ -8,7 +8,9 @@ use broker::config::{BrokerConfig, TlsConfig};
 use serde_json::{Value, json};
 
 use super::alarm_settings::AlarmSettings;
+use super::backup_settings::BackupSettings;
 use super::config_error::ValueOrigin;
+use super::damage_policy::DamagePolicy;
 use super::ingest_settings::IngestSettings;
 use super::object_tables::DeclaredObjects;
 use super::product_tables::DeclaredProducts;
@@ -40,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     /// `None`: sessions and messages are in memory only.
     pub(crate) store: Option<store::StoreConfig>,
+    pub(crate) on_damage: DamagePolicy,
+    pub(crate) backup: BackupSettings,
     /// The server that stores session queues instead of the store's log.
     pub(crate) queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
     /// `None`: HTTP is off.

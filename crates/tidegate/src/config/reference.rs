@@ -204,6 +204,7 @@ fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
         ("store", "queue_tls_ca") => "authorities.pem",
         ("firmware", "ca_file") => "signers.pem",
         ("telemetry", "directory") => "/var/lib/tidegate/telemetry",
+        ("backup", "directory") => "/var/backups/tidegate",
         ("user", "username") => "ann",
         ("user", "credential") => "scram-sha-256$...",
         _ => match kind {

@@ -10,6 +10,8 @@ use broker::config::{
 };
 
 use super::alarm_settings::AlarmSettings;
+use super::backup_settings::BackupSettings;
+use super::damage_policy::DamagePolicy;
 use super::ingest_settings::IngestSettings;
 use super::setting_kind::SettingKind::{
     Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Targets, Text,
@@ -70,6 +72,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Commands to devices; see [Commands](../guides/commands.md).",
     ),
     (
+        "backup",
+        "Backups that the node makes while it runs; see [Storage](../operations/storage.md#backups).",
+    ),
+    (
         "files",
         "Files that devices and people send to the node; see [Files](../guides/files.md). They are in `files` in `node.data_dir`.",
     ),
@@ -111,6 +117,8 @@ pub(super) struct NodeSettings {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::StoreConfig,
+    pub(super) on_damage: DamagePolicy,
+    pub(super) backup: BackupSettings,
     pub(super) queue: QueueStoreSettings,
     pub(super) http_bind: Option<BindSetting>,
     pub(super) http_certificate: Option<PathBuf>,
@@ -142,6 +150,8 @@ impl Default for NodeSettings {
             data_dir: None,
             store_enabled: true,
             store: store::StoreConfig::default(),
+            on_damage: DamagePolicy::default(),
+            backup: BackupSettings::default(),
             queue: QueueStoreSettings::default(),
             http_bind: Some(tcp_bind(8080)),
             http_certificate: None,
@@ -271,6 +281,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("store.max_log_bytes", store.max_log_bytes, Bytes(1 << 24, 1 << 50), "Maximum size of the message log. With more than this waiting in it, QoS 1 and 2 messages are rejected (0x97)."),
     setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Maximum bytes waiting to be written to the log. Beyond it, publishers are paused."),
     setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory of the read cache for sessions, retained messages and objects."),
+    setting!("store.on_damage", on_damage, choice::<DamagePolicy>(), "What a start does with damaged files of messages, journals and telemetry: refuse them, or continue without what cannot be read and keep the damaged files in `quarantine/`, with an error in the log and an alarm. Damage that hides users, permissions, devices or deletions is refused in both cases."),
     setting!("store.queue_backend", queue.kind, choice::<QueueStoreKind>(), "Where session queues are stored: in the log of this node, in Redis, or in MySQL or MariaDB. Everything else stays in the store of the node."),
     setting!("store.queue_url", queue.url, Secret, "The server of `store.queue_backend`: `redis://USER:PASSWORD@HOST:PORT/NUMBER` (`rediss://` for TLS) or `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (`?require_ssl=true` for TLS). Preferably set in the environment."),
     setting!("store.queue_prefix", queue.prefix, Text, "Prefix of key and table names in that server: up to 32 letters, digits and `_`. Each node needs its own."),
@@ -359,6 +370,9 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("alarms.node_alarms_enabled", alarms.node_alarms_enabled, Flag, "Whether the node raises alarms about itself."),
     setting!("alarms.node_alarm_interval_s", alarms.node_alarm_interval_s, Seconds(1, 3600), "Interval at which the node alarm rules are evaluated."),
 
+    setting!("backup.directory", backup.directory, Path, "Directory of the backups that the node makes, `backups` in the data directory if not set."),
+    setting!("backup.max_bytes_per_s", backup.max_bytes_per_s, Bytes(0, MAX_MEMORY), "Bytes that a backup writes per second, so that it leaves the disk to the node. 0: no limit."),
+
     setting!("files.enabled", files.enabled, Flag, "Whether files can be transferred. Otherwise `$file/` topics are ordinary topics, and uploads over HTTP are rejected."),
     setting!("files.max_file_bytes", files.max_file_bytes, Bytes(1, MAX_FILES), "Maximum size of a file."),
     setting!("files.max_files", files.max_files, Count(0, 10_000_000), "Maximum number of files on the node, including transfers that are not complete."),
@@ -441,6 +455,11 @@ impl NamedChoice for DenialPolicy {
     ];
 }
 
+impl NamedChoice for DamagePolicy {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("refuse", Self::Refuse), ("quarantine", Self::Quarantine)];
+}
+
 impl NamedChoice for LogFormat {
     const NAMES: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
 }
@@ -476,6 +495,7 @@ pub(super) enum ListenerProtocol {
     Ws,
     Wss,
     Unix,
+    Quic,
 }
 
 impl NamedChoice for ListenerProtocol {
@@ -485,6 +505,7 @@ impl NamedChoice for ListenerProtocol {
         ("ws", Self::Ws),
         ("wss", Self::Wss),
         ("unix", Self::Unix),
+        ("quic", Self::Quic),
     ];
 }
 
@@ -496,7 +517,7 @@ impl ListenerProtocol {
     }
 
     pub(super) fn has_tls(self) -> bool {
-        matches!(self, Self::Mqtts | Self::Wss)
+        matches!(self, Self::Mqtts | Self::Wss | Self::Quic)
     }
 
     pub(super) fn has_websocket(self) -> bool {
@@ -559,7 +580,7 @@ fn tcp_bind(port: u16) -> BindSetting {
 #[rustfmt::skip]
 pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
     setting!("name", rest.name, Text, "Unique name, shown in metrics and the API. Lower-case letters, digits, `-` and `_`. Default: the protocol's name."),
-    setting!("protocol", protocol, choice::<ListenerProtocol>(), "Protocol; with `s` over TLS. Default: the protocol that the listener is named after, else `mqtt`."),
+    setting!("protocol", protocol, choice::<ListenerProtocol>(), "Protocol; with `s` over TLS, and `quic` over UDP. Default: the protocol that the listener is named after, else `mqtt`."),
     setting!("bind", bind, SettingKind::Bind, "Address to listen on. With port 0 the system chooses a port."),
     setting!("tls.certificate", tls.certificate, Path, "PEM file with the certificate and its chain. Read again when it changes and on SIGHUP; open connections stay."),
     setting!("tls.private_key", tls.private_key, Path, "PEM file with the certificate's key."),
@@ -580,8 +601,8 @@ pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
     setting!("max_partial_packet_bytes_per_shard", rest.max_partial_packet_bytes_per_shard, Bytes(0, MAX_MEMORY), "Maximum bytes of incompletely received packets, over all connections of this listener on a shard; 0 means half of `limits.max_partial_packet_bytes_per_shard`."),
     setting!("min_keep_alive_s", rest.min_keep_alive_s, Seconds(0, MAX_U16), "Shortest keep-alive. A client that requests a shorter one gets this value; 0 means no limit."),
     setting!("max_keep_alive_s", rest.max_keep_alive_s, Seconds(0, MAX_U16), "Longest keep-alive. A client that requests a longer one, or none, gets this value; 0 means no limit."),
-    setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time limit from accepting a connection to a complete CONNECT, including TLS and WebSocket handshakes."),
-    setting!("backlog", rest.backlog, Count(1, MAX_U16), "Maximum number of connections waiting in the kernel to be accepted."),
+    setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time limit from accepting a connection to a complete CONNECT, including TLS and WebSocket handshakes. For QUIC it applies to the handshake and to CONNECT separately."),
+    setting!("backlog", rest.backlog, Count(1, MAX_U16), "Maximum number of connections waiting in the kernel to be accepted; for QUIC, of those whose handshake is incomplete."),
 ];
 
 /// A user under construction.

@@ -93,6 +93,8 @@ pub(super) fn finish(
         declared_others,
         queue,
         targets,
+        on_damage: draft.node.on_damage,
+        backup: draft.node.backup.clone(),
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: collect_warnings(
             &broker.listeners,
@@ -167,6 +169,11 @@ fn finish_listener(
     };
     check_bind(&listener, &bind, draft);
     let tls = finish_tls(&listener, draft);
+    if listener.protocol == ListenerProtocol::Quic {
+        reject_inapplicable_keys(&listener.rest.name, "proxy_protocol", draft, || {
+            "not for protocol \"quic\": the PROXY protocol is for TCP".to_owned()
+        });
+    }
     let websocket_path = finish_websocket(&listener, draft);
     check_bounds(&listener.rest, max_packet_size, draft);
     let relay_path = finish_relay_path(&listener, websocket_path.as_deref(), draft);
@@ -174,6 +181,7 @@ fn finish_listener(
     Some(ListenerConfig {
         bind,
         tls,
+        quic: listener.protocol == ListenerProtocol::Quic,
         websocket_path,
         relay_path,
         allowed_origins,
@@ -229,7 +237,7 @@ fn finish_tls(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<TlsCo
     if !protocol.has_tls() {
         reject_inapplicable_keys(name, "tls.", draft, || {
             format!(
-                "not for protocol \"{}\", which has no TLS; use \"mqtts\" or \"wss\"",
+                "not for protocol \"{}\", which has no TLS; set protocol = \"mqtts\", \"wss\" or \"quic\"",
                 protocol.name()
             )
         });
@@ -373,14 +381,14 @@ fn reject_inapplicable_keys(
     message: impl Fn() -> String,
 ) {
     let prefix = format!("listener.{name}.{prefix}");
-    let mut said: Vec<_> = draft
+    let mut origins: Vec<_> = draft
         .origins
         .iter()
         .filter(|(key, _)| key.starts_with(&prefix))
         .map(|(key, origin)| (key.clone(), origin.clone()))
         .collect();
-    said.sort_by(|a, b| a.0.cmp(&b.0));
-    for (key, origin) in said {
+    origins.sort_by(|a, b| a.0.cmp(&b.0));
+    for (key, origin) in origins {
         draft.add_error(origin, key, message());
     }
 }
@@ -456,6 +464,11 @@ fn find_shared_addresses(
         let address = match &listener.bind {
             BindAddress::Tcp(address) => (address.port() != 0).then(|| address.to_string()),
             BindAddress::Unix(path) => Some(path.display().to_string()),
+        };
+        // TCP and UDP have ports of their own.
+        let address = match listener.quic {
+            true => address.map(|address| format!("UDP {address}")),
+            false => address,
         };
         (format!("listener.{}.bind", listener.name), address)
     });

@@ -429,8 +429,12 @@ pub(super) enum SettingsCommand {
     },
     /// Show a setting with its meaning
     Show { key: String },
-    /// Change a setting, also for later starts
-    Set { key: String, value: String },
+    /// Change a setting, also for later starts: KEY VALUE, or KEY=VALUE as in other commands
+    Set {
+        #[arg(value_name = "KEY")]
+        key: String,
+        value: Option<String>,
+    },
     /// Revert a setting to its configured value
     Reset { key: String },
 }
@@ -457,7 +461,14 @@ impl SettingsCommand {
             }
             Self::Show { key } => output.print_fields(&client.get(&of(&key)).await?),
             Self::Set { key, value } => {
-                let body = json!({"value": super::objects::parse_value(&key, &value)?});
+                let (key, value) = match value {
+                    Some(value) => {
+                        let value = super::objects::parse_value(&key, &value)?;
+                        (key, value)
+                    }
+                    None => super::objects::parse_assignment(&key)?,
+                };
+                let body = json!({"value": value});
                 let answer = client.put(&of(&key), &body, None).await?;
                 output.print_done(&format!("{key} is {}", answer["value"]), &answer)
             }

@@ -8,7 +8,7 @@ use super::error::CtlError;
 use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
 use super::objects::{parse_assignment, parse_value};
-use super::output::{Column, CtlOutput};
+use super::output::{Column, CtlOutput, format_date};
 
 const COLUMNS: &[Column] = &[
     ("COMMAND", "id"),
@@ -29,7 +29,7 @@ pub(super) enum DeviceCommandsCommand {
         /// Parameters, as JSON or text
         params: Option<String>,
         #[command(flatten)]
-        manner: CommandOptionsArgs,
+        command_options: CommandOptionsArgs,
     },
     /// Call a function of a device's thing model
     Invoke {
@@ -39,7 +39,7 @@ pub(super) enum DeviceCommandsCommand {
         #[arg(value_name = "INPUT=VALUE")]
         inputs: Vec<String>,
         #[command(flatten)]
-        manner: CommandOptionsArgs,
+        command_options: CommandOptionsArgs,
     },
     /// Read properties of a device
     Read {
@@ -47,7 +47,7 @@ pub(super) enum DeviceCommandsCommand {
         #[arg(required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        manner: CommandOptionsArgs,
+        command_options: CommandOptionsArgs,
     },
     /// Write properties of a device
     Write {
@@ -56,7 +56,7 @@ pub(super) enum DeviceCommandsCommand {
         #[arg(value_name = "KEY=VALUE", required = true)]
         values: Vec<String>,
         #[command(flatten)]
-        manner: CommandOptionsArgs,
+        command_options: CommandOptionsArgs,
     },
     /// List commands, newest first
     List {
@@ -134,11 +134,11 @@ impl DeviceCommandsCommand {
                 device,
                 method,
                 params,
-                manner,
+                command_options,
             } => {
                 let params = params.as_deref();
                 let params = params.map_or(Ok(Value::Null), |text| parse_value("params", text))?;
-                let mut body = manner.with_field("params", params);
+                let mut body = command_options.with_field("params", params);
                 body["method"] = method.into();
                 (format!("{}/commands", of(&device)), body)
             }
@@ -146,31 +146,31 @@ impl DeviceCommandsCommand {
                 device,
                 function,
                 inputs,
-                manner,
+                command_options,
             } => {
                 let path = format!("{}/functions/{}", of(&device), url_encode(&function));
                 (
                     path,
-                    manner.with_field("params", parse_assignments(&inputs)?.into()),
+                    command_options.with_field("params", parse_assignments(&inputs)?.into()),
                 )
             }
             Self::Read {
                 device,
                 keys,
-                manner,
+                command_options,
             } => {
                 let path = format!("{}/properties/read", of(&device));
-                (path, manner.with_field("keys", keys.into()))
+                (path, command_options.with_field("keys", keys.into()))
             }
             Self::Write {
                 device,
                 values,
-                manner,
+                command_options,
             } => {
                 let path = format!("{}/properties/write", of(&device));
                 (
                     path,
-                    manner.with_field("values", parse_assignments(&values)?.into()),
+                    command_options.with_field("values", parse_assignments(&values)?.into()),
                 )
             }
             Self::List {
@@ -196,8 +196,25 @@ impl DeviceCommandsCommand {
         };
         let command = client.post(&path, &body).await?;
         output.print_fields(&command)?;
+        if let Some(note) = pending_note(&command) {
+            eprintln!("{note}");
+        }
         Ok(check_success(&command)?)
     }
+}
+
+/// Why a command has no response yet: it waits for its device.
+fn pending_note(command: &Value) -> Option<String> {
+    if command["state"] != "pending" {
+        return None;
+    }
+    let until = command["expires_at_ms"].as_u64().map(format_date);
+    Some(format!(
+        "{} is not connected; command {} waits for it until {}.",
+        command["device"].as_str().unwrap_or("The device"),
+        command["id"],
+        until.unwrap_or_default(),
+    ))
 }
 
 /// A command that ended without success sets a special exit status. A command that has not ended

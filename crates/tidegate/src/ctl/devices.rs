@@ -390,12 +390,18 @@ impl DeviceImportArgs {
         };
         let mut rejects = RejectsFile::new(&self.file, self.rejects.as_deref(), self.resume);
         let mut sums = [0_u64; 3];
+        // A checkpoint exists, at which --resume continues.
+        let mut is_resumable = self.resume;
+        let (mut has_devices, mut is_header_checked) = (false, false);
         loop {
             let (piece, lines) =
                 read_batch(&mut reader, is_csv).with_context(|| format!("cannot read {shown}"))?;
-            if piece.is_empty() {
+            // The node checks the header line of a file without devices, too.
+            if piece.is_empty() && (!is_csv || is_header_checked) {
                 break;
             }
+            is_header_checked = true;
+            has_devices |= !piece.is_empty();
             progress.bytes += piece.len() as u64;
             if line + lines <= from_line {
                 line += lines;
@@ -411,9 +417,12 @@ impl DeviceImportArgs {
             let body = [&head[..], &piece].concat();
             let answer = client.post_file(&path, media_type, body).await;
             let answer = answer.with_context(|| {
-                format!(
-                    "the lines from {line} on are not imported; remove the cause and run the command again with --resume"
-                )
+                match is_resumable {
+                    true => format!(
+                        "the lines from {line} on are not imported; remove the cause and run the command again with --resume"
+                    ),
+                    false => "nothing is imported; remove the cause and run the command again".to_owned(),
+                }
             })?;
             for (sum, field) in sums.iter_mut().zip(["created", "updated", "rejected"]) {
                 *sum += answer[field].as_u64().unwrap_or(0);
@@ -425,11 +434,15 @@ impl DeviceImportArgs {
             )?;
             line += lines;
             checkpoint.write(line)?;
+            is_resumable = true;
             progress.lines += lines;
             progress.print_progress(false);
         }
         progress.print_progress(true);
         checkpoint.remove();
+        if !has_devices {
+            bail!("{shown} contains no devices; nothing is imported");
+        }
         let (first_refusals, rejects) = rejects.finish();
         for refusal in &first_refusals {
             eprintln!("{}", rejection_line(refusal));

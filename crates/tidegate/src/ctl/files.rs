@@ -1,19 +1,19 @@
 //! `tidegate ctl files` and `tidegate ctl transfers`: files that devices and people have sent.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
-use http_body_util::BodyExt as _;
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Method, body::Bytes};
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
+use super::download;
 use super::error::CtlError;
 use super::http::{ApiClient, with_query};
 use super::limit_args::LimitArgs;
@@ -200,20 +200,10 @@ async fn download(client: &ApiClient, id: &str, file: Option<PathBuf>) -> anyhow
             PathBuf::from(info["name"].as_str().unwrap_or(id))
         }
     };
-    let shown = file.display().to_string();
-    let mut body = client.stream(&path_of(id, "/content")).await?;
-    let mut out = File::create_new(&file).with_context(|| format!("cannot make {shown}"))?;
-    let mut bytes = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| client.unreachable_error(error))?;
-        if let Ok(data) = frame.into_data() {
-            bytes += data.len();
-            let written = out.write_all(&data);
-            written.with_context(|| format!("cannot write {shown}"))?;
-        }
-    }
-    out.sync_all()
-        .with_context(|| format!("cannot write {shown}"))?;
+    let body = client.stream(&path_of(id, "/content")).await?;
+    let shown = file.display();
+    let saved = download::save(body, &file, false).await;
+    let bytes = saved.with_context(|| format!("cannot save {shown}"))?;
     eprintln!("{shown}: {bytes} bytes");
     Ok(())
 }

@@ -314,9 +314,13 @@ impl ApiClient {
             .host
             .trim_start_matches('[')
             .trim_end_matches(']');
-        let stream = TcpStream::connect((host, self.target.port))
-            .await
-            .map_err(|error| self.unreachable_error(error))?;
+        let stream = TcpStream::connect((host, self.target.port)).await;
+        let stream = stream.map_err(|error| match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => {
+                self.unreachable_error(format!("{error}; does a node run there?"))
+            }
+            _ => self.unreachable_error(error),
+        })?;
         if !self.target.is_tls {
             return self.send_over(stream, request).await;
         }
@@ -347,9 +351,14 @@ impl ApiClient {
         // Its errors also appear in the request or the body.
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
-        response.map_err(|error| match error.is_parse() && !self.target.is_tls {
-            true => self.unreachable_error(format!("{error}; does that port speak HTTPS?")),
-            false => self.unreachable_error(error),
+        response.map_err(|error| {
+            if error.is_parse() && !self.target.is_tls {
+                self.unreachable_error(format!("{error}; does that port speak HTTPS?"))
+            } else if error.is_incomplete_message() {
+                self.unreachable_error(format!("{error}; does that port speak HTTP?"))
+            } else {
+                self.unreachable_error(error)
+            }
         })
     }
 }

@@ -4,6 +4,7 @@ mod acl;
 mod alarms;
 mod authenticators;
 mod backup_files;
+mod backups;
 mod broker_commands;
 mod campaigns;
 mod connectors;
@@ -12,6 +13,7 @@ mod demo;
 mod device_commands;
 mod device_groups;
 mod devices;
+mod download;
 mod error;
 mod events;
 mod files;
@@ -26,6 +28,7 @@ mod observation;
 mod output;
 mod people;
 mod pull_sources;
+mod quarantine;
 mod relay_endpoints;
 mod rules;
 mod target;
@@ -160,10 +163,10 @@ enum CtlCommand {
     /// Commands to devices and their results
     #[command(subcommand)]
     Commands(device_commands::DeviceCommandsCommand),
-    /// People who use the HTTP API
+    /// Accounts of people who use the HTTP API: roles and passwords
     #[command(subcommand)]
     Operators(objects::ObjectsCommand),
-    /// People who use the HTTP API, and their bans
+    /// Find people who use the HTTP API, ban them and lift bans
     #[command(subcommand)]
     People(people::PeopleCommand),
     /// Codes with which people register themselves
@@ -189,6 +192,9 @@ enum CtlCommand {
     /// Work that outlives its request, such as commands to a device group
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
+    /// Damaged files that the node was started without
+    #[command(subcommand)]
+    Quarantine(quarantine::QuarantineCommand),
     /// Metrics of the node over the last days
     History(observation::HistoryArgs),
     /// Limits of the node with their utilisation
@@ -197,6 +203,9 @@ enum CtlCommand {
     Audit(broker_commands::AuditArgs),
     /// Print events as they happen
     Events(events::EventsArgs),
+    /// Backups of configuration, devices and telemetry
+    #[command(subcommand)]
+    Backups(backups::BackupsCommand),
     /// Write all configuration objects to a file
     Backup(backup_files::BackupArgs),
     /// Restore the objects of a backup
@@ -281,10 +290,12 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,
         CtlCommand::Jobs(command) => command.run(client, output).await,
+        CtlCommand::Quarantine(command) => command.run(client, output).await,
         CtlCommand::History(arguments) => arguments.run(client, output).await,
         CtlCommand::Limits => observation::limits(client, output).await,
         CtlCommand::Audit(arguments) => arguments.run(client, output).await,
         CtlCommand::Events(arguments) => arguments.run(client).await,
+        CtlCommand::Backups(command) => command.run(client, output).await,
         CtlCommand::Backup(arguments) => arguments.run(client).await,
         CtlCommand::Restore(arguments) => arguments.run(client, output).await,
     }

@@ -264,7 +264,8 @@ impl ObjectKindArg {
             Self::Operators => ("operator", &["password"]),
             _ => return Ok(()),
         };
-        if accepted.iter().any(|field| fields.contains_key(*field)) {
+        let is_given = |field: &&str| fields.get(*field).is_some_and(|value| !value.is_null());
+        if accepted.iter().any(is_given) {
             return Ok(());
         }
         Err(CtlError::Usage(format!(
@@ -473,10 +474,30 @@ pub(super) async fn put_object(
 ) -> Result<Value, CtlError> {
     let mut body = current.value;
     if let Some(body) = body.as_object_mut() {
-        body.extend(changes);
-        body.retain(|_, value| !value.is_null());
+        apply_changes(body, changes);
     }
     client.put(path, &body, current.etag.as_deref()).await
+}
+
+/// Applies changes to an object as the node has shown it. A removed field is omitted if the node shows its value. An omitted secret
+/// keeps its value, so a secret is removed by `null`, and so is everything that the node does not show.
+fn apply_changes(shown: &mut Map<String, Value>, changes: Map<String, Value>) {
+    shown.retain(|_, value| !value.is_null());
+    for (name, value) in changes {
+        let is_shown = shown.get(&name).is_some_and(|value| !is_masked(value));
+        match value.is_null() && is_shown {
+            true => drop(shown.remove(&name)),
+            false => drop(shown.insert(name, value)),
+        }
+    }
+}
+
+/// Whether a shown value is a secret, or an object of secrets such as HTTP headers.
+fn is_masked(shown: &Value) -> bool {
+    match shown {
+        Value::Object(secrets) => !secrets.is_empty() && secrets.values().all(is_masked),
+        shown => *shown == secret::MASK,
+    }
 }
 
 impl ObjectsCommand {
@@ -550,5 +571,33 @@ impl ObjectsCommand {
                 output.print_done(&format!("{id} is deleted"), &answer)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn null_removes_shown_fields_and_secrets() {
+        let mut shown = fields(
+            json!({"name": "n", "reason": null, "password": "***", "headers": {"a": "***"},
+            "tags": {}, "has_access_key": true}),
+        );
+        let changes = json!({"name": null, "password": null, "headers": null, "access_key": null, "tags": null, "mode": "direct"});
+        apply_changes(&mut shown, fields(changes));
+        let expected = json!({"password": null, "headers": null, "access_key": null, "has_access_key": true, "mode": "direct"});
+        assert_eq!(Value::Object(shown), expected);
+    }
+
+    #[test]
+    fn a_new_user_needs_a_password_that_is_not_null() {
+        let check = |value| ObjectKindArg::Users.check_password(&fields(value)).is_ok();
+        assert!(check(json!({"password": "pencil"})));
+        assert!(!check(json!({"password": null})));
     }
 }

@@ -137,7 +137,12 @@ fn format_value(field: &str, value: &Value) -> String {
 
 /// Whether a field in milliseconds is a time since 1970 rather than a duration.
 fn is_timestamp(field: &str) -> bool {
-    const TIMES: [&str; 7] = [
+    const TIMES: [&str; 12] = [
+        "changed_ms",
+        "completed_ms",
+        "created_ms",
+        "expires_ms",
+        "failing_since_ms",
         "until_ms",
         "raised_at_ms",
         "changed_at_ms",
@@ -183,6 +188,15 @@ mod tests {
             "1970-01-01T00:00:00Z"
         );
         assert_eq!(format_cell("timeout_ms", &json!(5000)), "5000");
+        for field in [
+            "completed_ms",
+            "expires_ms",
+            "created_ms",
+            "changed_ms",
+            "failing_since_ms",
+        ] {
+            assert_eq!(format_cell(field, &json!(1000)), "1970-01-01T00:00:01Z");
+        }
     }
 
     #[test]

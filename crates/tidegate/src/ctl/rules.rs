@@ -95,7 +95,7 @@ async fn set_enabled(
     let mut rule = current.value;
     rule["enabled"] = enabled.into();
     let changed = client.put(&path, &rule, current.etag.as_deref()).await?;
-    let word = if enabled { "runs" } else { "rests" };
+    let word = if enabled { "is enabled" } else { "is disabled" };
     output.print_done(&format!("{name} {word}"), &changed)
 }
 

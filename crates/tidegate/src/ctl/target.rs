@@ -141,7 +141,18 @@ impl TargetArgs {
             return Ok(ApiCredentials::Login { username, password });
         }
         if let Some(file) = &self.key_file {
-            return Ok(ApiCredentials::ApiKey(read_one_line(file)?));
+            let key = read_one_line(file)?;
+            let is_key = (key.split_once(':')).is_some_and(|(id, secret)| {
+                !id.is_empty() && !secret.is_empty() && !key.contains(char::is_control)
+            });
+            if !is_key {
+                let shown = file.display();
+                let detail = format!(
+                    "{shown}: expected one line ID:SECRET, as `ctl api-keys add` prints it"
+                );
+                return Err(CtlError::Usage(detail).into());
+            }
+            return Ok(ApiCredentials::ApiKey(key));
         }
         if let Some(file) = &self.token_file {
             return Ok(ApiCredentials::Token(read_one_line(file)?));

@@ -1,18 +1,16 @@
 //! `tidegate ctl telemetry`: stored and live telemetry of devices.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use http_body_util::BodyExt as _;
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 use series::Aggregate;
 use wall_clock::now_ms;
 
+use super::download;
 use super::error::CtlError;
 use super::http::{ApiClient, with_query};
 use super::output::{CtlOutput, format_date};
@@ -354,20 +352,10 @@ async fn export(
         to_ms,
     ];
     let path = with_query(&path_of(device, "/export"), &parameters);
-    let mut body = client.stream(&path).await?;
-    let shown = file.display().to_string();
-    let mut out = File::create(&file).with_context(|| format!("cannot make {shown}"))?;
-    let mut bytes = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| client.unreachable_error(error))?;
-        if let Ok(data) = frame.into_data() {
-            bytes += data.len();
-            let written = out.write_all(&data);
-            written.with_context(|| format!("cannot write {shown}"))?;
-        }
-    }
-    out.sync_all()
-        .with_context(|| format!("cannot write {shown}"))?;
+    let body = client.stream(&path).await?;
+    let shown = file.display();
+    let saved = download::save(body, &file, true).await;
+    let bytes = saved.with_context(|| format!("cannot save {shown}"))?;
     eprintln!("{shown}: {bytes} bytes");
     Ok(())
 }

@@ -14,8 +14,8 @@ use link::net::{IncomingStream, LinkError};
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::exchange::{FileMetadata, path_in};
-use super::progress::TransferProgress;
 use super::rate_limit::RateLimit;
+use crate::transfer_progress::TransferProgress;
 
 /// Content that is written before it is synced and acknowledged: half of what a sender retains.
 const SYNC_BYTES: u64 = 8 * 1024 * 1024;

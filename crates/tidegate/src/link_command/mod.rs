@@ -4,7 +4,6 @@ mod exchange;
 mod incoming_file;
 mod options;
 mod outgoing_file;
-mod progress;
 mod rate_limit;
 mod receive;
 mod send;

@@ -17,8 +17,8 @@ use link::wire::control::TransferId;
 
 use super::exchange::FileMetadata;
 use super::options::random_bytes;
-use super::progress::TransferProgress;
 use super::rate_limit::RateLimit;
+use crate::transfer_progress::TransferProgress;
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 256 * 1024;

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use super::exchange::{FileAnswer, FileMetadata, FileRequest};
 use super::incoming_file::{IncomingFileError, ReceivedFile, ReceivedFiles};
 use super::options::{CommandLink, LinkConnectArgs, TransferArgs};
-use super::progress::{ProgressDisplay, TransferProgress};
 use super::rate_limit::RateLimit;
 use crate::client::ClientError;
+use crate::transfer_progress::{ProgressDisplay, TransferProgress};
 
 #[derive(Args)]
 pub(crate) struct LinkReceiveArgs {

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use super::exchange::path_in;
 use super::options::{CommandLink, LinkConnectArgs, TransferArgs};
 use super::outgoing_file::{FileSending, LocalFile, OutgoingFileError, collect_files};
-use super::progress::{ProgressDisplay, TransferProgress};
 use crate::client::ClientError;
+use crate::transfer_progress::{ProgressDisplay, TransferProgress};
 
 /// Files that are sent at a time, so that small ones do not wait for each other's acknowledgement.
 const FILES_AT_A_TIME: usize = 8;

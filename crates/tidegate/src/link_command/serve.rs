@@ -19,9 +19,9 @@ use super::exchange::{AnnouncedFile, FileAnswer, FileRequest, path_in};
 use super::incoming_file::{IncomingFileError, ReceivedFiles};
 use super::options::token;
 use super::outgoing_file::{FileSending, LocalFile, collect_files};
-use super::progress::{TransferProgress, format_bytes};
 use super::rate_limit::RateLimit;
 use crate::client::ClientError;
+use crate::transfer_progress::{TransferProgress, format_bytes};
 
 const MAX_LINKS: usize = 1000;
 /// How long a link without a connection is kept.

@@ -8,105 +8,82 @@ use super::device_port::RuleDevicePort;
 
 type CounterFn = fn(&NotificationCounts) -> u64;
 
-fn family(
+/// A family of numbers with two labels each.
+fn by_labels(
     name: &'static str,
-    kind: MetricKind,
     help: &'static str,
-    samples: Vec<MetricSample>,
+    kind: MetricKind,
+    labels: [&'static str; 2],
+    values: impl Iterator<Item = ([String; 2], u64)>,
 ) -> MetricFamily {
+    let samples = values.map(|(of, value)| MetricSample {
+        labels: labels.into_iter().zip(of).collect(),
+        value: MetricValue::Number(value as f64),
+    });
     MetricFamily {
         name,
         help,
         kind,
-        samples,
-    }
-}
-
-fn sample(labels: Vec<(&'static str, String)>, value: f64) -> MetricSample {
-    MetricSample {
-        labels,
-        value: MetricValue::Number(value),
+        samples: samples.collect(),
     }
 }
 
 pub(super) fn metrics(alarming: &AlarmInputs, of_rules: &RuleDevicePort) -> Vec<MetricFamily> {
     let stats = alarming.alarms.stats();
-    let one = |name, kind, help, value: u64| {
-        family(name, kind, help, vec![sample(Vec::new(), value as f64)])
-    };
-    let (counter, gauge) = (MetricKind::Counter, MetricKind::Gauge);
+    let counter = MetricFamily::counter;
+    let gauge = |name, help, value: u64| MetricFamily::gauge(name, help, value as f64);
     let alarms = alarming.alarms.counts().into_iter();
     let alarms = alarms.map(|(state, severity, count)| {
-        let labels = vec![
-            ("state", state.as_str().to_owned()),
-            ("severity", severity.as_str().to_owned()),
-        ];
-        sample(labels, count as f64)
+        let labels = [state.as_str().to_owned(), severity.as_str().to_owned()];
+        (labels, count)
     });
     let mut families = vec![
-        family(
+        by_labels(
             "alarms",
-            gauge,
             "Alarms by state and severity.",
-            alarms.collect(),
+            MetricKind::Gauge,
+            ["state", "severity"],
+            alarms,
         ),
-        one(
-            "alarms_raised_total",
-            counter,
-            "Alarms raised.",
-            stats.raised,
-        ),
-        one(
-            "alarms_cleared_total",
-            counter,
-            "Alarms cleared.",
-            stats.cleared,
-        ),
-        one(
+        counter("alarms_raised_total", "Alarms raised.", stats.raised),
+        counter("alarms_cleared_total", "Alarms cleared.", stats.cleared),
+        gauge(
             "alarm_changes_queued",
-            gauge,
             "Alarm changes waiting to be written; at the limit devices are paused.",
             stats.queued,
         ),
-        one(
+        gauge(
             "alarms_watched_devices",
-            gauge,
             "Devices whose conditions are in memory.",
             stats.watched_devices,
         ),
-        one(
+        counter(
             "alarms_unwatched_messages_total",
-            counter,
             "Messages not evaluated by alarm conditions because of alarms.max_watched_devices.",
             stats.unwatched,
         ),
-        one(
+        counter(
             "alarms_write_errors_total",
-            counter,
             "Failed writes of alarms, which were retried.",
             stats.write_errors,
         ),
-        one(
+        counter(
             "alarms_panics_total",
-            counter,
             "Panics of the alarms thread, each of which skipped an alarm change or a step. A bug.",
             stats.panics,
         ),
-        one(
+        gauge(
             "device_events_queued",
-            gauge,
             "Device events waiting for rules.",
             alarming.events.waiting() as u64,
         ),
-        one(
+        counter(
             "device_events_dropped_total",
-            counter,
             "Device events discarded before reaching rules because the queue was full.",
             alarming.events.lost_events(),
         ),
-        one(
+        counter(
             "rule_unknown_device_actions_total",
-            counter,
             "Telemetry and alarms of rules for unknown devices.",
             of_rules.unknown_devices(),
         ),
@@ -119,19 +96,14 @@ pub(super) fn metrics(alarming: &AlarmInputs, of_rules: &RuleDevicePort) -> Vec<
             ("failed", |counts| counts.failed),
         ];
         let samples = counts.iter().flat_map(|(name, counts)| {
-            outcomes.map(|(outcome, get)| {
-                let labels = vec![
-                    ("notification", name.clone()),
-                    ("outcome", outcome.to_owned()),
-                ];
-                sample(labels, get(counts) as f64)
-            })
+            outcomes.map(|(outcome, get)| ([name.clone(), outcome.to_owned()], get(counts)))
         });
-        families.push(family(
+        families.push(by_labels(
             "notifications_total",
-            counter,
             "Notifications of alarms, by result.",
-            samples.collect(),
+            MetricKind::Counter,
+            ["notification", "outcome"],
+            samples,
         ));
     }
     families

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use hooks::{Hooks, HooksFactory, Interest, MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{Hooks, HooksFactory, Interest, MetricFamily};
 use mimalloc::MiMalloc;
 
 /// Interval at which threads of the control plane release memory; shards have one of their own.
@@ -60,15 +60,7 @@ pub(super) fn metrics() -> Vec<MetricFamily> {
 fn families(stats: &serde_json::Value) -> Vec<MetricFamily> {
     let gauge = |field: &str, name, help| {
         let bytes = stats.get(field)?.get("current")?.as_f64()?;
-        Some(MetricFamily {
-            name,
-            help,
-            kind: MetricKind::Gauge,
-            samples: vec![MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(bytes.max(0.0)),
-            }],
-        })
+        Some(MetricFamily::gauge(name, help, bytes.max(0.0)))
     };
     let families = [
         gauge(

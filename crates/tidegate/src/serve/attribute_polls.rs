@@ -46,8 +46,8 @@ impl Drop for AttributePoll {
 impl AttributePolls {
     pub(super) fn follow(registry: &Registry, others: Arc<NodePipelineOutputs>) -> Arc<Self> {
         let polls = Arc::new(Self::default());
-        let told = polls.clone();
-        registry.add_attribute_observer(Box::new(move |change| told.tell(change, &others)));
+        let notified = polls.clone();
+        registry.add_attribute_observer(Box::new(move |change| notified.tell(change, &others)));
         polls
     }
 
@@ -74,10 +74,10 @@ impl AttributePolls {
             values.insert("deleted".to_owned(), change.removed.into());
         }
         let values = Value::Object(values);
-        let told = waiting
+        let notified = waiting
             .into_iter()
             .filter_map(|sender| sender.send(values.clone()).ok());
-        if told.count() > 0 {
+        if notified.count() > 0 {
             // Logged under the topic that MQTT would have used.
             let letter = EncodedDownlink {
                 topic: TOPIC.to_owned(),

@@ -13,7 +13,15 @@ use serde_json::{Value, json};
 pub(crate) const TOKEN_FILE: &str = "api.token";
 
 /// Directories that other users must not read.
-const PRIVATE_DIRS: [&str; 5] = ["store", "telemetry", "mailboxes", "sinks", "files"];
+const PRIVATE_DIRS: [&str; 7] = [
+    "store",
+    "telemetry",
+    "mailboxes",
+    "sinks",
+    "files",
+    "quarantine",
+    "backups",
+];
 
 /// A data directory locked until this value is dropped or the process ends in any way.
 #[derive(Debug)]
@@ -116,6 +124,19 @@ impl DataDir {
         fs::write(&unfinished, format!("{node:#}\n"))
             .and_then(|()| fs::rename(&unfinished, &path))
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Creates the directory for files of jobs, without those of an earlier process.
+    pub(super) fn create_job_directory(&self) -> anyhow::Result<PathBuf> {
+        let path = self.path.join("jobs");
+        let removed = match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        removed
+            .and_then(|()| disk::create_private_dir(&path))
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(path)
     }
 
     /// Generates a token for the API and writes it to a file that only the owner can read.

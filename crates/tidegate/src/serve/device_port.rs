@@ -136,14 +136,14 @@ impl RuleDevicePort {
         self.inner.unknown.load(Relaxed)
     }
 
-    fn push(&self, asked: DeviceWrite) -> DevicePortOutcome {
+    fn push(&self, write: DeviceWrite) -> DevicePortOutcome {
         let mut queue = self.inner.lock();
         if queue.is_full() || self.inner.is_stopping.load(Relaxed) {
             return DevicePortOutcome::Rejected("the queue of device writes is full".into());
         }
-        queue.bytes += asked.size_bytes();
+        queue.bytes += write.size_bytes();
         self.inner.progress.add();
-        queue.writes.push_back(asked);
+        queue.writes.push_back(write);
         let is_many = queue.is_above_soft_limit();
         self.inner.is_many.store(is_many, Relaxed);
         drop(queue);
@@ -214,10 +214,10 @@ impl RuleDevicePortInner {
     fn wait_next(&self) -> Option<DeviceWrite> {
         let mut queue = self.lock();
         loop {
-            if let Some(asked) = queue.writes.pop_front() {
-                queue.bytes -= asked.size_bytes();
+            if let Some(write) = queue.writes.pop_front() {
+                queue.bytes -= write.size_bytes();
                 self.is_many.store(queue.is_above_soft_limit(), Relaxed);
-                return Some(asked);
+                return Some(write);
             }
             if self.is_stopping.load(Relaxed) {
                 return None;
@@ -228,8 +228,8 @@ impl RuleDevicePortInner {
     }
 
     fn run_worker(&self, parts: &RuleDevicePortParts) {
-        while let Some(asked) = self.wait_next() {
-            let work = AssertUnwindSafe(|| self.apply_write(parts, asked));
+        while let Some(write) = self.wait_next() {
+            let work = AssertUnwindSafe(|| self.apply_write(parts, write));
             if catch_unwind(work).is_err() {
                 CURRENT_TAG.set(0);
                 tracing::error!("device write of a rule panicked and was skipped; this is a bug");
@@ -238,10 +238,10 @@ impl RuleDevicePortInner {
         }
     }
 
-    fn apply_write(&self, parts: &RuleDevicePortParts, asked: DeviceWrite) {
+    fn apply_write(&self, parts: &RuleDevicePortParts, write: DeviceWrite) {
         {
             let (DeviceWrite::Telemetry { device, .. } | DeviceWrite::Alarm { device, .. }) =
-                &asked;
+                &write;
             let found = match parts.registry.device(device) {
                 Ok(found) => found,
                 Err(error) => {
@@ -257,7 +257,7 @@ impl RuleDevicePortInner {
                 );
                 return;
             };
-            match asked {
+            match write {
                 DeviceWrite::Alarm { alarm, .. } => {
                     parts.alarms.submit_sql_rule_alarm(&device, alarm)
                 }

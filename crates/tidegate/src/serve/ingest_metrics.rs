@@ -86,15 +86,7 @@ pub(super) fn metrics(ingest: &NodeIngest) -> Vec<MetricFamily> {
 }
 
 fn number_family<T>((name, kind, help, get): &MetricSpec<T>, from: &T) -> MetricFamily {
-    MetricFamily {
-        name,
-        help,
-        kind: *kind,
-        samples: vec![MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(get(from) as f64),
-        }],
-    }
+    MetricFamily::single(name, help, *kind, get(from) as f64)
 }
 
 fn histogram_family(

@@ -6,6 +6,7 @@ mod allocator;
 mod attribute_polls;
 mod ban_enforcement;
 mod chain_publisher;
+mod damage;
 pub(crate) mod data_dir;
 mod device_events;
 mod device_http;

@@ -30,6 +30,7 @@ use super::{allocator, ban_enforcement, namespace_enforcement, node_files, start
 use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
+use crate::quarantine::Quarantine;
 
 /// Time for sinks to write their queues when the node stops.
 const SINKS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +70,7 @@ impl Node {
         node_files::forward_to_rules(services.files.service(), services.engine.clone());
         let files = services.files.start(Arc::new(handle.clone()));
         files.context("cannot start the threads for files")?;
-        start_alarm_events(config, &services);
+        start_alarm_events(config, data_dir, &services);
         let pulls = start_pulls(&services).await?;
         start_commands(&services, &handle);
         let firmware = &services.firmware;
@@ -185,6 +186,9 @@ impl Node {
             http: live.clone(),
             files: self.services.files.clone(),
             firmware: self.services.firmware.clone(),
+            quarantine: Quarantine::new(data_dir.path()),
+            backups: self.services.backups(config, data_dir),
+            job_directory: data_dir.create_job_directory()?,
         };
         let program = ProgramService::new(program, config);
         let parts = self.api_parts(program, &http, data_dir.write_token_file()?);
@@ -256,7 +260,7 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
         .with(Arc::new(RelayHooks(services.relay.service.clone())))
         .with(Arc::new(allocator::MemoryReleaseHooks));
     let store = config.store.is_some().then(|| services.store.clone());
-    Broker::start(config.broker.clone(), Arc::new(hooks), store)
+    Broker::start(config.broker.clone(), hooks, store)
         .map_err(|error| start_error::broker_error(&error, config))
 }
 
@@ -284,13 +288,14 @@ fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
 
 /// Passes events of devices to the rules, and samples the node for its own alarms. Both end with
 /// the runtime.
-fn start_alarm_events(config: &Config, services: &NodeServices) {
+fn start_alarm_events(config: &Config, data_dir: &DataDir, services: &NodeServices) {
     tokio::spawn(services.alarms.events.clone().run());
     let sampler = NodeSampler {
         alarms: services.alarms.clone(),
         pipeline: services.ingest.pipeline.clone(),
         engine: services.engine.clone(),
         sinks: services.connectors.service().clone(),
+        quarantine: Quarantine::new(data_dir.path()),
     };
     let every = Duration::from_secs(config.alarms.node_alarm_interval_s.into());
     tokio::spawn(sampler.run(every));

@@ -12,7 +12,7 @@ use devices::command::{
 use devices::platform::Platform;
 use engine::{DeviceEvent, DeviceEventKind, Engine};
 use hooks::relay::RELAY_TOPIC_PREFIX;
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind};
 use relay::RelayService;
 use serde_json::json;
 use store::Store;
@@ -81,7 +81,7 @@ impl NodeCommands {
 
     /// Forwards the events of commands to rules. Must be called within the runtime.
     pub(super) fn forward_to_rules(&self, engine: Engine) {
-        let (told, mut waiting) = mpsc::channel::<Command>(MAX_QUEUED_RULE_EVENTS);
+        let (sent, mut waiting) = mpsc::channel::<Command>(MAX_QUEUED_RULE_EVENTS);
         let shown_to = engine.clone();
         tokio::spawn(async move {
             while let Some(command) = waiting.recv().await {
@@ -98,7 +98,7 @@ impl NodeCommands {
             }
         });
         self.commands.add_observer(Box::new(move |command| {
-            if engine.wants_device_events() && told.try_send(command.clone()).is_err() {
+            if engine.wants_device_events() && sent.try_send(command.clone()).is_err() {
                 let id = command.id.0;
                 tracing::warn!(id, "rule event queue is full; a command event is discarded");
             }
@@ -107,65 +107,45 @@ impl NodeCommands {
 
     pub(super) fn metrics(&self) -> Vec<MetricFamily> {
         let stats = self.commands.stats();
-        let family = |name, kind, help, samples: Vec<MetricSample>| MetricFamily {
-            name,
-            help,
-            kind,
-            samples,
-        };
-        let one = |name, kind, help, value: u64| {
-            let sample = MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value as f64),
-            };
-            family(name, kind, help, vec![sample])
-        };
-        let ended = stats.ended.iter().map(|(state, count)| MetricSample {
-            labels: vec![("state", state.as_str().to_owned())],
-            value: MetricValue::Number(*count as f64),
-        });
-        use MetricKind::{Counter, Gauge};
+        let counter = MetricFamily::counter;
+        let gauge = |name, help, value: u64| MetricFamily::gauge(name, help, value as f64);
+        let ended = (stats.ended.iter()).map(|(state, count)| (state.as_str(), *count as f64));
         vec![
-            one(
+            counter(
                 "commands_total",
-                Counter,
                 "Commands to devices accepted.",
                 stats.taken,
             ),
-            one(
+            counter(
                 "commands_sent_total",
-                Counter,
                 "Commands handed to connections of devices, including retries.",
                 stats.sent,
             ),
-            family(
+            MetricFamily::by_label(
                 "commands_ended_total",
-                Counter,
                 "Commands ended, by result.",
-                ended.collect(),
+                MetricKind::Counter,
+                "state",
+                ended,
             ),
-            one(
+            counter(
                 "commands_unmatched_responses_total",
-                Counter,
                 "Responses of devices to unknown or ended commands.",
                 stats.unmatched,
             ),
-            one(
+            counter(
                 "commands_errors_total",
-                Counter,
                 "Failed reads and writes of commands.",
                 stats.write_errors,
             ),
-            one("commands_open", Gauge, "Open commands.", stats.open),
-            one(
+            gauge("commands_open", "Open commands.", stats.open),
+            gauge(
                 "commands_finished",
-                Gauge,
                 "Ended commands that are stored.",
                 stats.finished,
             ),
-            one(
+            gauge(
                 "commands_waiting_requests",
-                Gauge,
                 "Waiting callers and devices.",
                 stats.waiting,
             ),
@@ -188,11 +168,11 @@ struct ConnectedNode {
     relay: RelayService,
 }
 
-fn downlink_outcome(told: Result<Option<DirectDelivery>, ControlError>) -> DownlinkOutcome {
-    match told {
+fn downlink_outcome(sent: Result<Option<DirectDelivery>, ControlError>) -> DownlinkOutcome {
+    match sent {
         Ok(None) => DownlinkOutcome::Unreachable,
-        Ok(Some(told)) => DownlinkOutcome::Sent {
-            expects_ack: told.is_ack_tracked,
+        Ok(Some(sent)) => DownlinkOutcome::Sent {
+            expects_ack: sent.is_ack_tracked,
         },
         Err(refusal @ ControlError::InvalidField { .. }) => {
             DownlinkOutcome::Rejected(refusal.to_string())
@@ -228,8 +208,8 @@ impl DownlinkTransport for CommandDownlinkTransport {
         };
         let broker = &node.broker;
         let log = node.others.pending_log_entry(&letter);
-        let done = move |told| {
-            let handed = downlink_outcome(told);
+        let done = move |sent| {
+            let handed = downlink_outcome(sent);
             if matches!(handed, DownlinkOutcome::Sent { .. }) {
                 log.write();
             }

@@ -14,7 +14,7 @@ use firmware::{
     AssignmentDefinition, ChunkRefusal, ChunkSender, DefinitionError, DeviceMessenger,
     FirmwareDefinition, FirmwareService, FirmwareSettings,
 };
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::MetricFamily;
 use serde_json::Value;
 use store::Objects;
 use tokio::runtime::Handle;
@@ -109,33 +109,21 @@ impl NodeFirmware {
 
     pub(super) fn metrics(&self) -> Vec<MetricFamily> {
         let stats = self.service.chunk_stats();
-        let one = |name, kind, help, value: u64| MetricFamily {
-            name,
-            help,
-            kind,
-            samples: vec![MetricSample {
-                labels: Vec::new(),
-                value: MetricValue::Number(value as f64),
-            }],
-        };
         vec![
-            one(
+            MetricFamily::counter(
                 "firmware_chunks_total",
-                MetricKind::Counter,
                 "Chunks of firmware passed to devices.",
                 stats.served,
             ),
-            one(
+            MetricFamily::counter(
                 "firmware_chunk_reads_total",
-                MetricKind::Counter,
                 "Chunks of firmware read from the disk; others were in memory.",
                 stats.reads,
             ),
-            one(
+            MetricFamily::gauge(
                 "firmware_chunk_cache_bytes",
-                MetricKind::Gauge,
                 "Memory of chunks of firmware.",
-                stats.cached_bytes,
+                stats.cached_bytes as f64,
             ),
         ]
     }

@@ -23,6 +23,7 @@ use relay::RelayService;
 use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
 
+use super::damage::DamageHandling;
 use super::node_devices::NodeDevices;
 use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
@@ -61,12 +62,12 @@ impl ClientMessenger for DeviceClientMessenger {
             qos: 1,
             ..PublishRequest::default()
         };
-        let told = |outcome: Result<bool, broker::control::ControlError>| match outcome {
+        let report = |outcome: Result<bool, broker::control::ControlError>| match outcome {
             Ok(true) => log.write(),
             Ok(false) => {}
             Err(refusal) => tracing::debug!(%refusal, "sending a message to a device failed"),
         };
-        handle.send_to_client_then(client_id, publication, told);
+        handle.send_to_client_then(client_id, publication, report);
     }
 
     fn disconnect(&self, client_ids: &[Box<str>]) {
@@ -116,10 +117,12 @@ impl NodeIngest {
         data_dir: &Path,
         settings: &IngestSettings,
         retention: &Retention,
+        damage: &DamageHandling,
     ) -> anyhow::Result<Series> {
         let directory = settings.directory.clone();
         let directory = directory.unwrap_or_else(|| data_dir.join("telemetry"));
-        let opened = Series::open(&directory, settings.series(retention.assignment()));
+        let config = || settings.series(retention.assignment());
+        let opened = damage.open_series(&directory, config);
         let (series, report) = opened.context("cannot open the telemetry of devices")?;
         for cut in &report.truncations {
             tracing::warn!(

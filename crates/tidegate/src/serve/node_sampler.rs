@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::QuarantinedPart;
 use connect::ConnectorService;
 use devices::alarm::NodeSample;
 use devices::ingest::{Pipeline, PipelineSnapshot};
 use engine::{Engine, RuleCounter, RuleTotals};
 
 use super::alarms::AlarmInputs;
+use crate::quarantine::Quarantine;
 
 /// The origins of the metrics.
 pub(super) struct NodeSampler {
@@ -16,6 +18,7 @@ pub(super) struct NodeSampler {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) engine: Engine,
     pub(super) sinks: ConnectorService,
+    pub(super) quarantine: Quarantine,
 }
 
 struct SampleBaseline {
@@ -74,9 +77,20 @@ impl NodeSampler {
             rule_success_percent: percent(matched.saturating_sub(failed), matched),
             rule_latency_ms: mean_ms(rules.sum_ns(), rules.timed_count()),
             rule_queue: Some(queued as f64),
+            damaged_files: self
+                .quarantine
+                .list()
+                .ok()
+                .map(|parts| damaged_files(&parts)),
             ..ingest_sample(&before.ingest, &now.ingest, now.at - before.at)
         }
     }
+}
+
+/// Number of files in quarantine. Missing ones count once per part.
+fn damaged_files(parts: &[QuarantinedPart]) -> f64 {
+    let files = parts.iter().map(|part| part.files.len().max(1));
+    files.sum::<usize>() as f64
 }
 
 /// The metrics of the pipeline.

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use transfer::FileWorkers;
 
 use super::alarms::AlarmInputs;
+use super::damage::DamageHandling;
 use super::data_dir::DataDir;
 use super::device_events::DeviceEventQueue;
 use super::device_port::{RuleDevicePort, RuleDevicePortParts};
@@ -41,6 +42,7 @@ use super::relay_events::RelayEventQueue;
 use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
 use super::{fallback_actions, node_files, start_error, store_health, telemetry_quota};
+use crate::backup::{BackupLimits, BackupSources, Backups};
 use crate::config::Config;
 
 /// Directory of the disk queues and dead letters of sinks, in the data directory.
@@ -119,6 +121,7 @@ impl NodeServices {
         telemetry_quota::start(&ingest.usage, &namespaces, &ingest.platform).await;
         let relay_devices = start_relay_devices(&relay.service, &devices, &ingest)?;
         create_sinks_directory(data_dir)?;
+        quarantine_copies(config, data_dir).await?;
         let services = Self {
             store,
             namespaces,
@@ -142,6 +145,25 @@ impl NodeServices {
         };
         services.start_rule_device_port()?;
         Ok(services)
+    }
+
+    /// The backups of the node. Removes incomplete ones.
+    pub(super) fn backups(&self, config: &Config, data_dir: &DataDir) -> Backups {
+        let store = config.store.clone().unwrap_or_default();
+        let limits = BackupLimits {
+            max_bytes_per_s: config.backup.max_bytes_per_s,
+            min_free_bytes: store.min_free_bytes,
+        };
+        let sources = BackupSources {
+            objects: self.store.objects().clone(),
+            series: self.ingest.series.clone(),
+        };
+        Backups::open(
+            data_dir.path(),
+            config.backup.directory.clone(),
+            limits,
+            sources,
+        )
     }
 
     /// Executes what rules write to devices.
@@ -199,10 +221,11 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 async fn open_store(config: &Config, data_dir: &DataDir) -> anyhow::Result<Store> {
     let store_config = config.store.clone().unwrap_or_default();
     let path = data_dir.path().join("store");
+    let damage = DamageHandling::new(config.on_damage, data_dir.path());
     let queue = config.queue.clone();
     // Opening may wait for a queue server.
     let store = run_blocking("opening the store", move || {
-        open_store_files(&path, &store_config, queue)
+        open_store_files(&path, &store_config, queue, &damage)
     })
     .await??;
     // Ends with the runtime.
@@ -215,21 +238,22 @@ fn open_store_files(
     path: &Path,
     config: &store::StoreConfig,
     queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
+    damage: &DamageHandling,
 ) -> anyhow::Result<Store> {
-    let opened = match queue {
-        None => Store::open(path, config.clone()),
+    let open = || match &queue {
+        None => Ok(Store::open(path, config.clone())?),
         Some((kind, options)) => {
-            let queues = offline::create_backend(kind, &options)
+            let queues = offline::create_backend(*kind, options)
                 .map_err(|error| anyhow::anyhow!("store.queue_url: {error}"))?;
-            Store::open_with_queues(path, config.clone(), queues)
+            Ok(Store::open_with_queues(path, config.clone(), queues)?)
         }
     };
-    let (store, report) = opened.map_err(|error| match error {
-        store::StoreOpenError::Queues { .. } => anyhow::anyhow!(
+    let opened = damage.open_store(path, open);
+    let (store, report) = opened.map_err(|error| match error.downcast_ref() {
+        Some(store::StoreOpenError::Queues { .. }) => anyhow::anyhow!(
             "{error}; start that server or correct store.queue_url, or set store.queue_backend to \"embedded\""
         ),
-        error => anyhow::Error::new(error)
-            .context(format!("cannot open the store in {}", path.display())),
+        _ => error.context(format!("cannot open the store in {}", path.display())),
     })?;
     for problem in &report.warnings {
         tracing::error!(problem, "store is damaged");
@@ -486,6 +510,7 @@ async fn open_telemetry(
     targets: TelemetryTargets,
 ) -> anyhow::Result<(AlarmInputs, NodeIngest)> {
     let (telemetry, alarm_settings) = (config.telemetry.clone(), config.alarms.clone());
+    let damage = DamageHandling::new(config.on_damage, data_dir.path());
     let data_path = data_dir.path().to_owned();
     let TelemetryTargets {
         store,
@@ -511,7 +536,7 @@ async fn open_telemetry(
     run_blocking("opening the telemetry", move || {
         references.warn_of_missing_references()?;
         references.warn_of_collisions()?;
-        let series = NodeIngest::open_series(&data_path, &telemetry, &retention)?;
+        let series = NodeIngest::open_series(&data_path, &telemetry, &retention, &damage)?;
         let events = DeviceEventQueue::new(engine, series.clone());
         let observers = (notification_transport, &references);
         let alarms = AlarmInputs::open(
@@ -539,6 +564,27 @@ async fn open_telemetry(
         anyhow::Ok((alarms, ingest))
     })
     .await?
+}
+
+/// Moves copies of damaged files into the quarantine, if that is set.
+async fn quarantine_copies(config: &Config, data_dir: &DataDir) -> anyhow::Result<()> {
+    let damage = DamageHandling::new(config.on_damage, data_dir.path());
+    let beside = |name: &str| data_dir.path().join(name);
+    let telemetry = config.telemetry.directory.clone();
+    let parts = [
+        ("store", beside("store")),
+        (
+            "telemetry",
+            telemetry.unwrap_or_else(|| beside("telemetry")),
+        ),
+        ("mailboxes", beside("mailboxes")),
+        ("sinks", beside(SINKS_DIRECTORY)),
+    ];
+    run_blocking("collecting damaged files", move || {
+        damage.collect_copies(&parts)
+    })
+    .await?
+    .context("cannot move damaged files to the quarantine")
 }
 
 /// Creates the directory of sinks, so that the record of areas contains it.

@@ -315,7 +315,7 @@ impl ObjectReferences {
         kind: &str,
         name: &str,
     ) -> Result<(Vec<String>, usize), store::StoreError> {
-        let (mut told, mut more) = (Vec::new(), 0);
+        let (mut named, mut more) = (Vec::new(), 0);
         let mut namings: Vec<_> = reference_fields()
             .filter(|naming| naming.target_kind == kind && naming.prevents_removal)
             .collect();
@@ -325,17 +325,17 @@ impl ObjectReferences {
                 let Some(place) = reference_path(naming.kind, value, kind, name) else {
                     return;
                 };
-                if told.len() == MAX_NAMED_USERS {
+                if named.len() == MAX_NAMED_USERS {
                     more += 1;
                     return;
                 }
-                told.push(match naming.kind {
+                named.push(match naming.kind {
                     NODE_ALARM_RULES_KIND => format!("the rules of the node alarms ({place})"),
                     of => format!("the {} {user:?} ({place})", kind_name(of)),
                 });
             })?;
         }
-        Ok((told, more))
+        Ok((named, more))
     }
 
     /// Calls a function for all effective objects of a kind: declared ones, and stored ones that

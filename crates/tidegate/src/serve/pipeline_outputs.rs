@@ -133,21 +133,21 @@ impl PipelineOutputs for NodePipelineOutputs {
         _by: DeviceRef<'_>,
         about: DeviceRef<'_>,
         _: DeviceProtocol,
-        said: &ControlMessage<'_>,
+        message: &ControlMessage<'_>,
         now_ms: i64,
     ) {
-        if let ControlMessage::Reply(replied) = said {
+        if let ControlMessage::Reply(replied) = message {
             let now_ms = now_ms.max(0) as u64;
             self.commands.submit_reply(about.no, replied, now_ms);
         }
-        if let ControlMessage::Firmware { step, json } = said {
+        if let ControlMessage::Firmware { step, json } = message {
             self.firmware.receive(about.no, step, json);
         }
         if let ControlMessage::Event {
             id,
             ts_ms,
             data_json,
-        } = said
+        } = message
             && self.alarms.events.has_rules()
         {
             self.alarms

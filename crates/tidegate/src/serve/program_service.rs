@@ -1,10 +1,11 @@
 //! The program as the API shows and controls it: log levels, settings, process metrics.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::{
-    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, ConfiguredValue,
-    SettingChangeError, SettingInfo, SharedHttpConfig,
+    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, BackupInfo, ConfiguredValue,
+    JobProgress, QuarantinedPart, SettingChangeError, SettingInfo, SharedHttpConfig,
 };
 use auth::AuthService;
 use broker::BrokerHandle;
@@ -23,8 +24,10 @@ use super::node_firmware::NodeFirmware;
 use super::node_ingest::NodeIngest;
 use super::relay_events::RelayEventQueue;
 use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_health};
+use crate::backup::Backups;
 use crate::config::{Config, RuntimeSettings};
 use crate::logging::LogLevels;
+use crate::quarantine::Quarantine;
 
 const LOG_LEVEL: &str = "log.level";
 
@@ -45,6 +48,9 @@ pub(super) struct ProgramParts {
     pub(super) http: SharedHttpConfig,
     pub(super) files: FileWorkers,
     pub(super) firmware: NodeFirmware,
+    pub(super) quarantine: Quarantine,
+    pub(super) backups: Backups,
+    pub(super) job_directory: PathBuf,
 }
 
 pub(super) struct ProgramService {
@@ -169,6 +175,53 @@ impl api::ProgramBackend for ProgramService {
             }),
         });
         shown.collect()
+    }
+
+    fn quarantine(&self) -> std::io::Result<Vec<QuarantinedPart>> {
+        self.parts.quarantine.list()
+    }
+
+    fn delete_quarantined(&self, id: &str) -> std::io::Result<bool> {
+        self.parts.quarantine.delete(id)
+    }
+
+    fn backups(&self) -> std::io::Result<Vec<BackupInfo>> {
+        self.parts.backups.list()
+    }
+
+    fn backup_file(&self, id: &str) -> Option<PathBuf> {
+        self.parts.backups.find(id)
+    }
+
+    fn create_backup(&self, id: &str, progress: &dyn JobProgress) -> Result<(), String> {
+        let on_done = &mut |done| {
+            progress.set_done(done);
+            !progress.is_cancelled()
+        };
+        let on_total = &mut |total| progress.set_total(total);
+        let created = self.parts.backups.create(id, on_total, on_done);
+        created.map_err(|error| format!("{error:#}"))
+    }
+
+    fn verify_backup(&self, id: &str, progress: &dyn JobProgress) -> Result<(), String> {
+        progress.set_total(self.parts.backups.size(id).unwrap_or(0));
+        let verified = self.parts.backups.verify(id, &mut |done| {
+            progress.set_done(done);
+            !progress.is_cancelled()
+        });
+        verified.map_err(|error| format!("{error:#}"))
+    }
+
+    fn delete_backup(&self, id: &str) -> std::io::Result<bool> {
+        self.parts.backups.delete(id)
+    }
+
+    fn job_directory(&self) -> PathBuf {
+        self.parts.job_directory.clone()
+    }
+
+    fn has_room_for_jobs(&self) -> bool {
+        self.parts.backups.has_room()
     }
 
     fn metrics(&self) -> Vec<MetricFamily> {

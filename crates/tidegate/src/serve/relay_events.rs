@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use engine::Engine;
+use hooks::MetricFamily;
 use hooks::relay::RelayEvent;
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use relay::RelayEvents;
 use tokio::sync::mpsc;
 
@@ -39,16 +39,11 @@ impl RelayEventQueue {
     }
 
     pub(super) fn metrics(&self) -> Vec<MetricFamily> {
-        let sample = MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(self.lost.load(Relaxed) as f64),
-        };
-        vec![MetricFamily {
-            name: "relay_events_dropped_total",
-            kind: MetricKind::Counter,
-            help: "Events of relay endpoints discarded before reaching rules because the queue was full.",
-            samples: vec![sample],
-        }]
+        vec![MetricFamily::counter(
+            "relay_events_dropped_total",
+            "Events of relay endpoints discarded before reaching rules because the queue was full.",
+            self.lost.load(Relaxed),
+        )]
     }
 }
 

@@ -76,11 +76,11 @@ fn listen_error(
         ),
         _ => (error.to_string(), format!("choose another with {flag}")),
     };
-    let said = match config.origin(key) {
+    let origin = match config.origin(key) {
         ValueOrigin::Default => "the default".to_owned(),
         origin => format!("from {origin}"),
     };
-    format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {said})")
+    format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {origin})")
 }
 
 /// Rule errors of the configuration; the configuration itself has been checked before.

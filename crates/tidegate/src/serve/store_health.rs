@@ -2,27 +2,10 @@
 
 use std::time::Duration;
 
-use hooks::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use hooks::{MetricFamily, MetricKind};
 use store::{Store, StoreHealth};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-fn number_family(
-    name: &'static str,
-    help: &'static str,
-    kind: MetricKind,
-    value: f64,
-) -> MetricFamily {
-    MetricFamily {
-        name,
-        help,
-        kind,
-        samples: vec![MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(value),
-        }],
-    }
-}
 
 /// A metric with one sample per state, 1 for the current state.
 fn health_family(now: StoreHealth) -> MetricFamily {
@@ -31,23 +14,19 @@ fn health_family(now: StoreHealth) -> MetricFamily {
         ("full", StoreHealth::Full),
         ("failed", StoreHealth::Failed),
     ];
-    let samples = states.map(|(name, state)| MetricSample {
-        labels: vec![("state", name.to_owned())],
-        value: MetricValue::Number(f64::from(u8::from(state == now))),
-    });
-    MetricFamily {
-        name: "store_health",
-        help: "1 for the current state of the store. Unless it is ok, QoS 1 and 2 messages are rejected.",
-        kind: MetricKind::Gauge,
-        samples: samples.into(),
-    }
+    MetricFamily::by_label(
+        "store_health",
+        "1 for the current state of the store. Unless it is ok, QoS 1 and 2 messages are rejected.",
+        MetricKind::Gauge,
+        "state",
+        states.map(|(name, state)| (name, f64::from(u8::from(state == now)))),
+    )
 }
 
 pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
     let stats = store.stats();
-    let gauge = |name, help, value: u64| number_family(name, help, MetricKind::Gauge, value as f64);
-    let counter =
-        |name, help, value: u64| number_family(name, help, MetricKind::Counter, value as f64);
+    let gauge = |name, help, value: u64| MetricFamily::gauge(name, help, value as f64);
+    let counter = MetricFamily::counter;
     vec![
         health_family(store.health()),
         gauge(
@@ -111,10 +90,9 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
             stats.copied_bytes,
         ),
         counter("store_fsyncs_total", "Syncs of the log.", stats.fsyncs),
-        number_family(
+        MetricFamily::gauge(
             "store_last_fsync_duration_seconds",
             "Duration of the last sync of the log.",
-            MetricKind::Gauge,
             stats.last_fsync_us as f64 / 1e6,
         ),
         counter(

@@ -8,15 +8,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use api::{
-    DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryItem, LiveTelemetryStream,
-    RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
+    DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryItem,
+    LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError,
+    TelemetrySample,
 };
-use devices::Registry;
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
 use devices::telemetry_usage::TelemetryUsage;
+use devices::{Device, Registry};
+use namespaces::NamespaceSelection;
 use serde_json::Value;
-use series::{DeviceNo, KeyId, RangeQuery, RowOrder, Series, SeriesRow};
+use series::{
+    DeviceNo, KeyId, Point, PointValue, RangeQuery, RowOrder, Series, SeriesError, SeriesRow,
+    SyncTicket,
+};
 
 use super::telemetry_intervals;
 use super::telemetry_rows::JsonRowWriter;
@@ -80,6 +85,66 @@ impl TelemetryService {
     }
 }
 
+impl TelemetryService {
+    /// Stores an imported row. `Ok(Err(_))`: it is invalid.
+    fn import_row(
+        &self,
+        row: &ImportedRow,
+        namespaces: &NamespaceSelection,
+    ) -> Result<Result<SyncTicket, String>, TelemetryBackendError> {
+        let device = self.registry.device(&row.device);
+        let device =
+            device.map_err(|error| TelemetryBackendError::Unavailable(error.to_string()))?;
+        let namespace_of = |device: &Device| device.product.get().namespace().to_owned();
+        let Some(device) = device.filter(|device| namespaces.contains(&namespace_of(device)))
+        else {
+            return Ok(Err(format!("there is no device {:?}", row.device)));
+        };
+        let usage = self.registry.namespace_usage(&namespace_of(&device));
+        if usage.is_some_and(|usage| usage.is_telemetry_full()) {
+            let detail = "the quota telemetry_megabytes of the namespace is reached".to_owned();
+            return Err(TelemetryBackendError::Unavailable(detail));
+        }
+        let texts: Vec<Option<String>> = row.values.values().map(json_text).collect();
+        let mut points = Vec::with_capacity(row.values.len());
+        for ((name, value), text) in row.values.iter().zip(&texts) {
+            let Some(value) = point_value(value, text.as_deref()) else {
+                continue;
+            };
+            match self.series.get_or_create_key(name) {
+                Ok(key) => points.push(Point { key, value }),
+                Err(error) => return Ok(Err(format!("{name}: {error}"))),
+            }
+        }
+        match self.series.submit(device.no, row.ts_ms, &points) {
+            Ok(ticket) => Ok(Ok(ticket)),
+            Err(error @ (SeriesError::Full(_) | SeriesError::Busy | SeriesError::Closed)) => {
+                Err(to_backend_error(error))
+            }
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+/// The text of a value that is stored as JSON.
+fn json_text(value: &Value) -> Option<String> {
+    (value.is_array() || value.is_object()).then(|| value.to_string())
+}
+
+/// The value as it is stored; `None` for `null`.
+fn point_value<'a>(value: &'a Value, json: Option<&'a str>) -> Option<PointValue<'a>> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(value) => PointValue::Bool(*value),
+        Value::Number(number) => match number.as_i64() {
+            Some(value) => PointValue::Int(value),
+            None => PointValue::Float(number.as_f64()?),
+        },
+        Value::String(text) => PointValue::Text(text),
+        Value::Array(_) | Value::Object(_) => PointValue::Json(json?),
+    })
+}
+
 impl TelemetryBackend for TelemetryService {
     fn latest(
         &self,
@@ -130,6 +195,29 @@ impl TelemetryBackend for TelemetryService {
         let mut writer = JsonRowWriter::new(&self.series, separator);
         self.read(device, query, &mut |row| writer.write(&row, out, full))?;
         Ok(writer.rows)
+    }
+
+    fn import_rows(
+        &self,
+        rows: &[ImportedRow],
+        namespaces: &NamespaceSelection,
+    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
+        let mut results = Vec::with_capacity(rows.len());
+        let mut ticket = None;
+        for row in rows {
+            results.push(match self.import_row(row, namespaces)? {
+                Ok(last) => {
+                    ticket = Some(last);
+                    Ok(())
+                }
+                Err(reason) => Err(reason),
+            });
+        }
+        if let Some(ticket) = ticket {
+            let durable = self.series.wait_until_durable(ticket);
+            durable.map_err(to_backend_error)?;
+        }
+        Ok(results)
     }
 
     #[cfg(feature = "parquet")]

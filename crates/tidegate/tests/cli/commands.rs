@@ -133,7 +133,7 @@ fn a_password_is_never_shown() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_says_why() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["pub", "-t", "a"], "--message <TEXT>"),
         (&["pub", "-t", "a/+", "-n"], "no wildcards"),
         (&["pub", "-t", "a", "-n", "-q", "3"], "expected 0, 1 or 2"),
@@ -151,6 +151,14 @@ fn wrong_usage_ends_with_2_and_says_why() {
             "did you mean {topic}?",
         ),
         (&["sub", "-t", "a", "-L", "http://x"], "expected mqtt://"),
+        (
+            &["sub", "-t", "a", "-h", "127.0.0.1:1883"],
+            "give the port with -p",
+        ),
+        (
+            &["sub", "-t", "a", "-h", "mqtt://127.0.0.1"],
+            "give a URL with -L",
+        ),
         (
             &["sub", "-t", "a", "--cafile", "/nonexistent"],
             "/nonexistent cannot be read",

@@ -33,6 +33,90 @@ fn the_owner_of_a_node_needs_no_password() {
 }
 
 #[test]
+fn null_removes_secrets() {
+    let node = Node::start(&[]);
+    let shown = |kind: &str, id: &str| -> serde_json::Value {
+        let text = ctl(&node, &["--json", kind, "show", id]).succeeded();
+        serde_json::from_str(&text).unwrap()
+    };
+    ctl(&node, &["endpoints", "add", "workshop", "mode=direct"]).succeeded();
+    for (value, is_there) in [("choose-a-long-one", true), ("null", false)] {
+        let access_key = format!("access_key={value}");
+        ctl(&node, &["endpoints", "set", "workshop", &access_key]).succeeded();
+        let endpoint = shown("endpoints", "workshop");
+        assert_eq!(endpoint["has_access_key"], is_there, "{endpoint}");
+    }
+    let redis = ["type=redis", "server=127.0.0.1:1", "password=pencil"];
+    ctl(
+        &node,
+        &[&["connectors", "add", "cache"], &redis[..]].concat(),
+    )
+    .succeeded();
+    assert_eq!(shown("connectors", "cache")["password"], "***");
+    ctl(&node, &["connectors", "set", "cache", "password=null"]).succeeded();
+    assert!(shown("connectors", "cache")["password"].is_null());
+    // A new object needs no secret either.
+    ctl(&node, &["endpoints", "add", "hall", "access_key=null"]).succeeded();
+    assert_eq!(shown("endpoints", "hall")["has_access_key"], false);
+}
+
+#[test]
+fn values_of_wrong_types_are_refused_with_field_and_range() {
+    let node = Node::start(&[]);
+    for (arguments, expected) in [
+        (
+            &["products", "add", "t5", "inactivity_timeout_s=soon"][..],
+            "inactivity_timeout_s: expected a whole number from 1 to 31536000, found a text",
+        ),
+        (
+            &["users", "add", "x", "password=abcdefgh1", "is_superuser=x"],
+            "is_superuser: expected true or false, found a text",
+        ),
+        (
+            &["bans", "add", "username=ann", "until_ms=tomorrow"],
+            "until_ms: expected a whole number from 0, found a text",
+        ),
+        (
+            &["endpoints", "add", "e", "max_connections=-1"],
+            "max_connections: expected a whole number from 1 to 1000000, found -1",
+        ),
+        (
+            &[
+                "campaigns",
+                "add",
+                "package=p",
+                r#"waves=[{"percent":500}]"#,
+            ],
+            "waves[0].percent: expected a whole number from 1 to 100, found 500",
+        ),
+        (
+            &["notifications", "add", "n", "severities=MAJOR"],
+            "severities: expected an array, found a text",
+        ),
+        (
+            &["dashboards", "add", "d", "cards=5"],
+            "cards: expected an array, found 5",
+        ),
+        (
+            &[
+                "products",
+                "add",
+                "t6",
+                r#"alarms=[{"id":"hot","raise":[{"severity":"MAJOR","when":{"key":"t","is":"gt","value":1}}]}]"#,
+            ],
+            "unknown variant `gt`, expected one of `=`",
+        ),
+        (
+            &["rules", "add", "b", "sqll=SELECT 1"],
+            "sqll: unknown field; did you mean \"sql\"?",
+        ),
+    ] {
+        let refused = ctl(&node, arguments).failed(4);
+        assert!(refused.contains(expected), "{arguments:?}: {refused}");
+    }
+}
+
+#[test]
 fn operators_and_keys_are_made_changed_and_used() {
     let node = Node::start(&[]);
     let password = file(&node, "password", "a long password\n");

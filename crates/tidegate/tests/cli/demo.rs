@@ -20,6 +20,10 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
     let node = Node::start(&[]);
     ctl(&node, &["products", "add", "mine"]);
     ctl(&node, &["devices", "add", "mine-1", "--product", "mine"]);
+    let wrong = demo(&node, &["--mqtt", "127.0.0.1:9", "--for", "2"]).failed(2);
+    assert!(wrong.contains("127.0.0.1:9"), "{wrong}");
+    let products = ctl(&node, &["products", "list"]).to_string();
+    assert!(!products.contains("demo-"), "{products}");
     let told = demo(&node, &["--for", "5"]).succeeded();
     assert!(told.contains("50 devices report to mqtt://"), "{told}");
     let counts = ctl(&node, &["devices", "count"]);
@@ -31,13 +35,13 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
 
     // What exists is used again.
     let told = demo(&node, &["--for", "1"]).succeeded();
-    assert!(told.contains("created 0 products"), "{told}");
+    assert!(told.contains("created 0 of "), "{told}");
 
     let told = demo(&node, &["--remove"]).succeeded();
-    assert_eq!(told, "deleted 50 devices and 7 other objects\n");
+    assert_eq!(told, "deleted 50 devices and 9 other objects\n");
     let counts = ctl(&node, &["devices", "count"]);
     assert_eq!(counts["devices"], 1, "{counts}");
-    for kind in ["rules", "endpoints", "device-groups"] {
+    for kind in ["rules", "endpoints", "device-groups", "dashboards"] {
         let left = ctl(&node, &[kind, "list"]).to_string();
         assert!(!left.contains("demo-"), "{kind}: {left}");
     }

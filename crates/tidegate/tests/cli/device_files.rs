@@ -179,6 +179,47 @@ fn an_interrupted_import_resumes_and_all_refused_lines_are_in_the_file_of_reject
 }
 
 #[test]
+fn files_of_spreadsheets_are_imported_and_files_without_devices_refused() {
+    let node = Node::start(&[]);
+    ctl(&node, &["products", "add", "meter"]).succeeded();
+    let import = |name: &str, content: &[u8]| {
+        let path = node.folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let file = path.to_str().unwrap().to_owned();
+        let result = ctl(&node, &["devices", "import", &file]);
+        assert!(!Path::new(&format!("{file}.progress")).exists());
+        result
+    };
+    let with_mark = import("excel.csv", "\u{feff}id,product\r\nd1,meter\r\n".as_bytes());
+    assert!(with_mark.succeeded().contains("1 devices created"));
+    let with_mark = import(
+        "excel.jsonl",
+        "\u{feff}{\"id\":\"d2\",\"product\":\"meter\"}\n".as_bytes(),
+    );
+    assert!(with_mark.succeeded().contains("1 devices created"));
+    for (name, content, expected) in [
+        (
+            "head.csv",
+            &b"idd,product\nd1,meter\n"[..],
+            "unknown column",
+        ),
+        ("none.csv", b"id,product\n", "contains no devices"),
+        ("empty.jsonl", b"", "contains no devices"),
+        ("empty.csv", b"", "head line"),
+        ("png.csv", b"\x89PNG\r\x1a\x00", "UTF-8"),
+    ] {
+        let refused = import(name, content);
+        assert_ne!(refused.code, Some(0), "{name}: {refused:?}");
+        assert!(refused.stderr.contains(expected), "{name}: {refused:?}");
+        assert!(
+            refused.stderr.contains("nothing is imported"),
+            "{name}: {refused:?}"
+        );
+        assert!(!refused.stderr.contains("--resume"), "{name}: {refused:?}");
+    }
+}
+
+#[test]
 fn events_of_a_device_are_listed() {
     let node = Node::start(&[]);
     let model = r#"model={"events":[{"id":"fire","name":"Fire","valueType":{"type":"object","properties":[]}},{"id":"door","name":"Door","valueType":{"type":"object","properties":[]}}]}"#;

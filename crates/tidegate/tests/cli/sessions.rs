@@ -31,7 +31,7 @@ fn a_session_keeps_what_came_while_its_client_was_away() {
 #[test]
 fn a_will_is_published_if_asked_for() {
     let node = Node::start(&[]);
-    let heirs = node.subscriber(&[
+    let successors = node.subscriber(&[
         "-t",
         "will/#",
         "-C",
@@ -53,7 +53,7 @@ fn a_will_is_published_if_asked_for() {
     node.publish(&quiet).succeeded();
     let told = [&["-t", "a", "-n", "--disconnect-with-will"][..], &with_will].concat();
     node.publish(&told).succeeded();
-    assert_eq!(heirs.end().succeeded(), "will/x gone text/plain\n");
+    assert_eq!(successors.end().succeeded(), "will/x gone text/plain\n");
 }
 
 #[test]

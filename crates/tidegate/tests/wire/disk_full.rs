@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::report_skipped;
@@ -368,6 +369,9 @@ fn limit_file_size(node: &Node, bytes: &str) {
     assert!(status.unwrap().success());
 }
 
+/// The node waits 5 s for a store that does not write before it closes the connections with unanswered messages.
+const FAILURE_DEADLINE: Duration = Duration::from_secs(20);
+
 #[test]
 fn nothing_waits_without_an_answer_for_a_store_that_fails() {
     if external().is_some() {
@@ -386,8 +390,8 @@ fn nothing_waits_without_an_answer_for_a_store_that_fails() {
     }
     let [mut old, mut new] = publishers;
     // Neither success, which would confirm what is not durable, nor an error, which would deny what may still arrive.
-    old.expect_closed();
-    let packets = new.packets_until_closed();
+    assert_eq!(old.packets_until_closed_within(FAILURE_DEADLINE), []);
+    let packets = new.packets_until_closed_within(FAILURE_DEADLINE);
     let reasons: Vec<_> = packets
         .iter()
         .map(|packet| (packet.kind, packet.reason))

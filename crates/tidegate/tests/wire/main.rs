@@ -21,6 +21,7 @@ mod listeners;
 mod mqtt3;
 mod mqtt5;
 mod overload;
+mod quic_client;
 mod relay;
 mod rules;
 mod sessions;

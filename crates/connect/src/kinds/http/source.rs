@@ -309,7 +309,7 @@ impl PushRequest for HttpPushRequest {
     fn accept(
         self: Box<Self>,
         body: Vec<u8>,
-        inlet: Arc<dyn SourcePort>,
+        port: Arc<dyn SourcePort>,
     ) -> BoxFuture<'static, Result<(), PushError>> {
         Box::pin(async move {
             let messages = self.mapping.parse_messages(&self.head, body)?;
@@ -317,7 +317,7 @@ impl PushRequest for HttpPushRequest {
             // Continues when the caller stops waiting: processing that has begun keeps its slot until it ends.
             let taking = tokio::spawn(async move {
                 for message in messages {
-                    inlet.accept(message).await;
+                    port.accept(message).await;
                 }
                 drop(place);
             });

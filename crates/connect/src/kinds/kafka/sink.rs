@@ -122,9 +122,9 @@ impl KafkaSinkWriter {
                 let detail = "only with acks = \"all\"";
                 return Err(SettingsError::new("idempotence", detail));
             }
-            (said, acks) => said.unwrap_or(acks == Acks::All),
+            (configured, acks) => configured.unwrap_or(acks == Acks::All),
         };
-        let manner = ProducerOptions {
+        let producer_options = ProducerOptions {
             acks: match settings.acks {
                 Acks::None => 0,
                 Acks::Leader => 1,
@@ -135,7 +135,7 @@ impl KafkaSinkWriter {
             is_idempotent,
         };
         let shape = MessageMapping::new(settings)?;
-        let producer = Producer::new(kafka.cluster.clone(), kafka.next_slot(), manner);
+        let producer = Producer::new(kafka.cluster.clone(), kafka.next_slot(), producer_options);
         Ok(Self {
             kafka,
             producer,

@@ -115,7 +115,7 @@ impl KafkaSource {
         })
     }
 
-    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), KafkaError> {
+    async fn receive(&self, port: &dyn SourcePort) -> Result<(), KafkaError> {
         self.runtime.get_or_init(Handle::current);
         // Separate connections, because fetches wait and must not delay sinks.
         let fetcher = PartitionFetcher {
@@ -124,7 +124,7 @@ impl KafkaSource {
             isolation: self.settings.isolation_level,
         };
         match &self.settings.group {
-            None => self.receive_without_group(&fetcher, inlet).await,
+            None => self.receive_without_group(&fetcher, port).await,
             Some(name) => {
                 let group = ConsumerGroup {
                     name: name.clone(),
@@ -132,7 +132,7 @@ impl KafkaSource {
                     session_timeout: Duration::from_millis(self.settings.session_timeout_ms),
                 };
                 loop {
-                    self.receive_as_member(&group, &fetcher, inlet).await?;
+                    self.receive_as_member(&group, &fetcher, port).await?;
                 }
             }
         }
@@ -141,7 +141,7 @@ impl KafkaSource {
     async fn receive_without_group(
         &self,
         fetcher: &PartitionFetcher,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<(), KafkaError> {
         loop {
             let mut known = BTreeMap::new();
@@ -159,7 +159,7 @@ impl KafkaSource {
                 known.insert(topic.clone(), count);
             }
             tokio::select! {
-                failure = deliver(fetcher, &self.positions, inlet) => return Err(failure),
+                failure = deliver(fetcher, &self.positions, port) => return Err(failure),
                 changed = wait_for_partition_change(&fetcher.cluster, &known) => changed?,
             }
         }
@@ -170,7 +170,7 @@ impl KafkaSource {
         &self,
         group: &ConsumerGroup,
         fetcher: &PartitionFetcher,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<(), KafkaError> {
         let mut id = self.lock_membership().id.clone();
         let joined = GroupMember::join(&fetcher.cluster, group, &mut id).await;
@@ -198,7 +198,7 @@ impl KafkaSource {
         let positions = Arc::new(PartitionOffsets::of(offsets.clone()));
         self.lock_membership().member = Some((member.clone(), positions.clone()));
         let changed = tokio::select! {
-            failure = deliver(fetcher, &positions, inlet) => MembershipChange::Failed(failure),
+            failure = deliver(fetcher, &positions, port) => MembershipChange::Failed(failure),
             changed = self.maintain_membership(&member, &positions, offsets) => changed,
             changed = wait_for_partition_change(&fetcher.cluster, &known), if member.is_leader => {
                 changed.map_or_else(MembershipChange::Failed, |()| MembershipChange::Rebalance)
@@ -261,7 +261,7 @@ impl KafkaSource {
 async fn deliver(
     fetcher: &PartitionFetcher,
     positions: &PartitionOffsets,
-    inlet: &dyn SourcePort,
+    port: &dyn SourcePort,
 ) -> KafkaError {
     let mut fetched = match fetcher.start(positions) {
         Ok(fetched) => fetched,
@@ -272,7 +272,7 @@ async fn deliver(
             Ok(piece) => {
                 for record in piece.records {
                     let next = record.offset + 1;
-                    inlet.accept(source_message(&piece.place, record)).await;
+                    port.accept(source_message(&piece.place, record)).await;
                     positions.set(&piece.place, next);
                 }
                 positions.set(&piece.place, piece.next_offset);
@@ -326,9 +326,9 @@ async fn wait_for_partition_change(
 }
 
 impl SourceReader for KafkaSource {
-    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
+    fn read<'a>(&'a self, port: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
-            match self.receive(inlet).await {
+            match self.receive(port).await {
                 Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure.into(),
             }

@@ -164,9 +164,10 @@ impl MqttConnection {
     /// Connects and logs in.
     pub(super) async fn open(
         remote: &MqttServer,
-        wish: &SessionOptions<'_>,
+        session_options: &SessionOptions<'_>,
     ) -> Result<Self, ConnectorError> {
-        let opening = tokio::time::timeout(GREETING_TIMEOUT, Self::handshake(remote, wish));
+        let opening =
+            tokio::time::timeout(GREETING_TIMEOUT, Self::handshake(remote, session_options));
         match opening.await {
             Ok(result) => result,
             Err(_) => {
@@ -182,7 +183,7 @@ impl MqttConnection {
 
     async fn handshake(
         remote: &MqttServer,
-        wish: &SessionOptions<'_>,
+        session_options: &SessionOptions<'_>,
     ) -> Result<Self, ConnectorError> {
         let tcp = stream::connect(&remote.host, remote.port).await?;
         let mut stream = match &remote.tls {
@@ -192,14 +193,14 @@ impl MqttConnection {
         let mut session = ClientSession::new(remote.version, AckMode::Manual, MAX_PACKET_BYTES, 0);
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ReceiveMaximum(IN_FLIGHT));
-        if wish.expiry_s > 0 {
-            properties.push(Property::SessionExpiryInterval(wish.expiry_s));
+        if session_options.expiry_s > 0 {
+            properties.push(Property::SessionExpiryInterval(session_options.expiry_s));
         }
         session.send(&Packet::Connect(Connect {
             version: remote.version,
-            clean_start: wish.expiry_s == 0,
+            clean_start: session_options.expiry_s == 0,
             keep_alive_s: KEEP_ALIVE_S,
-            client_id: wish.client_id,
+            client_id: session_options.client_id,
             username: remote.username.as_deref(),
             password: remote.password.as_ref().map(|p| p.reveal().as_bytes()),
             will: None,

@@ -98,11 +98,11 @@ impl MqttConnector {
         if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        let wish = SessionOptions {
+        let session_options = SessionOptions {
             client_id: &format!("{}-out", self.client_id),
             expiry_s: 0,
         };
-        let link = Arc::new(MqttConnection::open(&self.server, &wish).await?);
+        let link = Arc::new(MqttConnection::open(&self.server, &session_options).await?);
         *slot = Some(link.clone());
         Ok(link)
     }

@@ -46,11 +46,11 @@ impl Connector for MqttConnector {
 
     fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
-            let wish = SessionOptions {
+            let session_options = SessionOptions {
                 client_id: &format!("{}-test", self.client_id),
                 expiry_s: 0,
             };
-            let link = MqttConnection::open(&self.server, &wish).await?;
+            let link = MqttConnection::open(&self.server, &session_options).await?;
             link.disconnect().await;
             Ok(format!("MQTT {} broker", self.server.version.as_str()))
         })

@@ -101,19 +101,19 @@ impl MqttSource {
         })
     }
 
-    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
-        let wish = SessionOptions {
+    async fn receive(&self, port: &dyn SourcePort) -> Result<(), ConnectorError> {
+        let session_options = SessionOptions {
             client_id: &self.client_id,
             expiry_s: self.expiry_s,
         };
-        let link = MqttConnection::open(&self.remote.server, &wish).await?;
+        let link = MqttConnection::open(&self.remote.server, &session_options).await?;
         let Some(mut incoming) = link.take_incoming() else {
             return Ok(());
         };
         link.subscribe(&self.filters).await?;
         while let Some((message, pending_ack)) = incoming.recv().await {
             if !self.is_own_message(&message) {
-                inlet.accept(self.with_local_topic(message)).await;
+                port.accept(self.with_local_topic(message)).await;
             }
             if let Some(pending_ack) = pending_ack {
                 link.acknowledge(pending_ack).await?;
@@ -151,9 +151,9 @@ impl MqttSource {
 }
 
 impl SourceReader for MqttSource {
-    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
+    fn read<'a>(&'a self, port: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
-            match self.receive(inlet).await {
+            match self.receive(port).await {
                 Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure,
             }

@@ -502,17 +502,17 @@ fn complete_request(state: &mut ConnectionState, message: NatsMessage) {
     let (Ok(number), Ok(at)) = (number.parse::<u64>(), at.parse::<usize>()) else {
         return;
     };
-    let Some(asked) = state.pending_requests.get_mut(&number) else {
+    let Some(request) = state.pending_requests.get_mut(&number) else {
         return;
     };
-    let Some(slot @ None) = asked.answers.get_mut(at) else {
+    let Some(slot @ None) = request.answers.get_mut(at) else {
         return;
     };
     *slot = Some(message);
-    asked.missing -= 1;
-    if asked.missing == 0
-        && let Some(asked) = state.pending_requests.remove(&number)
+    request.missing -= 1;
+    if request.missing == 0
+        && let Some(request) = state.pending_requests.remove(&number)
     {
-        let _ = asked.done.send(asked.answers);
+        let _ = request.done.send(request.answers);
     }
 }

@@ -185,14 +185,14 @@ mod tests {
 
     #[test]
     fn what_servers_say_is_read() {
-        let said = "INFO {\"a\":1} \r\nPING\r\npong\r\n+OK\r\n-ERR 'Unknown Protocol'\r\n\
+        let input = "INFO {\"a\":1} \r\nPING\r\npong\r\n+OK\r\n-ERR 'Unknown Protocol'\r\n\
                     MSG a.b 9 5\r\nhe\nlo\r\nMSG a 1 reply.to 0\r\n\r\n\
                     HMSG x 2 22 24\r\nNATS/1.0 503 A\r\nK: v\r\nhi\r\n";
         // Makes the length of the header block match.
-        let said = said
+        let input = input
             .replace("22 24", "24 26")
             .replace("v\r\nhi", "v\r\n\r\nhi");
-        let ops = all(BytesMut::from(said.as_str())).unwrap();
+        let ops = all(BytesMut::from(input.as_str())).unwrap();
         let message =
             |subject: &str, subscription, reply: Option<&str>, payload: &str| NatsMessage {
                 subject: subject.into(),
@@ -231,7 +231,7 @@ mod tests {
         // Parsing byte by byte gives the same result.
         let mut buffer = BytesMut::new();
         let mut again = Vec::new();
-        for byte in said.bytes() {
+        for byte in input.bytes() {
             buffer.extend_from_slice(&[byte]);
             again.extend(parse(&mut buffer).unwrap());
         }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_an_error() {
-        for said in [
+        for input in [
             "MSG\r\n",
             "MSG a\r\n",
             "MSG a b c\r\n",
@@ -250,7 +250,7 @@ mod tests {
             "HMSG a 1 5\r\n",
             "MSG a b 0\r\n\r\n",
         ] {
-            assert!(all(BytesMut::from(said)).is_err(), "{said}");
+            assert!(all(BytesMut::from(input)).is_err(), "{input}");
         }
     }
 

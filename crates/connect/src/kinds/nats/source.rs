@@ -114,22 +114,22 @@ impl NatsSource {
         }
     }
 
-    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
+    async fn receive(&self, port: &dyn SourcePort) -> Result<(), ConnectorError> {
         // A separate connection, so that received messages do not delay sinks.
         let session = self.nats.connect().await?;
         match (&self.settings.stream, &self.settings.consumer) {
             (Some(stream), Some(consumer)) => {
                 self.create_consumer(&session, stream, consumer).await?;
-                self.receive_stream(&session, stream, consumer, inlet).await
+                self.receive_stream(&session, stream, consumer, port).await
             }
-            _ => self.receive_subjects(&session, inlet).await,
+            _ => self.receive_subjects(&session, port).await,
         }
     }
 
     async fn receive_subjects(
         &self,
         session: &NatsConnection,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<(), ConnectorError> {
         let group = self.settings.queue_group.as_deref();
         let mut all = Vec::new();
@@ -154,7 +154,7 @@ impl NatsSource {
                 }
             });
             match next.await {
-                Some(message) => inlet.accept(source_message(message)).await,
+                Some(message) => port.accept(source_message(message)).await,
                 None => return Err(session.subscription_error()),
             }
         }
@@ -197,7 +197,7 @@ impl NatsSource {
         session: &NatsConnection,
         stream: &str,
         consumer: &str,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<(), ConnectorError> {
         let own = session.new_inbox_subject();
         let mut messages = session.subscribe(&own, None).await?;
@@ -220,7 +220,7 @@ impl NatsSource {
                 match message.status() {
                     None => {
                         let reply = message.reply.clone();
-                        inlet.accept(source_message(message)).await;
+                        port.accept(source_message(message)).await;
                         if let Some(reply) = reply {
                             session.publish(&reply, b"+ACK").await?;
                         }
@@ -292,9 +292,9 @@ fn source_message(message: NatsMessage) -> SourceMessage {
 }
 
 impl SourceReader for NatsSource {
-    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
+    fn read<'a>(&'a self, port: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
-            match self.receive(inlet).await {
+            match self.receive(port).await {
                 Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure,
             }

@@ -67,7 +67,7 @@ pub(super) enum Redirect {
 }
 
 /// The redirection in a reply, if any; `asked` is the server that replied, whose host applies if none is named.
-pub(super) fn redirect(error: &ServerError, asked: &ServerAddress) -> Option<Redirect> {
+pub(super) fn redirect(error: &ServerError, contacted: &ServerAddress) -> Option<Redirect> {
     let is_for_good = match error.code() {
         "MOVED" => true,
         "ASK" => false,
@@ -76,7 +76,7 @@ pub(super) fn redirect(error: &ServerError, asked: &ServerAddress) -> Option<Red
     // `SLOT HOST:PORT`; the host may be an IPv6 address without brackets.
     let (_, place) = error.details()?.split_once(' ')?;
     let (host, port) = place.rsplit_once(':')?;
-    let host = if host.is_empty() { &asked.0 } else { host };
+    let host = if host.is_empty() { &contacted.0 } else { host };
     let address = (host.to_owned(), port.trim().parse().ok()?);
     Some(match is_for_good {
         true => Redirect::Moved(address),

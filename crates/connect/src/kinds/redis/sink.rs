@@ -281,14 +281,14 @@ impl RedisSinkWriter {
     fn row_outcome(
         &self,
         answers: &[Answer],
-        asked: &ServerAddress,
+        contacted: &ServerAddress,
     ) -> Option<(ConnectorError, Option<Redirect>)> {
         let error = answers.iter().find_map(error_in)?;
         if is_stale_route_error(error.code()) {
             self.redis.routes.mark_outdated();
         }
         let is_cluster = self.redis.routes.is_cluster();
-        let onward = redirect(error, asked).filter(|_| is_cluster);
+        let onward = redirect(error, contacted).filter(|_| is_cluster);
         Some((server_error(error), onward))
     }
 }

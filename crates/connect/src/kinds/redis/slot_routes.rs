@@ -163,7 +163,7 @@ async fn request_slot_map(
 }
 
 /// Parses a reply to `CLUSTER SLOTS`: `[[first, last, [host, port, id, [name, value, ...]], replicas...], ...]`.
-fn parse_slot_map(answer: &Answer, asked: &ServerAddress, has_tls: bool) -> Option<SlotMap> {
+fn parse_slot_map(answer: &Answer, contacted: &ServerAddress, has_tls: bool) -> Option<SlotMap> {
     let mut map = SlotMap {
         nodes: Vec::new(),
         owners: vec![None; SLOTS],
@@ -173,7 +173,7 @@ fn parse_slot_map(answer: &Answer, asked: &ServerAddress, has_tls: bool) -> Opti
             return None;
         };
         let (first, last) = (number(first)?, number(last)?);
-        let address = address(items(master)?, asked, has_tls)?;
+        let address = address(items(master)?, contacted, has_tls)?;
         let known = map.nodes.iter().position(|known| *known == address);
         let node = known.unwrap_or_else(|| {
             map.nodes.push(address);
@@ -185,7 +185,7 @@ fn parse_slot_map(answer: &Answer, asked: &ServerAddress, has_tls: bool) -> Opti
     Some(map)
 }
 
-fn address(node: &[Answer], asked: &ServerAddress, has_tls: bool) -> Option<ServerAddress> {
+fn address(node: &[Answer], contacted: &ServerAddress, has_tls: bool) -> Option<ServerAddress> {
     let [host, port, more @ ..] = node else {
         return None;
     };
@@ -196,7 +196,7 @@ fn address(node: &[Answer], asked: &ServerAddress, has_tls: bool) -> Option<Serv
         let name = pairs.find(|pair| text(&pair[0]) == Some("hostname"));
         host = name.and_then(|pair| text(&pair[1])).or(host);
     }
-    let host = host.unwrap_or(&asked.0).to_owned();
+    let host = host.unwrap_or(&contacted.0).to_owned();
     Some((host, u16::try_from(number(port)?).ok()?))
 }
 
@@ -302,15 +302,15 @@ mod tests {
             range(0, 8191, node("10.0.0.1", "one")),
             range(8192, 16_000, node("", "two")),
         ]);
-        let asked = ("10.0.0.2".to_owned(), 7002);
-        let map = parse_slot_map(&answer, &asked, false).unwrap();
+        let contacted = ("10.0.0.2".to_owned(), 7002);
+        let map = parse_slot_map(&answer, &contacted, false).unwrap();
         let one = ("10.0.0.1".to_owned(), 7001);
         assert_eq!(map.owner(8191), Some(&one));
         assert_eq!(map.owner(8192), Some(&("10.0.0.2".to_owned(), 7001)));
         assert_eq!(map.owner(16_001), None);
-        let secure = parse_slot_map(&answer, &asked, true).unwrap();
+        let secure = parse_slot_map(&answer, &contacted, true).unwrap();
         assert_eq!(secure.owner(0), Some(&("one".to_owned(), 7001)));
         let wrong = Answer::Array(vec![range(0, 70_000, node("h", "n"))]);
-        assert!(parse_slot_map(&wrong, &asked, false).is_none());
+        assert!(parse_slot_map(&wrong, &contacted, false).is_none());
     }
 }

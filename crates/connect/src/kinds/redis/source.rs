@@ -112,8 +112,8 @@ impl RedisSource {
     }
 
     /// Receives one stream over its own connection: requests block, and in a cluster each stream may be on another server.
-    async fn receive_stream(&self, stream: &str, inlet: &dyn SourcePort) -> ConnectorError {
-        match self.receive(stream, inlet).await {
+    async fn receive_stream(&self, stream: &str, port: &dyn SourcePort) -> ConnectorError {
+        match self.receive(stream, port).await {
             Ok(never) => match never {},
             Err(failure) => {
                 self.redis.routes.mark_outdated();
@@ -125,7 +125,7 @@ impl RedisSource {
     async fn receive(
         &self,
         stream: &str,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<std::convert::Infallible, ConnectorError> {
         let map = self.redis.routes.map(&self.redis.connections).await?;
         let owner = map.owner(key_slot(stream.as_bytes())).ok_or_else(|| {
@@ -143,18 +143,18 @@ impl RedisSource {
             stream,
         };
         line.create_group().await?;
-        line.receive_pending(inlet).await?;
+        line.receive_pending(port).await?;
         let claim_after = Duration::from_millis(self.settings.claim_after_ms);
         let mut claim_at = Instant::now();
         loop {
             if !claim_after.is_zero() && Instant::now() >= claim_at {
-                line.claim_abandoned(inlet).await?;
+                line.claim_abandoned(port).await?;
                 claim_at = Instant::now() + (claim_after / 2).max(Duration::from_millis(100));
             }
             let new = line
                 .read(">", Some(BLOCK.min(claim_after.max(MAX_ACK_DELAY))))
                 .await?;
-            line.hand_over_entries(new, inlet).await?;
+            line.hand_over_entries(new, port).await?;
         }
     }
 }
@@ -202,7 +202,7 @@ impl StreamConnection<'_> {
     }
 
     /// Receives entries that were delivered to this consumer before and not acknowledged.
-    async fn receive_pending(&mut self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
+    async fn receive_pending(&mut self, port: &dyn SourcePort) -> Result<(), ConnectorError> {
         let mut after = b"0".to_vec();
         loop {
             let from = String::from_utf8_lossy(&after).into_owned();
@@ -211,7 +211,7 @@ impl StreamConnection<'_> {
                 return Ok(());
             };
             after.clone_from(&last.id);
-            self.hand_over_entries(entries, inlet).await?;
+            self.hand_over_entries(entries, port).await?;
         }
     }
 
@@ -239,7 +239,7 @@ impl StreamConnection<'_> {
         Ok(entries.unwrap_or_default())
     }
 
-    async fn claim_abandoned(&mut self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
+    async fn claim_abandoned(&mut self, port: &dyn SourcePort) -> Result<(), ConnectorError> {
         let mut cursor = b"0-0".to_vec();
         loop {
             let mut command = redis::cmd("XAUTOCLAIM");
@@ -257,7 +257,7 @@ impl StreamConnection<'_> {
             let mut parts = items(answer).into_iter();
             let next = parts.next().and_then(bytes);
             let claimed = parts.next().map(entries).unwrap_or_default();
-            self.hand_over_entries(claimed, inlet).await?;
+            self.hand_over_entries(claimed, port).await?;
             match next {
                 Some(next) if next != b"0-0" => cursor = next,
                 _ => return Ok(()),
@@ -269,14 +269,14 @@ impl StreamConnection<'_> {
     async fn hand_over_entries(
         &mut self,
         entries: Vec<StreamEntry>,
-        inlet: &dyn SourcePort,
+        port: &dyn SourcePort,
     ) -> Result<(), ConnectorError> {
         let mut taken = Vec::new();
         let mut since = Instant::now();
         for entry in entries {
             if let Some(fields) = entry.fields {
                 let message = source_message(self.stream, self.settings, &entry.id, fields);
-                inlet.accept(message).await;
+                port.accept(message).await;
             }
             taken.push(entry.id);
             if since.elapsed() >= MAX_ACK_DELAY {
@@ -379,10 +379,10 @@ fn source_message(
 }
 
 impl SourceReader for RedisSource {
-    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
+    fn read<'a>(&'a self, port: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
             let streams = self.settings.streams.iter();
-            let all = streams.map(|stream| Box::pin(self.receive_stream(stream, inlet)));
+            let all = streams.map(|stream| Box::pin(self.receive_stream(stream, port)));
             // A failure of one stream restarts all.
             let (failure, ..) = select_all(all).await;
             failure

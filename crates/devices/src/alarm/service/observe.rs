@@ -20,7 +20,7 @@ impl AlarmsInner {
         device: DeviceNo,
         find: &dyn Fn() -> Option<Arc<Device>>,
         now_ms: u64,
-        news: DeviceInput<'_>,
+        input: DeviceInput<'_>,
     ) {
         let compiled = |device: &Device| {
             let product = device.product.get();
@@ -32,7 +32,7 @@ impl AlarmsInner {
         };
         let turned = self
             .watched_devices
-            .observe(device, find, &compiled, self, now_ms, news);
+            .observe(device, find, &compiled, self, now_ms, input);
         if let Some(turned) = turned {
             self.enqueue(AlarmJob::Transitions(turned));
         }

@@ -76,6 +76,8 @@ impl DemoArgs {
             let limit = self
                 .duration_s
                 .map(|seconds| Duration::from_secs(seconds.into()));
+            // Before anything is created.
+            SimulatedDevice::check_url(&mqtt, cafile.as_deref())?;
             run(client, &self.target, (&mqtt, cafile), limit).await
         })
     }
@@ -127,7 +129,7 @@ async fn run(
         new_objects += u32::from(object.create(&client).await? == Created::New);
     }
     print_text(&format!(
-        "created {new_objects} products, groups, rules and relay endpoints; {} exist\n",
+        "created {new_objects} of {} products, groups, dashboards, rules and relay endpoints; the others existed\n",
         objects.len()
     ))?;
     let totals = Arc::new(DeviceTotals::default());

@@ -56,6 +56,12 @@ pub(super) fn demo_objects() -> Vec<DemoObject> {
             json!({"description": description("All devices on the ground floor"), "tags": {"demo": MARK, "floor": "0"}}),
         ),
         object(
+            "/api/v1/device-groups",
+            "demo-pumps",
+            json!({"description": description("All pumps"), "product": DeviceKind::Pump.product()}),
+        ),
+        object("/api/v1/dashboards", "demo-site", dashboard()),
+        object(
             "/api/v1/endpoints",
             "demo-lobby",
             json!({"name": description("Lobby screens"), "mode": "direct", "history_messages": 50}),
@@ -184,6 +190,48 @@ fn meters() -> Value {
         "details": "${deviceName} reports nothing",
     });
     product("Meters", &properties, alarm)
+}
+
+/// One card of each kind that shows something without further choices.
+fn dashboard() -> Value {
+    let card = |id: &str,
+                kind: &str,
+                title: &str,
+                [x, y, w, h]: [u32; 4],
+                sources: Value,
+                config: Value| {
+        json!({"id": id, "kind": kind, "title": title, "x": x, "y": y, "w": w, "h": h, "sources": sources, "config": config})
+    };
+    let telemetry =
+        |device: &str, key: &str| json!({"type": "telemetry", "device": device, "keys": [key]});
+    let of_pumps =
+        |keys: &[&str]| json!([{"type": "telemetry", "device_group": "demo-pumps", "keys": keys}]);
+    let device = |id: &str| json!([{"type": "devices", "device": id}]);
+    let celsius = json!({"unit": "°C", "digits": 1});
+    json!({
+        "name": "Site",
+        "description": description("An overview of the site"),
+        "cards": [
+            card("power", "statistic", "Power of meter 1", [0, 0, 6, 3], json!([telemetry("demo-meter-01", "power")]),
+                 json!({"unit": "kW", "digits": 1})),
+            card("air", "statistic", "CO₂ in room 5", [6, 0, 6, 3], json!([telemetry("demo-room-05", "co2")]),
+                 json!({"unit": "ppm", "digits": 0})),
+            card("run", "control", "Pump 1 runs", [0, 3, 6, 3], device("demo-pump-01"),
+                 json!({"control": "switch", "method": "run"})),
+            card("speed", "control", "Speed of pump 1", [6, 3, 6, 3], device("demo-pump-01"),
+                 json!({"control": "slider", "method": "set_speed", "min": 0, "max": 100, "unit": "%"})),
+            card("hottest", "gauge", "Pump 3", [12, 0, 6, 6], json!([telemetry("demo-pump-03", "temperature")]), celsius.clone()),
+            card("alarms", "status", "Alarms", [18, 0, 6, 6], json!([{"type": "alarms"}]), json!({})),
+            card("temperatures", "chart", "Temperature of the pumps", [0, 6, 16, 8],
+                 json!([telemetry("demo-pump-01", "temperature"), telemetry("demo-pump-02", "temperature"),
+                        telemetry("demo-pump-03", "temperature")]), celsius),
+            card("ground-floor", "status", "Ground floor", [16, 6, 8, 8],
+                 json!([{"type": "devices", "device_group": "demo-ground-floor"}]), json!({})),
+            card("map", "map", "Pumps on the quay", [0, 14, 12, 8], of_pumps(&["latitude", "longitude"]), json!({})),
+            card("messages", "message_log", "Messages of the site", [12, 14, 12, 8], json!([]),
+                 json!({"topic_filter": "demo/site/#"})),
+        ],
+    })
 }
 
 impl DemoObject {

@@ -54,11 +54,32 @@ impl DeviceKind {
                 vec![("power", power), ("energy", 10.5 * hours.max(0.0))]
             }
         };
-        fields
+        let position = match self {
+            Self::Pump => pump_position(number).to_vec(),
+            Self::Room | Self::Meter => Vec::new(),
+        };
+        let rounded = fields
             .into_iter()
-            .map(|(key, value)| (key.to_owned(), json!((value * 100.0).round() / 100.0)))
+            .map(|(key, value)| (key, (value * 100.0).round() / 100.0));
+        rounded
+            .chain(position)
+            .map(|(key, value)| (key.to_owned(), json!(value)))
             .collect()
     }
+}
+
+/// The pumps stand in three rows along a quay.
+fn pump_position(number: u64) -> [(&'static str, f64); 2] {
+    let degrees = |millionths: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
+        let millionths = millionths as f64;
+        millionths / 1_000_000.0
+    };
+    let (row, column) = (number % 3, number / 3);
+    [
+        ("latitude", degrees(53_539_000 + row * 900 + column * 130)),
+        ("longitude", degrees(9_982_000 + column * 1_700 + row * 240)),
+    ]
 }
 
 fn is_hot(number: u64, at_s: f64) -> bool {

@@ -393,7 +393,7 @@ fn the_node_raises_alarms_about_itself_by_rules_that_can_change() {
         (&shown["is_changed"], &shown["enabled"]),
         (&json!(false), &json!(true))
     );
-    assert_eq!(shown["rules"].as_array().unwrap().len(), 9);
+    assert_eq!(shown["rules"].as_array().unwrap().len(), 10);
     let rule = |key: &str| {
         json!({"rules": [{"id": "large", "raise": [
             {"severity": "MINOR", "when": {"key": key, "is": ">", "value": 1}}]}]})

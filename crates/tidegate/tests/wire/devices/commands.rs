@@ -142,8 +142,14 @@ fn commands_to_a_device_that_is_away_survive_kills_and_arrive_in_order() {
     eventually("the last is acknowledged", || {
         command(&node, 20)["state"] == "acknowledged"
     });
-    // Its session is kept: it hears without subscribing again.
-    raw.disconnect();
+    // Its session is kept: it hears without subscribing again. A server may send messages before the SUBACK (3.1.1, section
+    // 3.8.4), which waits until the subscription is durable.
+    raw.send(&[0xe0, 0x00]);
+    let packets = raw.packets_until_closed();
+    assert!(
+        packets.iter().all(|packet| packet.kind == kind::SUBACK),
+        "{packets:?}"
+    );
     eventually("it has gone", || super::state(&node, "d") == "offline");
     let call = json!({"method": "late", "timeout_ms": 60_000});
     let (status, _) = api(&node, "POST", "devices/d/commands", &call);

@@ -324,6 +324,7 @@ fn damage_of_every_file_is_found() {
     }
     refused_by_a_node(&data_dir);
     reported_by_a_start(&data_dir);
+    survived_with_quarantine(&data_dir);
     fs::remove_dir_all(data_dir).unwrap();
 }
 
@@ -358,6 +359,169 @@ fn reported_by_a_start(data_dir: &Path) {
             });
         }
     });
+}
+
+/// The same damage with `store.on_damage = "quarantine"`.
+fn survived_with_quarantine(data_dir: &Path) {
+    let mut cases: Vec<(PathBuf, &Damage)> = Vec::new();
+    for part in &PARTS {
+        let mut all = Vec::new();
+        files(&data_dir.join(part.directory), &mut all);
+        all.retain(|path| !(part.is_skipped)(path));
+        for path in all {
+            let name = path.strip_prefix(data_dir).unwrap().to_owned();
+            let damages = DAMAGES.iter().filter(|(what, _)| !what.contains("zeros"));
+            cases.extend(damages.map(|damage| (name.clone(), damage)));
+        }
+    }
+    let cases = Mutex::new(cases);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let case = cases.lock().unwrap().pop();
+                    let Some((name, damage)) = case else { break };
+                    quarantined(data_dir, &name, damage);
+                }
+            });
+        }
+    });
+}
+
+/// Whether a node with a quarantine starts whatever has happened to this file.
+fn is_never_refused(name: &str) -> bool {
+    let is_state = name.starts_with("store/state/");
+    let is_refused = (is_state && !name.ends_with(".jnl"))
+        || name.ends_with("/version")
+        || name == "store/queues"
+        || name == "telemetry/deletions";
+    !is_refused
+}
+
+fn quarantined(data_dir: &Path, name: &Path, damage: &Damage) {
+    let copied = temporary_directory();
+    copy(data_dir, &copied);
+    let path = copied.join(name);
+    let what = format!("{}: {}", name.display(), damage.0);
+    let bytes = fs::read(&path).unwrap();
+    let Some(changed) = after(damage, &path, &bytes) else {
+        return;
+    };
+    apply(&path, changed.as_deref());
+    let (is_sound, said) = check(&copied);
+    let on_damage = ["--shards", "2", "--set", "store.on_damage=quarantine"];
+    let mut node = Node::spawn(copied.clone(), &on_damage, CONFIG);
+    let started = node.wait_until_it_listens();
+    let name = name.to_str().unwrap();
+    let log = match started {
+        Ok(()) => node.log(),
+        Err(log) => {
+            assert!(!is_never_refused(name), "{what}: {said}: {log}");
+            assert!(!log.contains("panicked"), "{what}: {log}");
+            return assert!(!copied.join("quarantine").exists(), "{what}: {log}");
+        }
+    };
+    assert!(!log.contains("panicked"), "{what}: {log}");
+    let parts = get(&node, "quarantine")["data"].clone();
+    let parts = parts.as_array().unwrap();
+    assert_eq!(
+        get(&node, "node")["quarantined"],
+        json!(parts.len()),
+        "{what}"
+    );
+    for part in parts {
+        assert!(
+            log.contains(part["id"].as_str().unwrap()),
+            "{what}: {part}: {log}"
+        );
+        for file in part["files"].as_array().unwrap() {
+            let id = part["id"].as_str().unwrap();
+            let kept = copied.join("quarantine").join(id);
+            assert!(
+                kept.join(file["name"].as_str().unwrap()).exists(),
+                "{what}: {part}"
+            );
+        }
+    }
+    assert!(node.terminate(Duration::from_secs(30)).success());
+    // What the start has accepted is sound from now on.
+    let (is_sound_now, said_now) = check(&copied);
+    if !parts.is_empty() {
+        // A disk queue lacks the rows until it is empty.
+        let is_sound_now = is_sound_now || name.starts_with("sinks/");
+        assert!(
+            !is_sound && is_sound_now,
+            "{what}: {said} then {said_now}: {log}"
+        );
+        assert!(said_now.contains("quarantine: "), "{what}: {said_now}");
+    }
+    fs::remove_dir_all(copied).unwrap();
+}
+
+#[test]
+fn a_node_with_damaged_files_in_quarantine_says_so_until_they_are_deleted() {
+    if external().is_some() {
+        return testkit::report_skipped("needs a node of its own");
+    }
+    let data_dir = temporary_directory();
+    let mut node = Node::spawn(data_dir.clone(), &["--shards", "2"], CONFIG);
+    node.wait_until_it_listens().unwrap();
+    let (status, answer) = api(
+        &node,
+        "POST",
+        "products",
+        &json!({"id": "plain", "mode": "sync"}),
+    );
+    assert_eq!(status, 201, "{answer}");
+    with_token(&node, "device-1", "plain", json!({}));
+    let mut device = connect(&node, "device-1");
+    for nth in 0..100 {
+        device.publish_qos1(
+            "v1/devices/me/telemetry",
+            format!("{{\"value\": {nth}}}"),
+            1,
+        );
+    }
+    device.disconnect();
+    node.signal(libc::SIGKILL);
+    assert!(node.wait(Duration::from_secs(30)).is_some());
+    let copied = temporary_directory();
+    copy(&data_dir, &copied);
+    let keys = copied.join("telemetry/keys");
+    let bytes = fs::read(&keys).unwrap();
+    fs::write(&keys, &bytes[..bytes.len() - 5]).unwrap();
+    let arguments = [
+        "--shards",
+        "2",
+        "--set",
+        "store.on_damage=quarantine",
+        "--set",
+        "alarms.node_alarm_interval_s=1",
+    ];
+    let mut node = Node::spawn(copied, &arguments, CONFIG);
+    node.wait_until_it_listens().unwrap();
+    let parts = get(&node, "quarantine")["data"].clone();
+    assert_eq!(parts[0]["part"], "telemetry", "{parts}");
+    assert!(
+        !parts[0]["lost"].as_array().unwrap().is_empty() && parts[0]["at_ms"].as_u64() > Some(0),
+        "{parts}"
+    );
+    let open_alarms = || {
+        let alarms = get(
+            &node,
+            "alarms?device=$node&type=damaged_files&state=ACTIVE_UNACK",
+        );
+        let alarms = alarms["data"].as_array().unwrap().clone();
+        alarms.len()
+    };
+    eventually("an alarm", || open_alarms() == 1);
+    let path = format!("quarantine/{}", parts[0]["id"].as_str().unwrap());
+    let (status, answer) = api(&node, "DELETE", &path, &json!(null));
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(get(&node, "node")["quarantined"], 0);
+    eventually("the end of the alarm", || open_alarms() == 0);
+    let (status, _) = api(&node, "DELETE", &path, &json!(null));
+    assert_eq!(status, 404);
 }
 
 fn reported(data_dir: &Path, name: &Path, damage: Option<&Damage>) {

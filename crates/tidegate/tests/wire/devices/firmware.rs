@@ -406,6 +406,40 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
 }
 
 #[test]
+fn deleted_devices_of_a_campaign_are_cancelled_at_once() {
+    let mut node = node(&["p1", "p2", "p3"]);
+    package(&node, "v1", json!({}), &image(1000));
+    let campaign = json!({
+        "package": "pump-v1", "waves": [{"percent": 30}], "max_devices_per_minute": 0,
+        "min_success_percent": 0, "max_attempts": 1,
+    });
+    let (status, made) = api(&node, "POST", "firmware-campaigns", &campaign);
+    assert_eq!(status, 201, "{made}");
+    let shown = |node: &Node| get(node, "firmware-campaigns/1");
+    eventually("the first wave is told", || {
+        shown(&node)["counts"]["started"] == 1
+    });
+    for id in ["p1", "p2", "p3"] {
+        let path = format!("devices/{id}");
+        assert_eq!(api(&node, "DELETE", &path, &Value::Null).0, 204);
+    }
+    // The time-out is an hour.
+    eventually("it completes", || shown(&node)["status"] == "completed");
+    let devices = |node: &Node| get(node, "firmware-campaigns/1/devices")["data"].clone();
+    let before = devices(&node);
+    let mut ids: Vec<&str> = Vec::new();
+    for row in before.as_array().unwrap() {
+        ids.push(row["device"].as_str().unwrap());
+        assert_eq!(row["state"], "cancelled", "{row}");
+        assert_eq!(row["error"], "the device was deleted", "{row}");
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, ["p1", "p2", "p3"]);
+    node.crash();
+    assert_eq!(devices(&node), before);
+}
+
+#[test]
 fn a_device_sends_a_file_by_its_token_and_reads_only_its_own() {
     let node = node(&["p1", "p2"]);
     let content = image(300_000);

@@ -1,6 +1,7 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
 mod alarms;
+mod backups;
 mod commands;
 mod damage;
 mod device_api;
@@ -8,6 +9,7 @@ mod device_events;
 mod device_log;
 mod firmware;
 mod fleet;
+mod import_jobs;
 mod intrusion;
 mod jetlinks;
 mod long_polls;

@@ -12,7 +12,7 @@ use crate::support::{Node, Publish, WsStream, eventually, kind, upgrade};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_millis() as u64
 }
@@ -561,6 +561,38 @@ fn the_command_line_shows_exports_and_deletes() {
     assert!(!is_done && errors.contains("--all"), "{errors}");
     told(&["delete", "d1", "--all"]);
     assert_eq!(latest(&node, "d1"), json!({}));
+}
+
+/// Messages without subscribers by the metric of dropped messages.
+fn dropped_without_subscribers(node: &Node) -> u64 {
+    let text = metrics(node);
+    let name = "tidegate_messages_dropped_total{reason=\"no_subscribers\"} ";
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.expect("the metric exists").parse().unwrap()
+}
+
+#[test]
+fn reports_that_nobody_subscribes_to_are_not_dropped() {
+    let node = Node::start(&[]);
+    for mode in ["sync", "actor"] {
+        product(&node, mode, json!({"mode": mode}));
+        with_token(&node, mode, mode, Value::Null);
+        let mut raw = connect(&node, mode);
+        let before = dropped_without_subscribers(&node);
+        for n in 0..10 {
+            raw.publish_qos1("v1/devices/me/telemetry", format!("{{\"n\": {n}}}"), 1);
+        }
+        assert_eq!(dropped_without_subscribers(&node), before, "{mode}");
+    }
+    let rule = json!({"sql": "SELECT * FROM \"to/rule\" WHERE payload = 'yes'", "actions": []});
+    let (status, answer) = api(&node, "PUT", "rules/r", &rule);
+    assert!(status < 300, "{answer}");
+    let before = dropped_without_subscribers(&node);
+    let mut raw = crate::support::Raw::client(&node, 4);
+    raw.publish_qos1("to/rule", "yes", 1);
+    assert_eq!(dropped_without_subscribers(&node), before);
+    raw.publish_qos1("to/rule", "no", 2);
+    assert_eq!(dropped_without_subscribers(&node), before + 1);
 }
 
 #[test]

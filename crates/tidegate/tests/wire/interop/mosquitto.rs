@@ -166,10 +166,10 @@ fn mosquitto_leaves_a_will() {
             "--will-qos",
             "1",
         ];
-        let mut doomed = subscriber(version);
-        doomed.args(will);
-        let mut doomed = subscribe(doomed, "%p", &["-t", "mosquitto/nothing"]);
-        doomed.kill();
+        let mut pids = subscriber(version);
+        pids.args(will);
+        let mut pids = subscribe(pids, "%p", &["-t", "mosquitto/nothing"]);
+        pids.kill();
         assert_eq!(messages(watcher), ["1 gone"], "{version}");
     }
 }

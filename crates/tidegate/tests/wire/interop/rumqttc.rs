@@ -66,16 +66,16 @@ macro_rules! version {
                     let (sender, seen) = channel();
                     std::thread::spawn(move || {
                         for event in connection.iter() {
-                            let news = match event {
+                            let incoming = match event {
                                 Ok(Event::Incoming(packet)) => match understood(packet) {
-                                    Some(news) => news,
+                                    Some(incoming) => incoming,
                                     None => continue,
                                 },
                                 Ok(Event::Outgoing(_)) => continue,
                                 Err(error) => Seen::Ended(error.to_string()),
                             };
-                            let ended = matches!(news, Seen::Ended(_));
-                            if sender.send(news).is_err() || ended {
+                            let ended = matches!(incoming, Seen::Ended(_));
+                            if sender.send(incoming).is_err() || ended {
                                 break;
                             }
                         }
@@ -234,10 +234,10 @@ macro_rules! version {
                 let watcher = Peer::connect(options(Way::Tcp, &unique("rw")));
                 watcher.subscribe(&topic, QoS::AtLeastOnce);
                 let id = unique("rd");
-                let mut doomed = options(Way::Tcp, &id);
+                let mut pids = options(Way::Tcp, &id);
                 let will: fn(&str) -> LastWill = $will;
-                doomed.set_last_will(will(&topic));
-                let _doomed = Peer::connect(doomed);
+                pids.set_last_will(will(&topic));
+                let _doomed = Peer::connect(pids);
                 // Its client id comes again: the node ends the first connection, and not by the client's wish.
                 let _usurper = Peer::connect(options(Way::Tcp, &id));
                 assert_eq!(watcher.message(), (topic, 1, b"gone".to_vec()));

@@ -5,6 +5,8 @@ mod http;
 mod https;
 mod limits;
 mod proxy;
+mod quic;
+mod quic_streams;
 mod stop;
 mod tls;
 mod tls_scan;

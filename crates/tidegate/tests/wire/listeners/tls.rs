@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustls::ProtocolVersion;
 use serde_json::json;
 
-use super::{client_info, folder, greet, listener, open, own_node};
+use super::{client_info, folder, get, greet, listener, open, own_node};
 use crate::certificates::{self, Authority, TlsIdentity, TlsStream};
 use crate::relay::new_endpoint;
 use crate::support::{Connect, DEADLINE, Node, Raw, WsStream, kind, unique, upgrade_over};
@@ -246,6 +246,36 @@ fn changed_certificate_files_are_taken_up_by_themselves() {
     wait_for_certificate(&node, &authority, &renewed, Duration::from_secs(60));
     old.ping();
     assert!(is_let_in(&node, &authority, None));
+}
+
+#[test]
+fn a_certificate_in_use_is_shown_with_its_expiry() {
+    if !own_node() {
+        return;
+    }
+    let authority = Authority::new(folder());
+    let server = authority.issue_server("server");
+    let node = start(&server, "");
+    let answer = get(&node, "/api/v1/listeners");
+    let listeners: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    let rows = listeners["data"].as_array().unwrap();
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    let certificate = &of("mqtts")["certificate"];
+    assert_eq!(
+        certificate["names"],
+        json!(["localhost", "127.0.0.1", "::1"]),
+        "{answer:?}",
+        answer = answer.body
+    );
+    assert_eq!(certificate["file"], json!(server.certificate));
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis() as u64;
+    let not_after_ms = certificate["not_after_ms"].as_u64().unwrap();
+    assert!(not_after_ms > now_ms, "{certificate}");
+    assert!(certificate["not_before_ms"].as_u64() < Some(not_after_ms));
+    assert!(!answer.body.contains("PRIVATE KEY"), "{}", answer.body);
 }
 
 #[test]

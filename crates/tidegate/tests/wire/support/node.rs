@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use testkit::processes;
 pub use testkit::processes::temporary_directory;
 
-const START_DEADLINE: Duration = Duration::from_secs(10);
+const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Segments of the message log are allocated ahead, so the default of 64 MiB would be used by each of many nodes. A quarter of
 /// this is the largest packet that a node accepts by default.

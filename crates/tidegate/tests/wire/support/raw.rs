@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Connect, Node, Packet, Publish, Subscribe, Unsubscribe, ack, kind};
 
 /// How long a test waits for anything the node must do at once. Generous: the machine may be busy.
-pub const DEADLINE: Duration = Duration::from_secs(5);
+pub const DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a [`Raw`] connection runs over.
 pub trait Stream: Read + Write + Send {

@@ -14,44 +14,48 @@ const BAR_WIDTH: usize = 24;
 
 /// Counts the bytes of all files of a command.
 #[derive(Debug, Default)]
-pub(super) struct TransferProgress {
+pub(crate) struct TransferProgress {
     total_bytes: AtomicU64,
     done_bytes: AtomicU64,
 }
 
 impl TransferProgress {
-    pub(super) fn add_total(&self, bytes: u64) {
+    pub(crate) fn add_total(&self, bytes: u64) {
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn add_done(&self, bytes: u64) {
+    pub(crate) fn add_done(&self, bytes: u64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Content of a file that is sent again does not count twice.
-    pub(super) fn remove_done(&self, bytes: u64) {
+    pub(crate) fn remove_done(&self, bytes: u64) {
         self.done_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Begins again with these numbers.
-    pub(super) fn reset(&self, total: u64, done: u64) {
+    pub(crate) fn reset(&self, total: u64, done: u64) {
         self.total_bytes.store(total, Ordering::Relaxed);
         self.done_bytes.store(done, Ordering::Relaxed);
     }
 
     fn snapshot(&self) -> (u64, u64) {
         let total = self.total_bytes.load(Ordering::Relaxed);
-        (self.done_bytes.load(Ordering::Relaxed).min(total), total)
+        let done = self.done_bytes.load(Ordering::Relaxed);
+        match total {
+            0 => (done, total),
+            _ => (done.min(total), total),
+        }
     }
 }
 
 /// Shows progress on standard error until it is dropped, if that is a terminal.
-pub(super) struct ProgressDisplay {
+pub(crate) struct ProgressDisplay {
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl ProgressDisplay {
-    pub(super) fn start(progress: Arc<TransferProgress>, is_quiet: bool) -> Self {
+    pub(crate) fn start(progress: Arc<TransferProgress>, is_quiet: bool) -> Self {
         let is_shown = !is_quiet && io::stderr().is_terminal();
         let task = is_shown.then(|| tokio::spawn(show(progress)));
         Self { task }
@@ -106,12 +110,13 @@ impl RateMeter {
     }
 }
 
+/// `total` is 0 if it is unknown.
 fn progress_line(done: u64, total: u64, bytes_per_second: f64) -> String {
-    let share = if total == 0 {
-        1.0
-    } else {
-        done as f64 / total as f64
-    };
+    if total == 0 {
+        let rate = format_bytes(bytes_per_second as u64);
+        return format!("{}  {rate}/s", format_bytes(done));
+    }
+    let share = done as f64 / total as f64;
     let filled = (share * BAR_WIDTH as f64) as usize;
     let remaining = total - done;
     let eta = if remaining == 0 {
@@ -133,7 +138,7 @@ fn progress_line(done: u64, total: u64, bytes_per_second: f64) -> String {
 }
 
 /// A size with three or four digits, such as `12.3 MB`.
-pub(super) fn format_bytes(bytes: u64) -> String {
+pub(crate) fn format_bytes(bytes: u64) -> String {
     let units = ["kB", "MB", "GB", "TB"];
     let mut value = bytes as f64;
     let mut name = "B";
@@ -167,10 +172,7 @@ mod tests {
             progress_line(250_000_000, 1_000_000_000, 12_345_678.0),
             "[######..................]  25%  250.0 MB of 1.0 GB  12.3 MB/s  ETA 1:01"
         );
-        assert_eq!(
-            progress_line(0, 0, 0.0),
-            "[########################] 100%  0 B of 0 B  0 B/s  ETA 0:00"
-        );
+        assert_eq!(progress_line(2_500_000, 0, 1000.0), "2.5 MB  1.0 kB/s");
         assert!(progress_line(0, 1000, 0.0).ends_with("ETA -"));
         assert!(progress_line(0, 1000, 0.1).ends_with("ETA -"));
         assert!(progress_line(1, 40_000_001, 10_000.0).ends_with("ETA 1:06:40"));

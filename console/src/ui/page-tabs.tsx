@@ -1,0 +1,36 @@
+import { Tabs } from '@mantine/core';
+import type { ReactNode } from 'react';
+import { useUrlState } from './url-state';
+
+export interface PageTab {
+  /** In the query of the page's address. */
+  id: string;
+  label: ReactNode;
+  /** `false`: only the address leads to it. */
+  isListed?: boolean;
+  content: ReactNode;
+}
+
+/** The parts of a page. The open one is part of the address; the first listed one is the default. */
+export function PageTabs({ tabs }: { tabs: PageTab[] }) {
+  const listed = tabs.filter(({ isListed }) => isListed !== false);
+  const initial = listed[0]?.id ?? '';
+  const [wanted, setOpen] = useUrlState('tab', initial);
+  const open = tabs.some(({ id }) => id === wanted) ? wanted : initial;
+  return (
+    <Tabs value={open} onChange={(value) => setOpen(value ?? initial)} keepMounted={false}>
+      <Tabs.List>
+        {listed.map(({ id, label }) => (
+          <Tabs.Tab key={id} value={id}>
+            {label}
+          </Tabs.Tab>
+        ))}
+      </Tabs.List>
+      {tabs.map(({ id, content }) => (
+        <Tabs.Panel key={id} value={id} pt="md">
+          {content}
+        </Tabs.Panel>
+      ))}
+    </Tabs>
+  );
+}

@@ -1,0 +1,33 @@
+//! Backups of a node: all configuration objects, devices and telemetry in one file, made while the node runs and restored to a
+//! stopped one. The format of the file is described in docs/internals/backups.md.
+
+mod container;
+mod directory;
+mod restore;
+mod write;
+
+pub(crate) use directory::Backups;
+pub(crate) use restore::{restore, verify};
+pub(crate) use write::{BackupLimits, BackupSources};
+
+/// First entry: JSON that describes the backup.
+const HEAD_ENTRY: &str = "backup.json";
+/// JSON lines of all objects and rows of tables, as `tidegate store export` writes them.
+const OBJECTS_ENTRY: &str = "objects.jsonl";
+/// Prefix of the files of the telemetry.
+const TELEMETRY_PREFIX: &str = "telemetry/";
+
+/// What the first entry contains.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct BackupHead {
+    pub(crate) created_at_ms: u64,
+    /// Version of the program.
+    pub(crate) program: String,
+    /// Bytes of all telemetry files.
+    pub(crate) telemetry_bytes: u64,
+    /// Rows in these files.
+    pub(crate) telemetry_rows: u64,
+}
+
+/// Progress in bytes; the result says whether to continue.
+pub(crate) type BackupProgress<'a> = dyn FnMut(u64) -> bool + 'a;
