@@ -5,12 +5,11 @@ import { IconSearch } from '@tabler/icons-react';
 import { Link } from 'wouter';
 import { useRead, type Schemas } from '../../api/client';
 import { send, withQuery } from '../../api/objects';
-import { formatNumber } from '../../format';
 import { DataTable, type Column } from '../../ui/data-table';
+import { useRepetitionColumns } from '../../ui/repetition-columns';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
-import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { Decision } from './access-check';
 
@@ -74,14 +73,7 @@ export function DeniedActions() {
         ),
     },
     { id: 'rule', header: t`Why`, cell: (row) => <Decision source={row.source} rule={row.rule} /> },
-    {
-      id: 'count',
-      header: t`Times`,
-      align: 'right',
-      sort: (row) => row.count,
-      cell: (row) => formatNumber(row.count),
-    },
-    { id: 'last', header: t`Last`, sort: (row) => row.at_ms, cell: (row) => <Ago ms={row.at_ms} /> },
+    ...useRepetitionColumns<Denied>(),
     {
       id: 'check',
       header: t`Check`,

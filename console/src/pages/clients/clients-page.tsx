@@ -1,14 +1,12 @@
-import { SegmentedControl, TextInput } from '@mantine/core';
-import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconSearch } from '@tabler/icons-react';
-import { useCallback, useEffect, useState } from 'react';
+import { useCallback } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import { formatBytes, formatNumber } from '../../format';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
+import { SearchToolbar, useSearch } from '../../ui/search-toolbar';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -39,12 +37,8 @@ export default function ClientsPage() {
 function ClientList() {
   const { t } = useLingui();
   const [state, setState] = useUrlState('state', 'all');
-  const [search, setSearch] = useUrlState('search');
-  const [typed, setTyped] = useState(search);
-  const [wanted] = useDebouncedValue(typed.trim(), 200);
-  useEffect(() => {
-    if (wanted !== search) setSearch(wanted);
-  }, [search, setSearch, wanted]);
+  const search = useSearch();
+  const { wanted } = search;
   const read = useCallback(
     (after: string | undefined, signal: AbortSignal) =>
       unwrap(
@@ -163,27 +157,17 @@ function ClientList() {
       rowHref={(client) => clientHref(client.client_id)}
       {...pagesOf(clients)}
       toolbar={
-        <>
-          <TextInput
-            aria-label={t`Part of a client id`}
-            placeholder={t`Part of a client id`}
-            leftSection={<IconSearch size={14} />}
-            value={typed}
-            onChange={(event) => setTyped(event.currentTarget.value)}
-            w={240}
-          />
-          <SegmentedControl
-            size="xs"
-            aria-label={t`State`}
-            value={state}
-            onChange={setState}
-            data={[
-              { value: 'all', label: t`All` },
-              { value: 'connected', label: t`Connected` },
-              { value: 'disconnected', label: t`Not connected` },
-            ]}
-          />
-        </>
+        <SearchToolbar
+          label={t`Part of a client id`}
+          search={search}
+          state={state}
+          setState={setState}
+          states={[
+            { value: 'all', label: t`All` },
+            { value: 'connected', label: t`Connected` },
+            { value: 'disconnected', label: t`Not connected` },
+          ]}
+        />
       }
       empty={
         wanted || state !== 'all' ? (

@@ -5,11 +5,10 @@ import { IconSearch } from '@tabler/icons-react';
 import { Link } from 'wouter';
 import { useRead, type Schemas } from '../../api/client';
 import { send, withQuery } from '../../api/objects';
-import { formatNumber } from '../../format';
 import { DataTable, type Column } from '../../ui/data-table';
+import { useRepetitionColumns } from '../../ui/repetition-columns';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
-import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 
 type Rejected = Schemas['RejectedConnection'];
@@ -53,14 +52,7 @@ export function RejectedConnections() {
       cell: (row) => <span className="mono">0x{row.reason_code.toString(16).toUpperCase().padStart(2, '0')}</span>,
       isHidden: true,
     },
-    {
-      id: 'count',
-      header: t`Times`,
-      align: 'right',
-      sort: (row) => row.count,
-      cell: (row) => formatNumber(row.count),
-    },
-    { id: 'last', header: t`Last`, sort: (row) => row.at_ms, cell: (row) => <Ago ms={row.at_ms} /> },
+    ...useRepetitionColumns<Rejected>(),
     {
       id: 'check',
       header: t`Check`,

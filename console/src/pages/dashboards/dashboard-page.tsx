@@ -13,6 +13,7 @@ import { download } from '../../ui/download';
 import { Page } from '../../ui/page';
 import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
+import { SpanSelect, useSpan } from '../../ui/span-select';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { DashboardContext, dashboardSource } from './card-data';
@@ -20,7 +21,6 @@ import { CardEditor } from './card-editor';
 import { bodyOf, newCard, path, placed, type Card, type CardKind, type StoredDashboard } from './dashboard';
 import './dashboards.css';
 import { Grid } from './grid';
-import { spans, SpanSelect } from './span-select';
 import { ShareLinks } from './share-links';
 
 export default function DashboardPage() {
@@ -43,7 +43,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
   const caller = useCaller();
   const [, navigate] = useLocation();
   const [edit, setEdit] = useUrlState('edit');
-  const [span, setSpan] = useUrlState('range', '1h');
+  const { span, spanMs, setSpan } = useSpan('1h');
   // What is edited, with the version that it began with.
   const [draft, setDraft] = useState<StoredDashboard | null>(null);
   const [edited, setEdited] = useState<Card | null>(null);
@@ -56,8 +56,8 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
   const isEditing = edit !== '' && mayChange;
   const shown = isEditing ? (draft ?? stored) : stored;
   const context = useMemo(
-    () => ({ source: dashboardSource(stored.id, stored.version), spanMs: spans[span] ?? 3_600_000 }),
-    [span, stored.id, stored.version],
+    () => ({ source: dashboardSource(stored.id, stored.version), spanMs }),
+    [spanMs, stored.id, stored.version],
   );
   const change = (next: Partial<StoredDashboard>) => setDraft((previous) => ({ ...(previous ?? stored), ...next }));
   const done = () => {

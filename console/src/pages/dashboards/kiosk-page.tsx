@@ -3,12 +3,12 @@ import { useDocumentTitle } from '@mantine/hooks';
 import { Trans } from '@lingui/react/macro';
 import { useMemo, useState } from 'react';
 import { ApiError, useRead } from '../../api/client';
+import { spanMsOf, SpanSelect } from '../../ui/span-select';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { DashboardContext, sharedSource } from './card-data';
 import type { Card } from './dashboard';
 import './dashboards.css';
 import { Grid } from './grid';
-import { spans, SpanSelect } from './span-select';
 
 interface SharedDashboard {
   name: string;
@@ -27,7 +27,7 @@ export default function KioskPage() {
     { every: 30_000 },
   );
   useDocumentTitle(dashboard.data?.name ?? 'Tidegate');
-  const context = useMemo(() => ({ source, spanMs: spans[span] ?? 3_600_000 }), [source, span]);
+  const context = useMemo(() => ({ source, spanMs: spanMsOf(span) }), [source, span]);
   if (dashboard.error instanceof ApiError && dashboard.error.status === 401) {
     return (
       <main className="kiosk">

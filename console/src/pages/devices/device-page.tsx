@@ -1,4 +1,4 @@
-import { Button, SegmentedControl, Text } from '@mantine/core';
+import { Button, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings, IconTrash } from '@tabler/icons-react';
@@ -16,9 +16,9 @@ import { Facts, Page, Panel } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
+import { SpanSelect, useSpan } from '../../ui/span-select';
 import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { useUrlState } from '../../ui/url-state';
 import { AlarmList } from '../alarms/alarm-list';
 import { FileList } from '../files/file-list';
 import { DeviceAttributes } from './attributes';
@@ -33,7 +33,6 @@ const position = /^(lat|lon|lng|latitude|longitude)$/;
 const refreshMs = 5_000;
 const maxCharts = 12;
 const points = 300;
-const ranges = { '1h': 3_600_000, '24h': 86_400_000, '7d': 7 * 86_400_000 } as const;
 
 interface Latest {
   ts_ms: number;
@@ -193,15 +192,14 @@ function LatestValues({ latest }: { latest: LatestByKey | undefined }) {
 
 function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey | undefined }) {
   const { t } = useLingui();
-  const [range, setRange] = useUrlState('range', '1h');
-  const spanMs = ranges[range as keyof typeof ranges] ?? ranges['1h'];
+  const { span, spanMs, setSpan } = useSpan('1h');
   const keys = Object.entries(latest ?? {})
     .filter(([key, { value }]) => typeof value === 'number' && !position.test(key))
     .map(([key]) => key)
     .sort()
     .slice(0, maxCharts);
   const intervals = useRead(
-    ['devices', 'intervals', deviceId, range, keys.join(',')],
+    ['devices', 'intervals', deviceId, span, keys.join(',')],
     async (signal) => {
       const to = Date.now();
       const answer = await unwrap(
@@ -229,17 +227,7 @@ function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey |
   return (
     <>
       <div className="row">
-        <SegmentedControl
-          size="xs"
-          aria-label={t`Time range`}
-          value={range}
-          onChange={setRange}
-          data={[
-            { value: '1h', label: t`1 hour` },
-            { value: '24h', label: t`24 hours` },
-            { value: '7d', label: t`7 days` },
-          ]}
-        />
+        <SpanSelect value={span} onChange={setSpan} />
       </div>
       <div className="grid">
         {keys.map((key) => {

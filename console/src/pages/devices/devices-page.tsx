@@ -3,7 +3,6 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconSearch } from '@tabler/icons-react';
 import { useCallback, useState } from 'react';
-import { Link } from 'wouter';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
@@ -11,14 +10,12 @@ import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { AddDevice } from './add-device';
-import { DeviceStateBadge } from './device-state';
+import { deviceHref, useDeviceColumns } from './device-columns';
 
 type Device = Schemas['Device'];
 
 const pageSize = 200;
 const refreshMs = 5_000;
-
-export const deviceHref = (id: string) => `/devices/${encodeURIComponent(id)}`;
 
 export default function DevicesPage() {
   const { t } = useLingui();
@@ -47,36 +44,13 @@ export default function DevicesPage() {
     [product, state, text],
   );
   const devices = usePages<Device>(['devices', state, product, text], read, { every: refreshMs });
+  const shared = useDeviceColumns();
   const columns: Column<Device>[] = [
-    {
-      id: 'name',
-      header: t`Name`,
-      sort: (device) => device.name || device.id,
-      cell: (device) => (
-        <Link href={deviceHref(device.id)} className="link">
-          {device.name || device.id}
-        </Link>
-      ),
-    },
-    {
-      id: 'id',
-      header: t`Id`,
-      sort: (device) => device.id,
-      cell: (device) => <span className="mono">{device.id}</span>,
-    },
-    {
-      id: 'state',
-      header: t`State`,
-      sort: (device) => device.state,
-      cell: (device) => <DeviceStateBadge state={device.state} />,
-    },
-    {
-      id: 'seen',
-      header: t`Last seen`,
-      sort: (device) => device.last_seen_at_ms,
-      cell: (device) => <Ago ms={device.last_seen_at_ms} />,
-    },
-    { id: 'product', header: t`Product`, sort: (device) => device.product, cell: (device) => device.product },
+    shared.name,
+    shared.id,
+    shared.state,
+    shared.seen,
+    shared.product,
     { id: 'group', header: t`Group`, cell: (device) => device.group ?? '–', isHidden: true },
     { id: 'gateway', header: t`Gateway`, cell: (device) => device.parent ?? '–', isHidden: true },
     {
@@ -108,7 +82,7 @@ export default function DevicesPage() {
         label={t`Devices`}
         columns={columns}
         rowKey={(device) => device.id}
-        rowHref={(device) => deviceHref(device.id)}
+        rowHref={deviceHref}
         {...pagesOf(devices)}
         toolbar={
           <>

@@ -2,7 +2,7 @@ import { Button } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings } from '@tabler/icons-react';
 import { useState } from 'react';
-import { Link, useLocation, useParams } from 'wouter';
+import { useLocation, useParams } from 'wouter';
 import { ApiError, type Schemas } from '../../api/client';
 import { objectPath, useList, useObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
@@ -14,8 +14,7 @@ import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
-import { Ago } from '../../ui/time';
-import { DeviceStateBadge } from '../devices/device-state';
+import { deviceHref, useDeviceColumns } from '../devices/device-columns';
 import { GroupCommand } from './group-command';
 import { criteriaOf, groupsPath, useGroupKind, type Group } from './group-kind';
 import { GroupValues } from './group-values';
@@ -100,45 +99,15 @@ function Members({ id }: { id: string }) {
     {},
     { every: 10_000, pageSize: 200 },
   );
-  const href = (device: Schemas['Device']) => `/devices/${encodeURIComponent(device.id)}`;
-  const columns: Column<Schemas['Device']>[] = [
-    {
-      id: 'name',
-      header: t`Name`,
-      sort: (device) => device.name || device.id,
-      cell: (device) => (
-        <Link href={href(device)} className="link">
-          {device.name || device.id}
-        </Link>
-      ),
-    },
-    {
-      id: 'id',
-      header: t`Id`,
-      sort: (device) => device.id,
-      cell: (device) => <span className="mono">{device.id}</span>,
-    },
-    {
-      id: 'state',
-      header: t`State`,
-      sort: (device) => device.state,
-      cell: (device) => <DeviceStateBadge state={device.state} />,
-    },
-    { id: 'product', header: t`Product`, sort: (device) => device.product, cell: (device) => device.product },
-    {
-      id: 'seen',
-      header: t`Last seen`,
-      sort: (device) => device.last_seen_at_ms,
-      cell: (device) => <Ago ms={device.last_seen_at_ms} />,
-    },
-  ];
+  const shared = useDeviceColumns();
+  const columns: Column<Schemas['Device']>[] = [shared.name, shared.id, shared.state, shared.product, shared.seen];
   return (
     <DataTable
       name="group-members"
       label={t`Members`}
       columns={columns}
       rowKey={(device) => device.id}
-      rowHref={href}
+      rowHref={deviceHref}
       {...pagesOf(list)}
       empty={
         <EmptyState title={<Trans>No device matches</Trans>}>

@@ -1,4 +1,3 @@
-import { SegmentedControl } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useRead, type Page, type Schemas } from '../../api/client';
 import { objectPath, send, withQuery } from '../../api/objects';
@@ -6,8 +5,8 @@ import { formatNumber } from '../../format';
 import { Chart } from '../../ui/chart';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Panel } from '../../ui/page';
+import { SpanSelect, useSpan } from '../../ui/span-select';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
-import { useUrlState } from '../../ui/url-state';
 import { groupsPath } from './group-kind';
 
 type Interval = Schemas['KeyInterval'];
@@ -19,7 +18,6 @@ interface Numbers {
   count?: number | null;
 }
 
-const ranges = { '1h': 3_600_000, '24h': 86_400_000, '7d': 7 * 86_400_000 } as const;
 const functions = 'avg,min,max,count';
 const points = 200;
 const maxCharts = 8;
@@ -56,8 +54,7 @@ async function numericKeys(id: string, signal: AbortSignal): Promise<string[]> {
 /** The values of all members together: as numbers and over time. */
 export function GroupValues({ id }: { id: string }) {
   const { t } = useLingui();
-  const [range, setRange] = useUrlState('range', '24h');
-  const spanMs = ranges[range as keyof typeof ranges] ?? ranges['24h'];
+  const { span, spanMs, setSpan } = useSpan('24h');
   const path = `${objectPath(groupsPath, id)}/telemetry/intervals`;
   const found = useRead([groupsPath, 'keys', id], (signal) => numericKeys(id, signal));
   const keys = found.data?.join(',') ?? '';
@@ -67,8 +64,8 @@ export function GroupValues({ id }: { id: string }) {
     return (await send<Schemas['IntervalList']>('GET', withQuery(path, query), { signal })).data;
   };
   const options = { every: refreshMs, enabled: keys !== '' };
-  const totals = useRead([groupsPath, 'totals', id, range, keys], read(), options);
-  const lines = useRead([groupsPath, 'lines', id, range, keys], read(Math.ceil(spanMs / points)), options);
+  const totals = useRead([groupsPath, 'totals', id, span, keys], read(), options);
+  const lines = useRead([groupsPath, 'lines', id, span, keys], read(Math.ceil(spanMs / points)), options);
   const columns: Column<Interval>[] = [
     { id: 'key', header: t`Key`, sort: (row) => row.key, cell: (row) => <span className="mono">{row.key}</span> },
     { id: 'avg', header: t`Mean`, align: 'right', cell: (row) => shown(numbersOf(row).avg) },
@@ -87,19 +84,6 @@ export function GroupValues({ id }: { id: string }) {
     if (numbersOf(interval).avg == null) continue;
     byKey.set(interval.key, [...(byKey.get(interval.key) ?? []), interval]);
   }
-  const rangeSwitch = (
-    <SegmentedControl
-      size="xs"
-      aria-label={t`Time range`}
-      value={range}
-      onChange={setRange}
-      data={[
-        { value: '1h', label: t`1 hour` },
-        { value: '24h', label: t`24 hours` },
-        { value: '7d', label: t`7 days` },
-      ]}
-    />
-  );
   const error = found.error ?? totals.error;
   if (error && !totals.data) {
     return (
@@ -116,7 +100,7 @@ export function GroupValues({ id }: { id: string }) {
         columns={columns}
         rows={found.data?.length === 0 ? [] : totals.data}
         rowKey={(row) => row.key}
-        toolbar={rangeSwitch}
+        toolbar={<SpanSelect value={span} onChange={setSpan} />}
         empty={
           <EmptyState title={<Trans>No values in this time</Trans>}>
             <Trans>The numbers of all members together appear here, key by key.</Trans>

@@ -1,11 +1,9 @@
 import { Trans, useLingui } from '@lingui/react/macro';
-import { Link } from 'wouter';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
-import { Ago } from '../../ui/time';
-import { DeviceStateBadge } from '../devices/device-state';
+import { deviceHref, useDeviceColumns } from '../devices/device-columns';
 import type { RelayEndpoint } from './endpoint-address';
 import { productOf } from './endpoint-overview';
 
@@ -23,44 +21,15 @@ export function useEndpointDevices(endpoint: RelayEndpoint) {
 export function EndpointDevices({ endpoint }: { endpoint: RelayEndpoint }) {
   const { t } = useLingui();
   const devices = useEndpointDevices(endpoint);
-  const href = (device: Schemas['Device']) => `/devices/${encodeURIComponent(device.id)}`;
-  const columns: Column<Schemas['Device']>[] = [
-    {
-      id: 'name',
-      header: t`Name`,
-      sort: (device) => device.name,
-      cell: (device) => (
-        <Link href={href(device)} className="link">
-          {device.name || device.id}
-        </Link>
-      ),
-    },
-    {
-      id: 'id',
-      header: t`Id`,
-      sort: (device) => device.id,
-      cell: (device) => <span className="mono">{device.id}</span>,
-    },
-    {
-      id: 'state',
-      header: t`State`,
-      sort: (device) => device.state,
-      cell: (device) => <DeviceStateBadge state={device.state} />,
-    },
-    {
-      id: 'seen',
-      header: t`Last seen`,
-      sort: (device) => device.last_seen_at_ms,
-      cell: (device) => <Ago ms={device.last_seen_at_ms} />,
-    },
-  ];
+  const shared = useDeviceColumns((device) => device.name);
+  const columns: Column<Schemas['Device']>[] = [shared.name, shared.id, shared.state, shared.seen];
   return (
     <DataTable
       name="endpoint-devices"
       label={t`Devices`}
       columns={columns}
       rowKey={(device) => device.id}
-      rowHref={href}
+      rowHref={deviceHref}
       {...pagesOf(devices)}
       empty={
         <EmptyState title={<Trans>No devices yet</Trans>}>

@@ -1,14 +1,13 @@
-import { Button, SegmentedControl, TextInput } from '@mantine/core';
-import { useDebouncedValue } from '@mantine/hooks';
+import { Button } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlus, IconSearch } from '@tabler/icons-react';
-import { useEffect, useState } from 'react';
+import { IconPlus } from '@tabler/icons-react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
+import { SearchToolbar, useSearch } from '../../ui/search-toolbar';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
@@ -26,13 +25,9 @@ export const ruleHref = (name: string) => `/rules/${encodeURIComponent(name)}`;
 export default function RulesPage() {
   const { t } = useLingui();
   const caller = useCaller();
-  const [search, setSearch] = useUrlState('search');
   const [filter, setFilter] = useUrlState('state', 'all');
-  const [typed, setTyped] = useState(search);
-  const [wanted] = useDebouncedValue(typed.trim(), 200);
-  useEffect(() => {
-    if (wanted !== search) setSearch(wanted);
-  }, [search, setSearch, wanted]);
+  const search = useSearch();
+  const { wanted } = search;
   const rules = usePages<Rule>(['rules', wanted], (after, signal) =>
     unwrap(
       api.GET('/api/v1/rules', {
@@ -130,27 +125,17 @@ export default function RulesPage() {
         {...pagesOf(rules)}
         rows={rows}
         toolbar={
-          <>
-            <TextInput
-              aria-label={t`Part of a name`}
-              placeholder={t`Part of a name`}
-              leftSection={<IconSearch size={14} />}
-              value={typed}
-              onChange={(event) => setTyped(event.currentTarget.value)}
-              w={240}
-            />
-            <SegmentedControl
-              size="xs"
-              aria-label={t`State`}
-              value={filter}
-              onChange={setFilter}
-              data={[
-                { value: 'all', label: t`All` },
-                { value: 'problems', label: t`With problems` },
-                { value: 'disabled', label: t`Disabled` },
-              ]}
-            />
-          </>
+          <SearchToolbar
+            label={t`Part of a name`}
+            search={search}
+            state={filter}
+            setState={setFilter}
+            states={[
+              { value: 'all', label: t`All` },
+              { value: 'problems', label: t`With problems` },
+              { value: 'disabled', label: t`Disabled` },
+            ]}
+          />
         }
         empty={
           wanted || filter !== 'all' ? (
