@@ -7,20 +7,15 @@ mod alternation;
 mod args;
 mod assertion;
 mod broker_access;
-mod client_failure;
 mod devices_bench;
-mod endpoint;
 mod flow_window;
 mod forwarder;
-mod host;
-mod link;
 mod link_bench;
 mod load_shape;
 mod memory_slope;
 mod metrics;
 mod node_api;
 mod observer;
-mod packet_scanner;
 mod packets;
 mod payload_stamp;
 mod pipeline_bench;
@@ -31,11 +26,11 @@ mod rules_bench;
 mod scenario;
 mod sequence_checker;
 mod telemetry_bench;
-mod timer;
-mod units;
 mod worker;
 
 use std::process::ExitCode;
+
+use load_client::{client_failure, endpoint, host, link, packet_scanner, timer, units};
 
 /// Arguments of `tidegate bench`.
 #[derive(clap::Args, Clone, Debug)]

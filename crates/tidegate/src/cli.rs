@@ -34,7 +34,10 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
     }
     match error.downcast_ref::<ClientError>() {
         Some(error) => error.exit_status(),
-        None if error.is::<ConfigErrors>() || error.is::<UnknownSettingError>() => {
+        None if error.is::<ConfigErrors>()
+            || error.is::<UnknownSettingError>()
+            || error.is::<simulate::DefinitionErrors>() =>
+        {
             ExitStatus::Usage
         }
         None => ExitStatus::Failure,
@@ -77,6 +80,8 @@ enum CliCommand {
     Link(LinkCommand),
     /// Put load on a broker and report its performance
     Bench(bench::BenchArgs),
+    /// Connect a simulated fleet of devices, described by a file, to a broker
+    Simulate(simulate::SimulateArgs),
     /// Check the configuration, or explain its settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -211,6 +216,7 @@ impl Cli {
             }
             CliCommand::Link(command) => command.run()?,
             CliCommand::Bench(arguments) => return bench::run(arguments),
+            CliCommand::Simulate(arguments) => return simulate::run(&arguments),
             CliCommand::Config(ConfigCommand::Check { file, sets }) => check_config(file, sets)?,
             CliCommand::Config(ConfigCommand::Explain { key, config, sets }) => {
                 let mut sources = ConfigSources::from_process(config);

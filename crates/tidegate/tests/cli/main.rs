@@ -16,3 +16,4 @@ mod messages;
 mod program;
 mod serve;
 mod sessions;
+mod simulate;

@@ -16,33 +16,33 @@ use mio::{Interest, Registry, Token};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-pub(crate) use error::LinkError;
-pub(crate) use tls::{TlsFiles, client_config};
+pub use error::LinkError;
+pub use tls::{TlsFiles, client_config};
 use websocket::WebSocketLayer;
 
 /// Bytes of ciphertext taken from a socket at a time; a read buffer must have room for twice as much.
-pub(crate) const RAW_BYTES: usize = 64 * 1024;
+pub const RAW_BYTES: usize = 64 * 1024;
 
 /// How to reach the broker: address, TLS, WebSocket.
 #[derive(Clone, Debug)]
-pub(crate) struct LinkDialer {
-    pub(crate) target: SocketAddr,
-    pub(crate) tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+pub struct LinkDialer {
+    pub target: SocketAddr,
+    pub tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
     /// `Host` header and path of the WebSocket endpoint.
-    pub(crate) websocket: Option<(String, String)>,
+    pub websocket: Option<(String, String)>,
 }
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReceiveOutcome {
-    pub(crate) bytes: usize,
+pub struct ReceiveOutcome {
+    pub bytes: usize,
     /// The socket may hold more: read again before waiting for an event.
-    pub(crate) more: bool,
+    pub more: bool,
 }
 
 /// A connection to the broker.
 #[derive(Debug)]
-pub(crate) struct BrokerLink {
+pub struct BrokerLink {
     stream: TcpStream,
     tls: Option<Box<rustls::ClientConnection>>,
     websocket: Option<Box<WebSocketLayer>>,
@@ -53,7 +53,7 @@ pub(crate) struct BrokerLink {
 
 impl BrokerLink {
     /// Starts to connect; the poll reports under `token` when the link is writable or has failed.
-    pub(crate) fn dial(
+    pub fn dial(
         dialer: &LinkDialer,
         source: Option<SocketAddr>,
         registry: &Registry,
@@ -87,7 +87,7 @@ impl BrokerLink {
     }
 
     /// What went wrong, after the poll has reported an error.
-    pub(crate) fn take_error(&self) -> LinkError {
+    pub fn take_error(&self) -> LinkError {
         match self.stream.take_error() {
             Ok(Some(error)) | Err(error) => error.into(),
             Ok(None) => LinkError::Closed,
@@ -96,7 +96,7 @@ impl BrokerLink {
 
     /// Sends bytes of MQTT, or keeps those that the socket does not take now.
     #[inline]
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
         match &mut self.websocket {
             None => self.send_raw(bytes),
             Some(websocket) => match websocket.encode_frame(bytes) {
@@ -133,7 +133,7 @@ impl BrokerLink {
     }
 
     /// Writes what waits to be written, as far as the socket takes it.
-    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+    pub fn flush(&mut self) -> Result<(), LinkError> {
         if let Some(tls) = &mut self.tls {
             while tls.wants_write() {
                 match tls.write_tls(&mut self.stream) {
@@ -156,17 +156,13 @@ impl BrokerLink {
 
     /// Whether bytes wait for the socket to become writable.
     #[inline]
-    pub(crate) fn has_backlog(&self) -> bool {
+    pub fn has_backlog(&self) -> bool {
         !self.unsent.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
     /// Reads bytes of MQTT into `buf`, which is at least two [`RAW_BYTES`] long. `raw` is room for ciphertext.
     #[inline]
-    pub(crate) fn receive(
-        &mut self,
-        buf: &mut [u8],
-        raw: &mut [u8],
-    ) -> Result<ReceiveOutcome, LinkError> {
+    pub fn receive(&mut self, buf: &mut [u8], raw: &mut [u8]) -> Result<ReceiveOutcome, LinkError> {
         let Some(mut websocket) = self.websocket.take() else {
             return self.receive_raw(buf, raw);
         };
@@ -208,10 +204,7 @@ impl BrokerLink {
 }
 
 /// Starts a TCP connection, from `source` if given, without waiting for it.
-pub(crate) fn start_connect(
-    target: SocketAddr,
-    source: Option<SocketAddr>,
-) -> io::Result<TcpStream> {
+pub fn start_connect(target: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(target),
         Type::STREAM.nonblocking(),
@@ -236,7 +229,7 @@ const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();
 
 /// Reads once; 0 means that nothing is there now.
 #[inline]
-pub(crate) fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError> {
+pub fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError> {
     loop {
         match stream.read(buf) {
             Ok(0) => return Err(LinkError::Closed),
@@ -250,7 +243,7 @@ pub(crate) fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize,
 
 /// Writes once; fewer bytes than given mean that a writable event will follow.
 #[inline]
-pub(crate) fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LinkError> {
+pub fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LinkError> {
     loop {
         match stream.write(bytes) {
             Ok(written) => return Ok(written),

@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a link can no longer be used.
 #[derive(Debug)]
-pub(crate) enum LinkError {
+pub enum LinkError {
     /// The broker closed the connection.
     Closed,
     Io(io::Error),
@@ -14,7 +14,7 @@ pub(crate) enum LinkError {
 
 impl LinkError {
     /// Whether the local port was taken.
-    pub(crate) fn is_address_in_use(&self) -> bool {
+    pub fn is_address_in_use(&self) -> bool {
         let Self::Io(error) = self else {
             return false;
         };

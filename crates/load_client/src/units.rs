@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What a number measures; decides which suffixes it may carry and how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub enum Unit {
     /// A number of things; suffixes k, M, G.
     Count,
     /// Things per second; suffixes k, M, G.
@@ -54,7 +54,7 @@ impl Unit {
     }
 
     /// Reads `text` as a quantity of this unit. Times must carry a suffix, so that nobody has to guess.
-    pub(crate) fn parse(self, text: &str) -> Result<f64, String> {
+    pub fn parse(self, text: &str) -> Result<f64, String> {
         let text = text.trim();
         let split = text
             .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '_'))
@@ -85,7 +85,7 @@ impl Unit {
     }
 
     /// `value` for a person, with three significant digits or so.
-    pub(crate) fn format(self, value: f64) -> String {
+    pub fn format(self, value: f64) -> String {
         if !value.is_finite() {
             return "-".to_owned();
         }
@@ -149,7 +149,7 @@ fn group_thousands(value: f64) -> String {
 }
 
 /// clap value parser: a duration such as `500ms`, `2s` or `1m`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let ns = Unit::Nanoseconds.parse(text)?;
     if !(0.0..=86_400e9).contains(&ns) {
         return Err(format!("`{text}` is not between 0 s and one day"));
@@ -158,7 +158,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// clap value parser: a size in bytes such as `64` or `1KiB`.
-pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let size = Unit::Bytes.parse(text)?;
     if !(0.0..=268_435_455.0).contains(&size) {
         return Err(format!(
@@ -169,7 +169,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
 }
 
 /// clap value parser: a size that no protocol limits, up to 10 GB.
-pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+pub fn parse_size(text: &str) -> Result<usize, String> {
     let size = Unit::Bytes.parse(text)?;
     if !(0.0..=1e10).contains(&size) {
         return Err(format!("`{text}` is not between 0 and 10GB"));
@@ -178,7 +178,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// clap value parser: a positive rate per second such as `20000` or `20k`.
-pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
+pub fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = Unit::PerSecond.parse(text)?;
     if !(0.001..=1e9).contains(&rate) {
         return Err(format!("`{text}` is not between 0.001 and 1G per second"));
@@ -187,7 +187,7 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
 }
 
 /// clap value parser: a share such as `20%`.
-pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
+pub fn parse_fraction(text: &str) -> Result<f64, String> {
     let share = Unit::Fraction.parse(text)?;
     if !(0.0..=1.0).contains(&share) {
         return Err(format!("`{text}` is not between 0% and 100%"));

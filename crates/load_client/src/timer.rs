@@ -12,10 +12,10 @@ use rustix::time::{
 };
 
 /// Token of the timer of an event loop; connections have their index.
-pub(crate) const TIMER: Token = Token(usize::MAX - 1);
+pub const TIMER: Token = Token(usize::MAX - 1);
 
 /// Waits for events, at most for `timeout`. `false`: a signal has interrupted it, and there are none.
-pub(crate) fn wait_for_events(
+pub fn wait_for_events(
     poll: &mut Poll,
     events: &mut Events,
     timeout: Duration,
@@ -29,14 +29,14 @@ pub(crate) fn wait_for_events(
 
 /// A timer whose expiry is an event of the poll it is registered with.
 #[derive(Debug)]
-pub(crate) struct PollTimer {
+pub struct PollTimer {
     fd: OwnedFd,
     armed_for: u64,
 }
 
 impl PollTimer {
     /// Registers a timer, not yet armed, under `token`.
-    pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
+    pub fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let fd = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
@@ -48,7 +48,7 @@ impl PollTimer {
     /// Arms the timer for an instant of the monotonic clock in nanoseconds; arming twice for the same costs nothing.
     ///
     /// The poll is edge-triggered and setting the time clears an earlier expiry, so nobody needs to read the timer.
-    pub(crate) fn arm(&mut self, at_ns: u64) -> io::Result<()> {
+    pub fn arm(&mut self, at_ns: u64) -> io::Result<()> {
         if at_ns == self.armed_for {
             return Ok(());
         }

@@ -12,12 +12,12 @@ const MAX_SOURCE_ADDRESSES: u128 = 65_536;
 
 /// A broker's address and how to speak to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) tls: bool,
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+    pub tls: bool,
     /// The path of the WebSocket endpoint, `None` for plain MQTT.
-    pub(crate) websocket_path: Option<String>,
+    pub websocket_path: Option<String>,
 }
 
 impl FromStr for Endpoint {
@@ -100,7 +100,7 @@ impl fmt::Display for Endpoint {
 
 impl Endpoint {
     /// `HOST:PORT`, an IPv6 address in brackets.
-    pub(crate) fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -109,7 +109,7 @@ impl Endpoint {
     }
 
     /// The address to connect to: the first that the name resolves to and `sources` can reach.
-    pub(crate) fn resolve(&self, sources: &SourceAddresses) -> anyhow::Result<SocketAddr> {
+    pub fn resolve(&self, sources: &SourceAddresses) -> anyhow::Result<SocketAddr> {
         (self.host.as_str(), self.port)
             .to_socket_addrs()
             .with_context(|| format!("cannot resolve the broker's name `{}`", self.host))?
@@ -125,9 +125,9 @@ impl Endpoint {
 
 /// A broker to compare with: `HOST:PORT[,PID]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ComparisonBroker {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) pid: Option<u32>,
+pub struct ComparisonBroker {
+    pub endpoint: Endpoint,
+    pub pid: Option<u32>,
 }
 
 impl FromStr for ComparisonBroker {
@@ -153,7 +153,7 @@ impl FromStr for ComparisonBroker {
 
 /// Addresses to connect from, used in turn: single ones and ranges, separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SourceAddresses(Vec<IpAddr>);
+pub struct SourceAddresses(Vec<IpAddr>);
 
 impl FromStr for SourceAddresses {
     type Err = String;
@@ -222,7 +222,7 @@ const PORTS_PER_ADDRESS: usize = 20_000;
 impl SourceAddresses {
     /// Loopback addresses for `connections` to `target`; none, so that the system chooses, for a few connections or
     /// where the target is elsewhere.
-    pub(crate) fn for_connections(target: IpAddr, connections: usize) -> Self {
+    pub fn for_connections(target: IpAddr, connections: usize) -> Self {
         if connections <= EASY_PORTS || !target.is_ipv4() || !target.is_loopback() {
             return Self::default();
         }
@@ -232,7 +232,7 @@ impl SourceAddresses {
     }
 
     /// How many there are; 0 leaves the choice to the system.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -240,7 +240,7 @@ impl SourceAddresses {
     ///
     /// The port is chosen as well, because the system searches for one all the longer the more are taken. Ports are
     /// taken in turn, beginning at a place that depends on `seed`; `attempt` counts the ports found to be taken.
-    pub(crate) fn pick(&self, number: usize, attempt: usize, seed: u32) -> Option<SocketAddr> {
+    pub fn pick(&self, number: usize, attempt: usize, seed: u32) -> Option<SocketAddr> {
         let address = *self.0.get(number % self.0.len().max(1))?;
         let (first, last) = *PORT_RANGE;
         let span = usize::from(last - first) + 1;

@@ -12,7 +12,7 @@ const MAX_DESCRIBED: usize = 5;
 
 /// Why a client's connection failed.
 #[derive(Debug)]
-pub(crate) enum ClientFailure {
+pub enum ClientFailure {
     Link(LinkError),
     Malformed(ScanError),
     /// CONNACK with a reason.
@@ -82,15 +82,15 @@ impl fmt::Display for ClientFailure {
 
 /// Failures of a run: all counted, the first few described.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub(crate) struct FailureLog {
-    pub(crate) by_kind: BTreeMap<String, u64>,
+pub struct FailureLog {
+    pub by_kind: BTreeMap<String, u64>,
     /// `CLIENT: WHAT`, of the first few.
-    pub(crate) first: Vec<String>,
+    pub first: Vec<String>,
 }
 
 impl FailureLog {
     /// Counts the failure of `client`.
-    pub(crate) fn record(&mut self, client: &str, trouble: &ClientFailure) {
+    pub fn record(&mut self, client: &str, trouble: &ClientFailure) {
         if self.first.len() < MAX_DESCRIBED {
             self.first.push(format!("{client}: {trouble}"));
         }
@@ -98,12 +98,12 @@ impl FailureLog {
     }
 
     /// Failures counted.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.by_kind.values().sum()
     }
 
     /// Adds those of another worker or round.
-    pub(crate) fn add(&mut self, other: &FailureLog) {
+    pub fn add(&mut self, other: &FailureLog) {
         for (kind, count) in &other.by_kind {
             *self.by_kind.entry(kind.clone()).or_default() += count;
         }

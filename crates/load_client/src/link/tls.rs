@@ -17,17 +17,17 @@ use super::error::LinkError;
 
 /// The files that TLS needs, all in PEM form.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TlsFiles {
+pub struct TlsFiles {
     /// Certificates of authorities to trust.
-    pub(crate) authorities: Option<PathBuf>,
+    pub authorities: Option<PathBuf>,
     /// Our certificate chain and its key, for brokers that ask.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// Take any certificate.
-    pub(crate) insecure: bool,
+    pub insecure: bool,
 }
 
 /// Makes the configuration that all connections share.
-pub(crate) fn client_config(files: &TlsFiles) -> anyhow::Result<Arc<ClientConfig>> {
+pub fn client_config(files: &TlsFiles) -> anyhow::Result<Arc<ClientConfig>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()

@@ -3,15 +3,15 @@
 use std::fmt;
 
 /// PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP and the others, as in the upper four bits of the first byte.
-pub(crate) const PUBLISH: u8 = 3;
-pub(crate) const PUBACK: u8 = 4;
-pub(crate) const PUBREC: u8 = 5;
-pub(crate) const PUBREL: u8 = 6;
-pub(crate) const PUBCOMP: u8 = 7;
+pub const PUBLISH: u8 = 3;
+pub const PUBACK: u8 = 4;
+pub const PUBREC: u8 = 5;
+pub const PUBREL: u8 = 6;
+pub const PUBCOMP: u8 = 7;
 
 /// One complete packet.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ScannedPacket<'a> {
+pub enum ScannedPacket<'a> {
     /// A message with what matters of it.
     Publish(ScannedPublish<'a>),
     /// One of the four acknowledgements; `kind` is its packet type, `reason` 0 where none is on the wire.
@@ -22,16 +22,16 @@ pub(crate) enum ScannedPacket<'a> {
 
 /// A PUBLISH.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ScannedPublish<'a> {
-    pub(crate) qos: u8,
+pub struct ScannedPublish<'a> {
+    pub qos: u8,
     /// 0 at QoS 0.
-    pub(crate) id: u16,
-    pub(crate) payload: &'a [u8],
+    pub id: u16,
+    pub payload: &'a [u8],
 }
 
 /// What the front of a buffer holds.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ScanStep<'a> {
+pub enum ScanStep<'a> {
     /// A complete packet of `len` bytes.
     Packet {
         found: ScannedPacket<'a>,
@@ -43,7 +43,7 @@ pub(crate) enum ScanStep<'a> {
 
 /// Bytes that are not MQTT, or not as the generator can take it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ScanError(pub(crate) &'static str);
+pub struct ScanError(pub &'static str);
 
 impl fmt::Display for ScanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,7 +69,7 @@ fn lengths(buf: &[u8]) -> Result<Option<(usize, usize)>, ScanError> {
 
 /// Looks at the front of `buf`. `v5` tells whether packets carry properties.
 #[inline]
-pub(crate) fn step(buf: &[u8], v5: bool) -> Result<ScanStep<'_>, ScanError> {
+pub fn step(buf: &[u8], v5: bool) -> Result<ScanStep<'_>, ScanError> {
     let Some((len, header)) = lengths(buf)? else {
         return Ok(ScanStep::Incomplete { len: 0 });
     };
@@ -88,10 +88,7 @@ pub(crate) fn step(buf: &[u8], v5: bool) -> Result<ScanStep<'_>, ScanError> {
 }
 
 /// The message at the front of an incomplete PUBLISH, as far as its payload has arrived.
-pub(crate) fn partial_publish(
-    buf: &[u8],
-    v5: bool,
-) -> Result<Option<ScannedPublish<'_>>, ScanError> {
+pub fn partial_publish(buf: &[u8], v5: bool) -> Result<Option<ScannedPublish<'_>>, ScanError> {
     match lengths(buf)? {
         Some((_, header)) if buf[0] >> 4 == PUBLISH => publish(buf[0], &buf[header..], v5),
         _ => Ok(None),
@@ -146,7 +143,7 @@ fn ack(kind: u8, body: &[u8]) -> Result<ScannedPacket<'_>, ScanError> {
 
 /// Appends a PUBACK, PUBREC, PUBREL or PUBCOMP that says success; the form is the same in all versions.
 #[inline]
-pub(crate) fn push_ack(kind: u8, id: u16, out: &mut Vec<u8>) {
+pub fn push_ack(kind: u8, id: u16, out: &mut Vec<u8>) {
     let flags = if kind == PUBREL { 2 } else { 0 };
     let [high, low] = id.to_be_bytes();
     out.extend_from_slice(&[kind << 4 | flags, 2, high, low]);

@@ -12,17 +12,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of the monotonic clock.
 #[inline]
-pub(crate) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
 /// Processor time that the calling thread has used, in nanoseconds.
-pub(crate) fn thread_cpu_ns() -> u64 {
+pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
 /// Processor time that this process has used, in nanoseconds.
-pub(crate) fn process_cpu_ns() -> u64 {
+pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
@@ -34,16 +34,16 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 /// What a process has used so far, from `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct ProcessUsage {
+pub struct ProcessUsage {
     /// Processor time, user and system, of all threads, in seconds (the kernel counts in steps of 10 ms).
-    pub(crate) cpu_s: f64,
+    pub cpu_s: f64,
     /// Resident memory in bytes.
-    pub(crate) resident_bytes: u64,
+    pub resident_bytes: u64,
 }
 
 /// Reads what one process uses, again and again, without allocating.
 #[derive(Debug)]
-pub(crate) struct ProcessMeter {
+pub struct ProcessMeter {
     pid: u32,
     path: String,
     text: String,
@@ -51,7 +51,7 @@ pub(crate) struct ProcessMeter {
 
 impl ProcessMeter {
     /// Fails if the process does not exist or cannot be read.
-    pub(crate) fn new(pid: u32) -> anyhow::Result<Self> {
+    pub fn new(pid: u32) -> anyhow::Result<Self> {
         let mut meter = Self {
             pid,
             path: format!("/proc/{pid}/stat"),
@@ -62,7 +62,7 @@ impl ProcessMeter {
     }
 
     /// The process's use up to now.
-    pub(crate) fn read(&mut self) -> anyhow::Result<ProcessUsage> {
+    pub fn read(&mut self) -> anyhow::Result<ProcessUsage> {
         self.text.clear();
         fs::File::open(&self.path)
             .and_then(|mut file| file.read_to_string(&mut self.text))
@@ -98,7 +98,7 @@ fn parse_stat(text: &str) -> anyhow::Result<ProcessUsage> {
 
 /// Processor time, in seconds, that all programs on the machine have used so far (without interrupts, whose time
 /// nobody in particular causes), from `/proc/stat`; `None` where there is no such file.
-pub(crate) fn machine_cpu_s() -> Option<f64> {
+pub fn machine_cpu_s() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     parse_machine(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
@@ -116,7 +116,7 @@ fn parse_machine(text: &str) -> Option<u64> {
 }
 
 /// Bytes that a folder with everything below it occupies on disk. Files may come and go meanwhile.
-pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
+pub fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
     let mut sum = 0;
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -141,7 +141,7 @@ pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
 }
 
 /// Makes room for `sockets` open files, or says what the limit is.
-pub(crate) fn allow_open_files(sockets: u64) -> anyhow::Result<()> {
+pub fn allow_open_files(sockets: u64) -> anyhow::Result<()> {
     // Standard streams, the poll instance, reports and what a runtime may hold.
     let wanted = sockets + 64;
     let limit = getrlimit(Resource::Nofile);
@@ -164,7 +164,7 @@ pub(crate) fn allow_open_files(sockets: u64) -> anyhow::Result<()> {
 }
 
 /// The cores the calling thread may run on.
-pub(crate) fn allowed_cores() -> Vec<usize> {
+pub fn allowed_cores() -> Vec<usize> {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect(),
         Err(_) => Vec::new(),
@@ -172,7 +172,7 @@ pub(crate) fn allowed_cores() -> Vec<usize> {
 }
 
 /// Keeps the calling thread on one core.
-pub(crate) fn pin_to_core(core: usize) -> anyhow::Result<()> {
+pub fn pin_to_core(core: usize) -> anyhow::Result<()> {
     if core >= CpuSet::MAX_CPU {
         bail!("core {core} is beyond {}", CpuSet::MAX_CPU - 1);
     }

@@ -1,0 +1,13 @@
+//! The client side of load generators: many connections in one event loop, over TCP, TLS and WebSocket, and what they have in
+//! common when they count and report.
+//!
+//! `bench` measures brokers with it, `simulate` connects fleets of devices.
+
+pub mod client_failure;
+pub mod endpoint;
+pub mod host;
+pub mod latency;
+pub mod link;
+pub mod packet_scanner;
+pub mod timer;
+pub mod units;

@@ -1,0 +1,25 @@
+//! Simulation files: what a user writes, before anything is compiled or checked across fields.
+
+mod document;
+mod error;
+mod fleet_definition;
+mod phase_definition;
+mod quantity;
+mod simulation_definition;
+mod state_definition;
+mod target_definition;
+
+pub(crate) use document::SourceDocument;
+pub(crate) use error::DefinitionError;
+pub use error::DefinitionErrors;
+pub(crate) use fleet_definition::{
+    Dialect, FleetDefinition, ReconnectDefinition, RequestKind, ResponseDefinition, SendDefinition,
+    SendKind, SendStart,
+};
+pub(crate) use phase_definition::{LoadDefinition, PhaseDefinition};
+pub(crate) use quantity::{NumberRange, TimeRange};
+pub(crate) use simulation_definition::SimulationDefinition;
+pub(crate) use state_definition::{
+    GeneratorTable, ReplayStart, RouteDefinition, RouteEnd, RouteStart, Scalar, StateDefinition,
+};
+pub(crate) use target_definition::{ProtocolVersion, TargetDefinition};

@@ -1,0 +1,44 @@
+//! The whole file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::document::SourceDocument;
+use super::error::{DefinitionError, DefinitionErrors};
+use super::fleet_definition::{FleetDefinition, ProductDefinition};
+use super::phase_definition::PhaseDefinition;
+use super::target_definition::TargetDefinition;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SimulationDefinition {
+    /// What it simulates, for lists of simulations.
+    #[serde(default)]
+    pub(crate) description: String,
+    #[serde(default = "default_seed")]
+    pub(crate) seed: u64,
+    #[serde(default)]
+    pub(crate) target: TargetDefinition,
+    #[serde(default)]
+    pub(crate) product: BTreeMap<String, ProductDefinition>,
+    #[serde(default)]
+    pub(crate) fleet: BTreeMap<String, FleetDefinition>,
+    #[serde(default)]
+    pub(crate) phase: Vec<PhaseDefinition>,
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+impl SimulationDefinition {
+    /// Reads the fields of a document.
+    pub(crate) fn read(document: &SourceDocument) -> Result<Self, DefinitionErrors> {
+        serde_path_to_error::deserialize(document.value()).map_err(|error| {
+            let path = error.path().to_string();
+            let path = if path == "." { "" } else { &path };
+            document.errors(vec![DefinitionError::new(path, error.inner().to_string())])
+        })
+    }
+}

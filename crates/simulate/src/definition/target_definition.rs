@@ -1,0 +1,54 @@
+//! The broker and how to reach it.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::quantity::TimeSpan;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) enum ProtocolVersion {
+    #[default]
+    #[serde(rename = "3.1.1")]
+    V3_1_1,
+    #[serde(rename = "5")]
+    V5,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TargetDefinition {
+    /// `mqtt://`, `mqtts://`, `ws://` or `wss://` with host, port and path.
+    pub(crate) broker: String,
+    pub(crate) version: ProtocolVersion,
+    /// PEM files.
+    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) private_key: Option<PathBuf>,
+    /// Accept any certificate of the broker.
+    pub(crate) insecure: bool,
+    /// Name in the broker's certificate; default: the host.
+    pub(crate) server_name: Option<String>,
+    /// Addresses to connect from, such as `10.0.0.1-10.0.0.9`.
+    pub(crate) source_addresses: Option<String>,
+    /// Time for a connection until CONNACK and SUBACK.
+    pub(crate) connect_timeout: TimeSpan,
+    pub(crate) threads: u16,
+}
+
+impl Default for TargetDefinition {
+    fn default() -> Self {
+        Self {
+            broker: "mqtt://127.0.0.1:1883".to_owned(),
+            version: ProtocolVersion::default(),
+            ca_file: None,
+            certificate: None,
+            private_key: None,
+            insecure: false,
+            server_name: None,
+            source_addresses: None,
+            connect_timeout: TimeSpan::from_seconds(30),
+            threads: 1,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The fleet simulator: `tidegate simulate FILE`.
+//!
+//! A [`definition`] is what a file contains. It is compiled to a [`plan`], from which [`preview`] prints messages and
+//! [`run`] connects devices to a broker.
+
+mod assertion;
+mod definition;
+mod dialect;
+mod metrics;
+mod phase_plan;
+mod plan;
+mod preview;
+mod random;
+mod report;
+mod run;
+mod schedule;
+mod state;
+mod template;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use wall_clock::now_ms;
+
+pub use definition::DefinitionErrors;
+use definition::{SimulationDefinition, SourceDocument};
+use plan::SimulationPlan;
+use report::SimulationReport;
+use run::TargetAccess;
+
+const AFTER_HELP: &str = "\
+The exit status is 1 if a condition of a phase does not hold, and 2 if the file is wrong.";
+
+/// Arguments of `tidegate simulate`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct SimulateArgs {
+    /// Simulation file (TOML)
+    file: PathBuf,
+    /// Check the file and end
+    #[arg(long, conflicts_with = "preview")]
+    check: bool,
+    /// Print the first N messages without a network
+    #[arg(long, value_name = "N")]
+    preview: Option<usize>,
+    /// Set a field of the file, such as fleet.meters.count=1000 or target.broker=mqtt://10.0.0.5:1883
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    sets: Vec<String>,
+    /// Seed of all random values, instead of that of the file
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// Print no status line
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Runs a simulation, checks it or prints its messages.
+pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(&arguments.file)
+        .with_context(|| format!("cannot read {}", arguments.file.display()))?;
+    let mut document = SourceDocument::parse(&arguments.file, &text)?;
+    for argument in &arguments.sets {
+        document.set(argument)?;
+    }
+    if let Some(seed) = arguments.seed {
+        document.set(&format!("seed={seed}"))?;
+    }
+    let folder = arguments.file.parent().unwrap_or(Path::new(""));
+    let (definition, plan) = SimulationPlan::compile(&document, folder)?;
+    if let Some(count) = arguments.preview {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let printed = preview::print(&plan, count, now_ms(), arguments.json, &mut out)
+            .and_then(|()| out.flush());
+        return match printed {
+            // The reader has seen enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            printed => printed
+                .map(|()| ExitCode::SUCCESS)
+                .context("cannot write messages"),
+        };
+    }
+    let access = TargetAccess::new(&definition.target, folder, plan.devices())
+        .with_context(|| arguments.file.display().to_string())?;
+    if arguments.check {
+        return print(&summary(&definition, &plan));
+    }
+    let result = run::run(&plan, &access, arguments.quiet || arguments.json)?;
+    let report = SimulationReport::new(&plan, &access, &result);
+    match arguments.json {
+        true => print(&format!("{:#}\n", report.to_json()))?,
+        false => print(&report.to_text())?,
+    };
+    Ok(if report.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write the result")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn summary(definition: &SimulationDefinition, plan: &SimulationPlan) -> String {
+    let mut text = String::new();
+    if !definition.description.is_empty() {
+        text += &format!("{}\n", definition.description);
+    }
+    for fleet in &plan.fleets {
+        let everyone = fleet
+            .sends
+            .iter()
+            .filter(|send| send.random_devices.is_none());
+        let of_all: f64 = everyone
+            .map(|send| f64::from(fleet.count) * 1e9 / send.interval_ns as f64)
+            .sum();
+        let random = fleet.sends.iter().filter_map(|send| {
+            let devices = send.random_devices?;
+            Some(f64::from(devices) * 1e9 / send.interval_ns as f64)
+        });
+        text += &format!(
+            "fleet {}: {} devices, {} values, {} sends, {} responses, up to {:.1} messages/s\n",
+            fleet.name,
+            fleet.count,
+            fleet.state.names().len(),
+            fleet.sends.len(),
+            fleet.responses.len(),
+            of_all + random.sum::<f64>(),
+        );
+    }
+    let phases: Vec<&str> = plan
+        .phases
+        .iter()
+        .map(|phase| phase.name.as_str())
+        .collect();
+    text += &format!("phases: {}\nThe file is valid.\n", phases.join(", "));
+    text
+}

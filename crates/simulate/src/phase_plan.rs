@@ -1,0 +1,206 @@
+//! Phases, checked: how each connects, loads and ends.
+
+use crate::assertion::Assertion;
+use crate::definition::{DefinitionError, LoadDefinition, PhaseDefinition};
+
+const MAX_PHASES: usize = 100;
+const MAX_STEPS: usize = 1000;
+const MAX_FACTOR: f64 = 1e6;
+const DEFAULT_CONCURRENCY: u32 = 100;
+
+#[derive(Clone, Debug)]
+pub(crate) struct PhasePlan {
+    pub(crate) name: String,
+    pub(crate) end: PhaseEnd,
+    /// Share of the devices that are to be connected.
+    pub(crate) devices: f64,
+    /// Connections begun per second.
+    pub(crate) connect_rate: Option<f64>,
+    pub(crate) connect_concurrency: u32,
+    pub(crate) load: LoadDefinition,
+    pub(crate) burst: u32,
+    pub(crate) assertions: Vec<Assertion>,
+}
+
+/// When a phase ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PhaseEnd {
+    /// Each of its devices has connected, or failed to.
+    Connected,
+    After {
+        ns: u64,
+    },
+    Interrupt,
+}
+
+impl PhasePlan {
+    /// The only phase of a file without phases.
+    fn endless() -> Self {
+        Self {
+            name: "run".to_owned(),
+            end: PhaseEnd::Interrupt,
+            devices: 1.0,
+            connect_rate: None,
+            connect_concurrency: DEFAULT_CONCURRENCY,
+            load: LoadDefinition::default(),
+            burst: 0,
+            assertions: Vec::new(),
+        }
+    }
+
+    /// Factor of all rates so long after the start of the phase.
+    pub(crate) fn load_at(&self, elapsed_ns: u64) -> f64 {
+        let part = match self.end {
+            PhaseEnd::After { ns } => (elapsed_ns as f64 / ns.max(1) as f64).min(1.0),
+            PhaseEnd::Connected | PhaseEnd::Interrupt => 0.0,
+        };
+        match &self.load {
+            LoadDefinition::Factor(factor) => *factor,
+            LoadDefinition::Steps(steps) => {
+                let at = (part * steps.len() as f64) as usize;
+                steps[at.min(steps.len() - 1)]
+            }
+            LoadDefinition::Ramp { from, to } => from + (to - from) * part,
+        }
+    }
+}
+
+/// Checks the phases of a file; a file without phases has one that lasts until it is interrupted.
+pub(crate) fn compile(
+    definitions: &[PhaseDefinition],
+    errors: &mut Vec<DefinitionError>,
+) -> Vec<PhasePlan> {
+    if definitions.len() > MAX_PHASES {
+        errors.push(DefinitionError::new(
+            "phase",
+            format!("at most {MAX_PHASES} phases are allowed"),
+        ));
+    }
+    if definitions.is_empty() {
+        return vec![PhasePlan::endless()];
+    }
+    let mut phases: Vec<PhasePlan> = Vec::with_capacity(definitions.len());
+    for (number, definition) in definitions.iter().enumerate() {
+        let mut error = |field: &str, message: String| {
+            errors.push(DefinitionError::new(
+                format!("phase[{number}].{field}"),
+                message,
+            ));
+        };
+        if phases.iter().any(|phase| phase.name == definition.name) {
+            error(
+                "name",
+                format!("`{}` is the name of an earlier phase", definition.name),
+            );
+        }
+        check_load(definition, &mut error);
+        if definition
+            .connect_rate
+            .is_some_and(|rate| !(0.001..=1e6).contains(&rate))
+        {
+            error(
+                "connect_rate",
+                "expected 0.001 to 1000000 connections per second".to_owned(),
+            );
+        }
+        let concurrency = definition
+            .connect_concurrency
+            .unwrap_or(DEFAULT_CONCURRENCY);
+        if !(1..=100_000).contains(&concurrency) {
+            error(
+                "connect_concurrency",
+                format!("expected 1 to 100000, found {concurrency}"),
+            );
+        }
+        let mut assertions = Vec::new();
+        for (at, text) in definition.assertions.iter().enumerate() {
+            match text.parse() {
+                Ok(assertion) => assertions.push(assertion),
+                Err(message) => error(&format!("assert[{at}]"), message),
+            }
+        }
+        phases.push(PhasePlan {
+            name: definition.name.clone(),
+            end: match definition.duration {
+                Some(duration) => PhaseEnd::After { ns: duration.ns },
+                None => PhaseEnd::Connected,
+            },
+            devices: definition.devices.0,
+            connect_rate: definition.connect_rate,
+            connect_concurrency: concurrency,
+            load: definition.load.clone(),
+            burst: definition.burst,
+            assertions,
+        });
+    }
+    phases
+}
+
+fn check_load(definition: &PhaseDefinition, error: &mut impl FnMut(&str, String)) {
+    let factors = match &definition.load {
+        LoadDefinition::Factor(factor) => vec![*factor],
+        LoadDefinition::Steps(steps) => steps.clone(),
+        LoadDefinition::Ramp { from, to } => vec![*from, *to],
+    };
+    if factors.is_empty() || factors.len() > MAX_STEPS {
+        error(
+            "load",
+            format!("expected 1 to {MAX_STEPS} steps, found {}", factors.len()),
+        );
+    }
+    if factors
+        .iter()
+        .any(|factor| !(0.0..=MAX_FACTOR).contains(factor))
+    {
+        error("load", format!("factors are from 0 to {MAX_FACTOR}"));
+    }
+    let is_timed =
+        matches!(definition.load, LoadDefinition::Factor(_)) || definition.duration.is_some();
+    if !is_timed {
+        error(
+            "load",
+            "steps and ramps need a `duration` of the phase".to_owned(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn load_follows_factors_steps_and_ramps() {
+        let phase = |load| {
+            let definition = json!({"name": "a", "duration": "10s", "load": load});
+            let definition = serde_json::from_value(definition).expect("well-formed");
+            let mut errors = Vec::new();
+            let phases = compile(&[definition], &mut errors);
+            assert!(errors.is_empty(), "{errors:?}");
+            phases[0].clone()
+        };
+        let at = |phase: &PhasePlan, seconds: u64| phase.load_at(seconds * 1_000_000_000);
+        assert_eq!(at(&phase(json!(2)), 5), 2.0);
+        let steps = phase(json!([1, 2, 4]));
+        assert_eq!(
+            [0, 3, 4, 7, 10].map(|s| at(&steps, s)),
+            [1.0, 1.0, 2.0, 4.0, 4.0]
+        );
+        let ramp = phase(json!({"from": 1, "to": 3}));
+        assert_eq!([0, 5, 10, 20].map(|s| at(&ramp, s)), [1.0, 2.0, 3.0, 3.0]);
+    }
+
+    #[test]
+    fn wrong_phases_are_errors() {
+        let errors = |definition: serde_json::Value| {
+            let definition = serde_json::from_value(definition).expect("well-formed");
+            let mut errors = Vec::new();
+            compile(&[definition], &mut errors);
+            format!("{errors:?}")
+        };
+        assert!(errors(json!({"name": "a", "load": [1, 2]})).contains("need a `duration`"));
+        assert!(errors(json!({"name": "a", "load": -1})).contains("from 0 to"));
+        assert!(errors(json!({"name": "a", "connect_rate": 0})).contains("connect_rate"));
+        assert!(errors(json!({"name": "a", "assert": ["lots>1"]})).contains("phase[0].assert[0]"));
+    }
+}

@@ -1,0 +1,213 @@
+//! The result of a run: metrics by phase, conditions, as a table or as JSON.
+
+use std::fmt::Write as _;
+
+use load_client::latency::latency_classes;
+use load_client::units::Unit;
+use serde_json::{Value, json};
+
+use crate::assertion::AssertionOutcome;
+use crate::metrics::MetricValues;
+use crate::plan::SimulationPlan;
+use crate::run::{PhaseResult, RunResult, TargetAccess};
+
+#[derive(Debug)]
+pub(crate) struct SimulationReport {
+    phases: Vec<PhaseReport>,
+    is_interrupted: bool,
+    broker: String,
+    devices: u64,
+    seed: u64,
+}
+
+#[derive(Debug)]
+struct PhaseReport {
+    name: String,
+    values: MetricValues,
+    /// Connects by duration, as in JetLinks' report.
+    classes: Vec<(String, u64)>,
+    failures: load_client::client_failure::FailureLog,
+    conditions: Vec<AssertionOutcome>,
+}
+
+impl SimulationReport {
+    pub(crate) fn new(plan: &SimulationPlan, access: &TargetAccess, result: &RunResult) -> Self {
+        Self {
+            phases: result
+                .phases
+                .iter()
+                .map(|phase| PhaseReport::new(plan, phase))
+                .collect(),
+            is_interrupted: result.is_interrupted,
+            broker: access.broker.clone(),
+            devices: plan.devices(),
+            seed: plan.seed,
+        }
+    }
+
+    /// Whether all conditions hold.
+    pub(crate) fn holds(&self) -> bool {
+        self.phases
+            .iter()
+            .all(|phase| phase.conditions.iter().all(|condition| condition.holds))
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let phases = self.phases.iter().map(|phase| {
+            let metrics = phase.values.iter();
+            let metrics =
+                metrics.map(|(metric, value)| (metric.name.to_owned(), number(metric.unit, value)));
+            let classes = phase
+                .classes
+                .iter()
+                .map(|(label, count)| json!({"class": label, "connects": count}));
+            json!({
+                "name": phase.name,
+                "metrics": metrics.collect::<serde_json::Map<_, _>>(),
+                "connect_classes": classes.collect::<Vec<_>>(),
+                "failures": phase.failures.by_kind,
+                "first_failures": phase.failures.first,
+                "assertions": phase.conditions,
+            })
+        });
+        json!({
+            "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
+            "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
+        })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let mut out = String::new();
+        let devices = Unit::Count.format(self.devices as f64);
+        writeln!(
+            out,
+            "{devices} devices, broker {}, seed {}",
+            self.broker, self.seed
+        )
+        .expect("a text takes all");
+        for phase in &self.phases {
+            phase.write(&mut out).expect("a text takes all");
+        }
+        if self.is_interrupted {
+            out.push_str("\nThe run was interrupted.\n");
+        }
+        out
+    }
+}
+
+/// Whole numbers stay whole.
+fn number(unit: Unit, value: f64) -> Value {
+    match unit {
+        Unit::Count | Unit::Bytes => json!(value as u64),
+        _ => json!(value),
+    }
+}
+
+impl PhaseReport {
+    fn new(plan: &SimulationPlan, result: &PhaseResult) -> Self {
+        let values = phase_values(result);
+        let phase = &plan.phases[result.phase];
+        let classes = match result.counts.connect.is_empty() {
+            true => Vec::new(),
+            false => latency_classes(&result.counts.connect),
+        };
+        Self {
+            name: phase.name.clone(),
+            conditions: phase
+                .assertions
+                .iter()
+                .map(|condition| condition.evaluate(&values))
+                .collect(),
+            classes,
+            failures: result.counts.failures.clone(),
+            values,
+        }
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\n{}", self.name)?;
+        for (metric, value) in self.values.iter() {
+            writeln!(
+                out,
+                "  {:<46} {:<14} {}",
+                metric.label,
+                metric.unit.format(value),
+                metric.name
+            )?;
+        }
+        if !self.classes.is_empty() {
+            let total: u64 = self.classes.iter().map(|(_, count)| count).sum();
+            writeln!(out, "  connects by duration")?;
+            for (label, count) in self.classes.iter().filter(|(_, count)| *count > 0) {
+                let share = Unit::Fraction.format(*count as f64 / total as f64);
+                writeln!(
+                    out,
+                    "    {label:<44} {:<14} {share}",
+                    Unit::Count.format(*count as f64)
+                )?;
+            }
+        }
+        for (kind, count) in &self.failures.by_kind {
+            writeln!(out, "  failure: {kind}: {count}")?;
+        }
+        for described in &self.failures.first {
+            writeln!(out, "    {described}")?;
+        }
+        for condition in &self.conditions {
+            let word = if condition.holds { "holds" } else { "FAILS" };
+            writeln!(
+                out,
+                "  {word}: {} ({})",
+                condition.condition, condition.found
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn phase_values(result: &PhaseResult) -> MetricValues {
+    let counts = &result.counts;
+    let mut values = MetricValues::default();
+    let per_s = |count: u64| count as f64 / result.seconds.max(1e-9);
+    values.set("seconds", result.seconds);
+    values.set("connected", result.connected as f64);
+    values.set("connects", counts.connects as f64);
+    values.set("connect_failures", counts.connect_failures as f64);
+    values.set("connect_rate", per_s(counts.connects));
+    values.set("disconnects", counts.disconnects as f64);
+    values.set("reconnects", counts.reconnect.len() as f64);
+    values.set("sent", counts.sent as f64);
+    values.set("sent_rate", per_s(counts.sent));
+    values.set("skipped", counts.skipped as f64);
+    values.set("sent_bytes", counts.sent_bytes as f64);
+    values.set("acknowledged", counts.acknowledged as f64);
+    values.set("refused", counts.refused as f64);
+    values.set("unacknowledged", counts.unacknowledged as f64);
+    values.set("received", counts.received as f64);
+    values.set("requests", counts.requests as f64);
+    values.set("answers", counts.answers as f64);
+    values.set("failed_answers", counts.failed_answers as f64);
+    values.set("unanswered", counts.unanswered as f64);
+    for (prefix, histogram) in [
+        ("connect", &counts.connect),
+        ("reconnect", &counts.reconnect),
+        ("ack", &counts.ack),
+    ] {
+        if histogram.is_empty() {
+            continue;
+        }
+        let mut set = |name: &str, value: f64| {
+            let name = format!("{prefix}_{name}");
+            // Not every histogram has all of them.
+            if crate::metrics::find(&name).is_some() {
+                values.set(&name, value);
+            }
+        };
+        set("mean", histogram.mean());
+        set("p50", histogram.value_at_quantile(0.5) as f64);
+        set("p99", histogram.value_at_quantile(0.99) as f64);
+        set("p99.9", histogram.value_at_quantile(0.999) as f64);
+        set("max", histogram.max() as f64);
+    }
+    values
+}

@@ -1,0 +1,185 @@
+//! A run: threads with devices, and a coordinator that goes through the phases.
+
+mod phase_counts;
+mod run_shared;
+mod target_access;
+mod worker;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use load_client::host::{allow_open_files, now_ns};
+use load_client::units::Unit;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::phase_plan::{PhaseEnd, PhasePlan};
+use crate::plan::SimulationPlan;
+pub(crate) use phase_counts::PhaseCounts;
+use run_shared::{RunProgress, RunShared};
+pub(crate) use target_access::TargetAccess;
+use worker::Worker;
+
+/// How often the coordinator looks at the phase.
+const TICK: Duration = Duration::from_millis(20);
+const STATUS_TICKS: u64 = 50;
+
+/// One phase that has begun.
+#[derive(Debug)]
+pub(crate) struct PhaseResult {
+    /// Number in the plan.
+    pub(crate) phase: usize,
+    pub(crate) seconds: f64,
+    /// Devices connected at its end.
+    pub(crate) connected: u64,
+    pub(crate) counts: PhaseCounts,
+}
+
+#[derive(Debug)]
+pub(crate) struct RunResult {
+    pub(crate) phases: Vec<PhaseResult>,
+    pub(crate) is_interrupted: bool,
+}
+
+/// Runs all phases, or until a signal to end.
+pub(crate) fn run(
+    plan: &SimulationPlan,
+    access: &TargetAccess,
+    is_quiet: bool,
+) -> anyhow::Result<RunResult> {
+    allow_open_files(plan.devices())?;
+    let shared = RunShared::new(access.threads);
+    let workers: Vec<Worker<'_>> = (0..access.threads)
+        .map(|thread| Worker::new(plan, access, &shared, thread))
+        .collect::<Result<_, _>>()?;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = workers
+            .into_iter()
+            .map(|worker| scope.spawn(move || worker.run()))
+            .collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let coordinated = runtime
+            .context("cannot start a runtime")
+            .and_then(|runtime| {
+                runtime.block_on(
+                    Coordinator::new(plan, &shared, is_quiet).follow_phases(&|| {
+                        running
+                            .iter()
+                            .any(std::thread::ScopedJoinHandle::is_finished)
+                    }),
+                )
+            });
+        shared.stop();
+        let mut sums: Vec<PhaseCounts> =
+            plan.phases.iter().map(|_| PhaseCounts::default()).collect();
+        for thread in running {
+            let counts = thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread of the simulation panicked"))??;
+            for (sum, counts) in sums.iter_mut().zip(&counts) {
+                sum.add(counts);
+            }
+        }
+        let mut result = coordinated?;
+        for (phase, counts) in result.phases.iter_mut().zip(sums) {
+            phase.counts = counts;
+        }
+        Ok(result)
+    })
+}
+
+struct Coordinator<'a> {
+    plan: &'a SimulationPlan,
+    shared: &'a RunShared,
+    shows_status: bool,
+    before: RunProgress,
+}
+
+impl<'a> Coordinator<'a> {
+    fn new(plan: &'a SimulationPlan, shared: &'a RunShared, is_quiet: bool) -> Self {
+        Self {
+            plan,
+            shared,
+            shows_status: !is_quiet && std::io::stderr().is_terminal(),
+            before: RunProgress::default(),
+        }
+    }
+
+    /// Starts one phase after the other; `is_broken` tells that a worker has ended.
+    async fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> anyhow::Result<RunResult> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut result = RunResult {
+            phases: Vec::new(),
+            is_interrupted: false,
+        };
+        for (number, phase) in self.plan.phases.iter().enumerate() {
+            let started_ns = now_ns();
+            self.shared.start_phase(number, started_ns);
+            let mut tick = 0;
+            while !self.is_over(number, phase, started_ns) && !is_broken() {
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    _ = interrupt.recv() => result.is_interrupted = true,
+                    _ = terminate.recv() => result.is_interrupted = true,
+                }
+                if result.is_interrupted {
+                    break;
+                }
+                tick += 1;
+                if tick % STATUS_TICKS == 0 {
+                    self.show_status(phase, started_ns);
+                }
+            }
+            result.phases.push(PhaseResult {
+                phase: number,
+                seconds: (now_ns() - started_ns) as f64 / 1e9,
+                connected: self.shared.progress().connected,
+                counts: PhaseCounts::default(),
+            });
+            if result.is_interrupted || is_broken() {
+                break;
+            }
+        }
+        if self.shows_status {
+            eprint!("\r\x1b[K");
+        }
+        Ok(result)
+    }
+
+    fn is_over(&self, number: usize, phase: &PhasePlan, started_ns: u64) -> bool {
+        match phase.end {
+            PhaseEnd::After { ns } => now_ns() - started_ns >= ns,
+            PhaseEnd::Connected => self.shared.is_settled(number),
+            PhaseEnd::Interrupt => false,
+        }
+    }
+
+    /// Writes a line over the last one.
+    fn show_status(&mut self, phase: &PhasePlan, started_ns: u64) {
+        let progress = self.shared.progress();
+        let period_s = TICK.as_secs_f64() * STATUS_TICKS as f64;
+        let rate = progress.sent.saturating_sub(self.before.sent) as f64 / period_s;
+        self.before = progress;
+        if self.shows_status {
+            let count = |count: u64| Unit::Count.format(count as f64);
+            eprint!(
+                "\r\x1b[K{}: {} s, {} connected, {} messages/s, {} sent, {} acknowledged, {} failures",
+                phase.name,
+                (now_ns() - started_ns) / 1_000_000_000,
+                count(progress.connected),
+                Unit::PerSecond.format(rate),
+                count(progress.sent),
+                count(progress.acknowledged),
+                count(progress.failures),
+            );
+            // The line is informative only.
+            let _ = std::io::stderr().flush();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What workers count in a phase.
+
+use hdrhistogram::Histogram;
+use load_client::client_failure::FailureLog;
+use load_client::latency::latency_histogram;
+
+#[derive(Clone, Debug)]
+pub(crate) struct PhaseCounts {
+    pub(crate) connects: u64,
+    /// From the begin of the TCP connection to CONNACK.
+    pub(crate) connect: Histogram<u64>,
+    /// Failed attempts to connect.
+    pub(crate) connect_failures: u64,
+    /// Connections that ended without being asked to.
+    pub(crate) disconnects: u64,
+    pub(crate) failures: FailureLog,
+    /// From the end of a connection to the next CONNACK.
+    pub(crate) reconnect: Histogram<u64>,
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) skipped: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) refused: u64,
+    /// Messages in flight when their connection ended.
+    pub(crate) unacknowledged: u64,
+    /// From the time at which the message was due.
+    pub(crate) ack: Histogram<u64>,
+    pub(crate) received: u64,
+    pub(crate) requests: u64,
+    pub(crate) answers: u64,
+    pub(crate) failed_answers: u64,
+    pub(crate) unanswered: u64,
+}
+
+impl Default for PhaseCounts {
+    fn default() -> Self {
+        Self {
+            connects: 0,
+            connect: latency_histogram(),
+            connect_failures: 0,
+            disconnects: 0,
+            failures: FailureLog::default(),
+            reconnect: latency_histogram(),
+            sent: 0,
+            sent_bytes: 0,
+            skipped: 0,
+            acknowledged: 0,
+            refused: 0,
+            unacknowledged: 0,
+            ack: latency_histogram(),
+            received: 0,
+            requests: 0,
+            answers: 0,
+            failed_answers: 0,
+            unanswered: 0,
+        }
+    }
+}
+
+impl PhaseCounts {
+    /// Adds what another thread has counted in the same phase.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let sum = |total: &mut Histogram<u64>, part: &Histogram<u64>| {
+            total.add(part).expect("histograms have the same bounds");
+        };
+        sum(&mut self.connect, &other.connect);
+        sum(&mut self.reconnect, &other.reconnect);
+        sum(&mut self.ack, &other.ack);
+        self.failures.add(&other.failures);
+        self.connects += other.connects;
+        self.connect_failures += other.connect_failures;
+        self.disconnects += other.disconnects;
+        self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.skipped += other.skipped;
+        self.acknowledged += other.acknowledged;
+        self.refused += other.refused;
+        self.unacknowledged += other.unacknowledged;
+        self.received += other.received;
+        self.requests += other.requests;
+        self.answers += other.answers;
+        self.failed_answers += other.failed_answers;
+        self.unanswered += other.unanswered;
+    }
+}

@@ -1,0 +1,93 @@
+//! What the coordinator tells the workers, and what they tell it while they run.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// No phase yet.
+pub(crate) const NO_PHASE: usize = usize::MAX;
+
+#[derive(Debug)]
+pub(crate) struct RunShared {
+    phase: AtomicUsize,
+    /// Start of the phase on the monotonic clock.
+    phase_start_ns: AtomicU64,
+    is_stopped: AtomicBool,
+    workers: Vec<WorkerCounters>,
+}
+
+/// Counters of one worker since the start of the run; on a cache line of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct WorkerCounters {
+    /// The phase that the worker has begun, plus 1.
+    pub(crate) begun_phases: AtomicU64,
+    pub(crate) connected: AtomicU64,
+    /// Devices of the phase that have not yet tried to connect, or are connecting for the first time.
+    pub(crate) unsettled: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) acknowledged: AtomicU64,
+    pub(crate) failures: AtomicU64,
+}
+
+/// Sums over all workers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RunProgress {
+    pub(crate) connected: u64,
+    pub(crate) unsettled: u64,
+    pub(crate) sent: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) failures: u64,
+}
+
+impl RunShared {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            phase: AtomicUsize::new(NO_PHASE),
+            phase_start_ns: AtomicU64::new(0),
+            is_stopped: AtomicBool::new(false),
+            workers: (0..threads).map(|_| WorkerCounters::default()).collect(),
+        }
+    }
+
+    pub(crate) fn start_phase(&self, phase: usize, now_ns: u64) {
+        self.phase_start_ns.store(now_ns, Ordering::Relaxed);
+        self.phase.store(phase, Ordering::Release);
+    }
+
+    /// The current phase and its start.
+    pub(crate) fn phase(&self) -> (usize, u64) {
+        let phase = self.phase.load(Ordering::Acquire);
+        (phase, self.phase_start_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn worker(&self, thread: usize) -> &WorkerCounters {
+        &self.workers[thread]
+    }
+
+    /// Whether all workers have begun `phase` and all their devices have connected or failed once.
+    pub(crate) fn is_settled(&self, phase: usize) -> bool {
+        self.workers.iter().all(|worker| {
+            worker.begun_phases.load(Ordering::Acquire) == phase as u64 + 1
+                && worker.unsettled.load(Ordering::Relaxed) == 0
+        })
+    }
+
+    pub(crate) fn progress(&self) -> RunProgress {
+        let mut sum = RunProgress::default();
+        for worker in &self.workers {
+            sum.connected += worker.connected.load(Ordering::Relaxed);
+            sum.unsettled += worker.unsettled.load(Ordering::Relaxed);
+            sum.sent += worker.sent.load(Ordering::Relaxed);
+            sum.acknowledged += worker.acknowledged.load(Ordering::Relaxed);
+            sum.failures += worker.failures.load(Ordering::Relaxed);
+        }
+        sum
+    }
+}

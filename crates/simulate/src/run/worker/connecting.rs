@@ -1,0 +1,293 @@
+//! Connections: begun at the rate of the phase, subscribed, and begun again after they end.
+
+use std::cmp::Reverse;
+
+use load_client::client_failure::ClientFailure;
+use load_client::link::BrokerLink;
+use mio::Token;
+use mio::event::Event;
+use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions};
+
+use super::Worker;
+use super::device::ConnectionStage;
+use crate::schedule::{DueSend, first_delay_ns};
+use crate::state::DeviceState;
+use crate::template::{RenderInput, RequestView, Template};
+
+/// Local ports tried for one connection.
+const MAX_PORT_ATTEMPTS: usize = 100;
+/// Purpose of a device's random key from which delays are drawn.
+const DELAY_PURPOSE: u64 = 2 << 32;
+
+impl Worker<'_> {
+    /// Begins the connections that are due.
+    pub(super) fn open_connections(&mut self) {
+        while let Some(&Reverse((at_ns, device))) = self.returning.peek() {
+            if at_ns > self.now_ns {
+                break;
+            }
+            self.returning.pop();
+            let entry = &self.devices[device as usize];
+            if entry.is_wanted && entry.stage == ConnectionStage::Offline {
+                self.waiting.push_back(device);
+            }
+        }
+        let phase = &self.plan.phases[self.phase];
+        let at_a_time = (phase.connect_concurrency as usize)
+            .div_ceil(self.access.threads)
+            .max(1);
+        let allowed = match phase.connect_rate {
+            Some(rate) => {
+                let seconds = self.now_ns.saturating_sub(self.phase_start_ns) as f64 / 1e9;
+                (seconds * rate / self.access.threads as f64) as u64 + 1
+            }
+            None => u64::MAX,
+        };
+        while self.connecting_count < at_a_time && self.dialed < allowed {
+            let Some(device) = self.waiting.pop_front() else {
+                return;
+            };
+            let entry = &self.devices[device as usize];
+            if entry.is_wanted && entry.stage == ConnectionStage::Offline {
+                self.dialed += 1;
+                self.dial(device as usize);
+            }
+        }
+    }
+
+    fn dial(&mut self, device: usize) {
+        let started_ns = load_client::host::now_ns();
+        let mut attempt = 0;
+        let dialed = loop {
+            let source = self.access.sources.pick(
+                device * self.access.threads + self.thread,
+                attempt,
+                self.plan.seed as u32,
+            );
+            let registry = self.poll.registry();
+            let dialed = BrokerLink::dial(&self.access.dialer, source, registry, Token(device));
+            attempt += 1;
+            match &dialed {
+                Err(error)
+                    if error.is_address_in_use()
+                        && source.is_some()
+                        && attempt < MAX_PORT_ATTEMPTS => {}
+                _ => break dialed,
+            }
+        };
+        let entry = &mut self.devices[device];
+        entry.started_ns = started_ns;
+        entry.stage = ConnectionStage::Dialing;
+        self.connecting_count += 1;
+        self.connecting.push_back((device as u32, started_ns));
+        match dialed {
+            Ok(link) => entry.link = Some(link),
+            Err(error) => self.fail(device, &error.into()),
+        }
+    }
+
+    /// TCP may be set up: sends CONNECT.
+    pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
+        let Some(link) = &mut self.devices[device].link else {
+            return Ok(());
+        };
+        if event.is_error() || event.is_write_closed() {
+            return Err(link.take_error().into());
+        }
+        if !event.is_writable() {
+            return Ok(());
+        }
+        link.flush()?;
+        let packet = self.connect_packet(device);
+        let entry = &mut self.devices[device];
+        entry.stage = ConnectionStage::Greeting;
+        if let Some(link) = &mut entry.link {
+            link.send(&packet)?;
+        }
+        Ok(())
+    }
+
+    fn connect_packet(&self, device: usize) -> Vec<u8> {
+        let fleet = self.fleet(device);
+        let client_id = self.render_text(&fleet.client_id, device);
+        let username = fleet
+            .username
+            .as_ref()
+            .map(|template| self.render_text(template, device));
+        let password = fleet
+            .password
+            .as_ref()
+            .map(|template| self.render_text(template, device));
+        let mut out = Vec::with_capacity(64 + client_id.len());
+        Packet::Connect(mqtt::Connect {
+            version: self.access.version,
+            clean_start: fleet.clean_session,
+            keep_alive_s: fleet.keep_alive_s,
+            client_id: &client_id,
+            username: username.as_deref(),
+            password: password.as_deref().map(str::as_bytes),
+            will: None,
+            properties: Properties::EMPTY,
+            is_bridge: false,
+        })
+        .encode(self.access.version, &mut out);
+        out
+    }
+
+    /// A text of a device that is no message.
+    pub(super) fn render_text(&self, template: &Template, device: usize) -> String {
+        let fleet = self.fleet(device);
+        let part = &self.fleets[usize::from(self.devices[device].fleet)];
+        let cells = fleet.state.cells();
+        let at = device - part.first_device;
+        let mut text = Vec::new();
+        let input = RenderInput {
+            index: self.index(device),
+            device: DeviceState {
+                key: self.key(device),
+                step: self.devices[device].step,
+                elapsed_ns: self.now_ns.saturating_sub(self.run_start_ns),
+                wall_ms: self.wall_ms,
+                cells: &part.cells[at * cells..(at + 1) * cells],
+            },
+            program: &fleet.state,
+            request: RequestView::default(),
+        };
+        template.render(&input, &mut text);
+        String::from_utf8(text).expect("templates and values are UTF-8")
+    }
+
+    pub(super) fn on_connack(&mut self, device: usize) -> Result<(), ClientFailure> {
+        let now_ns = self.now_ns;
+        let entry = &mut self.devices[device];
+        let took_ns = now_ns.saturating_sub(entry.started_ns);
+        let lost_ns = std::mem::take(&mut entry.lost_ns);
+        entry.attempts = 0;
+        let counts = self.counts();
+        counts.connects += 1;
+        counts.connect.saturating_record(took_ns);
+        if lost_ns > 0 {
+            counts
+                .reconnect
+                .saturating_record(now_ns.saturating_sub(lost_ns));
+        }
+        let fleet = self.fleet(device);
+        if fleet.subscriptions.is_empty() {
+            self.on_established(device);
+            return Ok(());
+        }
+        let qos = if fleet.subscription_qos == 0 {
+            QoS::AtMostOnce
+        } else {
+            QoS::AtLeastOnce
+        };
+        let mut packet = SubscribeBuf::new(1);
+        for filter in &fleet.subscriptions {
+            packet.push(
+                &self.render_text(filter, device),
+                SubscriptionOptions::new(qos),
+            );
+        }
+        let mut out = Vec::new();
+        packet.encode(Properties::EMPTY, self.access.version, &mut out);
+        let entry = &mut self.devices[device];
+        entry.stage = ConnectionStage::Subscribing;
+        if let Some(link) = &mut entry.link {
+            link.send(&out)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_established(&mut self, device: usize) {
+        self.devices[device].stage = ConnectionStage::Ready;
+        self.connecting_count -= 1;
+        self.connected += 1;
+        self.settle(device);
+        if self.devices[device].is_scheduled {
+            return;
+        }
+        self.devices[device].is_scheduled = true;
+        let (fleet, key) = (self.fleet(device), self.key(device));
+        let first_device = self.fleets[fleet.number as usize].first_device;
+        for (number, send) in fleet.sends.iter().enumerate() {
+            let is_first = device == first_device;
+            if send.random_devices.is_some() && !is_first {
+                continue;
+            }
+            let delay_ns = first_delay_ns(send, number as u16, key) as f64 / self.load.max(1e-3);
+            let start_ns = match send.start {
+                crate::definition::SendStart::Staggered => self.now_ns,
+                // The same times for all devices, whenever they connected.
+                crate::definition::SendStart::Together => {
+                    let since_ns = self.now_ns - self.run_start_ns;
+                    self.run_start_ns + since_ns.next_multiple_of(send.interval_ns)
+                }
+            };
+            self.schedule.push(DueSend {
+                at_ns: start_ns + delay_ns as u64,
+                device: if send.random_devices.is_some() {
+                    DueSend::ALL
+                } else {
+                    device as u32
+                },
+                send: number as u16,
+                fleet: fleet.number as u16,
+            });
+        }
+    }
+
+    /// Gives up connections that take too long.
+    pub(super) fn expire_connecting(&mut self) {
+        while let Some(&(device, started_ns)) = self.connecting.front() {
+            let entry = &self.devices[device as usize];
+            if entry.is_connecting() && entry.started_ns == started_ns {
+                if self.now_ns.saturating_sub(started_ns) < self.access.connect_timeout_ns {
+                    return;
+                }
+                self.fail(device as usize, &ClientFailure::TimedOut);
+            }
+            self.connecting.pop_front();
+        }
+    }
+
+    /// A connection has failed or ended; the device tries again later.
+    pub(super) fn fail(&mut self, device: usize, failure: &ClientFailure) {
+        let stage = self.devices[device].stage;
+        if stage == ConnectionStage::Offline {
+            return;
+        }
+        let id = self.render_text(&self.fleet(device).id, device);
+        let now_ns = self.now_ns;
+        let counts = self.counts();
+        counts.failures.record(&id, failure);
+        if stage == ConnectionStage::Ready {
+            counts.disconnects += 1;
+        } else {
+            counts.connect_failures += 1;
+        }
+        self.close(device);
+        self.settle(device);
+        let entry = &mut self.devices[device];
+        if stage == ConnectionStage::Ready {
+            entry.lost_ns = now_ns;
+        }
+        let attempts = entry.attempts;
+        entry.attempts = attempts.saturating_add(1);
+        if !entry.is_wanted {
+            return;
+        }
+        let reconnect = &self.fleet(device).reconnect;
+        if reconnect.enabled {
+            self.draws += 1;
+            let key = self.key(device).purpose(DELAY_PURPOSE);
+            let (from, to) = (reconnect.delay.from.ns as f64, reconnect.delay.to.ns as f64);
+            let mut delay_ns = key.between(self.draws, from, to);
+            if reconnect.backoff {
+                delay_ns *= f64::from(attempts.min(30)).exp2();
+                delay_ns = delay_ns.min(reconnect.max_delay.ns as f64).max(from);
+            }
+            self.returning
+                .push(Reverse((now_ns + delay_ns as u64, device as u32)));
+        }
+    }
+}

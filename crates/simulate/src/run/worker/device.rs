@@ -1,0 +1,107 @@
+//! A simulated device: its connection, and what it remembers between messages.
+//!
+//! An idle device has no buffers. Its id, topics and credentials are rendered from its index when they are needed.
+
+use load_client::link::BrokerLink;
+
+/// How far the connection of a device has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConnectionStage {
+    /// Not wanted in this phase, or waiting for its turn.
+    Offline,
+    /// TCP is being set up.
+    Dialing,
+    /// CONNECT is sent (below it, TLS and WebSocket handshakes).
+    Greeting,
+    /// SUBSCRIBE is sent.
+    Subscribing,
+    Ready,
+}
+
+/// A message that is not acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlightMessage {
+    pub(super) packet_id: u16,
+    /// When it was due.
+    pub(super) due_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct SimulatedDevice {
+    pub(super) link: Option<BrokerLink>,
+    /// The front of an incomplete packet.
+    pub(super) partial: Vec<u8>,
+    pub(super) in_flight: Vec<InFlightMessage>,
+    /// When the current connection was begun.
+    pub(super) started_ns: u64,
+    /// When the last connection ended unexpectedly; 0: it did not.
+    pub(super) lost_ns: u64,
+    /// Messages made.
+    pub(super) step: u32,
+    /// Position in its fleet.
+    pub(super) number: u32,
+    pub(super) fleet: u16,
+    pub(super) next_packet_id: u16,
+    /// Attempts to connect that failed in a row.
+    pub(super) attempts: u16,
+    pub(super) stage: ConnectionStage,
+    /// Whether its messages are in the schedule.
+    pub(super) is_scheduled: bool,
+    /// Whether the first attempt of this phase has ended.
+    pub(super) is_settled: bool,
+    /// Whether it is to be connected in this phase.
+    pub(super) is_wanted: bool,
+}
+
+impl SimulatedDevice {
+    pub(super) fn new(fleet: u16, number: u32) -> Self {
+        Self {
+            link: None,
+            partial: Vec::new(),
+            in_flight: Vec::new(),
+            started_ns: 0,
+            lost_ns: 0,
+            step: 0,
+            number,
+            fleet,
+            next_packet_id: 1,
+            attempts: 0,
+            stage: ConnectionStage::Offline,
+            is_scheduled: false,
+            is_settled: true,
+            is_wanted: false,
+        }
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        !matches!(
+            self.stage,
+            ConnectionStage::Offline | ConnectionStage::Ready
+        )
+    }
+
+    /// An identifier that no message in flight has.
+    pub(super) fn take_packet_id(&mut self) -> u16 {
+        let id = self.next_packet_id;
+        self.next_packet_id = match id {
+            u16::MAX => 1,
+            id => id + 1,
+        };
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_device_takes_less_than_300_bytes() {
+        assert!(
+            size_of::<SimulatedDevice>() <= 300,
+            "{}",
+            size_of::<SimulatedDevice>()
+        );
+        assert!(size_of::<crate::schedule::DueSend>() == 16);
+    }
+}

@@ -1,0 +1,436 @@
+//! One thread of a run: an event loop over its share of the devices.
+//!
+//! [`connecting`] opens connections as the phase asks, [`sending`] makes the messages that are due, [`receiving`] reads
+//! acknowledgements and requests, and [`answering`] sends the answers to requests.
+
+mod answering;
+mod connecting;
+mod device;
+mod receiving;
+mod sending;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use load_client::client_failure::ClientFailure;
+use load_client::host::now_ns;
+use load_client::link::RAW_BYTES;
+use load_client::timer::wait_for_events;
+use mio::event::Event;
+use mio::{Events, Poll};
+use wall_clock::now_ms;
+
+use super::phase_counts::PhaseCounts;
+use super::run_shared::{NO_PHASE, RunShared};
+use super::target_access::TargetAccess;
+use crate::plan::{FleetPlan, SimulationPlan};
+use crate::random::RandomKey;
+use crate::schedule::SendSchedule;
+use answering::PendingAnswer;
+use device::{ConnectionStage, SimulatedDevice};
+
+/// PINGREQ.
+const PING: &[u8] = &[0xc0, 0];
+/// DISCONNECT without a reason, the same in all versions.
+const DISCONNECT: &[u8] = &[0xe0, 0];
+/// Room for what a read brings.
+const INBOX_BYTES: usize = 256 * 1024;
+const EVENTS: usize = 1024;
+/// Longest time without a look at the schedule, the phase and time limits.
+const MAX_WAIT: Duration = Duration::from_millis(5);
+/// Time for acknowledgements after the end of the run.
+const DRAIN_NS: u64 = 2_000_000_000;
+
+/// The devices of one fleet that a worker simulates.
+#[derive(Debug)]
+struct FleetShare {
+    /// Position of the first among the worker's devices.
+    first_device: usize,
+    count: u32,
+    /// Cells of all devices.
+    cells: Vec<f64>,
+    /// Hashes of the watched values of the last message, for each device and send with `on_change`.
+    watched: Vec<u64>,
+    watches: usize,
+}
+
+pub(crate) struct Worker<'a> {
+    plan: &'a SimulationPlan,
+    access: &'a TargetAccess,
+    shared: &'a RunShared,
+    thread: usize,
+    poll: Poll,
+    events: Events,
+    fleets: Vec<FleetShare>,
+    devices: Vec<SimulatedDevice>,
+    schedule: SendSchedule,
+    /// Devices to connect in this phase, in order.
+    waiting: VecDeque<u32>,
+    /// Devices that are connecting, in order of their begin.
+    connecting: VecDeque<(u32, u64)>,
+    connecting_count: usize,
+    /// Devices that connect again at a time.
+    returning: BinaryHeap<Reverse<(u64, u32)>>,
+    answers: BinaryHeap<Reverse<PendingAnswer>>,
+    /// Connections begun in this phase.
+    dialed: u64,
+    connected: u64,
+    unsettled: u64,
+    phase: usize,
+    phase_start_ns: u64,
+    run_start_ns: u64,
+    load: f64,
+    draws: u64,
+    next_ping_ns: u64,
+    ping_cursor: usize,
+    now_ns: u64,
+    wall_ms: u64,
+    inbox: Box<[u8]>,
+    raw: Box<[u8]>,
+    topic: Vec<u8>,
+    payload: Vec<u8>,
+    outbox: Vec<u8>,
+    counts: Vec<PhaseCounts>,
+}
+
+/// The part of `count` things that belongs to thread `thread` of `threads`.
+fn share(count: u32, thread: usize, threads: usize) -> std::ops::Range<u32> {
+    let at = |thread: usize| (u64::from(count) * thread as u64 / threads as u64) as u32;
+    at(thread)..at(thread + 1)
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(
+        plan: &'a SimulationPlan,
+        access: &'a TargetAccess,
+        shared: &'a RunShared,
+        thread: usize,
+    ) -> anyhow::Result<Self> {
+        let mut worker = Self {
+            plan,
+            access,
+            shared,
+            thread,
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS),
+            fleets: Vec::new(),
+            devices: Vec::new(),
+            schedule: SendSchedule::default(),
+            waiting: VecDeque::new(),
+            connecting: VecDeque::new(),
+            connecting_count: 0,
+            returning: BinaryHeap::new(),
+            answers: BinaryHeap::new(),
+            dialed: 0,
+            connected: 0,
+            unsettled: 0,
+            phase: NO_PHASE,
+            phase_start_ns: 0,
+            run_start_ns: 0,
+            load: 1.0,
+            draws: 0,
+            next_ping_ns: 0,
+            ping_cursor: 0,
+            now_ns: 0,
+            wall_ms: 0,
+            inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
+            raw: vec![0; RAW_BYTES].into_boxed_slice(),
+            topic: Vec::new(),
+            payload: Vec::new(),
+            outbox: Vec::new(),
+            counts: Vec::new(),
+        };
+        for fleet in &plan.fleets {
+            worker.add_fleet(fleet);
+        }
+        Ok(worker)
+    }
+
+    fn add_fleet(&mut self, fleet: &FleetPlan) {
+        let numbers = share(fleet.count, self.thread, self.access.threads);
+        let cells = fleet.state.cells();
+        let watches = fleet
+            .sends
+            .iter()
+            .filter(|send| send.watch.is_some())
+            .count();
+        let mut part = FleetShare {
+            first_device: self.devices.len(),
+            count: numbers.len() as u32,
+            cells: vec![0.0; cells * numbers.len()],
+            watched: vec![0; watches * numbers.len()],
+            watches,
+        };
+        for (at, number) in numbers.enumerate() {
+            let key = fleet.key(self.plan.seed, fleet.first + number);
+            fleet
+                .state
+                .initialize(key, &mut part.cells[at * cells..(at + 1) * cells]);
+            self.devices
+                .push(SimulatedDevice::new(fleet.number as u16, number));
+        }
+        self.fleets.push(part);
+    }
+
+    fn fleet(&self, device: usize) -> &'a FleetPlan {
+        &self.plan.fleets[usize::from(self.devices[device].fleet)]
+    }
+
+    fn index(&self, device: usize) -> u32 {
+        self.fleet(device).first + self.devices[device].number
+    }
+
+    fn key(&self, device: usize) -> RandomKey {
+        self.fleet(device).key(self.plan.seed, self.index(device))
+    }
+
+    /// Runs all phases; returns what was counted in each.
+    pub(crate) fn run(mut self) -> anyhow::Result<Vec<PhaseCounts>> {
+        self.update_time();
+        self.run_start_ns = self.now_ns;
+        while !self.shared.is_stopped() {
+            self.update_time();
+            self.follow_phase();
+            if self.phase != NO_PHASE {
+                self.open_connections();
+                self.send_due();
+                self.send_answers();
+                self.send_keep_alive();
+                self.expire_connecting();
+            }
+            self.wait(self.wait_time())?;
+            self.publish_counters();
+        }
+        self.drain()?;
+        Ok(self.counts)
+    }
+
+    fn update_time(&mut self) {
+        self.now_ns = now_ns();
+        self.wall_ms = now_ms();
+    }
+
+    /// What is counted in the current phase.
+    fn counts(&mut self) -> &mut PhaseCounts {
+        if self.counts.is_empty() {
+            self.counts.push(PhaseCounts::default());
+        }
+        let last = self.counts.len() - 1;
+        &mut self.counts[last]
+    }
+
+    /// Begins the phase that the coordinator has started, and follows its load.
+    fn follow_phase(&mut self) {
+        let (phase, start_ns) = self.shared.phase();
+        if phase == NO_PHASE {
+            return;
+        }
+        if phase != self.phase {
+            self.begin_phase(phase, start_ns);
+        }
+        let elapsed_ns = self.now_ns.saturating_sub(self.phase_start_ns);
+        let load = self.plan.phases[phase].load_at(elapsed_ns);
+        // A ramp is followed in steps of 2 %.
+        let before = self.load.max(1e-3);
+        if (load.max(1e-3) / before - 1.0).abs() > 0.02 {
+            self.schedule.rescale(self.now_ns, before / load.max(1e-3));
+            self.load = load;
+        }
+    }
+
+    fn begin_phase(&mut self, phase: usize, start_ns: u64) {
+        self.phase = phase;
+        self.phase_start_ns = start_ns;
+        self.counts.resize_with(phase + 1, PhaseCounts::default);
+        self.dialed = 0;
+        self.waiting.clear();
+        self.unsettled = 0;
+        let wanted_share = self.plan.phases[phase].devices;
+        for fleet in 0..self.fleets.len() {
+            let (first, count) = (self.fleets[fleet].first_device, self.fleets[fleet].count);
+            let wanted = (f64::from(count) * wanted_share).round() as usize;
+            for device in first..first + count as usize {
+                let entry = &mut self.devices[device];
+                entry.is_wanted = device < first + wanted;
+                match (entry.is_wanted, entry.stage) {
+                    (true, ConnectionStage::Offline) => {
+                        entry.is_settled = false;
+                        self.unsettled += 1;
+                        self.waiting.push_back(device as u32);
+                    }
+                    (true, ConnectionStage::Ready) | (false, ConnectionStage::Offline) => {}
+                    (true, _) => {
+                        entry.is_settled = false;
+                        self.unsettled += 1;
+                    }
+                    (false, _) => self.disconnect(device),
+                }
+            }
+        }
+        self.send_burst();
+        self.publish_counters();
+        let counters = self.shared.worker(self.thread);
+        counters
+            .begun_phases
+            .store(phase as u64 + 1, Ordering::Release);
+    }
+
+    fn publish_counters(&self) {
+        let counters = self.shared.worker(self.thread);
+        counters.connected.store(self.connected, Ordering::Relaxed);
+        counters.unsettled.store(self.unsettled, Ordering::Relaxed);
+        let sum = |of: fn(&PhaseCounts) -> u64| self.counts.iter().map(of).sum::<u64>();
+        counters
+            .sent
+            .store(sum(|counts| counts.sent), Ordering::Relaxed);
+        counters
+            .acknowledged
+            .store(sum(|counts| counts.acknowledged), Ordering::Relaxed);
+        let failures = sum(|counts| counts.connect_failures + counts.disconnects);
+        counters.failures.store(failures, Ordering::Relaxed);
+    }
+
+    fn wait_time(&self) -> Duration {
+        let next = [
+            self.schedule.next_ns(),
+            self.answers.peek().map(|answer| answer.0.at_ns),
+            self.returning.peek().map(|returning| returning.0.0),
+        ];
+        let next_ns = next.into_iter().flatten().min().unwrap_or(u64::MAX);
+        Duration::from_nanos(next_ns.saturating_sub(self.now_ns)).min(MAX_WAIT)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        // The poll counts in milliseconds and rounds up; what is due sooner is looked at without waiting.
+        let timeout = if timeout < Duration::from_millis(1) {
+            Duration::ZERO
+        } else {
+            timeout
+        };
+        if !wait_for_events(&mut self.poll, &mut self.events, timeout)? {
+            return Ok(());
+        }
+        self.update_time();
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in &events {
+            self.handle_event(event);
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: &Event) {
+        let device = event.token().0;
+        let outcome = match self.devices[device].stage {
+            ConnectionStage::Offline => Ok(()),
+            ConnectionStage::Dialing => self.on_dialing(device, event),
+            _ => self.on_ready(device, event),
+        };
+        if let Err(failure) = outcome {
+            self.fail(device, &failure);
+        }
+    }
+
+    fn on_ready(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
+        if event.is_writable()
+            && let Some(link) = &mut self.devices[device].link
+            && link.has_backlog()
+        {
+            link.flush()?;
+        }
+        if event.is_readable() || event.is_error() || event.is_read_closed() {
+            self.on_readable(device)?;
+        }
+        Ok(())
+    }
+
+    /// PINGREQ for each device twice in its keep-alive time, spread over that time.
+    fn send_keep_alive(&mut self) {
+        let count = self.devices.len();
+        if count == 0 {
+            return;
+        }
+        let keep_alive_s = self.plan.fleets.iter().map(|fleet| fleet.keep_alive_s);
+        let shortest_s = keep_alive_s
+            .filter(|seconds| *seconds > 0)
+            .min()
+            .unwrap_or(0);
+        if shortest_s == 0 {
+            return;
+        }
+        let step_ns = (u64::from(shortest_s) * 500_000_000 / count as u64).max(1);
+        self.next_ping_ns = self
+            .next_ping_ns
+            .max(self.now_ns.saturating_sub(count as u64 * step_ns));
+        while self.next_ping_ns <= self.now_ns {
+            self.next_ping_ns += step_ns;
+            let device = self.ping_cursor % count;
+            self.ping_cursor = device + 1;
+            let keeps_alive = self.fleet(device).keep_alive_s > 0;
+            let entry = &mut self.devices[device];
+            if keeps_alive
+                && entry.stage == ConnectionStage::Ready
+                && let Some(link) = &mut entry.link
+                && let Err(error) = link.send(PING)
+            {
+                self.fail(device, &error.into());
+            }
+        }
+    }
+
+    /// Waits for acknowledgements, then disconnects all devices.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        let until_ns = now_ns() + DRAIN_NS;
+        while self
+            .devices
+            .iter()
+            .any(|device| !device.in_flight.is_empty())
+            && now_ns() < until_ns
+        {
+            self.wait(MAX_WAIT)?;
+        }
+        for device in 0..self.devices.len() {
+            self.disconnect(device);
+        }
+        self.publish_counters();
+        Ok(())
+    }
+
+    /// Ends a connection with DISCONNECT.
+    fn disconnect(&mut self, device: usize) {
+        let entry = &mut self.devices[device];
+        let stage = entry.stage;
+        if let Some(link) = &mut entry.link
+            && stage == ConnectionStage::Ready
+        {
+            // The connection is closed in any case.
+            let _ = link.send(DISCONNECT);
+        }
+        self.close(device);
+        self.settle(device);
+    }
+
+    /// Forgets a connection.
+    fn close(&mut self, device: usize) {
+        let entry = &mut self.devices[device];
+        self.connecting_count -= usize::from(entry.is_connecting());
+        self.connected -= u64::from(entry.stage == ConnectionStage::Ready);
+        entry.link = None;
+        entry.stage = ConnectionStage::Offline;
+        entry.partial = Vec::new();
+        let in_flight = std::mem::take(&mut entry.in_flight);
+        if !in_flight.is_empty() {
+            self.counts().unacknowledged += in_flight.len() as u64;
+        }
+    }
+
+    fn settle(&mut self, device: usize) {
+        let entry = &mut self.devices[device];
+        if !entry.is_settled {
+            entry.is_settled = true;
+            self.unsettled -= 1;
+        }
+    }
+}

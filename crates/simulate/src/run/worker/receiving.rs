@@ -1,0 +1,165 @@
+//! What the broker sends: CONNACK, SUBACK, acknowledgements, and messages to devices.
+
+use load_client::client_failure::ClientFailure;
+use load_client::packet_scanner::{
+    PUBACK, PUBCOMP, PUBREC, PUBREL, ScanStep, ScannedPacket, push_ack, step,
+};
+use mqtt::{Direction, Packet, Publish, QoS, Version};
+
+use super::Worker;
+use super::device::ConnectionStage;
+
+/// A longer packet ends the connection; devices have little memory.
+const MAX_PACKET_BYTES: usize = 128 * 1024;
+
+impl Worker<'_> {
+    /// Reads what a connection has.
+    pub(super) fn on_readable(&mut self, device: usize) -> Result<(), ClientFailure> {
+        loop {
+            let entry = &mut self.devices[device];
+            let Some(link) = &mut entry.link else {
+                return Ok(());
+            };
+            let kept = entry.partial.len();
+            self.inbox[..kept].copy_from_slice(&entry.partial);
+            let received = link.receive(&mut self.inbox[kept..], &mut self.raw)?;
+            if received.bytes > 0 {
+                entry.partial = Vec::new();
+                // Taken out so that the bytes and the rest of the worker can be borrowed side by side.
+                let inbox = std::mem::take(&mut self.inbox);
+                let handled = self.handle_packets(device, &inbox[..kept + received.bytes]);
+                self.inbox = inbox;
+                handled?;
+            }
+            if !received.more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn handle_packets(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+        let is_v5 = self.access.version == Version::V5;
+        let mut at = 0;
+        loop {
+            match step(&bytes[at..], is_v5)? {
+                ScanStep::Packet { found, len } => {
+                    let packet = &bytes[at..at + len];
+                    at += len;
+                    match found {
+                        ScannedPacket::Ack { kind, id, reason } => {
+                            self.on_ack(device, kind, id, reason)?
+                        }
+                        ScannedPacket::Publish(_) | ScannedPacket::Other(_) => {
+                            self.on_packet(device, packet)?
+                        }
+                    }
+                    if self.devices[device].link.is_none() {
+                        return Ok(());
+                    }
+                }
+                ScanStep::Incomplete { len } if len > MAX_PACKET_BYTES => {
+                    return Err(ClientFailure::Protocol(format!(
+                        "the broker sent a packet of {len} bytes; devices accept at most {MAX_PACKET_BYTES}"
+                    )));
+                }
+                ScanStep::Incomplete { .. } => {
+                    self.devices[device].partial.extend_from_slice(&bytes[at..]);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn on_ack(
+        &mut self,
+        device: usize,
+        kind: u8,
+        id: u16,
+        reason: u8,
+    ) -> Result<(), ClientFailure> {
+        let is_refused = reason >= 0x80;
+        if kind == PUBREC && !is_refused {
+            return self.reply(device, PUBREL, id);
+        }
+        if kind == PUBREL {
+            return self.reply(device, PUBCOMP, id);
+        }
+        let now_ns = self.now_ns;
+        let in_flight = &mut self.devices[device].in_flight;
+        let Some(at) = in_flight.iter().position(|message| message.packet_id == id) else {
+            return Err(ClientFailure::Protocol(format!(
+                "the broker acknowledged packet identifier {id}, which is not in flight"
+            )));
+        };
+        let message = in_flight.remove(at);
+        if in_flight.is_empty() {
+            *in_flight = Vec::new();
+        }
+        let counts = self.counts();
+        if is_refused {
+            counts.refused += 1;
+        } else {
+            counts.acknowledged += 1;
+            counts
+                .ack
+                .saturating_record(now_ns.saturating_sub(message.due_ns));
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, device: usize, kind: u8, id: u16) -> Result<(), ClientFailure> {
+        let mut out = Vec::with_capacity(4);
+        push_ack(kind, id, &mut out);
+        if let Some(link) = &mut self.devices[device].link {
+            link.send(&out)?;
+        }
+        Ok(())
+    }
+
+    fn on_packet(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+        let malformed = |error: mqtt::Error| {
+            ClientFailure::Protocol(format!("the broker sent a malformed packet: {error}"))
+        };
+        let Some(frame) = mqtt::split_frame(bytes, u32::MAX).map_err(malformed)? else {
+            return Ok(());
+        };
+        let packet =
+            Packet::decode(frame, self.access.version, Direction::FromServer).map_err(malformed)?;
+        let stage = self.devices[device].stage;
+        match (packet, stage) {
+            (Packet::ConnAck(ack), ConnectionStage::Greeting) if ack.code.is_error() => {
+                Err(ClientFailure::Refused(ack.code.to_string()))
+            }
+            (Packet::ConnAck(_), ConnectionStage::Greeting) => self.on_connack(device),
+            (Packet::SubAck(ack), ConnectionStage::Subscribing) => {
+                if let Some(code) = ack.codes.iter().find(|code| **code >= 0x80) {
+                    let reason = mqtt::ReasonCode(*code);
+                    return Err(ClientFailure::Subscription(format!(
+                        "a subscription was refused: {reason}"
+                    )));
+                }
+                self.on_established(device);
+                Ok(())
+            }
+            (Packet::Publish(message), _) => self.on_message(device, &message),
+            (Packet::Disconnect(packet), _) => {
+                Err(ClientFailure::Disconnected(packet.reason.to_string()))
+            }
+            (Packet::PingResp, _) => Ok(()),
+            (packet, stage) => Err(ClientFailure::Protocol(format!(
+                "the broker sent {:?} to a device in the stage {stage:?}",
+                packet.packet_type()
+            ))),
+        }
+    }
+
+    fn on_message(&mut self, device: usize, message: &Publish<'_>) -> Result<(), ClientFailure> {
+        self.counts().received += 1;
+        self.queue_answer(device, message.topic, message.payload);
+        match message.qos {
+            QoS::AtMostOnce => Ok(()),
+            QoS::AtLeastOnce => self.reply(device, PUBACK, message.packet_id),
+            QoS::ExactlyOnce => self.reply(device, PUBREC, message.packet_id),
+        }
+    }
+}

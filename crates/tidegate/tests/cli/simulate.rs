@@ -1,0 +1,276 @@
+//! `tidegate simulate`: fleets from a file report to a real node, answer it, and fail with an explanation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::program::{Node, RunningProgram, run, tidegate};
+
+/// Writes a simulation whose broker is the node.
+fn simulation(folder: &Path, node: Option<&Node>, text: &str) -> PathBuf {
+    let broker = node.map_or("127.0.0.1:9".to_owned(), |node| node.address("mqtt"));
+    let file = folder.join("fleet.toml");
+    fs::write(
+        &file,
+        format!("[target]\nbroker = \"mqtt://{broker}\"\n{text}"),
+    )
+    .unwrap();
+    file
+}
+
+fn simulate(file: &Path, arguments: &[&str]) -> crate::program::ProgramResult {
+    run(&[&["simulate", file.to_str().unwrap()], arguments].concat())
+}
+
+fn ctl(node: &Node, arguments: &[&str]) -> Value {
+    let data_dir = node.data_dir().display().to_string();
+    let all = [&["ctl", "--json", "--data-dir", &data_dir], arguments].concat();
+    serde_json::from_str(&run(&all).succeeded()).unwrap()
+}
+
+const FLEET: &str = r#"
+[fleet.meters]
+count = 20
+id = "meter-{index}"
+qos = 1
+
+[fleet.meters.state]
+temperature = { walk = { start = [18, 22], step = 0.5, min = 10, max = 30 }, decimals = 1 }
+state = { choice = { values = ["a", "b"] } }
+
+[[fleet.meters.send]]
+every = "200ms"
+topic = "site/{id}"
+payload = '{"n": {message}, "t": {state.temperature}, "s": "{state.state}"}'
+"#;
+
+#[test]
+fn a_fleet_goes_through_its_phases() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    for version in ["3.1.1", "5"] {
+        let phases = r#"
+[[phase]]
+name = "half"
+devices = "50%"
+connect_rate = 200
+assert = ["connected==10", "connects==10"]
+
+[[phase]]
+name = "all"
+duration = "1s"
+burst = 2
+assert = ["connected==20", "disconnects==0", "refused==0", "sent>=40"]
+
+[[phase]]
+name = "few"
+duration = "500ms"
+devices = 0.1
+load = [1.0, 4.0]
+assert = ["connected==2", "ack_p99<30s"]
+"#;
+        let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phases}"));
+        let set = format!("target.version=\"{version}\"");
+        let report = simulate(&file, &["--json", "--set", &set]).succeeded();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["holds"], true, "{report:#}");
+        assert_eq!(
+            report["phases"][1]["failures"],
+            serde_json::json!({}),
+            "{report:#}"
+        );
+        let sum = |name: &str| -> u64 {
+            let phases = report["phases"].as_array().unwrap();
+            phases
+                .iter()
+                .map(|phase| phase["metrics"][name].as_u64().unwrap())
+                .sum()
+        };
+        assert_eq!(sum("sent"), sum("acknowledged"), "{report:#}");
+    }
+}
+
+#[test]
+fn conditions_that_do_not_hold_fail_the_command() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phase = "[[phase]]\nname = \"a\"\nassert = [\"connected==21\"]\n";
+    let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phase}"));
+    let result = simulate(&file, &[]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    assert!(
+        result
+            .stdout
+            .contains("FAILS: connected==21 (connected is 20)"),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn a_broker_that_does_not_answer_is_counted_and_described() {
+    let folder = tempfile::tempdir().unwrap();
+    let phase = "[[phase]]\nname = \"a\"\n";
+    let file = simulation(folder.path(), None, &format!("{FLEET}{phase}"));
+    let report = simulate(&file, &[]).succeeded();
+    assert!(report.contains("failure: connection refused: "), "{report}");
+    assert!(report.contains("meter-0: connection refused"), "{report}");
+}
+
+#[test]
+fn an_interrupted_run_disconnects_and_reports() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = simulation(folder.path(), Some(&node), FLEET);
+    let mut running = RunningProgram::start(tidegate(&["simulate", file.to_str().unwrap()]));
+    let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+    while ctl(&node, &["clients", "list"])
+        .as_array()
+        .is_none_or(|clients| clients.len() < 20)
+    {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    running.signal(Signal::INT);
+    assert!(running.ends_within(crate::program::DEADLINE));
+    assert!(
+        ctl(&node, &["clients", "list"])
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn devices_of_each_dialect_report_and_answer() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = String::new();
+    let model = r#"model={"properties": [{"id": "level", "valueType": {"type": "int"}}], "functions": [{"id": "open", "inputs": []}]}"#;
+    for dialect in ["thingsboard", "jetlinks", "tidegate"] {
+        ctl(&node, &["products", "add", dialect, model]);
+        let credentials = format!(r#"[{{"type": "token", "token": "{dialect}-0"}}]"#);
+        ctl(
+            &node,
+            &[
+                "devices",
+                "add",
+                &format!("{dialect}-0"),
+                "--product",
+                dialect,
+                "--credentials",
+                &credentials,
+            ],
+        );
+        text += &format!(
+            r#"
+[product.{dialect}]
+dialect = "{dialect}"
+[fleet.{dialect}]
+product = "{dialect}"
+count = 1
+username = "{{id}}"
+state.level = 7
+send = [{{ every = "100ms", kind = "telemetry", qos = 1 }}]
+on = [
+  {{ kind = "function", method = "open", delay = "10ms" }},
+  {{ kind = "read" }},
+  {{ kind = "write", failure = 1.0 }},
+]
+"#
+        );
+    }
+    let file = simulation(folder.path(), Some(&node), &text);
+    let mut running = RunningProgram::start(tidegate(&["simulate", file.to_str().unwrap()]));
+    for dialect in ["thingsboard", "jetlinks", "tidegate"] {
+        let device = format!("{dialect}-0");
+        let command = |arguments: &[&str]| ctl(&node, &[&["commands"], arguments].concat());
+        let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+        while ctl(&node, &["devices", "show", &device])["state"] != "online" {
+            assert!(std::time::Instant::now() < deadline, "{device}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let opened = command(&["invoke", &device, "open"]);
+        assert_eq!(opened["state"], "success", "{opened}");
+        let read = command(&["read", &device, "level"]);
+        assert_eq!(read["state"], "success", "{read}");
+        assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
+        let latest = ctl(&node, &["telemetry", "latest", &device]);
+        assert_eq!(latest[0]["value"], 7, "{latest}");
+    }
+    // ThingsBoard's protocol has no failed answers.
+    for dialect in ["jetlinks", "tidegate"] {
+        let data_dir = node.data_dir().display().to_string();
+        let device = format!("{dialect}-0");
+        let all = [
+            "ctl",
+            "--json",
+            "--data-dir",
+            &data_dir,
+            "commands",
+            "write",
+            &device,
+            "level=8",
+        ];
+        let result = run(&all);
+        assert_ne!(result.code, Some(0), "{result:?}");
+        assert!(
+            format!("{result:?}").contains("simulated failure"),
+            "{result:?}"
+        );
+    }
+    running.signal(Signal::TERM);
+    assert!(running.ends_within(crate::program::DEADLINE));
+}
+
+#[test]
+fn previews_are_the_same_for_the_same_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = simulation(folder.path(), None, FLEET);
+    let preview = |seed: &str| simulate(&file, &["--preview", "100", "--seed", seed]).succeeded();
+    let first = preview("5");
+    assert_eq!(first.lines().count(), 100);
+    assert_eq!(first, preview("5"));
+    assert_ne!(first, preview("6"));
+    let line = simulate(&file, &["--preview", "1", "--json"]).succeeded();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["payload"]["n"], 1, "{line}");
+    let temperature = line["payload"]["t"].as_f64().unwrap();
+    assert!((18.0..=22.0).contains(&temperature), "{line}");
+}
+
+#[test]
+fn errors_of_a_file_have_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"
+[fleet.meters]
+count = 2
+product = "none"
+id = "meter"
+[fleet.meters.state]
+a = { walk = { start = 0, step = 1 }, list = [1] }
+[[fleet.meters.send]]
+every = "1s"
+topic = "a/{state.b}"
+payload = "{indx}"
+"#;
+    let file = simulation(folder.path(), None, text);
+    let errors = simulate(&file, &["--check"]).failed(2);
+    for part in [
+        "fleet.toml:6:1: fleet.meters.product: unknown product `none`",
+        "fleet.toml:7:1: fleet.meters.id: must contain {index}",
+        "fleet.toml:9:1: fleet.meters.state.a: expected one generator, found `list` and `walk`",
+        "fleet.toml:12:1: fleet.meters.send[0].topic: `{state.b}`",
+        "fleet.toml:13:1: fleet.meters.send[0].payload: unknown placeholder `{indx}`",
+    ] {
+        assert!(errors.contains(part), "{part}\n{errors}");
+    }
+    let wrong = simulate(&file, &["--check", "--set", "fleet.meters.cuont=3"]).failed(2);
+    assert!(
+        wrong.contains("--set fleet.meters.cuont=3") && wrong.contains("unknown field"),
+        "{wrong}"
+    );
+    let missing = simulate(&folder.path().join("none.toml"), &[]).failed(1);
+    assert!(missing.contains("none.toml"), "{missing}");
+}
