@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::DeviceState;
 use super::replay_file::ReplayColumn;
 use super::route::Route;
+use super::state_value::{Component, DeviceState, StateValue};
 use crate::definition::{GeneratorTable, NumberRange, ReplayStart, Scalar, StateDefinition};
 use crate::random::RandomKey;
 
@@ -13,43 +13,6 @@ const DEFAULT_DECIMALS: u8 = 2;
 const MAX_DECIMALS: u8 = 9;
 /// Draws of a key that do not depend on the step, such as those of a first value.
 const FIRST_DRAW: u64 = u64::MAX >> 2;
-
-/// A value, ready to be written.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum StateValue<'a> {
-    Integer(i64),
-    Number {
-        value: f64,
-        decimals: u8,
-    },
-    Boolean(bool),
-    Text(&'a str),
-    /// Degrees.
-    Position {
-        longitude: f64,
-        latitude: f64,
-    },
-}
-
-/// The part of a value that a template writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Component {
-    Whole,
-    Longitude,
-    Latitude,
-    /// Degrees clockwise from north.
-    Heading,
-    SpeedKmh,
-}
-
-impl Component {
-    pub(crate) const NAMES: [(&'static str, Self); 4] = [
-        ("lon", Self::Longitude),
-        ("lat", Self::Latitude),
-        ("heading", Self::Heading),
-        ("speed", Self::SpeedKmh),
-    ];
-}
 
 #[derive(Debug)]
 pub(super) enum Generator {

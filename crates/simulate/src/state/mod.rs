@@ -6,12 +6,13 @@
 mod generator;
 mod replay_file;
 mod route;
+mod state_value;
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
 
-pub(crate) use generator::{Component, StateValue};
+pub(crate) use state_value::{Component, DeviceState, StateValue};
 
 use crate::definition::{DefinitionError, StateDefinition};
 use crate::random::RandomKey;
@@ -28,19 +29,6 @@ pub(crate) struct StateProgram {
     /// Cell of each generator, if it has one.
     cell_of: Vec<Option<u16>>,
     cells: usize,
-}
-
-/// What the values of one device depend on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceState<'a> {
-    pub(crate) key: RandomKey,
-    /// Messages made so far.
-    pub(crate) step: u32,
-    /// Since the run started.
-    pub(crate) elapsed_ns: u64,
-    /// Since 1970.
-    pub(crate) wall_ms: u64,
-    pub(crate) cells: &'a [f64],
 }
 
 impl StateProgram {

@@ -1,6 +1,6 @@
 //! A position that moves along a line of points with a constant speed.
 
-use super::generator::{Component, StateValue};
+use super::state_value::{Component, StateValue};
 use crate::definition::{NumberRange, RouteDefinition, RouteEnd, RouteStart};
 use crate::random::RandomKey;
 

@@ -1,60 +1,17 @@
 //! Requests to devices, and their answers after a delay.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 use serde_json::Value;
 
 use super::Worker;
 use super::device::ConnectionStage;
-use crate::definition::{Dialect, RequestKind};
-use crate::plan::ResponsePlan;
-use crate::template::RequestView;
+use super::pending_answer::{PendingAnswer, Request};
 
 /// Answers that wait in one thread; further requests are not answered.
 const MAX_PENDING_ANSWERS: usize = 100_000;
 /// Purpose of a device's random key from which outcomes are drawn; each response has its own.
 const OUTCOME_PURPOSE: u64 = 3 << 32;
-
-/// An answer that is due at a time.
-#[derive(Debug)]
-pub(super) struct PendingAnswer {
-    pub(super) at_ns: u64,
-    device: u32,
-    /// Number of the response of the fleet.
-    response: u16,
-    is_failure: bool,
-    request: Request,
-}
-
-/// What is kept of a request.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Request {
-    id: String,
-    method: String,
-    /// JSON.
-    params: String,
-    topic_end: String,
-}
-
-impl PartialEq for PendingAnswer {
-    fn eq(&self, other: &Self) -> bool {
-        self.at_ns == other.at_ns
-    }
-}
-
-impl Eq for PendingAnswer {}
-
-impl PartialOrd for PendingAnswer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PendingAnswer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.at_ns.cmp(&other.at_ns)
-    }
-}
 
 impl Worker<'_> {
     /// Decides how a device responds to a message.
@@ -132,53 +89,6 @@ impl Worker<'_> {
                 }
                 Err(failure) => self.fail(device, &failure),
             }
-        }
-    }
-}
-
-impl Request {
-    /// Reads what a response may need.
-    fn read(response: &ResponsePlan, topic: &str, payload: &Value) -> Self {
-        let topic_end = topic.rsplit('/').next().unwrap_or_default().to_owned();
-        let text = |value: &Value| match value {
-            Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
-        };
-        let (id, method, params) = match (response.dialect, response.kind) {
-            (Dialect::Jetlinks, RequestKind::Read | RequestKind::Write) => (
-                text(&payload["messageId"]),
-                String::new(),
-                &payload["properties"],
-            ),
-            (Dialect::Jetlinks, _) => {
-                let method = match text(&payload["functionId"]) {
-                    method if method.is_empty() => text(&payload["function"]),
-                    method => method,
-                };
-                (text(&payload["messageId"]), method, &payload["inputs"])
-            }
-            (Dialect::Raw, _) => (text(&payload["id"]), text(&payload["method"]), payload),
-            (Dialect::Thingsboard | Dialect::Tidegate, _) => (
-                topic_end.clone(),
-                text(&payload["method"]),
-                &payload["params"],
-            ),
-        };
-        Self {
-            id,
-            method,
-            params: params.to_string(),
-            topic_end,
-        }
-    }
-
-    fn view(&self) -> RequestView<'_> {
-        RequestView {
-            id: &self.id,
-            method: &self.method,
-            params: &self.params,
-            topic_end: &self.topic_end,
         }
     }
 }

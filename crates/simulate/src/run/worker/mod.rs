@@ -6,6 +6,7 @@
 mod answering;
 mod connecting;
 mod device;
+mod pending_answer;
 mod receiving;
 mod sending;
 
@@ -28,8 +29,8 @@ use super::target_access::TargetAccess;
 use crate::plan::{FleetPlan, SimulationPlan};
 use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
-use answering::PendingAnswer;
 use device::{ConnectionStage, SimulatedDevice};
+use pending_answer::PendingAnswer;
 
 /// PINGREQ.
 const PING: &[u8] = &[0xc0, 0];
