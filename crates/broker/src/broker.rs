@@ -22,6 +22,7 @@ use crate::handle::BrokerHandle;
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::clock::NodeClock;
+use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
 use crate::net::quic::QuicThreads;
@@ -61,6 +62,7 @@ impl Broker {
         let mut listener_contexts = Vec::new();
         let mut unix_sockets = Vec::new();
         let mut quic_sockets = Vec::new();
+        let mut gateway_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
             let cannot_listen = |source| StartError::Listen {
@@ -76,13 +78,22 @@ impl Broker {
                 quic_sockets.push(ListenerSocket { context, socket });
                 continue;
             }
-            let sockets = listener::open_sockets(listener, shards).map_err(cannot_listen)?;
+            let sockets = if listener.link { 1 } else { shards };
+            let mut sockets = listener::open_sockets(listener, sockets).map_err(cannot_listen)?;
             if let BindAddress::Unix(path) = &listener.bind {
                 unix_sockets.push(path.clone());
             }
             infos.push(listener_info(listener, &sockets[0]));
             let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
             listener_contexts.push(context.clone());
+            if listener.link {
+                gateway_sockets.extend(
+                    sockets
+                        .pop()
+                        .map(|socket| ListenerSocket { context, socket }),
+                );
+                continue;
+            }
             for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
                 open.push(ListenerSocket {
                     context: context.clone(),
@@ -122,12 +133,16 @@ impl Broker {
         for socket in quic_sockets {
             quic.add_listener(socket, node.clone(), inboxes.clone())?;
         }
+        let gateways = gateway_sockets
+            .into_iter()
+            .map(|socket| GatewayListener::new(socket, node.clone(), inboxes.clone()));
         let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
             infos,
             listener_contexts,
             quic.listeners.clone(),
+            gateways.collect(),
             store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
         );
@@ -197,6 +212,9 @@ impl Broker {
     pub fn stop(self) {
         self.handle.set_stopping();
         self.quic.stop_accepting();
+        for gateway in self.handle.gateway_listeners() {
+            gateway.close();
+        }
         for inbox in self.handle.inboxes() {
             inbox.push(InboxItem::Stop);
         }
@@ -271,6 +289,8 @@ fn listener_address(listener: &ListenerConfig) -> String {
 fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> ListenerInfo {
     let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
         _ if listener.quic => "quic",
+        (_, None, _) if listener.link => "link",
+        (_, Some(_), _) if listener.link => "links",
         (BindAddress::Unix(_), _, None) => "unix",
         (_, None, None) => "mqtt",
         (_, Some(_), None) => "mqtts",

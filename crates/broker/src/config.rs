@@ -273,6 +273,8 @@ pub struct ListenerConfig {
     pub tls: Option<TlsConfig>,
     /// Whether clients connect by QUIC, at the UDP port of `bind`.
     pub quic: bool,
+    /// Whether peers connect with links, which another part of the program accepts.
+    pub link: bool,
     /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
     pub websocket_path: Option<String>,
     /// With `websocket_path`: the prefix of the paths of relay endpoints, such as `/ws/`; `None`: none are reachable.
@@ -313,6 +315,7 @@ impl ListenerConfig {
             bind,
             tls: None,
             quic: false,
+            link: false,
             websocket_path: None,
             relay_path: None,
             allowed_origins: Vec::new(),

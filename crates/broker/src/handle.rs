@@ -24,6 +24,7 @@ use crate::core::shard::Shard;
 use crate::info::{ClientInfo, ListQuery, ListenerInfo, SubscriptionInfo, TopicInfo};
 use crate::metrics;
 use crate::net::clock::NodeClock;
+use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox};
 use crate::net::listener::ListenerContext;
 use crate::net::quic::QuicListener;
@@ -31,7 +32,7 @@ use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
 pub use operations::AcceptedPublication;
-pub use permissions::ClientPermissions;
+pub use permissions::{ClientPermissions, ConnectedDevice};
 
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -47,6 +48,7 @@ struct HandleInner {
     /// In the order of the listeners in the configuration.
     listener_contexts: Vec<Arc<ListenerContext>>,
     quic_listeners: Vec<Arc<QuicListener>>,
+    gateway_listeners: Vec<Arc<GatewayListener>>,
     /// Held while a listener is started or stopped.
     listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
@@ -86,6 +88,7 @@ impl BrokerHandle {
         listeners: Vec<ListenerInfo>,
         listener_contexts: Vec<Arc<ListenerContext>>,
         quic_listeners: Vec<Arc<QuicListener>>,
+        gateway_listeners: Vec<Arc<GatewayListener>>,
         store_reader: Option<StoreReader>,
         clock: NodeClock,
     ) -> Self {
@@ -96,6 +99,7 @@ impl BrokerHandle {
             tls: Mutex::default(),
             listener_contexts,
             quic_listeners,
+            gateway_listeners,
             listener_change: tokio::sync::Mutex::default(),
             store_reader,
             pending_store_read: Arc::default(),
@@ -136,6 +140,11 @@ impl BrokerHandle {
     fn quic_listener(&self, index: usize) -> Option<&Arc<QuicListener>> {
         let mut listeners = self.shared.quic_listeners.iter();
         listeners.find(|listener| listener.index() == index)
+    }
+
+    /// Listeners whose connections another part of the program accepts.
+    pub fn gateway_listeners(&self) -> &[Arc<GatewayListener>] {
+        &self.shared.gateway_listeners
     }
 
     /// The TLS settings that are watched for changes.

@@ -18,7 +18,10 @@ mod sys_topics;
 
 pub use broker::Broker;
 pub use config::MAX_SHARDS;
-pub use handle::{AcceptedPublication, BrokerHandle, ClientPermissions, NotReadyReason};
+pub use handle::{
+    AcceptedPublication, BrokerHandle, ClientPermissions, ConnectedDevice, NotReadyReason,
+};
+pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};
 pub use net::tls::{ListenerTls, TlsError, check_tls};

@@ -17,6 +17,8 @@ pub enum AckPolicy {
 
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
+    /// The name under which a connecting end logs in; empty: the accepting end chooses one. At most 1,024 bytes.
+    pub client_id: String,
     /// What this end permits the peer.
     pub limits: Limits,
     pub size_classes: SizeClassTable,
@@ -38,6 +40,7 @@ pub struct LinkConfig {
 impl Default for LinkConfig {
     fn default() -> Self {
         Self {
+            client_id: String::new(),
             limits: Limits {
                 max_frame_bytes: 1024 * 1024 + 64,
                 message_window_bytes: 16 * 1024 * 1024,

@@ -120,6 +120,15 @@ impl CarrierListener {
         }
     }
 
+    /// Accepts carriers at a TCP socket that has been opened elsewhere.
+    pub fn from_tcp(socket: TcpListener) -> Self {
+        Self {
+            socket: ListeningSocket::Tcp(socket),
+            tls: RwLock::default(),
+            websocket: None,
+        }
+    }
+
     /// Replaces the TLS configuration for new carriers.
     pub fn set_tls(&self, tls: &Arc<ServerConfig>) -> io::Result<()> {
         if let ListeningSocket::Quic(endpoint) = &self.socket {

@@ -185,6 +185,12 @@ impl FileWorkers {
         &self.shared.service
     }
 
+    /// The owner of the files of a client; of a device its id and product are given.
+    #[must_use]
+    pub fn owner_of_client(&self, client_id: &str, device: Option<(&str, &str)>) -> FileOwner {
+        self.shared.owner_of_client(client_id, device)
+    }
+
     /// Bytes of steps that wait.
     #[must_use]
     pub fn queued_bytes(&self) -> u64 {
@@ -294,14 +300,20 @@ impl WorkersShared {
     }
 
     fn owner_of(&self, sender: &StepSender) -> FileOwner {
-        match &sender.device {
-            None => FileOwner::client(&sender.client_id),
+        let device = sender.device.as_ref();
+        let device = device.map(|(id, product)| (id.as_ref(), product.as_ref()));
+        self.owner_of_client(&sender.client_id, device)
+    }
+
+    fn owner_of_client(&self, client_id: &str, device: Option<(&str, &str)>) -> FileOwner {
+        match device {
+            None => FileOwner::client(client_id),
             Some((id, product)) => {
                 let namespace = self.owners.namespace_of_product(product);
                 FileOwner {
                     kind: OwnerKind::Device,
-                    id: id.as_ref().to_owned(),
-                    product: Some(product.as_ref().to_owned()),
+                    id: id.to_owned(),
+                    product: Some(product.to_owned()),
                     namespace: namespace.unwrap_or_else(namespaces::default_id),
                 }
             }

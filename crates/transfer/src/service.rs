@@ -745,6 +745,20 @@ impl FileService {
         }
     }
 
+    /// Opens the content of a transfer that need not be complete, for digests of what has arrived.
+    ///
+    /// # Errors
+    /// If there is no such file or transfer, or the file system returns an error.
+    pub fn content_of_transfer(&self, id: &str) -> Result<File, TransferError> {
+        let entry = self.table().get(id).ok_or_else(transfer_not_found)?;
+        let state = entry.lock();
+        match state.phase {
+            EntryPhase::Removed => Err(transfer_not_found()),
+            _ => File::open(entry.directory.data_path())
+                .map_err(|error| TransferError::storage("open a file", &error)),
+        }
+    }
+
     /// Opens a complete file for reading.
     ///
     /// # Errors

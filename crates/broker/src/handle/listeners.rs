@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::sync::oneshot;
@@ -10,6 +11,7 @@ use super::BrokerHandle;
 use crate::config::BindAddress;
 use crate::control::{ListenerError, SHARD_RESPONSE_TIMEOUT};
 use crate::info::ListenerInfo;
+use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::InboxItem;
 use crate::net::listener::{self, ListenerSocket};
 
@@ -68,6 +70,11 @@ impl BrokerHandle {
         }
         let failed =
             |error| ListenerError::Failed(format!("cannot listen on {}: {error}", info.address));
+        if let Some(gateway) = self.gateway_listener(index) {
+            let mut sockets = listener::open_sockets(&config, 1).map_err(failed)?;
+            sockets.pop().map(|socket| gateway.start(socket));
+            return Ok(());
+        }
         let sockets = listener::open_sockets(&config, self.shard_count()).map_err(failed)?;
         for (inbox, socket) in self.shared.inboxes.iter().zip(sockets) {
             let context = context.clone();
@@ -104,7 +111,22 @@ impl BrokerHandle {
         Ok(())
     }
 
+    /// The listener at this index, if another part of the program accepts its connections.
+    fn gateway_listener(&self, index: usize) -> Option<&Arc<GatewayListener>> {
+        let mut listeners = self.gateway_listeners().iter();
+        listeners.find(|listener| listener.index() == index)
+    }
+
     async fn close_sockets(&self, listener: u16) -> Result<(), ListenerError> {
+        if let Some(gateway) = self.gateway_listener(usize::from(listener)) {
+            return match gateway.stop(SHARD_RESPONSE_TIMEOUT).await {
+                true => Ok(()),
+                false => {
+                    let why = "connections are still accepted; it will stop listening soon";
+                    Err(ListenerError::Failed(why.to_owned()))
+                }
+            };
+        }
         let mut closing = Vec::new();
         for inbox in self.shared.inboxes.iter() {
             let (answer, answered) = oneshot::channel();

@@ -5,6 +5,7 @@ pub(crate) mod clock;
 mod compressed_messages;
 pub(crate) mod connection_task;
 pub(crate) mod flusher;
+pub(crate) mod gateway_listener;
 pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;

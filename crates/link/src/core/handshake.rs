@@ -32,6 +32,7 @@ impl LinkCore {
             lanes: self.lane_states(),
             credentials,
             streams: self.stream_states(),
+            client_id: self.config.client_id.clone(),
         };
         let mut payload = Vec::new();
         hello.encode(&mut payload);

@@ -175,6 +175,15 @@ impl Link {
         .await
     }
 
+    /// Waits until the link ends, and returns why.
+    pub async fn ended(&self) -> LinkError {
+        loop {
+            if let Err(end) = self.wait(|_| None::<()>).await {
+                return end;
+            }
+        }
+    }
+
     pub fn statistics(&self) -> CoreStatistics {
         self.shared.lock().statistics()
     }

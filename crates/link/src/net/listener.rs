@@ -1,6 +1,8 @@
 //! The accepting end: finds the link that a carrier belongs to.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,8 @@ use crate::wire::reader::FrameReader;
 use crate::wire::writer::FrameWriter;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a carrier may take to send the reason of its end.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether a peer may use a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +45,29 @@ pub struct AcceptedLink {
     pub link: Link,
     /// From [`Decision::Accept`].
     pub principal: String,
+}
+
+/// A carrier whose peer has sent HELLO and waits for the answer.
+pub struct PendingLink<C> {
+    carrier: C,
+    reader: FrameReader,
+    hello: Hello,
+}
+
+impl<C> PendingLink<C> {
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+}
+
+/// A carrier whose peer may use the link.
+pub struct AdmittedCarrier<'a, C> {
+    listener: &'a LinkListener,
+    carrier: C,
+    reader: FrameReader,
+    hello: Hello,
+    link: Link,
+    is_known: bool,
 }
 
 #[derive(Debug)]
@@ -87,67 +114,99 @@ impl LinkListener {
     /// Why the carrier ended, unless the link was shut down.
     pub async fn serve(
         &self,
-        mut carrier: impl Carrier,
+        carrier: impl Carrier,
         decide: impl FnOnce(&Hello) -> Decision,
     ) -> Result<(), CarrierError> {
-        let mut reader = FrameReader::new();
-        let handshake = read_hello(&mut carrier, &mut reader);
-        let hello = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(hello)) => hello,
-            Ok(Err(CarrierError::Protocol(error))) => {
-                reject(&mut carrier, error.code, error.detail).await;
-                return Err(error.into());
-            }
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                let error = ProtocolError {
-                    code: ErrorCode::TIMEOUT,
-                    detail: "HELLO did not arrive in time",
-                };
-                return Err(error.into());
-            }
+        let pending_link = self.receive_hello(carrier).await?;
+        let decision = decide(pending_link.hello());
+        let principal = match &decision {
+            Decision::Accept { principal } => principal.clone(),
+            Decision::Refuse { .. } => String::new(),
         };
-        let result = match decide(&hello) {
-            Decision::Accept { principal } => self
-                .find(&hello, &principal)
-                .map(|(shared, is_known)| (shared, is_known, principal)),
-            Decision::Refuse { code, text } => Err((code, text)),
-        };
-        let (shared, is_known, principal) = match result {
-            Ok(found) => found,
-            Err((code, text)) => {
-                reject(&mut carrier, code, &text).await;
-                return Err(CarrierError::Rejected { code, text });
-            }
-        };
-        if !is_known {
+        let mut admitted = self.admit(pending_link, decision).await?;
+        if !admitted.is_known {
             let link = AcceptedLink {
-                link: Link {
-                    shared: shared.clone(),
-                },
+                link: admitted.link.clone(),
                 principal,
             };
             if self.new_links.send(link).await.is_err() {
                 let text = "nobody accepts links here".to_owned();
-                reject(&mut carrier, ErrorCode::SHUTTING_DOWN, &text).await;
-                lock(&self.links).remove(&hello.link_id);
                 let code = ErrorCode::SHUTTING_DOWN;
+                reject(&mut admitted.carrier, code, &text).await;
+                lock(&self.links).remove(&admitted.hello.link_id);
                 return Err(CarrierError::Rejected { code, text });
             }
         }
-        let number = shared.begin_carrier(|core| core.accept(&hello, is_known, now()));
-        let result = run_carrier(&shared, number, carrier, reader).await;
-        shared.end_carrier(number);
-        if shared.lock().is_closed() {
-            shared.end(LinkEnd::ShutDown);
-            lock(&self.links).remove(&hello.link_id);
-        } else if shared.is_current(number)
-            && let Some(known) = lock(&self.links).get_mut(&hello.link_id)
-        {
-            known.idle_since = Some(now());
+        admitted.run_until(pending()).await
+    }
+
+    /// Waits for the HELLO of a peer, for callers whose decision takes time.
+    ///
+    /// # Errors
+    /// If the peer sends something else, or nothing in time.
+    pub async fn receive_hello<C: Carrier>(
+        &self,
+        mut carrier: C,
+    ) -> Result<PendingLink<C>, CarrierError> {
+        let mut reader = FrameReader::new();
+        let handshake = read_hello(&mut carrier, &mut reader);
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(hello)) => Ok(PendingLink {
+                carrier,
+                reader,
+                hello,
+            }),
+            Ok(Err(CarrierError::Protocol(error))) => {
+                reject(&mut carrier, error.code, error.detail).await;
+                Err(error.into())
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ProtocolError {
+                code: ErrorCode::TIMEOUT,
+                detail: "HELLO did not arrive in time",
+            }
+            .into()),
         }
-        shared.changed.notify_waiters();
-        result
+    }
+
+    /// Finds the link of a carrier, or refuses the carrier. The links of carriers that are admitted in this way are not
+    /// among those of the receiver that [`new`](Self::new) returns.
+    ///
+    /// # Errors
+    /// If the carrier is refused; the peer has been told the reason.
+    pub async fn admit<C: Carrier>(
+        &self,
+        pending_link: PendingLink<C>,
+        decision: Decision,
+    ) -> Result<AdmittedCarrier<'_, C>, CarrierError> {
+        let PendingLink {
+            mut carrier,
+            reader,
+            hello,
+        } = pending_link;
+        let result = match decision {
+            Decision::Accept { principal } => self.find(&hello, &principal),
+            Decision::Refuse { code, text } => Err((code, text)),
+        };
+        match result {
+            Ok((shared, is_known)) => Ok(AdmittedCarrier {
+                listener: self,
+                carrier,
+                reader,
+                hello,
+                link: Link { shared },
+                is_known,
+            }),
+            Err((code, text)) => {
+                reject(&mut carrier, code, &text).await;
+                Err(CarrierError::Rejected { code, text })
+            }
+        }
+    }
+
+    /// Ends links that have had no carrier for their expiry. New carriers do the same.
+    pub fn remove_expired(&self) {
+        self.expire(&mut lock(&self.links));
     }
 
     /// The link that HELLO names, or a new one.
@@ -191,6 +250,69 @@ impl LinkListener {
             }
             !is_expired
         });
+    }
+}
+
+impl<C: Carrier> AdmittedCarrier<'_, C> {
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Whether the link existed before.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Runs the carrier until it ends, or until `end` says that it has to: with the reason that the peer is told, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// Why the carrier ended, unless the link was shut down.
+    pub async fn run_until(
+        self,
+        end: impl Future<Output = Option<ProtocolError>>,
+    ) -> Result<(), CarrierError> {
+        let Self {
+            listener,
+            carrier,
+            reader,
+            hello,
+            link,
+            is_known,
+        } = self;
+        let shared = &link.shared;
+        let number = shared.begin_carrier(|core| core.accept(&hello, is_known, now()));
+        let result = {
+            let mut running = pin!(run_carrier(shared, number, carrier, reader));
+            tokio::select! {
+                result = &mut running => result,
+                reason = end => match reason {
+                    None => Err(CarrierError::EndOfStream),
+                    Some(error) => {
+                        if shared.is_current(number) {
+                            shared.lock().report_violation(error);
+                            shared.outgoing.notify_one();
+                        }
+                        // The peer closes the carrier when it has read the reason.
+                        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, running).await;
+                        Err(error.into())
+                    }
+                },
+            }
+        };
+        shared.end_carrier(number);
+        let mut links = lock(&listener.links);
+        if shared.lock().is_closed() {
+            shared.end(LinkEnd::ShutDown);
+            links.remove(&hello.link_id);
+        } else if shared.is_current(number)
+            && let Some(known) = links.get_mut(&hello.link_id)
+        {
+            known.idle_since = Some(now());
+        }
+        drop(links);
+        shared.changed.notify_waiters();
+        result
     }
 }
 

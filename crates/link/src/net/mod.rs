@@ -13,6 +13,6 @@ pub use carrier::Carrier;
 pub use carrier_task::CarrierError;
 pub use connector::{ConnectOptions, connect};
 pub use link::{Link, LinkError};
-pub use listener::{AcceptedLink, Decision, LinkListener};
+pub use listener::{AcceptedLink, AdmittedCarrier, Decision, LinkListener, PendingLink};
 pub use memory::{MemoryNetwork, NetworkConditions};
 pub use stream::{IncomingStream, OutgoingStream};

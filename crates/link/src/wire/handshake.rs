@@ -17,6 +17,7 @@ pub const VERSION: u8 = 1;
 /// Largest HELLO and WELCOME; other limits are not agreed before them.
 pub const MAX_HANDSHAKE_BYTES: u32 = 64 * 1024;
 const MAX_CREDENTIAL_BYTES: usize = 32 * 1024;
+const MAX_CLIENT_ID_BYTES: usize = 1024;
 
 /// Identifies a link over all its carriers. Chosen at random by the connecting end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +194,8 @@ pub struct Hello {
     pub credentials: Credentials,
     /// At most [`MAX_STREAM_STATES`].
     pub streams: Vec<StreamState>,
+    /// The name under which the connecting end logs in; empty: the accepting end chooses one. At most 1,024 bytes.
+    pub client_id: String,
 }
 
 impl Hello {
@@ -215,7 +218,14 @@ impl Hello {
                 put_text(out, password.as_bytes());
             }
         }
+        if self.client_id.is_empty() {
+            return put_streams(out, &self.streams);
+        }
+        if self.streams.is_empty() {
+            varint::put(out, 0);
+        }
         put_streams(out, &self.streams);
+        put_text(out, self.client_id.as_bytes());
     }
 
     pub fn decode(payload: &[u8]) -> Result<Self, ProtocolError> {
@@ -249,6 +259,10 @@ impl Hello {
                 _ => return Err(ProtocolError::violation("unknown kind of credentials")),
             },
             streams: read_streams(&mut reader)?,
+            client_id: match reader.is_empty() {
+                true => String::new(),
+                false => reader.text(MAX_CLIENT_ID_BYTES)?.to_owned(),
+            },
         };
         reader.finish();
         Ok(hello)

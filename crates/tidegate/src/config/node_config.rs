@@ -28,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) alarms: AlarmSettings,
     pub(crate) commands: devices::command::CommandConfig,
     pub(crate) files: transfer::TransferSettings,
+    pub(crate) link: link_gateway::LinkSettings,
     pub(crate) firmware: firmware::FirmwareSettings,
     /// `[[rule]]`: names and definitions in the form of the API.
     pub(crate) declared_rules: Vec<(String, Value)>,

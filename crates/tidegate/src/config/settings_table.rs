@@ -80,6 +80,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Files that devices and people send to the node; see [Files](../guides/files.md). They are in `files` in `node.data_dir`.",
     ),
     (
+        "link",
+        "Links of listeners with protocol `link` or `links`; see [Transfer files over a link](../guides/link.md#6-send-files-and-messages-to-a-node). The windows are \
+         the most memory that one link needs.",
+    ),
+    (
         "firmware",
         "Firmware of devices; see [Firmware](../guides/firmware.md).",
     ),
@@ -112,6 +117,7 @@ pub(super) struct NodeSettings {
     pub(super) alarms: AlarmSettings,
     pub(super) commands: devices::command::CommandConfig,
     pub(super) files: transfer::TransferSettings,
+    pub(super) link: link_gateway::LinkSettings,
     pub(super) firmware: firmware::FirmwareSettings,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
@@ -145,6 +151,7 @@ impl Default for NodeSettings {
             alarms: AlarmSettings::default(),
             commands: devices::command::CommandConfig::default(),
             files: transfer::TransferSettings::default(),
+            link: link_gateway::LinkSettings::default(),
             firmware: firmware::FirmwareSettings::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,
@@ -392,6 +399,15 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.max_queued_bytes", files.max_queued_bytes, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of segments that wait to be written. At half of it, MQTT clients that send files are paused; at all of it, segments are rejected (0x97)."),
     setting!("files.threads", files.threads, Count(1, 64), "Number of threads that write files of MQTT clients."),
 
+    setting!("link.max_links", link.max_links, Count(1, 1_000_000), "Maximum number of links of one listener, with and without a connection."),
+    setting!("link.expiry_s", link.expiry_s, Seconds(1, 86_400), "How long a link without a connection is kept. A peer that comes back later begins a new link: messages without an acknowledgement are published again, and files continue."),
+    setting!("link.message_window", link.message_window, Bytes(512 << 10, 1 << 30), "Bytes of messages of one link that wait to be published. A message of several frames, from 128 KiB on, may have an eighth of it."),
+    setting!("link.stream_window", link.stream_window, Bytes(64 << 10, 1 << 30), "Bytes of one file that wait to be stored."),
+    setting!("link.data_window", link.data_window, Bytes(64 << 10, 1 << 30), "Bytes of all files of one link that wait to be stored."),
+    setting!("link.max_transfers", link.max_transfers, Count(1, 1000), "Files that are received, and requests for files that are answered, at a time on one link. Others wait."),
+    setting!("link.idle_timeout_s", link.idle_timeout_s, Seconds(1, 3600), "Silence after which a connection of a link is regarded as lost."),
+    setting!("link.threads", link.threads, Count(0, 64), "Number of threads of all link listeners; 0: one per core."),
+
     setting!("firmware.minisign_keys", firmware.trust.minisign_keys, Text, "Public keys of minisign whose signatures are accepted: the second lines of `minisign.pub` files, separated by commas."),
     setting!("firmware.ca_file", firmware.trust.ca_file, Path, "PEM file with the certificates to which the certificates of signers must lead."),
     setting!("firmware.require_signature", firmware.trust.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
@@ -496,6 +512,8 @@ pub(super) enum ListenerProtocol {
     Wss,
     Unix,
     Quic,
+    Link,
+    Links,
 }
 
 impl NamedChoice for ListenerProtocol {
@@ -506,6 +524,8 @@ impl NamedChoice for ListenerProtocol {
         ("wss", Self::Wss),
         ("unix", Self::Unix),
         ("quic", Self::Quic),
+        ("link", Self::Link),
+        ("links", Self::Links),
     ];
 }
 
@@ -517,7 +537,11 @@ impl ListenerProtocol {
     }
 
     pub(super) fn has_tls(self) -> bool {
-        matches!(self, Self::Mqtts | Self::Wss | Self::Quic)
+        matches!(self, Self::Mqtts | Self::Wss | Self::Quic | Self::Links)
+    }
+
+    pub(super) fn has_links(self) -> bool {
+        matches!(self, Self::Link | Self::Links)
     }
 
     pub(super) fn has_websocket(self) -> bool {
@@ -580,7 +604,7 @@ fn tcp_bind(port: u16) -> BindSetting {
 #[rustfmt::skip]
 pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
     setting!("name", rest.name, Text, "Unique name, shown in metrics and the API. Lower-case letters, digits, `-` and `_`. Default: the protocol's name."),
-    setting!("protocol", protocol, choice::<ListenerProtocol>(), "Protocol; with `s` over TLS, and `quic` over UDP. Default: the protocol that the listener is named after, else `mqtt`."),
+    setting!("protocol", protocol, choice::<ListenerProtocol>(), "Protocol; with `s` over TLS, `quic` over UDP, and `link` for [links](../guides/link.md#6-send-files-and-messages-to-a-node). Default: the protocol that the listener is named after, else `mqtt`."),
     setting!("bind", bind, SettingKind::Bind, "Address to listen on. With port 0 the system chooses a port."),
     setting!("tls.certificate", tls.certificate, Path, "PEM file with the certificate and its chain. Read again when it changes and on SIGHUP; open connections stay."),
     setting!("tls.private_key", tls.private_key, Path, "PEM file with the certificate's key."),

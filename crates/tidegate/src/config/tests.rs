@@ -201,7 +201,7 @@ conf/tidegate.toml:14:2: limit: unknown section; did you mean `limits`?
 conf/tidegate.toml:17:1: listener.mqtt.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "1883"; write "0.0.0.0:1883" for every IPv4 address, "[::]:1883" for every IPv6 address
 conf/tidegate.toml:18:1: listener.mqtt.max_conections: unknown key; did you mean `max_connections`?
 conf/tidegate.toml:19:1: listener.mqtt: the name is taken by the listener at conf/tidegate.toml:16:1; names are unique
-conf/tidegate.toml:23:1: listener.tls.protocol: expected one of "mqtt", "mqtts", "ws", "wss", "unix", "quic", found "mqts"; did you mean "mqtts"?
+conf/tidegate.toml:23:1: listener.tls.protocol: expected one of "mqtt", "mqtts", "ws", "wss", "unix", "quic", "link", "links", found "mqts"; did you mean "mqtts"?
 conf/tidegate.toml:24:1: listener.tls.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "example.com:1"; a host name is not looked up; write its IP address
 conf/tidegate.toml:25:5: listener.tls.tls.certifcate: unknown key; did you mean `tls.certificate`?
 conf/tidegate.toml:26:1: listener.My Listener: a listener's name must be 1 to 32 lower-case letters, digits, - and _
@@ -410,7 +410,7 @@ username = "ann"
 conf/tidegate.toml:7:1: listener.mqtt.max_packet_size: more than limits.max_packet_size, which is 65536
 conf/tidegate.toml:8:1: listener.mqtt.min_keep_alive_s: more than max_keep_alive_s, which is 30
 conf/tidegate.toml:10:1: listener.mqtt.websocket_path: not for protocol "mqtt"; use "ws" or "wss"
-conf/tidegate.toml:11:5: listener.mqtt.tls.certificate: not for protocol "mqtt", which has no TLS; set protocol = "mqtts", "wss" or "quic"
+conf/tidegate.toml:11:5: listener.mqtt.tls.certificate: not for protocol "mqtt", which has no TLS; set protocol = "mqtts", "wss", "quic" or "links"
 conf/tidegate.toml:12:1: listener.mqtts.tls.certificate: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.certificate=FILE)
 conf/tidegate.toml:12:1: listener.mqtts.tls.private_key: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.private_key=FILE)
 conf/tidegate.toml:14:1: listener.mqtts.bind: a path, but the protocol is "mqtts"; set protocol = "unix", or "ws" for WebSocket
@@ -692,8 +692,9 @@ fn every_field_of_the_broker_has_a_setting() {
     for field in fields(format!("{listener:#?}")) {
         let known =
             |setting: &Setting<ListenerDraft>| setting.key.split('.').next() == Some(&field);
-        // QUIC is a value of `protocol`.
-        assert!(field == "quic" || LISTENER.iter().any(known), "{field}");
+        // QUIC and links are values of `protocol`.
+        let is_protocol = matches!(field.as_str(), "quic" | "link");
+        assert!(is_protocol || LISTENER.iter().any(known), "{field}");
     }
 }
 

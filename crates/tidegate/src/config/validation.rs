@@ -83,6 +83,7 @@ pub(super) fn finish(
             fsync: draft.node.store.fsync,
             ..draft.node.files.clone()
         },
+        link: draft.node.link.clone(),
         firmware: firmware::FirmwareSettings {
             max_packet_bytes: u64::from(max_packet_size),
             ..draft.node.firmware.clone()
@@ -174,6 +175,13 @@ fn finish_listener(
             "not for protocol \"quic\": the PROXY protocol is for TCP".to_owned()
         });
     }
+    if listener.protocol.has_links() {
+        for setting in ["proxy_protocol", "max_partial_packet_bytes_per_shard"] {
+            reject_inapplicable_keys(&listener.rest.name, setting, draft, || {
+                "not for links; remove it".to_owned()
+            });
+        }
+    }
     let websocket_path = finish_websocket(&listener, draft);
     check_bounds(&listener.rest, max_packet_size, draft);
     let relay_path = finish_relay_path(&listener, websocket_path.as_deref(), draft);
@@ -182,6 +190,7 @@ fn finish_listener(
         bind,
         tls,
         quic: listener.protocol == ListenerProtocol::Quic,
+        link: listener.protocol.has_links(),
         websocket_path,
         relay_path,
         allowed_origins,
@@ -213,7 +222,10 @@ fn add_missing_bind_error(name: &str, draft: &mut ConfigDraft) {
 fn check_bind(listener: &ListenerDraft, bind: &BindAddress, draft: &mut ConfigDraft) {
     let key = key_of(&listener.rest, "bind");
     let message = match (bind, listener.protocol) {
-        (BindAddress::Unix(path), ListenerProtocol::Unix | ListenerProtocol::Ws) => {
+        (
+            BindAddress::Unix(path),
+            ListenerProtocol::Unix | ListenerProtocol::Ws | ListenerProtocol::Link,
+        ) => {
             if path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
                 return;
             }
@@ -237,7 +249,7 @@ fn finish_tls(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Option<TlsCo
     if !protocol.has_tls() {
         reject_inapplicable_keys(name, "tls.", draft, || {
             format!(
-                "not for protocol \"{}\", which has no TLS; set protocol = \"mqtts\", \"wss\" or \"quic\"",
+                "not for protocol \"{}\", which has no TLS; set protocol = \"mqtts\", \"wss\", \"quic\" or \"links\"",
                 protocol.name()
             )
         });

@@ -11,9 +11,10 @@ use content::ContentDigest;
 use link::durable::{FinishError, PartialFile};
 use link::error_code::ErrorCode;
 use link::net::{IncomingStream, LinkError};
+use link_gateway::exchange::FileMetadata;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-use super::exchange::{FileMetadata, path_in};
+use super::file_path::path_in;
 use super::rate_limit::RateLimit;
 use crate::transfer_progress::TransferProgress;
 

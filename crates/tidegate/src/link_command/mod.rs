@@ -1,9 +1,10 @@
 //! `tidegate link`: sends and receives files over a link, which survives interruptions and restarts of either end.
 
-mod exchange;
+mod file_path;
 mod incoming_file;
 mod options;
 mod outgoing_file;
+mod publish;
 mod rate_limit;
 mod receive;
 mod send;
@@ -17,10 +18,12 @@ use crate::client::ClientError;
 pub(crate) enum LinkCommand {
     /// Accept links: store the files that peers send in a directory, and send them files of it
     Serve(serve::LinkServeArgs),
-    /// Send files and directories to `tidegate link serve`
+    /// Send files and directories to `tidegate link serve` or to a node
     Send(send::LinkSendArgs),
-    /// Receive files and directories from `tidegate link serve`
+    /// Receive files and directories from `tidegate link serve`, or files and firmware from a node
     Receive(receive::LinkReceiveArgs),
+    /// Publish a message through a node's link listener
+    Publish(publish::LinkPublishArgs),
 }
 
 impl LinkCommand {
@@ -38,6 +41,7 @@ impl LinkCommand {
                 Self::Serve(arguments) => arguments.run().await,
                 Self::Send(arguments) => Ok(arguments.run().await?),
                 Self::Receive(arguments) => Ok(arguments.run().await?),
+                Self::Publish(arguments) => Ok(arguments.run().await?),
             }
         })
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
+use link::config::LinkConfig;
 use link::net::{ConnectOptions, Link, LinkError, connect};
 use link::wire::handshake::{Credentials, LinkId};
 use link_carriers::{CarrierAddress, CarrierConnector};
@@ -50,6 +51,10 @@ struct LinkCredentialArgs {
     /// Read the password from a file
     #[arg(long, value_name = "FILE", requires = "username")]
     password_file: Option<PathBuf>,
+    /// Client id at a node; a transfer that another command continues needs it unless the client is a device
+    /// [default: a new one]
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    client_id: String,
 }
 
 /// How files are transferred.
@@ -141,6 +146,10 @@ impl LinkConnectArgs {
             .map_err(|error| ClientError::Usage(error.to_string()))?;
         let connector = Arc::new(connector);
         let options = ConnectOptions {
+            config: LinkConfig {
+                client_id: self.credentials.client_id.clone(),
+                ..LinkConfig::default()
+            },
             credentials: self.credentials.resolve()?,
             ..ConnectOptions::default()
         };
@@ -175,7 +184,7 @@ impl LinkConnectArgs {
             Err(_) => Err(ClientError::Unreachable {
                 endpoint: link.address.clone(),
                 reason: link.reason(),
-                hint: "; does `tidegate link serve` run there?",
+                hint: "; does `tidegate link serve`, or a node with a link listener, run there?",
             }),
         }
     }

@@ -14,8 +14,8 @@ use link::error_code::ErrorCode;
 use link::net::{Link, LinkError, OutgoingStream};
 use link::priority::Priority;
 use link::wire::control::TransferId;
+use link_gateway::exchange::FileMetadata;
 
-use super::exchange::FileMetadata;
 use super::options::random_bytes;
 use super::rate_limit::RateLimit;
 use crate::transfer_progress::TransferProgress;
@@ -125,6 +125,7 @@ impl LocalFile {
             name: self.name.clone(),
             modified_ms: modified.and_then(|time| i64::try_from(time.as_millis()).ok()),
             request,
+            ..FileMetadata::default()
         };
         serde_json::to_vec(&metadata).expect("texts and numbers are valid JSON")
     }

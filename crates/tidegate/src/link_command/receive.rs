@@ -8,9 +8,9 @@ use clap::Args;
 use link::error_code::ErrorCode;
 use link::net::LinkError;
 use link::priority::Priority;
+use link_gateway::exchange::{FileAnswer, FileMetadata, FileRequest};
 use tokio::task::JoinSet;
 
-use super::exchange::{FileAnswer, FileMetadata, FileRequest};
 use super::incoming_file::{IncomingFileError, ReceivedFile, ReceivedFiles};
 use super::options::{CommandLink, LinkConnectArgs, TransferArgs};
 use super::rate_limit::RateLimit;

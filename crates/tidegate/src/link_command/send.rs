@@ -8,7 +8,7 @@ use content::DigestAlgorithm;
 use link::error_code::ErrorCode;
 use tokio::task::JoinSet;
 
-use super::exchange::path_in;
+use super::file_path::path_in;
 use super::options::{CommandLink, LinkConnectArgs, TransferArgs};
 use super::outgoing_file::{FileSending, LocalFile, OutgoingFileError, collect_files};
 use crate::client::ClientError;

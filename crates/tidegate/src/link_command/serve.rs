@@ -9,13 +9,17 @@ use clap::Args;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
+use link::message::MessageId;
 use link::net::{Decision, Link, LinkError, LinkListener};
 use link::priority::Priority;
 use link::wire::handshake::{Credentials, Hello};
 use link_carriers::{CarrierAddress, CarrierListener};
+use link_gateway::exchange::{
+    AnnouncedFile, FileAnswer, FileRequest, Publication, PublicationRefusal, RefusedPublication,
+};
 use tokio::task::JoinSet;
 
-use super::exchange::{AnnouncedFile, FileAnswer, FileRequest, path_in};
+use super::file_path::path_in;
 use super::incoming_file::{IncomingFileError, ReceivedFiles};
 use super::options::token;
 use super::outgoing_file::{FileSending, LocalFile, collect_files};
@@ -181,6 +185,21 @@ fn digest(token: &str) -> ContentDigest {
     hasher.finish()
 }
 
+/// Messages are for nodes, which have topics. If the link ends, nobody waits for the answer.
+async fn refuse_publication(link: &Link, id: MessageId) {
+    let refusal = PublicationRefusal {
+        refused: RefusedPublication {
+            priority: format!("{:?}", id.priority).to_lowercase(),
+            number: id.number,
+            topic: String::new(),
+            reason_code: 0x83,
+            reason: "this end stores files and has no topics; publish to a node".to_owned(),
+        },
+    };
+    let refusal = serde_json::to_vec(&refusal).expect("texts and numbers are valid JSON");
+    let _ = link.send(Priority::High, refusal.into()).await;
+}
+
 struct FileServer {
     dir: PathBuf,
     received: ReceivedFiles,
@@ -218,8 +237,11 @@ impl FileServer {
                     let Ok(message) = message else { break };
                     let (server, link) = (self.clone(), link.clone());
                     tasks.spawn(async move {
+                        let id = message.id;
                         let payload = message.payload.into_bytes();
-                        if let Ok(request) = serde_json::from_slice(&payload) {
+                        if Publication::is_publication(&payload) {
+                            refuse_publication(&link, id).await;
+                        } else if let Ok(request) = serde_json::from_slice(&payload) {
                             // If the link ends, nobody waits for the answer.
                             let _ = server.answer(&link, request).await;
                         }

@@ -11,6 +11,7 @@ use broker::{Broker, BrokerHandle};
 use devices::pull::{self, PullScheduler};
 use firmware::FirmwareHooks;
 use hooks::{HookChain, MessageView};
+use link_gateway::{GatewayParts, LinkGateway};
 use store::Store;
 use tokio::runtime::Handle;
 use transfer::FileHooks;
@@ -41,6 +42,7 @@ pub(super) struct Node {
     services: NodeServices,
     broker: Broker,
     pulls: PullScheduler,
+    links: LinkGateway,
     http: Option<HttpTask>,
     listeners: Vec<OpenListener>,
     first_operator: Option<FirstOperator>,
@@ -75,6 +77,14 @@ impl Node {
         start_commands(&services, &handle);
         let firmware = &services.firmware;
         firmware.start(&services.devices, &services.commands, handle.clone())?;
+        let parts = GatewayParts {
+            broker: handle.clone(),
+            files: services.files.clone(),
+            firmware: services.firmware.service.clone(),
+            registry: services.devices.registry.clone(),
+        };
+        let links = LinkGateway::start(config.link.clone(), parts);
+        let links = links.context("cannot start the threads for links")?;
 
         let listeners = handle.listeners().into_iter();
         let mut node = Self {
@@ -82,6 +92,7 @@ impl Node {
             services,
             broker,
             pulls,
+            links,
             http: None,
             first_operator: None,
         };
@@ -97,6 +108,8 @@ impl Node {
         services.alarms.begin_shutdown();
         let broker = self.broker;
         run_stop_step("stopping the shards", move || broker.stop()).await;
+        let links = self.links;
+        run_stop_step("stopping the links", move || links.stop()).await;
         if let Some(http) = self.http {
             http.stop().await;
         }
@@ -186,6 +199,7 @@ impl Node {
             http: live.clone(),
             files: self.services.files.clone(),
             firmware: self.services.firmware.clone(),
+            links: self.links.clone(),
             quarantine: Quarantine::new(data_dir.path()),
             backups: self.services.backups(config, data_dir),
             job_directory: data_dir.create_job_directory()?,

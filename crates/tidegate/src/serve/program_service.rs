@@ -12,6 +12,7 @@ use broker::BrokerHandle;
 use devices::pull::PullScheduler;
 use engine::Engine;
 use hooks::MetricFamily;
+use link_gateway::LinkGateway;
 use serde_json::{Value, json};
 use store::Store;
 use transfer::FileWorkers;
@@ -48,6 +49,7 @@ pub(super) struct ProgramParts {
     pub(super) http: SharedHttpConfig,
     pub(super) files: FileWorkers,
     pub(super) firmware: NodeFirmware,
+    pub(super) links: LinkGateway,
     pub(super) quarantine: Quarantine,
     pub(super) backups: Backups,
     pub(super) job_directory: PathBuf,
@@ -240,6 +242,7 @@ impl api::ProgramBackend for ProgramService {
         let files = &self.parts.files;
         metrics.extend(files.service().metric_families(files.queued_bytes()));
         metrics.extend(self.parts.firmware.metrics());
+        metrics.extend(self.parts.links.metrics());
         metrics
     }
 

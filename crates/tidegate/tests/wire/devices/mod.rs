@@ -12,6 +12,7 @@ mod fleet;
 mod import_jobs;
 mod intrusion;
 mod jetlinks;
+mod link;
 mod long_polls;
 mod objects;
 mod storage_full;

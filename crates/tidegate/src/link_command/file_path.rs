@@ -1,49 +1,11 @@
-//! What the two ends of `tidegate link` tell each other: JSON in messages, and in the metadata of streams.
+//! The names of files that peers may choose.
 
 use std::path::{Component, Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
 
 /// Longest name of a file with its directories.
 const MAX_NAME_BYTES: usize = 4096;
 /// Endings of the files that a transfer needs until it is complete.
 const RESERVED_ENDINGS: [&str; 2] = [".part", ".state"];
-
-/// The metadata of a stream that transports a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileMetadata {
-    /// Path with slashes, relative to the directory of the receiver.
-    pub(super) name: String,
-    /// Time of the last modification in milliseconds since 1970.
-    pub(super) modified_ms: Option<i64>,
-    /// The request that the file answers.
-    pub(super) request: Option<u64>,
-}
-
-/// Asks for files of the peer's directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileRequest {
-    pub(super) request: u64,
-    /// Names of files and directories.
-    pub(super) names: Vec<String>,
-    /// Whether interrupted transfers continue.
-    pub(super) resume: bool,
-}
-
-/// The answer to [`FileRequest`]. The files follow as streams.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileAnswer {
-    pub(super) request: u64,
-    pub(super) files: Vec<AnnouncedFile>,
-    /// Why there is none.
-    pub(super) error: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct AnnouncedFile {
-    pub(super) name: String,
-    pub(super) size: u64,
-}
 
 /// The path of a name from the peer, if it is in `dir` and can be that of a received file.
 pub(super) fn path_in(dir: &Path, name: &str) -> Result<PathBuf, String> {

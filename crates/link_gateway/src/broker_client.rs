@@ -1,0 +1,232 @@
+//! The connection of a peer to the broker: login, published messages, messages for the peer.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use link::error_code::ErrorCode;
+use link::wire::handshake::{Credentials, Hello};
+use mqtt::{Connect, Packet, PropertiesBuf, QoS, ReasonCode, Version};
+use mqtt_client::{AckMode, AckResult, ClientSession, OutgoingMessage, SessionEvent};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep_until};
+
+/// Largest packet from the broker; larger messages are not sent to peers.
+const MAX_RECEIVED_BYTES: u32 = 1 << 20;
+const READ_BYTES: usize = 16 << 10;
+
+/// Why a peer cannot log in.
+#[derive(Debug)]
+pub(crate) struct LoginError {
+    pub(crate) code: ErrorCode,
+    pub(crate) text: String,
+}
+
+/// Why the broker has ended a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClientEnd {
+    /// The peer may connect again.
+    Lost,
+    /// Another connection of the peer would not help.
+    Refused(&'static str),
+}
+
+/// A client of the broker.
+pub(crate) struct BrokerClient {
+    stream: UnixStream,
+    session: ClientSession,
+    buffer: BytesMut,
+    client_id: String,
+    /// Interval at which the broker expects a packet, if the listener has a longest keep-alive.
+    ping: Option<Duration>,
+    next_ping: Instant,
+}
+
+impl BrokerClient {
+    /// Logs in with the credentials of HELLO. The broker limits the time.
+    pub(crate) async fn log_in(stream: UnixStream, hello: &Hello) -> Result<Self, LoginError> {
+        let client_id = match hello.client_id.as_str() {
+            "" => format!("link-{}", hello.link_id),
+            own => own.to_owned(),
+        };
+        let (username, password) = match &hello.credentials {
+            Credentials::None => (None, None),
+            // As devices send their access token over MQTT.
+            Credentials::Token(token) => (Some(token.as_str()), None),
+            Credentials::UserPassword { user, password } => {
+                (Some(user.as_str()), Some(password.as_bytes()))
+            }
+        };
+        for (what, text) in [
+            ("client id", client_id.as_str()),
+            ("user name", username.unwrap_or("")),
+        ] {
+            if text.len() > usize::from(u16::MAX) || text.contains('\0') {
+                return Err(LoginError {
+                    code: ErrorCode::NOT_AUTHENTICATED,
+                    text: format!("{what}: expected at most 65,535 bytes without U+0000"),
+                });
+            }
+        }
+        if password.is_some_and(|password| password.len() > usize::from(u16::MAX)) {
+            return Err(LoginError {
+                code: ErrorCode::NOT_AUTHENTICATED,
+                text: "password: expected at most 65,535 bytes".to_owned(),
+            });
+        }
+        let mut client = Self {
+            stream,
+            session: ClientSession::new(Version::V5, AckMode::Automatic, MAX_RECEIVED_BYTES, 0),
+            buffer: BytesMut::new(),
+            client_id: client_id.clone(),
+            ping: None,
+            next_ping: Instant::now(),
+        };
+        let mut properties = PropertiesBuf::new();
+        properties.push(mqtt::Property::MaximumPacketSize(MAX_RECEIVED_BYTES));
+        client.session.start_connection();
+        client.session.send(&Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: true,
+            keep_alive_s: 0,
+            client_id: &client_id,
+            username,
+            password,
+            will: None,
+            properties: properties.as_properties(),
+            is_bridge: false,
+        }));
+        let lost = |error: io::Error| LoginError {
+            code: ErrorCode::TIMEOUT,
+            text: format!("the broker has closed the connection: {error}"),
+        };
+        loop {
+            match client.next_event().await.map_err(lost)? {
+                SessionEvent::Connected(info) if info.answer.reason.is_error() => {
+                    return Err(login_error(&info.answer));
+                }
+                SessionEvent::Connected(info) => {
+                    if let Some(assigned) = info.assigned_client_id {
+                        client.client_id = assigned;
+                    }
+                    let keep_alive_s = info.server_keep_alive_s.unwrap_or(0);
+                    client.ping =
+                        (keep_alive_s > 0).then(|| Duration::from_secs(keep_alive_s.into()) / 2);
+                    client.schedule_ping();
+                    return Ok(client);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    fn schedule_ping(&mut self) {
+        self.next_ping = Instant::now() + self.ping.unwrap_or(Duration::MAX / 1024);
+    }
+
+    /// Whether the broker accepts another message now.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.session.has_quota()
+    }
+
+    /// Publishes a message with QoS 1; returns its packet identifier.
+    ///
+    /// # Errors
+    /// If the message is larger than the broker accepts.
+    pub(crate) fn publish(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        retain: bool,
+    ) -> Result<u16, String> {
+        self.session.publish(&OutgoingMessage {
+            topic,
+            payload,
+            qos: QoS::AtLeastOnce,
+            retain,
+            properties: &PropertiesBuf::new(),
+            topic_alias: None,
+        })
+    }
+
+    /// The next event of the broker. It may be cancelled.
+    pub(crate) async fn next_event(&mut self) -> io::Result<SessionEvent> {
+        loop {
+            if let Some(event) = self.session.next_event().map_err(io::Error::other)? {
+                return Ok(event);
+            }
+            let interest = match self.session.out.is_empty() {
+                true => Interest::READABLE,
+                false => Interest::READABLE | Interest::WRITABLE,
+            };
+            let ready = tokio::select! {
+                ready = self.stream.ready(interest) => ready?,
+                () = sleep_until(self.next_ping), if self.ping.is_some() => {
+                    self.session.send(&Packet::PingReq);
+                    self.schedule_ping();
+                    continue;
+                }
+            };
+            if ready.is_writable() && !self.session.out.is_empty() {
+                match self.stream.try_write(&self.session.out) {
+                    Ok(written) => drop(self.session.out.drain(..written)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if ready.is_readable() {
+                self.buffer.clear();
+                self.buffer.reserve(READ_BYTES);
+                match self.stream.try_read_buf(&mut self.buffer) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(_) => self.session.receive(&self.buffer),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Ends the connection as a client that leaves.
+    pub(crate) fn leave(mut self) {
+        let properties = PropertiesBuf::new();
+        self.session.disconnect(ReasonCode::SUCCESS, &properties);
+        // A full socket means that the broker does not read; then the end of the connection tells it the same.
+        let _ = self.stream.try_write(&self.session.out);
+    }
+}
+
+/// What CONNACK means for the peer.
+fn login_error(answer: &AckResult) -> LoginError {
+    let code = match answer.reason {
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD
+        | ReasonCode::NOT_AUTHORIZED
+        | ReasonCode::BAD_AUTHENTICATION_METHOD => ErrorCode::NOT_AUTHENTICATED,
+        ReasonCode::SERVER_UNAVAILABLE
+        | ReasonCode::SERVER_BUSY
+        | ReasonCode::QUOTA_EXCEEDED
+        | ReasonCode::CONNECTION_RATE_EXCEEDED => ErrorCode::LIMIT_EXCEEDED,
+        _ => ErrorCode::NOT_PERMITTED,
+    };
+    LoginError {
+        code,
+        text: format!("login refused: {answer}"),
+    }
+}
+
+/// What DISCONNECT means for the peer.
+pub(crate) fn end_of(reason: ReasonCode) -> ClientEnd {
+    match reason {
+        ReasonCode::SESSION_TAKEN_OVER => {
+            ClientEnd::Refused("another client with this client id has connected")
+        }
+        ReasonCode::NOT_AUTHORIZED => ClientEnd::Refused("the client is not authorised"),
+        ReasonCode::BANNED => ClientEnd::Refused("the client is banned"),
+        _ => ClientEnd::Lost,
+    }
+}

@@ -1,0 +1,167 @@
+//! What the two ends of a link for files tell each other: JSON in messages and in the metadata of streams, and
+//! publications in a binary form.
+
+use mqtt::TopicLimits;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The first byte of a publication. No JSON begins with it.
+const PUBLICATION: u8 = 1;
+const RETAIN: u8 = 1;
+
+/// The metadata of a stream that transports a file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileMetadata {
+    /// Path with slashes, relative to the directory of the receiver. A node uses the last part.
+    pub name: String,
+    /// Time of the last modification in milliseconds since 1970.
+    #[serde(default)]
+    pub modified_ms: Option<i64>,
+    /// The request that the file answers.
+    #[serde(default)]
+    pub request: Option<u64>,
+    /// For a node: the id of the transfer, instead of that of the stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_id: Option<String>,
+    /// For a node: the media type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// For a node: when the complete file expires, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_at: Option<u64>,
+    /// For a node: how long the transfer is kept without a new piece, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segments_ttl: Option<u64>,
+    /// For a node: any JSON, which rules and the API see.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub user_data: Value,
+}
+
+/// Asks for files of the peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRequest {
+    pub request: u64,
+    /// Names of files and directories.
+    pub names: Vec<String>,
+    /// Whether interrupted transfers continue.
+    pub resume: bool,
+}
+
+/// The answer to [`FileRequest`]. The files follow as streams.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAnswer {
+    pub request: u64,
+    pub files: Vec<AnnouncedFile>,
+    /// Why there is none.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnouncedFile {
+    pub name: String,
+    pub size: u64,
+}
+
+/// A message on a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Publication<'a> {
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+    pub retain: bool,
+}
+
+impl<'a> Publication<'a> {
+    /// Appends its encoding, which is the content of a message of a link. The topic has at most 65,535 bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let len = u16::try_from(self.topic.len()).expect("a topic name has at most 65,535 bytes");
+        out.extend_from_slice(&[PUBLICATION, u8::from(self.retain)]);
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(self.topic.as_bytes());
+        out.extend_from_slice(self.payload);
+    }
+
+    /// Whether a message of a link is a publication.
+    #[must_use]
+    pub fn is_publication(message: &[u8]) -> bool {
+        message.first() == Some(&PUBLICATION)
+    }
+
+    /// # Errors
+    /// Names the invalid field.
+    pub fn decode(message: &'a [u8]) -> Result<Self, &'static str> {
+        let (&[kind, flags, low, high], rest) =
+            message.split_first_chunk().ok_or("it is incomplete")?;
+        if kind != PUBLICATION {
+            return Err("its kind is unknown");
+        }
+        if flags & !RETAIN != 0 {
+            return Err("flags: expected 0, or 1 for a retained message");
+        }
+        let (topic, payload) = rest
+            .split_at_checked(usize::from(u16::from_le_bytes([low, high])))
+            .ok_or("the topic is incomplete")?;
+        let topic = str::from_utf8(topic).map_err(|_| "the topic is not UTF-8")?;
+        mqtt::validate_topic_name(topic, &TopicLimits::NONE)
+            .map_err(|_| "the topic is not a valid topic name")?;
+        Ok(Self {
+            topic,
+            payload,
+            retain: flags & RETAIN != 0,
+        })
+    }
+}
+
+/// What a node answers to a publication that it did not accept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicationRefusal {
+    pub refused: RefusedPublication,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedPublication {
+    /// `urgent`, `high`, `normal` or `bulk`.
+    pub priority: String,
+    /// Number of the message in the lane of this priority.
+    pub number: u64,
+    /// Empty if it could not be read.
+    pub topic: String,
+    /// Reason code of MQTT.
+    pub reason_code: u8,
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publications_are_encoded_and_decoded() {
+        for (topic, payload, retain) in [("a/b", &b"text"[..], false), ("t", &[][..], true)] {
+            let publication = Publication {
+                topic,
+                payload,
+                retain,
+            };
+            let mut bytes = Vec::new();
+            publication.encode(&mut bytes);
+            assert!(Publication::is_publication(&bytes));
+            assert_eq!(Publication::decode(&bytes), Ok(publication));
+        }
+    }
+
+    #[test]
+    fn damaged_publications_are_explained() {
+        for (bytes, expected) in [
+            (&[1, 0, 1][..], "incomplete"),
+            (&[2, 0, 0, 0][..], "kind"),
+            (&[1, 2, 1, 0, b'a'][..], "flags"),
+            (&[1, 0, 2, 0, b'a'][..], "topic is incomplete"),
+            (&[1, 0, 1, 0, 0xff][..], "UTF-8"),
+            (&[1, 0, 1, 0, b'#'][..], "topic name"),
+            (&[1, 0, 0, 0][..], "topic name"),
+        ] {
+            let error = Publication::decode(bytes).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Link listeners: logins, messages, files and firmware of devices, interruptions, and kills of the node.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use content::{ContentHasher, DigestAlgorithm};
+use link::core::NewStream;
+use link::error_code::ErrorCode;
+use link::net::{ConnectOptions, Link, LinkError, OutgoingStream, connect as connect_link};
+use link::priority::Priority;
+use link::wire::control::TransferId;
+use link::wire::handshake::{Credentials, LinkId};
+use link_gateway::exchange::{FileMetadata, Publication, PublicationRefusal};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use super::{api, ask, get, product, state, with_token};
+use crate::certificates::Authority;
+use crate::support::{Node, Raw, eventually, kind, temporary_directory};
+
+const WAIT: Duration = Duration::from_secs(30);
+const NOT_AUTHORIZED: u8 = 0x87;
+
+const LISTENER: &str = r#"
+[[listener]]
+name = "link"
+bind = "127.0.0.1:0"
+allow_anonymous = false
+"#;
+
+/// Devices may publish to `up/` and send files whose ids do not begin with `secret`.
+const RULES: &str = r##"
+[[auth.rule]]
+permission = "deny"
+topics = ["$file/secret/#", "down/#"]
+
+[[auth.rule]]
+permission = "allow"
+topics = ["#", "$file/#"]
+"##;
+
+/// A node with a link listener, the product `pump`, and devices with tokens.
+fn node(devices: &[&str], config: &str) -> Node {
+    let node = Node::start_with_config(&["--shards", "2"], &format!("{config}{LISTENER}{RULES}"));
+    product(&node, "pump", json!({}));
+    for id in devices {
+        with_token(&node, id, "pump", json!({}));
+    }
+    node
+}
+
+fn content(len: usize) -> Vec<u8> {
+    let mixed = (0..len as u32).map(|n| n.wrapping_mul(2_654_435_761) >> 13);
+    mixed.map(|number| number as u8).collect()
+}
+
+/// Runs `tidegate link`.
+fn command(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("link").args(arguments);
+    command.output().unwrap()
+}
+
+fn succeeded(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The complete files of a device.
+fn files(node: &Node, device: &str) -> Vec<Value> {
+    let all = get(node, "files");
+    let all = all["data"].as_array().unwrap().iter();
+    let own = all.filter(|file| file["owner"]["id"] == device && file["state"] == "complete");
+    own.cloned().collect()
+}
+
+fn metric(node: &Node, name: &str) -> u64 {
+    let (_, _, text) = super::ask_at(node.address("http"), ("GET", "/metrics"), "", "");
+    let name = format!("tidegate_{name} ");
+    let text = text.as_str().unwrap().to_owned();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(&name));
+    value.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
+}
+
+/// A peer whose address may change, since a node that is started again has another one.
+struct Peer {
+    runtime: Runtime,
+    link: Link,
+    address: Arc<Mutex<String>>,
+}
+
+impl Peer {
+    fn new(node: &Node, token: &str, client_id: &str) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let address = Arc::new(Mutex::new(node.address("link").to_owned()));
+        let mut options = ConnectOptions {
+            credentials: Credentials::Token(token.to_owned()),
+            ..ConnectOptions::default()
+        };
+        options.config.client_id = client_id.to_owned();
+        let id = LinkId(
+            ring::rand::generate(&ring::rand::SystemRandom::new())
+                .unwrap()
+                .expose(),
+        );
+        let target = address.clone();
+        let link = runtime.block_on(async {
+            connect_link(id, options, move || {
+                let address = target.lock().unwrap().clone();
+                async move { TcpStream::connect(address).await }
+            })
+        });
+        Self {
+            runtime,
+            link,
+            address,
+        }
+    }
+
+    fn moved_to(&self, node: &Node) {
+        *self.address.lock().unwrap() = node.address("link").to_owned();
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        let limited = async { tokio::time::timeout(WAIT, work).await };
+        self.runtime.block_on(limited).expect("in time")
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) {
+        let mut message = Vec::new();
+        let publication = Publication {
+            topic,
+            payload,
+            retain: false,
+        };
+        publication.encode(&mut message);
+        self.wait(self.link.send(Priority::Normal, message.into()))
+            .unwrap();
+    }
+
+    fn refusal(&self) -> PublicationRefusal {
+        let message = self.wait(self.link.receive()).unwrap();
+        serde_json::from_slice(&message.payload.into_bytes()).unwrap()
+    }
+
+    fn open(&self, file_id: Option<&str>, size: usize, digest: DigestAlgorithm) -> OutgoingStream {
+        let metadata = FileMetadata {
+            name: "dir/image.bin".to_owned(),
+            file_id: file_id.map(str::to_owned),
+            ..FileMetadata::default()
+        };
+        let new = NewStream {
+            priority: Priority::Bulk,
+            transfer_id: TransferId([7; 16]),
+            size: Some(size as u64),
+            digest: Some(digest),
+            metadata: serde_json::to_vec(&metadata).unwrap(),
+            is_resume: true,
+        };
+        self.wait(self.link.send_stream(new)).unwrap()
+    }
+
+    /// Sends a file that is expected to be refused; returns the code and the text.
+    fn refused(&self, file_id: &str, size: usize) -> (ErrorCode, String) {
+        let stream = self.open(Some(file_id), size, DigestAlgorithm::Sha256);
+        match self.wait(stream.accepted()) {
+            Err(LinkError::Stream { code, text }) => (code, text),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn devices_send_and_receive_files_and_firmware() {
+    let node = node(&["p1", "p2"], "");
+    let folder = temporary_directory();
+    let photos = folder.join("photos");
+    std::fs::create_dir_all(&photos).unwrap();
+    let bytes = content(3_000_017);
+    std::fs::write(photos.join("a.raw"), &bytes).unwrap();
+    std::fs::write(photos.join("empty"), "").unwrap();
+    let address = node.address("link");
+    let token = ["--token", "token-p1"];
+    for checksum in ["sha256", "blake3"] {
+        let send = [
+            "send",
+            address,
+            photos.to_str().unwrap(),
+            "--checksum",
+            checksum,
+            "--resume",
+        ];
+        let output = succeeded(&command(&[&send[..], &token].concat()));
+        assert!(output.contains("3000017 bytes  photos/a.raw"), "{output}");
+    }
+    // The second command finds what the first one has sent, unless its checksum is part of the identity.
+    let sent = files(&node, "p1");
+    assert_eq!(sent.len(), 4);
+    let photo = sent.iter().find(|file| file["name"] == "a.raw").unwrap();
+    assert_eq!(photo["owner"]["kind"], "device");
+    assert_eq!(photo["user_data"]["path"], "photos/a.raw");
+
+    let (status, _, image) = ask(&node, ("PUT", "uploads/app.bin"), "", &"image".repeat(9000));
+    assert_eq!(status, 201, "{image}");
+    let package = json!({"id": "pump-1", "title": "pump", "firmware_version": "1", "product": "pump", "file": image["id"]});
+    assert_eq!(api(&node, "POST", "firmware", &package).0, 201);
+    let assignment = json!({"package": "pump-1", "product": "pump"});
+    assert!(api(&node, "PUT", "firmware-assignments/a", &assignment).0 < 300);
+    let back = folder.join("back");
+    let receive = [
+        "receive",
+        address,
+        "files",
+        "firmware",
+        "--to",
+        back.to_str().unwrap(),
+    ];
+    succeeded(&command(&[&receive[..], &token].concat()));
+    assert!(std::fs::read(back.join("files/a.raw")).unwrap() == bytes);
+    assert_eq!(std::fs::read(back.join("files/empty")).unwrap(), b"");
+    let received = std::fs::read_to_string(back.join("firmware/app.bin")).unwrap();
+    assert!(received == "image".repeat(9000));
+    assert_eq!(metric(&node, "link_files_received_total"), 4);
+    assert_eq!(metric(&node, "link_files_sent_total"), 3);
+
+    // Files of others do not exist for a device.
+    let receive = ["receive", address, "files/a.raw", "--token", "token-p2"];
+    let output = command(&receive);
+    assert_eq!(output.status.code(), Some(4));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("files/a.raw: there is no such file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_credentials_are_refused() {
+    let node = node(&["p1"], "");
+    let address = node.address("link");
+    for credentials in [&["--token", "wrong"][..], &["--username", "token-p1x"], &[]] {
+        let output = command(&[&["publish", address, "up/a", "-m", "x"][..], credentials].concat());
+        assert_eq!(output.status.code(), Some(4), "{credentials:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("login refused"), "{error}");
+    }
+    assert_eq!(metric(&node, "link_connections_refused_total"), 3);
+    assert_eq!(metric(&node, "links"), 0);
+}
+
+#[test]
+fn messages_are_published_as_permitted() {
+    let node = node(&["p1"], "");
+    let mut watcher = Raw::client(&node, 5);
+    watcher.subscribe("up/#", 1);
+    let address = node.address("link");
+    let publish = ["publish", address, "--token", "token-p1", "-m", "text"];
+    succeeded(&command(&[&publish[..], &["up/a"]].concat()));
+    let message = watcher.recv_message("up/a", "text");
+    assert_eq!(message.qos(), 1);
+    let output = command(&[&publish[..], &["down/a"]].concat());
+    assert_eq!(output.status.code(), Some(4));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.to_lowercase().contains("not authorized"), "{error}");
+
+    let peer = Peer::new(&node, "token-p1", "peer-1");
+    peer.publish("down/b", b"");
+    peer.publish("up/b", &content(200_000));
+    let refused = peer.refusal().refused;
+    assert_eq!(
+        (refused.topic.as_str(), refused.reason_code),
+        ("down/b", NOT_AUTHORIZED)
+    );
+    assert_eq!((refused.priority.as_str(), refused.number), ("normal", 1));
+    watcher.recv_message("up/b", content(200_000));
+    eventually("the device is online", || state(&node, "p1") == "online");
+    let (code, text) = peer.refused("secret", 10);
+    assert_eq!(code, ErrorCode::NOT_PERMITTED, "{text}");
+    assert!(text.contains("$file/secret/init"), "{text}");
+    drop(peer);
+    eventually("the device is offline", || state(&node, "p1") == "offline");
+}
+
+#[test]
+fn every_message_is_published_once_over_interruptions() {
+    let node = node(&["p1"], "");
+    let proxy = testkit::Proxy::start(node.address("link").parse().unwrap());
+    let mut watcher = Raw::client(&node, 5);
+    watcher.subscribe("up", 1);
+    let peer = Peer::new(&node, "token-p1", "peer-1");
+    *peer.address.lock().unwrap() = proxy.address().to_string();
+    for round in 0..20u32 {
+        for number in 0..50u32 {
+            peer.publish("up", &(round * 50 + number).to_le_bytes());
+        }
+        proxy.close_connections();
+    }
+    let mut numbers = Vec::new();
+    while numbers.len() < 1000 {
+        let message = watcher.recv(kind::PUBLISH);
+        watcher.acknowledge(&message);
+        numbers.push(u32::from_le_bytes(message.payload[..].try_into().unwrap()));
+    }
+    assert!(numbers.iter().copied().eq(0..1000), "{numbers:?}");
+    peer.wait(peer.link.flush()).unwrap();
+    assert!(watcher.ping_for_packets().is_empty());
+}
+
+#[test]
+fn a_file_continues_after_kills_of_the_node() {
+    for algorithm in [DigestAlgorithm::Sha256, DigestAlgorithm::Blake3] {
+        let mut node = node(&["p1"], "");
+        let peer = Peer::new(&node, "token-p1", "");
+        let bytes = content(6_000_011);
+        let digest = ContentHasher::digest(algorithm, &bytes);
+        let send = |stream: &OutgoingStream, from: usize, to: usize| {
+            let piece = Bytes::copy_from_slice(&bytes[from..to]);
+            peer.wait(stream.write(from as u64, piece)).unwrap();
+        };
+        let stream = peer.open(None, bytes.len(), algorithm);
+        assert!(peer.wait(stream.accepted()).unwrap().is_empty());
+        send(&stream, 0, 4_000_000);
+        eventually("most is durable", || {
+            stream.acknowledged_bytes() >= 4_000_000
+        });
+        node.crash();
+        peer.moved_to(&node);
+        for from in (4_000_000..bytes.len()).step_by(500_000) {
+            send(&stream, from, bytes.len().min(from + 500_000));
+        }
+        peer.wait(stream.finish(bytes.len() as u64, Some(digest)))
+            .unwrap();
+        let received = metric(&node, "file_received_bytes_total");
+        assert!(received <= 2_000_011, "{received} bytes after the kill");
+        let stored = files(&node, "p1");
+        assert_eq!(stored.len(), 1);
+        assert_eq!(
+            (&stored[0]["name"], &stored[0]["size"]),
+            (&json!("image.bin"), &json!(6_000_011))
+        );
+        let path = node.data_dir().join("files");
+        assert!(has_content(&path, &bytes));
+        // The same again, as if the answer had been lost: nothing is sent, and there is one file.
+        let stream = peer.open(None, bytes.len(), algorithm);
+        assert!(
+            peer.wait(stream.accepted())
+                .unwrap()
+                .covers(0..bytes.len() as u64)
+        );
+        peer.wait(stream.finish(bytes.len() as u64, Some(digest)))
+            .unwrap();
+        assert_eq!(files(&node, "p1").len(), 1);
+    }
+}
+
+fn has_content(directory: &Path, bytes: &[u8]) -> bool {
+    let mut entries = std::fs::read_dir(directory).unwrap();
+    entries.any(|entry| {
+        std::fs::read(entry.unwrap().path().join("data")).is_ok_and(|stored| stored == bytes)
+    })
+}
+
+#[test]
+fn no_message_is_lost_when_the_node_is_killed() {
+    let mut node = node(&["p1"], "[store]\nfsync = \"always\"\n");
+    let mut watcher = Raw::connect(
+        &node,
+        &crate::support::Connect::new(4, "watcher").persistent(),
+    );
+    watcher.subscribe("up", 1);
+    let peer = Peer::new(&node, "token-p1", "peer-1");
+    for number in 0..500u32 {
+        peer.publish("up", &number.to_le_bytes());
+        if number == 250 {
+            node.crash();
+            peer.moved_to(&node);
+        }
+    }
+    peer.wait(peer.link.flush()).unwrap();
+    let mut seen = vec![false; 500];
+    let mut watcher = Raw::connect(
+        &node,
+        &crate::support::Connect::new(4, "watcher").persistent(),
+    );
+    while seen.contains(&false) {
+        let message = watcher.recv(kind::PUBLISH);
+        watcher.acknowledge(&message);
+        seen[u32::from_le_bytes(message.payload[..].try_into().unwrap()) as usize] = true;
+    }
+}
+
+#[test]
+fn quotas_and_wrong_digests_are_refused() {
+    let quotas = "[files]\nmax_file_bytes = 1000000\nmax_bytes_per_owner = 1500000\nmax_transfers_per_owner = 1\n";
+    let node = node(&["p1"], quotas);
+    let peer = Peer::new(&node, "token-p1", "");
+    let (code, text) = peer.refused("a", 1_000_001);
+    assert_eq!(code, ErrorCode::TOO_LARGE, "{text}");
+    assert!(text.contains("files.max_file_bytes"), "{text}");
+    let stream = peer.open(Some("a"), 900_000, DigestAlgorithm::Sha256);
+    peer.wait(stream.accepted()).unwrap();
+    let (code, text) = peer.refused("b", 10);
+    assert_eq!(code, ErrorCode::LIMIT_EXCEEDED, "{text}");
+    peer.wait(stream.write(0, vec![0; 900_000].into())).unwrap();
+    let wrong = ContentHasher::digest(DigestAlgorithm::Sha256, b"other");
+    let finished = peer.wait(stream.finish(900_000, Some(wrong)));
+    let is_mismatch = |error: &LinkError| matches!(error, LinkError::Stream { code, .. } if *code == ErrorCode::DIGEST_MISMATCH);
+    assert!(finished.as_ref().is_err_and(is_mismatch), "{finished:?}");
+    assert!(files(&node, "p1").is_empty());
+    // The wrong content is gone, so the transfer begins anew.
+    let stream = peer.open(Some("a"), 900_000, DigestAlgorithm::Sha256);
+    assert!(peer.wait(stream.accepted()).unwrap().is_empty());
+    drop(stream);
+}
+
+#[test]
+fn listeners_have_tls_limits_and_can_be_stopped() {
+    let authority = Authority::new(temporary_directory());
+    let server = authority.issue_server("server");
+    let config = format!(
+        "[[listener]]\nname = \"links\"\nbind = \"127.0.0.1:0\"\nmax_connections = 1\ntls = {{ certificate = {:?}, private_key = {:?} }}\n",
+        server.certificate, server.key
+    );
+    let node = node(&["p1", "p2"], &config);
+    let secure = format!(
+        "tls://localhost:{}",
+        node.address("links").rsplit_once(':').unwrap().1
+    );
+    let ca = authority.certificate_path();
+    let publish = [
+        "publish",
+        &secure,
+        "up",
+        "-m",
+        "x",
+        "--cafile",
+        ca.to_str().unwrap(),
+        "--token",
+    ];
+    succeeded(&command(&[&publish[..], &["token-p1"]].concat()));
+    let listed = get(&node, "listeners/links");
+    assert_eq!(listed["protocol"], "links");
+    eventually("the connection is counted down", || {
+        get(&node, "listeners/links")["connections"] == 0
+    });
+
+    let peer = Peer::new(&node, "token-p1", "");
+    peer.wait(peer.link.connected()).unwrap();
+    assert_eq!(get(&node, "listeners/link")["connections"], 1);
+    let stop = json!({"disconnect_clients": true});
+    let (status, answer) = api(&node, "POST", "listeners/link/stop", &stop);
+    assert!(status < 300, "{answer}");
+    eventually("the peer is disconnected", || !peer.link.is_connected());
+    assert!(std::net::TcpStream::connect(node.address("link")).is_err());
+    let (status, answer) = api(&node, "POST", "listeners/link/start", &Value::Null);
+    assert!(status < 300, "{answer}");
+    peer.wait(peer.link.connected()).unwrap();
+    peer.publish("up", b"again");
+    peer.wait(peer.link.flush()).unwrap();
+}
