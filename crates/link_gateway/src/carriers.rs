@@ -13,11 +13,12 @@ use link_carriers::{AcceptedCarrier, BoxedCarrier, CarrierListener, PendingCarri
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::attached_client::AttachedClient;
 use crate::broker_client::{BrokerClient, ClientEnd, LoginError};
-use crate::gateway::GatewayShared;
 use crate::identity::ClientIdentity;
-use crate::link_server::{AttachedClient, LinkServer};
+use crate::link_server::LinkServer;
 use crate::metrics::LinkMetrics;
+use crate::shared::GatewayShared;
 
 /// Pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -11,10 +11,10 @@ use tokio::task::block_in_place;
 use transfer::{FileInfo, FileState, FileTarget};
 
 use crate::exchange::{AnnouncedFile, FileAnswer, FileRequest};
-use crate::gateway::GatewayShared;
 use crate::identity::ClientIdentity;
 use crate::metrics::LinkMetrics;
 use crate::outgoing_files::{OfferedFile, SendFileError};
+use crate::shared::GatewayShared;
 
 /// Files in the answer to one request.
 const MAX_ANNOUNCED_FILES: usize = 10_000;

@@ -1,22 +1,20 @@
 //! The link listeners of a node and their threads.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker::{BrokerHandle, GatewayListener};
 use devices::Registry;
 use firmware::FirmwareService;
 use hooks::MetricFamily;
-use link::wire::handshake::LinkId;
 use tokio::runtime::{Builder, Runtime};
-use transfer::{FileService, FileWorkers};
+use transfer::FileWorkers;
 
 use crate::carriers::LinkCarriers;
-use crate::link_server::ClientMailbox;
 use crate::metrics::LinkMetrics;
 use crate::settings::LinkSettings;
+use crate::shared::GatewayShared;
 
 /// How long a stopping node waits for tasks of links.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -27,27 +25,6 @@ pub struct GatewayParts {
     pub files: FileWorkers,
     pub firmware: FirmwareService,
     pub registry: Registry,
-}
-
-/// What all tasks of a gateway share.
-pub(crate) struct GatewayShared {
-    pub(crate) settings: LinkSettings,
-    pub(crate) broker: BrokerHandle,
-    pub(crate) workers: FileWorkers,
-    pub(crate) files: FileService,
-    pub(crate) firmware: FirmwareService,
-    pub(crate) registry: Registry,
-    pub(crate) metrics: LinkMetrics,
-    /// Where the clients of links that exist are passed.
-    mailboxes: Mutex<HashMap<LinkId, ClientMailbox>>,
-}
-
-impl GatewayShared {
-    pub(crate) fn mailboxes(&self) -> MutexGuard<'_, HashMap<LinkId, ClientMailbox>> {
-        self.mailboxes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The link listeners of a node. Clones share them.
@@ -73,7 +50,7 @@ impl LinkGateway {
             firmware: parts.firmware,
             registry: parts.registry,
             metrics: LinkMetrics::default(),
-            mailboxes: Mutex::default(),
+            mailboxes: Default::default(),
         });
         let runtime = match listeners.is_empty() {
             true => None,

@@ -5,6 +5,7 @@
 //! A message is published over that connection, and acknowledged on the link when the broker has acknowledged it. Files
 //! pass [`transfer::FileService`] directly: what is acknowledged survives a kill of the node.
 
+mod attached_client;
 mod broker_client;
 mod carriers;
 mod downloads;
@@ -16,6 +17,7 @@ mod metrics;
 mod outgoing_files;
 mod publications;
 mod settings;
+mod shared;
 mod uploads;
 
 pub use gateway::{GatewayParts, LinkGateway};

@@ -15,48 +15,19 @@ use mqtt_client::SessionEvent;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::attached_client::{AttachedClient, ClientMailbox};
 use crate::broker_client::{BrokerClient, ClientEnd, end_of};
 use crate::downloads::serve_request;
 use crate::exchange::{
     FileAnswer, FileRequest, Publication, PublicationRefusal, RefusedPublication,
 };
-use crate::gateway::GatewayShared;
-use crate::identity::ClientIdentity;
 use crate::metrics::LinkMetrics;
 use crate::publications::PublicationQueue;
+use crate::shared::GatewayShared;
 use crate::uploads::receive_file;
 
 /// Messages for the peer that wait for room in the link.
 const MAX_OUTGOING: usize = 64;
-
-/// Where the clients of a link are passed.
-pub(crate) type ClientMailbox = mpsc::Sender<AttachedClient>;
-
-/// The client of a link's current carrier.
-pub(crate) struct AttachedClient {
-    client: BrokerClient,
-    identity: Arc<ClientIdentity>,
-    /// Told why the broker has ended the connection.
-    ended: oneshot::Sender<ClientEnd>,
-    /// Its sender is dropped when the carrier ends.
-    carrier: oneshot::Receiver<()>,
-}
-
-impl AttachedClient {
-    pub(crate) fn new(
-        client: BrokerClient,
-        identity: ClientIdentity,
-        ended: oneshot::Sender<ClientEnd>,
-        carrier: oneshot::Receiver<()>,
-    ) -> Self {
-        Self {
-            client,
-            identity: Arc::new(identity),
-            ended,
-            carrier,
-        }
-    }
-}
 
 pub(crate) struct LinkServer {
     shared: Arc<GatewayShared>,

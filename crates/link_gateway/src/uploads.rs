@@ -16,9 +16,9 @@ use transfer::{
 use wall_clock::now_ms;
 
 use crate::exchange::FileMetadata;
-use crate::gateway::GatewayShared;
 use crate::identity::ClientIdentity;
 use crate::metrics::LinkMetrics;
+use crate::shared::GatewayShared;
 
 /// Content that is written before it is acknowledged.
 const COMMIT_BYTES: u64 = 1 << 20;
