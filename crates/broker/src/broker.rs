@@ -18,7 +18,7 @@ use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
 use crate::core::recovery::recover_from_store;
 use crate::events::EventStream;
-use crate::handle::BrokerHandle;
+use crate::handle::{BrokerHandle, OpenListeners};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::clock::NodeClock;
@@ -139,10 +139,12 @@ impl Broker {
         let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
-            infos,
-            listener_contexts,
-            quic.listeners.clone(),
-            gateways.collect(),
+            OpenListeners {
+                infos,
+                contexts: listener_contexts,
+                quic: quic.listeners.clone(),
+                gateways: gateways.collect(),
+            },
             store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
         );

@@ -59,6 +59,15 @@ struct HandleInner {
     clock: NodeClock,
 }
 
+/// The listeners that a broker has opened.
+pub(crate) struct OpenListeners {
+    /// In the order of the configuration.
+    pub(crate) infos: Vec<ListenerInfo>,
+    pub(crate) contexts: Vec<Arc<ListenerContext>>,
+    pub(crate) quic: Vec<Arc<QuicListener>>,
+    pub(crate) gateways: Vec<Arc<GatewayListener>>,
+}
+
 /// Lifecycle state of a node.
 #[derive(Default)]
 struct NodeLifecycle {
@@ -85,13 +94,16 @@ impl BrokerHandle {
     pub(crate) fn new(
         node: Arc<NodeState>,
         inboxes: Arc<[ShardInbox]>,
-        listeners: Vec<ListenerInfo>,
-        listener_contexts: Vec<Arc<ListenerContext>>,
-        quic_listeners: Vec<Arc<QuicListener>>,
-        gateway_listeners: Vec<Arc<GatewayListener>>,
+        listeners: OpenListeners,
         store_reader: Option<StoreReader>,
         clock: NodeClock,
     ) -> Self {
+        let OpenListeners {
+            infos: listeners,
+            contexts: listener_contexts,
+            quic: quic_listeners,
+            gateways: gateway_listeners,
+        } = listeners;
         let shared = HandleInner {
             node,
             inboxes,

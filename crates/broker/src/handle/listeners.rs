@@ -72,7 +72,9 @@ impl BrokerHandle {
             |error| ListenerError::Failed(format!("cannot listen on {}: {error}", info.address));
         if let Some(gateway) = self.gateway_listener(index) {
             let mut sockets = listener::open_sockets(&config, 1).map_err(failed)?;
-            sockets.pop().map(|socket| gateway.start(socket));
+            if let Some(socket) = sockets.pop() {
+                gateway.start(socket);
+            }
             return Ok(());
         }
         let sockets = listener::open_sockets(&config, self.shard_count()).map_err(failed)?;
