@@ -89,9 +89,12 @@ test('actions: watch the latest values of a device change', () =>
     const token = changed.issued[0].token as string;
     await publish(node, 'v1/devices/me/telemetry', '{"pressure": 1.25}', token);
     await person.find('pump-8', /pump-8/);
-    await person.page.getByRole('cell', { name: '1.25' }).waitFor();
+    // The legend of the chart shows values, too.
+    const title = person.page.getByRole('heading', { name: 'Latest values' });
+    const values = person.page.locator('section', { has: title });
+    await values.getByRole('cell', { name: '1.25', exact: true }).waitFor();
     await publish(node, 'v1/devices/me/telemetry', '{"pressure": 2.5}', token);
-    await person.page.getByRole('cell', { name: '2.5', exact: true }).waitFor();
+    await values.getByRole('cell', { name: '2.5', exact: true }).waitFor();
   }));
 
 test('actions: add a device and copy the command that connects it', () =>

@@ -1,6 +1,6 @@
 import { Button, NumberInput, Slider, Switch, Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { useEffect, useMemo, useState } from 'react';
+import { useEffect, useMemo, useState, type ReactNode } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap } from '../../api/client';
 import { withQuery } from '../../api/objects';
@@ -50,12 +50,27 @@ export function CardView({ card }: { card: Card }) {
   }
 }
 
+interface CardScrollerProps {
+  label: string;
+  className?: string;
+  children: ReactNode;
+}
+
+/** Content that may be larger than its card; the keyboard scrolls it. It is no landmark, as its card is one with the same name. */
+function CardScroller({ label, className = '', children }: CardScrollerProps) {
+  return (
+    <div className={`card-scroller ${className}`} tabIndex={0} role="group" aria-label={label}>
+      {children}
+    </div>
+  );
+}
+
 function TextCard({ card }: { card: Card }) {
   const { t } = useLingui();
   return (
-    <div className="card-scroller card-text" tabIndex={0} role="region" aria-label={card.title || t`Text`}>
+    <CardScroller className="card-text" label={card.title || t`Text`}>
       {card.config.text}
-    </div>
+    </CardScroller>
   );
 }
 
@@ -185,7 +200,7 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
   const devices = data.sources.flatMap((each) => (each.type === 'devices' ? each.devices : []));
   const alarms = data.sources.flatMap((each) => (each.type === 'alarms' ? each.alarms : []));
   return (
-    <div className="card-scroller" tabIndex={0} role="region" aria-label={card.title || t`States`}>
+    <CardScroller label={card.title || t`States`}>
       <ul className="card-list">
         {devices.map((each) => (
           <li key={each.device}>
@@ -218,7 +233,7 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
           </li>
         )}
       </ul>
-    </div>
+    </CardScroller>
   );
 }
 
@@ -228,7 +243,7 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
   if (data.sources.every((each) => each.type !== 'telemetry')) return <StatusCard card={card} data={data} />;
   if (values.length === 0) return <NoValue />;
   return (
-    <div className="card-scroller" tabIndex={0} role="region" aria-label={card.title || t`Values`}>
+    <CardScroller label={card.title || t`Values`}>
       <table className="data-table">
         <thead>
           <tr>
@@ -259,7 +274,7 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </CardScroller>
   );
 }
 
@@ -463,7 +478,7 @@ function MessageLog({ filter }: { filter: string }) {
     );
   }
   return (
-    <div className="card-scroller" tabIndex={0} role="region" aria-label={t`Messages of ${filter}`}>
+    <CardScroller label={t`Messages of ${filter}`}>
       {messages.length === 0 && (
         <Note>
           <Trans>No message yet</Trans>
@@ -476,6 +491,6 @@ function MessageLog({ filter }: { filter: string }) {
           <span className="mono">{message.payload}</span>
         </div>
       ))}
-    </div>
+    </CardScroller>
   );
 }

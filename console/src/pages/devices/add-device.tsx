@@ -1,8 +1,9 @@
-import { Button, Group, Modal, Select, Stack, Text, TextInput } from '@mantine/core';
+import { Button, Group, Loader, Modal, Select, Stack, Text, TextInput } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
 import { Link } from 'wouter';
 import { api, ApiError, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { useMqttPort } from '../../api/mqtt-port';
 import { CopyText } from '../../ui/copy';
 import { ShowCall } from '../../ui/show-call';
 
@@ -89,9 +90,7 @@ export function AddDevice({ onClose }: { onClose: () => void }) {
 
 function Added({ device, onClose }: { device: Schemas['Device']; onClose: () => void }) {
   const credential = device.issued?.[0];
-  const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })));
-  const mqtt = listeners.data?.data.find((listener) => listener.protocol === 'mqtt' && listener.running);
-  const port = mqtt?.address.split(':').pop() ?? '1883';
+  const port = useMqttPort();
   return (
     <Modal opened onClose={onClose} title={<Trans>{device.id} was added</Trans>} size="lg">
       <Stack gap="sm">
@@ -100,7 +99,7 @@ function Added({ device, onClose }: { device: Schemas['Device']; onClose: () => 
             <Text size="sm">
               <Trans>The credential is shown only now. This command sends a value as the device:</Trans>
             </Text>
-            <CopyText text={exampleCommand(credential, port)} />
+            {port === undefined ? <Loader size="sm" /> : <CopyText text={exampleCommand(credential, port)} />}
           </>
         )}
         <Group justify="flex-end">

@@ -4,7 +4,7 @@ import { Text, Title } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
 import { Link } from 'wouter';
-import { api, unwrap, useRead } from '../../api/client';
+import { useMqttPort } from '../../api/mqtt-port';
 import { CopyText } from '../../ui/copy';
 import { Panel } from '../../ui/page';
 import { QrCode } from '../../ui/qr-code';
@@ -20,10 +20,9 @@ mosquitto_pub -h ${host} -p ${port} -t demo/oven -m '{"celsius": 75}'`;
 /** What to do on a node that nobody has used yet. */
 export default function FirstSteps() {
   const { t } = useLingui();
-  const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })));
-  const mqtt = listeners.data?.data.find((listener) => listener.protocol === 'mqtt' && listener.running);
-  const port = mqtt?.address.split(':').pop() ?? '1883';
+  const port = useMqttPort();
   const host = location.hostname;
+  if (port === undefined) return null;
   const url = `mqtt://${host}:${port}`;
   return (
     <Panel title={<Trans>First steps</Trans>}>
