@@ -23,7 +23,7 @@ use super::relay_peer::{RelayFrames, RelayInput, RelayPeer};
 use super::session::Session;
 use super::shard::{ConnectionAction, Shard};
 use super::subscriber_list::Subscriber;
-use super::tables::{ConnectionIx, SessionIx};
+use super::tables::{ConnectionIx, SessionIx, TableIx as _};
 use crate::metrics::Metric;
 use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayPayloadKind,
@@ -195,6 +195,16 @@ impl Delivery {
     }
 }
 
+/// Time from the beginning of a connection to its first ping: between a quarter of the interval and the whole, different for
+/// each slot. Otherwise thousands of clients that connect together, as after a network failure, would be pinged together from then
+/// on, and messages would wait behind these pings.
+fn first_ping_ms(at: ConnectionIx, ping_interval_s: u16) -> u64 {
+    let interval_ms = u64::from(ping_interval_s) * 1000;
+    // Multiples of the golden ratio are spread evenly, whatever their number.
+    let fraction = (at.position() as u32).wrapping_mul(0x9e37_79b9);
+    interval_ms / 4 + ((interval_ms * 3 / 4 * u64::from(fraction)) >> 32)
+}
+
 impl Shard {
     /// A client has completed the handshake for a relay endpoint: it is admitted, or told why not and closed.
     pub(crate) fn open_relay(
@@ -312,7 +322,7 @@ impl Shard {
         {
             connection.extra().rate = Some(rate);
         }
-        self.schedule_check(at, now_ms + u64::from(limits.ping_interval_s) * 1000);
+        self.schedule_check(at, now_ms + first_ping_ms(at, limits.ping_interval_s));
         let options = SubscriptionOptions {
             qos: QoS::AtMostOnce,
             no_local: true,

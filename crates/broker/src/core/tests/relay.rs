@@ -8,6 +8,7 @@ use ws::{DecodeStep, Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
 
 use super::sim::{Sim, SimConnection};
 use crate::core::shard::ConnectionAction;
+use crate::core::timers::TICK_MS;
 use ::hooks::{MessageView, PeerAddress};
 use hooks::relay::{
     RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayEndpoint, RelayLimits,
@@ -300,15 +301,33 @@ fn a_close_frame_is_answered_with_its_code() {
 fn a_client_that_answers_no_ping_is_closed() {
     let (mut sim, ..) = relay_sim(1, limits());
     let (quiet, alive) = (join(&mut sim, 0), join(&mut sim, 0));
+    // A check takes place in the tick after its time.
+    let interval_ms = 15_000 + TICK_MS;
     for _ in 0..2 {
-        sim.pass(15_000);
+        sim.pass(interval_ms);
         assert_eq!(received(&mut sim, quiet), ["ping"]);
         assert_eq!(received(&mut sim, alive), ["ping"]);
         sim.send(&mut alive.clone(), &frame(Opcode::Pong, b""));
     }
-    sim.pass(15_000);
+    sim.pass(interval_ms);
     assert_eq!(received(&mut sim, quiet), ["close Some(1008) no pong"]);
     assert_eq!(received(&mut sim, alive), ["ping"]);
+}
+
+#[test]
+fn clients_that_connect_together_are_not_pinged_together() {
+    let (mut sim, ..) = relay_sim(1, limits());
+    let mut unpinged: Vec<_> = (0..100).map(|_| join(&mut sim, 0)).collect();
+    let step_ms = 1000;
+    for _ in (0..15_000 + TICK_MS).step_by(step_ms) {
+        sim.pass(step_ms as u64);
+        let before = unpinged.len();
+        unpinged.retain(|client| received(&mut sim, *client).is_empty());
+        // 100 within 11.25 s: about 9 in a second.
+        let pinged = before - unpinged.len();
+        assert!(pinged <= 11, "{pinged} were pinged together");
+    }
+    assert!(unpinged.is_empty(), "{} were not pinged", unpinged.len());
 }
 
 #[test]
