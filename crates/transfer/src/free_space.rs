@@ -10,6 +10,7 @@ const READING_AGE: Duration = Duration::from_millis(250);
 
 pub(crate) struct FreeSpace {
     directory: PathBuf,
+    /// When the space was read last, and what has been free since, without the bytes reserved meanwhile.
     last: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -34,5 +35,31 @@ impl FreeSpace {
         let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         *last = Some((now, bytes));
         Ok(bytes)
+    }
+
+    /// Subtracts bytes that are about to be written from the last reading. Otherwise a fast sender would fill the disk before the
+    /// next one.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, free)) = last.as_mut() {
+            *free = free.saturating_sub(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_about_to_be_written_are_not_free() {
+        let space = FreeSpace::new(&std::env::temp_dir());
+        let in_an_hour = Instant::now() + Duration::from_secs(3600);
+        *space.last.lock().unwrap() = Some((in_an_hour, 1000));
+        space.reserve(300);
+        assert_eq!(space.bytes().unwrap(), 700);
+        space.reserve(800);
+        assert_eq!(space.bytes().unwrap(), 0);
     }
 }

@@ -512,7 +512,9 @@ impl FileService {
         let end = offset.saturating_add(len);
         self.check_file_size(end)?;
         self.reserve_until(entry, end)?;
-        self.check_free(self.free_bytes()?, len)
+        self.check_free(self.free_bytes()?, len)?;
+        self.inner.free_space.reserve(len);
+        Ok(())
     }
 
     /// Counts bytes beyond the announced size, if a quota permits them.
