@@ -256,7 +256,7 @@ impl ApiCall {
             .await?;
         let mut json = serde_json::Deserializer::from_slice(&body);
         let parsed =
-            secret::read_json(&mut json).map_err(|error| {
+            definition::read_json(&mut json).map_err(|error| {
                 match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
                     Ok(_) => type_problem(error),
                     Err(error) => not_json(&error),
@@ -306,7 +306,7 @@ impl ApiCall {
 
 /// Deserialises JSON into the requested type; the error names the field that does not match.
 pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetails> {
-    secret::read_json(value).map_err(type_problem)
+    definition::read_json(value).map_err(type_problem)
 }
 
 fn not_json(error: &serde_json::Error) -> ProblemDetails {
@@ -314,7 +314,7 @@ fn not_json(error: &serde_json::Error) -> ProblemDetails {
 }
 
 /// JSON of another type than expected.
-fn type_problem(error: secret::InvalidField) -> ProblemDetails {
+fn type_problem(error: definition::InvalidField) -> ProblemDetails {
     match error.field.as_str() {
         "" => {
             let detail = format!("The body is not what was expected: {}.", error.detail);

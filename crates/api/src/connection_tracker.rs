@@ -295,7 +295,7 @@ impl ConnectionTracker {
             ),
             MetricFamily::by_label(
                 "http_requests_rejected_total",
-                "HTTP requests rejected because too many of their class, address, device or operator were being answered.",
+                "HTTP requests rejected because their class, address, device or operator had too many concurrent requests.",
                 MetricKind::Counter,
                 "class",
                 classes().zip(rejected.map(read)),

@@ -20,19 +20,20 @@ use wall_clock::now_ms;
 const MAX_WAITING_NEWS: usize = 1024;
 
 /// Why a query or change of a device failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceServiceError {
     /// The device, product or group does not exist.
+    #[error("{0}")]
     NotFound(String),
-    /// A field is invalid.
-    Field {
-        field: String,
-        detail: String,
-    },
+    #[error("{field}: {detail}")]
+    Field { field: String, detail: String },
     /// The object already exists, or a limit is reached.
+    #[error("{0}")]
     Conflict(String),
     /// The object has changed since it was read.
+    #[error("the device has changed")]
     Changed,
+    #[error("{0}")]
     Unavailable(String),
 }
 
@@ -358,7 +359,7 @@ impl DeviceService {
         }
         device.insert("id".to_owned(), id.into());
         let device: NewDevice =
-            secret::read_definition(Value::Object(device)).map_err(|error| {
+            definition::read_definition(Value::Object(device)).map_err(|error| {
                 DeviceServiceError::Field {
                     detail: match error.field.as_str() {
                         "" => format!("The body is invalid: {}.", error.detail),

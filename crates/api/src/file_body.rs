@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(crate) async fn download(
         ProblemDetails::unavailable(format!("The file cannot be read: {error}."))
     })?;
     call.mark_long_lived();
-    let mut response = Response::new(stream_file(file, bytes));
+    let mut response = Response::new(stream_file(file, 0..bytes, |_| ()));
     let fields = response.headers_mut();
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     fields.insert(header::CONTENT_LENGTH, bytes.into());
@@ -47,22 +48,27 @@ pub(crate) async fn download(
     Ok(response)
 }
 
-/// Reads a file piece by piece, as the client takes them.
-fn stream_file(file: File, bytes: u64) -> Body {
+/// Reads a part of a file piece by piece, as the client takes them; `count_sent` gets the length of each piece.
+pub(crate) fn stream_file(
+    file: File,
+    Range { start, end }: Range<u64>,
+    count_sent: impl Fn(u64) + Clone + Send + 'static,
+) -> Body {
     let file = Arc::new(file);
-    Body::from_stream(stream::try_unfold(0, move |at| {
-        let file = file.clone();
+    Body::from_stream(stream::try_unfold(start, move |at| {
+        let (file, count_sent) = (file.clone(), count_sent.clone());
         async move {
-            if at >= bytes {
+            if at >= end {
                 return Ok(None);
             }
             let read = move || -> io::Result<Bytes> {
-                let mut piece = vec![0; PIECE_BYTES.min(bytes - at) as usize];
+                let mut piece = vec![0; PIECE_BYTES.min(end - at) as usize];
                 file.read_exact_at(&mut piece, at)?;
                 Ok(piece.into())
             };
             let piece = tokio::task::spawn_blocking(read).await;
             let piece = piece.map_err(io::Error::other)??;
+            count_sent(piece.len() as u64);
             let next = at + piece.len() as u64;
             io::Result::Ok(Some((piece, next)))
         }

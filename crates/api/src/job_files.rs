@@ -54,7 +54,7 @@ impl JobFile {
 }
 
 fn write_problem(error: &io::Error) -> ProblemDetails {
-    let detail = format!("The file of the job cannot be written: {error}.");
+    let detail = format!("The result file of the job cannot be written: {error}.");
     match error.kind() {
         io::ErrorKind::StorageFull => ProblemDetails::storage_full(detail),
         _ => ProblemDetails::unavailable(detail),

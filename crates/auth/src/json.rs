@@ -22,7 +22,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
             Value::Array(values) => values,
             one => vec![one],
         };
-        let read = |value| secret::read_json::<T, _>(value).map_err(serde::de::Error::custom);
+        let read = |value| definition::read_json::<T, _>(value).map_err(serde::de::Error::custom);
         Ok(Self(
             values.into_iter().map(read).collect::<Result<_, _>>()?,
         ))
@@ -31,7 +31,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
 
 /// Deserializes a value; the error text is meant for operators.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    secret::read_json(value).map_err(|error| error.to_string())
+    definition::read_json(value).map_err(|error| error.to_string())
 }
 
 pub(crate) fn type_name(value: &Value) -> &'static str {

@@ -78,7 +78,7 @@ impl GroupDefinition {
             field: field.to_owned(),
             detail,
         };
-        let read: Result<Self, _> = secret::read_definition(value);
+        let read: Result<Self, _> = definition::read_definition(value);
         let group = read.map_err(|error| invalid(&error.field, error.detail))?;
         if group.devices.len() > MAX_MEMBERS {
             let detail = format!("expected at most {MAX_MEMBERS} devices; use a tag or a product");

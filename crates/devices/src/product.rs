@@ -306,7 +306,7 @@ impl Product {
         };
         let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
         let definition: ProductDefinition =
-            secret::read_definition(value).map_err(|error| match error.field.as_str() {
+            definition::read_definition(value).map_err(|error| match error.field.as_str() {
                 "" => one("product", error.detail),
                 field => one(field, error.detail.clone()),
             })?;

@@ -26,7 +26,8 @@ impl DefinitionError {
 pub(crate) fn read_definition<T: DeserializeOwned + JsonSchema>(
     value: &Value,
 ) -> Result<T, DefinitionError> {
-    secret::read_definition(value).map_err(|error| DefinitionError::new(&error.field, error.detail))
+    definition::read_definition(value)
+        .map_err(|error| DefinitionError::new(&error.field, error.detail))
 }
 
 pub(crate) fn check_length(

@@ -83,7 +83,7 @@ impl NamespaceDefinition {
     /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(id: &str, value: &Value) -> Result<Self, NamespaceError> {
         check_id(id)?;
-        let read: Result<Self, _> = secret::read_definition(value);
+        let read: Result<Self, _> = definition::read_definition(value);
         let namespace = read.map_err(|error| invalid(&error.field, error.detail))?;
         for (field, text, most) in [
             ("name", &namespace.name, MAX_NAME_CHARS),

@@ -200,7 +200,7 @@ impl EndpointDefinition {
                 Some(_) => return Err(invalid("access_key", "expected a text")),
             }
         }
-        let read: Result<Self, _> = secret::read_definition(value);
+        let read: Result<Self, _> = definition::read_definition(value);
         // People write the key, and never its hash.
         let endpoint = read.map_err(|error| {
             let detail = error.detail.replace("`access_key_sha256`", "`access_key`");

@@ -1,8 +1,6 @@
 //! Secrets in settings and API objects: given directly or in a file, and never shown.
 
-mod definition;
 mod object;
-pub mod redaction;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +11,6 @@ use std::path::{Path, PathBuf};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-pub use definition::{InvalidField, read_definition, read_json};
 pub use object::{MASK, SecretFields, written_and_shown_schemas};
 
 /// Secrets are short; keys in PEM are the longest.

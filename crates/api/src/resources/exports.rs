@@ -7,7 +7,6 @@ use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::imports::describe;
 use super::jobs::accepted;
 use crate::access::Role;
 use crate::audit;
@@ -178,7 +177,7 @@ impl Exporter {
         while !self.job.is_cancelled() {
             let selection = self.selection.clone();
             let page = self.devices.export(format, from, PAGE, selection);
-            let page = page.map_err(describe)?;
+            let page = page.map_err(|error| error.to_string())?;
             // Each page begins with the header.
             let header = devices::export_header(format).unwrap_or_default();
             let text = match from {
@@ -203,7 +202,7 @@ impl Exporter {
                 match self.devices.check_selected(device, &self.selection) {
                     Ok(()) => self.write_rows_of(device),
                     Err(error) => {
-                        self.job.fail_item(device, describe(error));
+                        self.job.fail_item(device, error.to_string());
                         Ok(())
                     }
                 }
@@ -213,7 +212,7 @@ impl Exporter {
         while !self.job.is_cancelled() {
             let (product, selection) = (self.input.product.clone(), self.selection.clone());
             let page = self.devices.ids(product.as_deref(), from, PAGE, selection);
-            let (ids, next) = page.map_err(describe)?;
+            let (ids, next) = page.map_err(|error| error.to_string())?;
             for id in &ids {
                 self.write_rows_of(id)?;
             }
@@ -287,7 +286,7 @@ async fn content(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
     let result = call.app.jobs.result(&id, &call.namespaces());
     let (file, media_type) = result.ok_or_else(|| {
-        ProblemDetails::not_found(format!("There is no job {id:?} with a complete file."))
+        ProblemDetails::not_found(format!("There is no finished export job {id:?}."))
     })?;
     let ending = if media_type == CSV { "csv" } else { "jsonl" };
     let name = format!("export-{id}.{ending}");

@@ -1,21 +1,13 @@
 //! Downloads of files: ranges, entity tags, digests, and links that need no login.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
-
-use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
-use transfer::{FileInfo, FileService};
+use transfer::FileInfo;
 
 use super::upload_body::run_on_files;
 use crate::call::ApiCall;
+use crate::file_body::stream_file;
 use crate::problem_details::{ApiResult, ProblemDetails};
-
-const PIECE_BYTES: u64 = 256 << 10;
 
 /// The part of a file that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +115,8 @@ pub(super) async fn download(call: ApiCall, id: &str) -> ApiResult {
         }
     };
     call.mark_long_lived();
-    let body = stream_file(call.app.files.clone(), file, start, end);
+    let files = call.app.files.clone();
+    let body = stream_file(file, start..end, move |bytes| files.count_sent(bytes));
     let mut response = Response::new(body);
     if range != RequestedRange::Whole {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -159,29 +152,6 @@ fn add_fields(
         fields.insert("digest", header_value(&format!("sha-256={base64}"))?);
     }
     Ok(())
-}
-
-/// Reads a file piece by piece, as the client takes them.
-fn stream_file(files: FileService, file: File, start: u64, end: u64) -> Body {
-    let file = Arc::new(file);
-    Body::from_stream(stream::try_unfold(start, move |at| {
-        let (files, file) = (files.clone(), file.clone());
-        async move {
-            if at >= end {
-                return Ok(None);
-            }
-            let read = move || -> io::Result<Bytes> {
-                let mut piece = vec![0; PIECE_BYTES.min(end - at) as usize];
-                file.read_exact_at(&mut piece, at)?;
-                Ok(piece.into())
-            };
-            let piece = tokio::task::spawn_blocking(read).await;
-            let piece = piece.map_err(io::Error::other)??;
-            files.count_sent(piece.len() as u64);
-            let next = at + piece.len() as u64;
-            io::Result::Ok(Some((piece, next)))
-        }
-    }))
 }
 
 #[cfg(test)]

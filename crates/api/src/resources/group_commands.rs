@@ -10,7 +10,6 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::ApiCall;
 use crate::command_service::CommandService;
-use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, post};
 use crate::jobs::{JobHandle, JobView, NewJob};
 use crate::objects::BackendObjectKind;
@@ -121,18 +120,8 @@ fn send_all(commands: &CommandService, job: &JobHandle, devices: &[String], comm
         }
         match commands.send_command(device, command.clone(), false) {
             Ok(_) => job.advance(),
-            Err(error) => job.fail_item(device, reason(error)),
+            Err(error) => job.fail_item(device, error.to_string()),
         }
     }
     job.end(Ok(()));
-}
-
-fn reason(error: DeviceServiceError) -> String {
-    match error {
-        DeviceServiceError::NotFound(detail)
-        | DeviceServiceError::Conflict(detail)
-        | DeviceServiceError::Unavailable(detail) => detail,
-        DeviceServiceError::Field { field, detail } => format!("{field}: {detail}"),
-        DeviceServiceError::Changed => "the device has changed".to_owned(),
-    }
 }

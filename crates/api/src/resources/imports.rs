@@ -17,7 +17,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::blocking::run_blocking;
 use crate::call::ApiCall;
-use crate::device_service::{DeviceService, DeviceServiceError};
+use crate::device_service::DeviceService;
 use crate::endpoint::{Endpoint, EndpointScope, post};
 use crate::job_files::{JobFile, job_namespace};
 use crate::jobs::{JobHandle, JobView, NewJob};
@@ -260,7 +260,7 @@ impl Importer {
         let imported = self
             .devices
             .import(piece, format, mode, line, &self.selection)
-            .map_err(describe)?;
+            .map_err(|error| error.to_string())?;
         for rejection in &imported.rejections {
             let reason = match rejection.field.as_str() {
                 "" => rejection.reason.clone(),
@@ -311,15 +311,5 @@ impl Importer {
             }
         }
         Ok(())
-    }
-}
-
-pub(super) fn describe(error: DeviceServiceError) -> String {
-    match error {
-        DeviceServiceError::NotFound(detail)
-        | DeviceServiceError::Conflict(detail)
-        | DeviceServiceError::Unavailable(detail) => detail,
-        DeviceServiceError::Field { field, detail } => format!("{field}: {detail}"),
-        DeviceServiceError::Changed => "the device has changed".to_owned(),
     }
 }

@@ -52,7 +52,7 @@ impl From<SecretError> for SettingsError {
 pub fn parse_settings<T: DeserializeOwned + JsonSchema>(
     fields: Map<String, Value>,
 ) -> Result<T, SettingsError> {
-    secret::read_definition(Value::Object(fields))
+    definition::read_definition(Value::Object(fields))
         .map_err(|error| SettingsError::new(&error.field, rules::with_suggestion(&error.detail)))
 }
 

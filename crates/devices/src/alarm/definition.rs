@@ -236,7 +236,7 @@ impl TryFrom<Value> for AlarmCondition {
 pub(super) fn from_json<T: serde::de::DeserializeOwned + JsonSchema>(
     value: Value,
 ) -> Result<T, AlarmDefinitionError> {
-    secret::read_definition(value)
+    definition::read_definition(value)
         .map_err(|error| AlarmDefinitionError::new(&error.field, error.detail))
 }
 

@@ -88,7 +88,7 @@ impl ChainDefinition {
     /// # Errors
     /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
-        let read: Result<Self, _> = secret::read_definition(value);
+        let read: Result<Self, _> = definition::read_definition(value);
         let definition =
             read.map_err(|error| ChainDefinitionError::new(error.field, error.detail))?;
         definition.check_bounds(value)?;

@@ -249,7 +249,7 @@ impl PullSourceError {
 impl PullSourceDefinition {
     /// Parses and validates a source, except for the files that it refers to.
     pub(super) fn read(value: &Value) -> Result<Self, PullSourceError> {
-        let read: Result<Self, _> = secret::read_definition(value);
+        let read: Result<Self, _> = definition::read_definition(value);
         let definition = read.map_err(|error| PullSourceError::new(error.field, error.detail))?;
         definition.check_bounds()?;
         Ok(definition)

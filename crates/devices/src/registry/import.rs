@@ -284,8 +284,8 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 
 fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
     let mut json = serde_json::Deserializer::from_str(line);
-    let device =
-        secret::read_definition(&mut json).map_err(|error| invalid(&error.field, error.detail))?;
+    let device = definition::read_definition(&mut json)
+        .map_err(|error| invalid(&error.field, error.detail))?;
     json.end().map_err(|error| invalid("", error.to_string()))?;
     Ok(device)
 }

@@ -377,7 +377,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("alarms.node_alarms_enabled", alarms.node_alarms_enabled, Flag, "Whether the node raises alarms about itself."),
     setting!("alarms.node_alarm_interval_s", alarms.node_alarm_interval_s, Seconds(1, 3600), "Interval at which the node alarm rules are evaluated."),
 
-    setting!("backup.directory", backup.directory, Path, "Directory of the backups that the node makes, `backups` in the data directory if not set."),
+    setting!("backup.directory", backup.directory, Path, "Directory for backups; default: `backups` in the data directory."),
     setting!("backup.max_bytes_per_s", backup.max_bytes_per_s, Bytes(0, MAX_MEMORY), "Bytes that a backup writes per second, so that it leaves the disk to the node. 0: no limit."),
 
     setting!("files.enabled", files.enabled, Flag, "Whether files can be transferred. Otherwise `$file/` topics are ordinary topics, and uploads over HTTP are rejected."),
@@ -428,7 +428,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!(at run time "http.docs_access", http.docs_access, choice::<RouteOpenness>(), "The same for the API documentation, `/api/docs` and `/api/v1/openapi.json`."),
     setting!(at run time "http.registration_enabled", http.registration_enabled, Flag, "Whether people may register themselves as operators with the code of an [invite](../guides/namespaces.md#invites)."),
     setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "Validity of login tokens."),
-    setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "Validity of sessions of the web console without use, and of refresh tokens of logins on ThingsBoard's paths."),
+    setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "Time after which an unused session of the web console ends, and validity of refresh tokens of ThingsBoard's login."),
     setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Maximum number of failed logins for one name from one address within `failed_login_window_s`; then further attempts are rejected (429). Ten times as many are allowed for any names from one address, and for one name from any addresses; clients that logged in from there before are exempt."),
     setting!(at run time "http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Period in which failed logins are counted, and duration of the rejection."),
     setting!("http.history_days", http.history_days, Count(0, 400), "Days for which the node keeps its own metrics for charts, in `history` in `node.data_dir`, about 2 MB per day; 0: it records none."),

@@ -133,7 +133,7 @@ impl QuicListener {
                 Ok(config) => *current = (source, config),
                 Err(error) => {
                     let listener = &self.shared.context.config.name;
-                    tracing::error!(%listener, %error, "QUIC cannot use the new certificate; the previous one stays");
+                    tracing::error!(%listener, %error, "QUIC cannot use the new certificate and continues with the previous one");
                     current.0 = source;
                 }
             }

@@ -1,6 +1,8 @@
 //! Reading of JSON that people write. Errors name the field and what is expected in plain words, without the texts that serde quotes,
 //! which may be secrets.
 
+mod redaction;
+
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserializer;
@@ -233,12 +235,12 @@ mod tests {
     #[serde(deny_unknown_fields, default)]
     #[derive(Default)]
     #[allow(dead_code)]
-    struct Outer {
+    struct Campaign {
         timeout_s: u32,
         #[schemars(range(min = 1, max = 100))]
         percent: Option<u8>,
-        parts: Vec<Part>,
-        by_name: BTreeMap<String, Part>,
+        parts: Vec<Wave>,
+        by_name: BTreeMap<String, Wave>,
         is_on: bool,
         until_ms: Option<u64>,
         offset: i64,
@@ -249,7 +251,7 @@ mod tests {
 
     #[derive(Debug, Default, Deserialize, JsonSchema)]
     #[allow(dead_code)]
-    struct Part {
+    struct Wave {
         #[schemars(range(min = 10, max = 20))]
         size: u16,
     }
@@ -262,7 +264,9 @@ mod tests {
     }
 
     fn error(value: Value) -> String {
-        read_definition::<Outer, _>(value).unwrap_err().to_string()
+        read_definition::<Campaign, _>(value)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]

@@ -6,7 +6,7 @@ const QUOTES: [&str; 2] = ["invalid type: string ", "invalid value: string "];
 
 /// The text of an error of serde, with `a text` in place of each text that it quotes.
 #[must_use]
-pub fn redact_quoted_texts(error: &str) -> String {
+pub(crate) fn redact_quoted_texts(error: &str) -> String {
     let mut redacted = String::with_capacity(error.len());
     let mut rest = error;
     while let Some((at, quote)) = QUOTES
