@@ -11,6 +11,7 @@ mod phase_plan;
 mod plan;
 mod preview;
 mod random;
+mod ready_made;
 mod report;
 mod run;
 mod schedule;
@@ -37,8 +38,15 @@ The exit status is 1 if a condition of a phase does not hold, and 2 if the file 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct SimulateArgs {
-    /// Simulation file (TOML)
-    file: PathBuf,
+    /// Simulation file (TOML), or the name of one that is part of the program
+    #[arg(required_unless_present = "list")]
+    file: Option<PathBuf>,
+    /// List the simulations that are part of the program
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print the file, to begin one of your own with it
+    #[arg(long, conflicts_with_all = ["check", "preview"])]
+    print: bool,
     /// Check the file and end
     #[arg(long, conflicts_with = "preview")]
     check: bool,
@@ -61,16 +69,21 @@ pub struct SimulateArgs {
 
 /// Runs a simulation, checks it or prints its messages.
 pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
-    let text = std::fs::read_to_string(&arguments.file)
-        .with_context(|| format!("cannot read {}", arguments.file.display()))?;
-    let mut document = SourceDocument::parse(&arguments.file, &text)?;
+    let Some(file) = arguments.file.as_deref().filter(|_| !arguments.list) else {
+        return print(&list()?);
+    };
+    let text = read(file)?;
+    if arguments.print {
+        return print(&text);
+    }
+    let mut document = SourceDocument::parse(file, &text)?;
     for argument in &arguments.sets {
         document.set(argument)?;
     }
     if let Some(seed) = arguments.seed {
         document.set(&format!("seed={seed}"))?;
     }
-    let folder = arguments.file.parent().unwrap_or(Path::new(""));
+    let folder = file.parent().unwrap_or(Path::new(""));
     let (definition, plan) = SimulationPlan::compile(&document, folder)?;
     if let Some(count) = arguments.preview {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -85,7 +98,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         };
     }
     let access = TargetAccess::new(&definition.target, folder, plan.devices())
-        .with_context(|| arguments.file.display().to_string())?;
+        .with_context(|| file.display().to_string())?;
     if arguments.check {
         return print(&summary(&definition, &plan));
     }
@@ -100,6 +113,33 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// A file, or a ready-made simulation if there is no file of this name.
+fn read(file: &Path) -> anyhow::Result<String> {
+    match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let ready_made = file.to_str().and_then(ready_made::find);
+            let simulation = ready_made.with_context(|| {
+                format!(
+                    "there is no file {}, and no simulation of this name; see `tidegate simulate --list`",
+                    file.display()
+                )
+            })?;
+            Ok(simulation.text.to_owned())
+        }
+        read => read.with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+fn list() -> anyhow::Result<String> {
+    let mut text = String::new();
+    for simulation in ready_made::READY_MADE {
+        let document = SourceDocument::parse(Path::new(simulation.name), simulation.text)?;
+        let definition = SimulationDefinition::read(&document)?;
+        text += &format!("{:<16} {}\n", simulation.name, definition.description);
+    }
+    Ok(text)
 }
 
 fn print(text: &str) -> anyhow::Result<ExitCode> {

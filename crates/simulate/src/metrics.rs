@@ -34,6 +34,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Count,
         "connections that ended unexpectedly",
     ),
+    metric("faults", Unit::Count, "devices affected by faults"),
     metric("reconnects", Unit::Count, "devices that returned"),
     metric(
         "reconnect_p50",

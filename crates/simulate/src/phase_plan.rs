@@ -1,10 +1,15 @@
 //! Phases, checked: how each connects, loads and ends.
 
 use crate::assertion::Assertion;
-use crate::definition::{DefinitionError, LoadDefinition, PhaseDefinition};
+use crate::definition::{
+    DefinitionError, FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition,
+};
 
 const MAX_PHASES: usize = 100;
 const MAX_STEPS: usize = 1000;
+const MAX_FAULTS: usize = 100;
+/// A fault that is repeated more often is one that lasts.
+const MIN_FAULT_INTERVAL_NS: u64 = 10_000_000;
 const MAX_FACTOR: f64 = 1e6;
 const DEFAULT_CONCURRENCY: u32 = 100;
 
@@ -20,6 +25,23 @@ pub(crate) struct PhasePlan {
     pub(crate) load: LoadDefinition,
     pub(crate) burst: u32,
     pub(crate) assertions: Vec<Assertion>,
+    pub(crate) faults: Vec<FaultPlan>,
+}
+
+/// Devices that fail at a time, or at several.
+#[derive(Clone, Debug)]
+pub(crate) struct FaultPlan {
+    pub(crate) kind: FaultKind,
+    /// Number of the fleet; `None`: all.
+    pub(crate) fleet: Option<usize>,
+    pub(crate) after_ns: u64,
+    pub(crate) every_ns: Option<u64>,
+    /// Share of the devices.
+    pub(crate) devices: f64,
+    /// Whether they are neighbours by index.
+    pub(crate) is_region: bool,
+    pub(crate) duration_ns: u64,
+    pub(crate) offset_ms: i64,
 }
 
 /// When a phase ends.
@@ -45,6 +67,7 @@ impl PhasePlan {
             load: LoadDefinition::default(),
             burst: 0,
             assertions: Vec::new(),
+            faults: Vec::new(),
         }
     }
 
@@ -68,6 +91,7 @@ impl PhasePlan {
 /// Checks the phases of a file; a file without phases has one that lasts until it is interrupted.
 pub(crate) fn compile(
     definitions: &[PhaseDefinition],
+    fleets: &[&str],
     errors: &mut Vec<DefinitionError>,
 ) -> Vec<PhasePlan> {
     if definitions.len() > MAX_PHASES {
@@ -119,6 +143,15 @@ pub(crate) fn compile(
                 Err(message) => error(&format!("assert[{at}]"), message),
             }
         }
+        if definition.faults.len() > MAX_FAULTS {
+            error("fault", format!("at most {MAX_FAULTS} faults are allowed"));
+        }
+        let mut faults = Vec::new();
+        for (at, fault) in definition.faults.iter().enumerate() {
+            faults.push(compile_fault(fault, fleets, &mut |field, message| {
+                error(&format!("fault[{at}].{field}"), message);
+            }));
+        }
         phases.push(PhasePlan {
             name: definition.name.clone(),
             end: match definition.duration {
@@ -131,9 +164,56 @@ pub(crate) fn compile(
             load: definition.load.clone(),
             burst: definition.burst,
             assertions,
+            faults,
         });
     }
     phases
+}
+
+fn compile_fault(
+    definition: &FaultDefinition,
+    fleets: &[&str],
+    error: &mut impl FnMut(&str, String),
+) -> FaultPlan {
+    let fleet = definition.fleet.as_ref().and_then(|name| {
+        let found = fleets.iter().position(|known| known == name);
+        if found.is_none() {
+            error(
+                "fleet",
+                format!("unknown fleet `{name}`; the file has {}", fleets.join(", ")),
+            );
+        }
+        found
+    });
+    if definition
+        .every
+        .is_some_and(|every| every.ns < MIN_FAULT_INTERVAL_NS)
+    {
+        error("every", "must be at least 10 ms".to_owned());
+    }
+    let is_state = !matches!(
+        definition.kind,
+        FaultKind::Disconnect | FaultKind::Close | FaultKind::Abort
+    );
+    if is_state && definition.duration.ns == 0 {
+        error("duration", "this kind of fault needs a duration".to_owned());
+    }
+    if (definition.kind == FaultKind::ClockOffset) != (definition.offset_s != 0) {
+        error(
+            "offset_s",
+            "`clock_offset` has an offset other than 0, and no other kind has one".to_owned(),
+        );
+    }
+    FaultPlan {
+        kind: definition.kind,
+        fleet,
+        after_ns: definition.after.ns,
+        every_ns: definition.every.map(|every| every.ns),
+        devices: definition.devices.0,
+        is_region: definition.region,
+        duration_ns: definition.duration.ns,
+        offset_ms: definition.offset_s.saturating_mul(1000),
+    }
 }
 
 fn check_load(definition: &PhaseDefinition, error: &mut impl FnMut(&str, String)) {
@@ -175,7 +255,7 @@ mod tests {
             let definition = json!({"name": "a", "duration": "10s", "load": load});
             let definition = serde_json::from_value(definition).expect("well-formed");
             let mut errors = Vec::new();
-            let phases = compile(&[definition], &mut errors);
+            let phases = compile(&[definition], &["meters"], &mut errors);
             assert!(errors.is_empty(), "{errors:?}");
             phases[0].clone()
         };
@@ -195,12 +275,17 @@ mod tests {
         let errors = |definition: serde_json::Value| {
             let definition = serde_json::from_value(definition).expect("well-formed");
             let mut errors = Vec::new();
-            compile(&[definition], &mut errors);
+            compile(&[definition], &["meters"], &mut errors);
             format!("{errors:?}")
         };
         assert!(errors(json!({"name": "a", "load": [1, 2]})).contains("need a `duration`"));
         assert!(errors(json!({"name": "a", "load": -1})).contains("from 0 to"));
         assert!(errors(json!({"name": "a", "connect_rate": 0})).contains("connect_rate"));
         assert!(errors(json!({"name": "a", "assert": ["lots>1"]})).contains("phase[0].assert[0]"));
+        let fault = |fault| errors(json!({"name": "a", "fault": [fault]}));
+        assert!(fault(json!({"kind": "close", "fleet": "x"})).contains("unknown fleet `x`"));
+        assert!(fault(json!({"kind": "silence"})).contains("phase[0].fault[0].duration"));
+        assert!(fault(json!({"kind": "clock_offset", "duration": "1s"})).contains("offset_s"));
+        assert!(fault(json!({"kind": "close", "every": "1ms"})).contains("10 ms"));
     }
 }

@@ -127,7 +127,8 @@ impl SimulationPlan {
                 format!("{devices} devices; one process simulates at most {MAX_DEVICES}"),
             ));
         }
-        let phases = crate::phase_plan::compile(&definition.phase, &mut errors);
+        let names: Vec<&str> = definition.fleet.keys().map(String::as_str).collect();
+        let phases = crate::phase_plan::compile(&definition.phase, &names, &mut errors);
         if !errors.is_empty() {
             return Err(document.errors(errors));
         }

@@ -175,6 +175,7 @@ fn phase_values(result: &PhaseResult) -> MetricValues {
     values.set("connect_failures", counts.connect_failures as f64);
     values.set("connect_rate", per_s(counts.connects));
     values.set("disconnects", counts.disconnects as f64);
+    values.set("faults", counts.faults as f64);
     values.set("reconnects", counts.reconnect.len() as f64);
     values.set("sent", counts.sent as f64);
     values.set("sent_rate", per_s(counts.sent));

@@ -94,6 +94,11 @@ impl BrokerLink {
         }
     }
 
+    /// Lets the end of the connection be a reset, which discards what is not yet sent.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        socket2::SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO))
+    }
+
     /// Sends bytes of MQTT, or keeps those that the socket does not take now.
     #[inline]
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {

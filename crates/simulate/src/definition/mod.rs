@@ -16,7 +16,7 @@ pub(crate) use fleet_definition::{
     Dialect, FleetDefinition, ReconnectDefinition, RequestKind, ResponseDefinition, SendDefinition,
     SendKind, SendStart,
 };
-pub(crate) use phase_definition::{LoadDefinition, PhaseDefinition};
+pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition};
 pub(crate) use quantity::{NumberRange, TimeRange};
 pub(crate) use simulation_definition::SimulationDefinition;
 pub(crate) use state_definition::{

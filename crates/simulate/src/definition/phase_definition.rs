@@ -1,4 +1,4 @@
-//! Phases of a run.
+//! Phases of a run, and their faults.
 
 use serde::Deserialize;
 
@@ -26,6 +26,8 @@ pub(crate) struct PhaseDefinition {
     /// Conditions such as `connect_p99<50ms` or `lost==0`.
     #[serde(default, rename = "assert")]
     pub(crate) assertions: Vec<String>,
+    #[serde(default, rename = "fault")]
+    pub(crate) faults: Vec<FaultDefinition>,
 }
 
 fn all() -> Share {
@@ -48,4 +50,53 @@ impl Default for LoadDefinition {
     fn default() -> Self {
         Self::Factor(1.0)
     }
+}
+
+/// How devices fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FaultKind {
+    /// The device disconnects properly.
+    Disconnect,
+    /// The connection is closed without DISCONNECT.
+    Close,
+    /// The connection is reset.
+    Abort,
+    /// The connection stays, but the device neither sends nor reads.
+    Silence,
+    /// The device does not read, but sends.
+    SlowReader,
+    /// The second half of each payload is missing.
+    InvalidPayload,
+    /// The clock of the device is wrong by `offset_s`.
+    ClockOffset,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FaultDefinition {
+    pub(crate) kind: FaultKind,
+    /// Name of the fleet; all if there is none.
+    pub(crate) fleet: Option<String>,
+    /// Time after the begin of the phase.
+    #[serde(default = "at_once")]
+    pub(crate) after: TimeSpan,
+    /// Repeated at this interval until the end of the phase.
+    pub(crate) every: Option<TimeSpan>,
+    /// Part of the devices that it affects.
+    #[serde(default = "all")]
+    pub(crate) devices: Share,
+    /// Whether the devices are neighbours by index.
+    #[serde(default)]
+    pub(crate) region: bool,
+    /// How long a state lasts, or a device stays away.
+    #[serde(default = "at_once")]
+    pub(crate) duration: TimeSpan,
+    /// Seconds by which a clock is ahead; negative: behind.
+    #[serde(default)]
+    pub(crate) offset_s: i64,
+}
+
+fn at_once() -> TimeSpan {
+    TimeSpan { ns: 0 }
 }

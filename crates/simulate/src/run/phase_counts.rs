@@ -26,6 +26,8 @@ pub(crate) struct PhaseCounts {
     /// From the time at which the message was due.
     pub(crate) ack: Histogram<u64>,
     pub(crate) received: u64,
+    /// Devices affected by faults.
+    pub(crate) faults: u64,
     pub(crate) requests: u64,
     pub(crate) answers: u64,
     pub(crate) failed_answers: u64,
@@ -49,6 +51,7 @@ impl Default for PhaseCounts {
             unacknowledged: 0,
             ack: latency_histogram(),
             received: 0,
+            faults: 0,
             requests: 0,
             answers: 0,
             failed_answers: 0,
@@ -77,6 +80,7 @@ impl PhaseCounts {
         self.refused += other.refused;
         self.unacknowledged += other.unacknowledged;
         self.received += other.received;
+        self.faults += other.faults;
         self.requests += other.requests;
         self.answers += other.answers;
         self.failed_answers += other.failed_answers;

@@ -272,5 +272,122 @@ payload = "{indx}"
         "{wrong}"
     );
     let missing = simulate(&folder.path().join("none.toml"), &[]).failed(1);
-    assert!(missing.contains("none.toml"), "{missing}");
+    assert!(
+        missing.contains("none.toml") && missing.contains("--list"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn faults_end_connections_and_devices_return() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    for kind in ["disconnect", "close", "abort"] {
+        let phases = format!(
+            r#"
+[[phase]]
+name = "connect"
+
+[[phase]]
+name = "faults"
+duration = "1s"
+assert = ["faults==5", "reconnects==5", "connected==20", "connect_failures==0"]
+
+[[phase.fault]]
+kind = "{kind}"
+devices = "25%"
+region = true
+duration = "100ms"
+"#
+        );
+        let fleet = FLEET.replace(
+            "qos = 1",
+            "qos = 1\nreconnect = { delay = \"0s\", backoff = false }",
+        );
+        let file = simulation(folder.path(), Some(&node), &format!("{fleet}{phases}"));
+        simulate(&file, &[]).succeeded();
+    }
+}
+
+#[test]
+fn faults_make_devices_silent_and_wrong() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phases = r#"
+[[phase]]
+name = "connect"
+load = 0.0
+
+[[phase]]
+name = "silence"
+duration = "500ms"
+assert = ["faults==20", "sent==0"]
+[[phase.fault]]
+kind = "silence"
+duration = "1h"
+
+[[phase]]
+name = "slow"
+duration = "500ms"
+assert = ["sent>0", "acknowledged==0"]
+[[phase.fault]]
+kind = "slow_reader"
+duration = "1h"
+
+[[phase]]
+name = "wrong"
+duration = "500ms"
+assert = ["acknowledged>0"]
+[[phase.fault]]
+kind = "invalid_payload"
+duration = "1h"
+"#;
+    let subscriber = node.subscriber(&["-t", "site/#", "-C", "500"]);
+    let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phases}"));
+    simulate(&file, &[]).succeeded();
+    subscriber.signal(Signal::INT);
+    let stdout = subscriber.end().stdout;
+    let is_json = |line: &str| serde_json::from_str::<Value>(line).is_ok();
+    assert!(
+        stdout.lines().any(is_json) && !stdout.lines().all(is_json),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn ready_made_simulations_run_at_small_scale() {
+    let node = Node::start(&[]);
+    let list = run(&["simulate", "--list"]).succeeded();
+    assert_eq!(list.lines().count(), 8, "{list}");
+    let broker = format!("target.broker=mqtt://{}", node.address("mqtt"));
+    for line in list.lines() {
+        let name = line.split_whitespace().next().unwrap();
+        let text = run(&["simulate", name, "--print"]).succeeded();
+        let mut arguments = vec!["simulate".to_owned(), name.to_owned(), "--json".to_owned()];
+        let mut set = |argument: String| arguments.extend(["--set".to_owned(), argument]);
+        set(broker.clone());
+        set("fleet.devices.count=20".to_owned());
+        for phase in 1..text.matches("[[phase]]").count() {
+            set(format!("phase[{phase}].duration=300ms"));
+        }
+        for send in 0..text.matches("[[fleet.devices.send]]").count() {
+            set(format!("fleet.devices.send[{send}].every=100ms"));
+            set(format!("fleet.devices.send[{send}].jitter=0s"));
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let report: Value = serde_json::from_str(&run(&arguments).succeeded()).unwrap();
+        let phases = report["phases"].as_array().unwrap();
+        assert_eq!(phases[0]["metrics"]["connects"], 20, "{report:#}");
+        let sent: u64 = phases
+            .iter()
+            .map(|phase| phase["metrics"]["sent"].as_u64().unwrap())
+            .sum();
+        assert!(sent > 0, "{report:#}");
+        assert!(
+            phases
+                .iter()
+                .all(|phase| phase["failures"] == serde_json::json!({})),
+            "{report:#}"
+        );
+    }
 }

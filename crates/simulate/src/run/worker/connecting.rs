@@ -147,7 +147,7 @@ impl Worker<'_> {
                 key: self.key(device),
                 step: self.devices[device].step,
                 elapsed_ns: self.now_ns.saturating_sub(self.run_start_ns),
-                wall_ms: self.wall_ms,
+                wall_ms: self.device_clock_ms(device),
                 cells: &part.cells[at * cells..(at + 1) * cells],
             },
             program: &fleet.state,
@@ -271,23 +271,27 @@ impl Worker<'_> {
         if stage == ConnectionStage::Ready {
             entry.lost_ns = now_ns;
         }
-        let attempts = entry.attempts;
-        entry.attempts = attempts.saturating_add(1);
-        if !entry.is_wanted {
+        entry.attempts = entry.attempts.saturating_add(1);
+        self.plan_return(device, now_ns);
+    }
+
+    /// Lets a device connect again some time after `from_ns`.
+    pub(super) fn plan_return(&mut self, device: usize, from_ns: u64) {
+        let entry = &self.devices[device];
+        let attempts = entry.attempts.saturating_sub(1);
+        let reconnect = &self.fleet(device).reconnect;
+        if !entry.is_wanted || !reconnect.enabled {
             return;
         }
-        let reconnect = &self.fleet(device).reconnect;
-        if reconnect.enabled {
-            self.draws += 1;
-            let key = self.key(device).purpose(DELAY_PURPOSE);
-            let (from, to) = (reconnect.delay.from.ns as f64, reconnect.delay.to.ns as f64);
-            let mut delay_ns = key.between(self.draws, from, to);
-            if reconnect.backoff {
-                delay_ns *= f64::from(attempts.min(30)).exp2();
-                delay_ns = delay_ns.min(reconnect.max_delay.ns as f64).max(from);
-            }
-            self.returning
-                .push(Reverse((now_ns + delay_ns as u64, device as u32)));
+        self.draws += 1;
+        let key = self.key(device).purpose(DELAY_PURPOSE);
+        let (from, to) = (reconnect.delay.from.ns as f64, reconnect.delay.to.ns as f64);
+        let mut delay_ns = key.between(self.draws, from, to);
+        if reconnect.backoff {
+            delay_ns *= f64::from(attempts.min(30)).exp2();
+            delay_ns = delay_ns.min(reconnect.max_delay.ns as f64).max(from);
         }
+        self.returning
+            .push(Reverse((from_ns + delay_ns as u64, device as u32)));
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct SimulatedDevice {
     pub(super) started_ns: u64,
     /// When the last connection ended unexpectedly; 0: it did not.
     pub(super) lost_ns: u64,
+    /// When the current fault ends.
+    pub(super) fault_until_ns: u64,
     /// Messages made.
     pub(super) step: u32,
     /// Position in its fleet.
@@ -44,6 +46,8 @@ pub(super) struct SimulatedDevice {
     pub(super) next_packet_id: u16,
     /// Attempts to connect that failed in a row.
     pub(super) attempts: u16,
+    /// Number of the current fault in the phase, plus 1; 0: none.
+    pub(super) fault: u16,
     pub(super) stage: ConnectionStage,
     /// Whether its messages are in the schedule.
     pub(super) is_scheduled: bool,
@@ -61,11 +65,13 @@ impl SimulatedDevice {
             in_flight: Vec::new(),
             started_ns: 0,
             lost_ns: 0,
+            fault_until_ns: 0,
             step: 0,
             number,
             fleet,
             next_packet_id: 1,
             attempts: 0,
+            fault: 0,
             stage: ConnectionStage::Offline,
             is_scheduled: false,
             is_settled: true,

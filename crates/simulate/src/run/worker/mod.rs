@@ -6,6 +6,7 @@
 mod answering;
 mod connecting;
 mod device;
+mod faulting;
 mod pending_answer;
 mod receiving;
 mod sending;
@@ -26,6 +27,7 @@ use wall_clock::now_ms;
 use super::phase_counts::PhaseCounts;
 use super::run_shared::{NO_PHASE, RunShared};
 use super::target_access::TargetAccess;
+use crate::definition::FaultKind;
 use crate::plan::{FleetPlan, SimulationPlan};
 use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
@@ -75,6 +77,10 @@ pub(crate) struct Worker<'a> {
     /// Devices that connect again at a time.
     returning: BinaryHeap<Reverse<(u64, u32)>>,
     answers: BinaryHeap<Reverse<PendingAnswer>>,
+    /// Times and numbers of faults of the phase.
+    faults: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Ends of faults of devices.
+    fault_ends: BinaryHeap<Reverse<(u64, u32)>>,
     /// Connections begun in this phase.
     dialed: u64,
     connected: u64,
@@ -124,6 +130,8 @@ impl<'a> Worker<'a> {
             connecting_count: 0,
             returning: BinaryHeap::new(),
             answers: BinaryHeap::new(),
+            faults: BinaryHeap::new(),
+            fault_ends: BinaryHeap::new(),
             dialed: 0,
             connected: 0,
             unsettled: 0,
@@ -195,6 +203,7 @@ impl<'a> Worker<'a> {
             self.update_time();
             self.follow_phase();
             if self.phase != NO_PHASE {
+                self.apply_faults();
                 self.open_connections();
                 self.send_due();
                 self.send_answers();
@@ -270,6 +279,7 @@ impl<'a> Worker<'a> {
                 }
             }
         }
+        self.plan_faults();
         self.send_burst();
         self.publish_counters();
         let counters = self.shared.worker(self.thread);
@@ -295,8 +305,10 @@ impl<'a> Worker<'a> {
 
     fn wait_time(&self) -> Duration {
         let next = [
-            self.schedule.next_ns(),
+            self.schedule.next_ns().filter(|_| self.load > 0.0),
             self.answers.peek().map(|answer| answer.0.at_ns),
+            self.faults.peek().map(|fault| fault.0.0),
+            self.fault_ends.peek().map(|end| end.0.0),
             self.returning.peek().map(|returning| returning.0.0),
         ];
         let next_ns = next.into_iter().flatten().min().unwrap_or(u64::MAX);
@@ -341,7 +353,8 @@ impl<'a> Worker<'a> {
         {
             link.flush()?;
         }
-        if event.is_readable() || event.is_error() || event.is_read_closed() {
+        let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
+        if is_input && !self.is_deaf(device) {
             self.on_readable(device)?;
         }
         Ok(())
@@ -369,7 +382,8 @@ impl<'a> Worker<'a> {
             self.next_ping_ns += step_ns;
             let device = self.ping_cursor % count;
             self.ping_cursor = device + 1;
-            let keeps_alive = self.fleet(device).keep_alive_s > 0;
+            let keeps_alive =
+                self.fleet(device).keep_alive_s > 0 && !self.has_fault(device, FaultKind::Silence);
             let entry = &mut self.devices[device];
             if keeps_alive
                 && entry.stage == ConnectionStage::Ready
@@ -420,6 +434,7 @@ impl<'a> Worker<'a> {
         self.connected -= u64::from(entry.stage == ConnectionStage::Ready);
         entry.link = None;
         entry.stage = ConnectionStage::Offline;
+        entry.fault = 0;
         entry.partial = Vec::new();
         let in_flight = std::mem::take(&mut entry.in_flight);
         if !in_flight.is_empty() {

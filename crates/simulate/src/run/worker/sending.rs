@@ -5,6 +5,7 @@ use mqtt::{Packet, Properties, Publish, QoS};
 
 use super::Worker;
 use super::device::{ConnectionStage, InFlightMessage};
+use crate::definition::FaultKind;
 use crate::plan::SendPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, interval_ns};
@@ -19,6 +20,9 @@ const MAX_SENDS_PER_TURN: usize = 10_000;
 impl Worker<'_> {
     /// Sends what is due.
     pub(super) fn send_due(&mut self) {
+        if self.load == 0.0 {
+            return;
+        }
         for _ in 0..MAX_SENDS_PER_TURN {
             let Some(due) = self.schedule.pop_due(self.now_ns) else {
                 return;
@@ -85,7 +89,7 @@ impl Worker<'_> {
 
     fn send_message(&mut self, device: usize, due: DueSend) {
         let entry = &self.devices[device];
-        if entry.stage != ConnectionStage::Ready {
+        if entry.stage != ConnectionStage::Ready || self.has_fault(device, FaultKind::Silence) {
             return;
         }
         let is_busy = entry.in_flight.len() >= MAX_IN_FLIGHT
@@ -98,6 +102,9 @@ impl Worker<'_> {
         let is_new = self.has_change(device, due, send);
         let outcome = if is_new {
             self.render(device, &send.topic, &send.payload, RequestView::default());
+            if self.has_fault(device, FaultKind::InvalidPayload) {
+                self.payload.truncate(self.payload.len() / 2);
+            }
             self.publish(device, send.qos, send.retain, due.at_ns)
         } else {
             Ok(())
@@ -159,7 +166,7 @@ impl Worker<'_> {
                 key: self.key(device),
                 step: self.devices[device].step,
                 elapsed_ns: self.now_ns.saturating_sub(self.run_start_ns),
-                wall_ms: self.wall_ms,
+                wall_ms: self.device_clock_ms(device),
                 cells: &part.cells[at..at + cells],
             },
             program: &fleet.state,
