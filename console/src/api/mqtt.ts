@@ -23,7 +23,7 @@ export interface LiveMessage {
 }
 
 /** The WebSocket listeners that this page could reach, best first. */
-export function webSocketAddresses(listeners: Schemas['ListenerInfo'][], page: Location = location): string[] {
+export function webSocketAddresses(listeners: Schemas['Listener'][], page: Location = location): string[] {
   const wanted = page.protocol === 'https:' ? ['wss'] : ['ws', 'wss'];
   return listeners
     .filter((listener) => listener.running && wanted.includes(listener.protocol) && listener.address.includes(':'))

@@ -417,6 +417,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/backups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listBackups"];
+        put?: never;
+        post: operations["createBackup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/backups/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["deleteBackup"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/backups/{id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getBackupContent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/backups/{id}/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["verifyBackup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/bans": {
         parameters: {
             query?: never;
@@ -444,6 +508,38 @@ export interface paths {
         put: operations["putBan"];
         post?: never;
         delete: operations["deleteBan"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/certificates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listCertificates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/certificates/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getCertificate"];
+        put: operations["putCertificate"];
+        post?: never;
+        delete: operations["deleteCertificate"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1281,6 +1377,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/exports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["startExport"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/exports/{id}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getExportContent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/files": {
         parameters: {
             query?: never;
@@ -1553,6 +1681,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/imports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["startImport"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/invite-batches": {
         parameters: {
             query?: never;
@@ -1721,9 +1865,9 @@ export interface paths {
             cookie?: never;
         };
         get: operations["getListener"];
-        put?: never;
+        put: operations["putListener"];
         post?: never;
-        delete?: never;
+        delete: operations["deleteListener"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2348,6 +2492,38 @@ export interface paths {
         put?: never;
         post: operations["testPullSource"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/quarantine": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listQuarantine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/quarantine/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["deleteQuarantine"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3148,6 +3324,8 @@ export interface components {
             source: string;
             topic: string;
         };
+        /** @enum {string} */
+        AddedProtocol: "mqtt" | "mqtts" | "ws" | "wss" | "unix";
         Alarm: {
             acknowledged_at_ms: number | null;
             acknowledged_by: string | null;
@@ -3323,6 +3501,11 @@ export interface components {
         };
         /** @enum {string} */
         AuthenticatorState: "ok" | "failing";
+        BackupInfo: {
+            bytes: number;
+            created_at_ms: number;
+            id: string;
+        };
         Ban: {
             address?: string;
             client_id?: string;
@@ -3473,6 +3656,10 @@ export interface components {
             product?: string | null;
             /** @constant */
             type: "alarms";
+        };
+        CertificateInput: {
+            certificate: string;
+            private_key?: string | null;
         };
         CircuitState: "closed" | "open" | "half_open";
         ClaimInput: {
@@ -3834,6 +4021,19 @@ export interface components {
             entityType: string;
             id: string;
         };
+        /** @enum {string} */
+        ExportFileFormat: "jsonl" | "csv";
+        ExportInput: {
+            devices?: string[] | null;
+            format?: components["schemas"]["ExportFileFormat"];
+            from_ms?: number | null;
+            keys?: string[] | null;
+            kind: components["schemas"]["ExportKind"];
+            product?: string | null;
+            to_ms?: number | null;
+        };
+        /** @enum {string} */
+        ExportKind: "devices" | "telemetry";
         FileInfo: {
             checksum: string | null;
             completed_ms: number | null;
@@ -4149,6 +4349,7 @@ export interface components {
             error: string | null;
             failed: number;
             failures: components["schemas"]["JobFailure"][];
+            has_result: boolean;
             id: string;
             is_cancel_requested: boolean;
             kind: string;
@@ -4206,14 +4407,52 @@ export interface components {
         LinkRequest: {
             expires_in_s?: number;
         };
-        ListenerInfo: {
+        Listener: {
             address: string;
             allows_anonymous: boolean;
+            certificate: components["schemas"]["ListenerCertificate"] | null;
             connections: number;
+            definition: unknown;
             max_connections: number;
             name: string;
+            origin: components["schemas"]["ListenerOrigin"];
+            problem: string | null;
             protocol: string;
             running: boolean;
+        };
+        ListenerCertificate: {
+            file: string;
+            issuer: string;
+            names: string[];
+            not_after_ms: number;
+            not_before_ms: number;
+            subject: string;
+        };
+        ListenerInput: {
+            allow_anonymous?: boolean | null;
+            allowed_origins?: string | null;
+            bind: string;
+            compression?: boolean | null;
+            connect_timeout_s?: number | null;
+            max_client_bytes_per_s?: number | null;
+            max_client_messages_per_s?: number | null;
+            max_connections?: number | null;
+            max_keep_alive_s?: number | null;
+            max_new_connections_per_s?: number | null;
+            max_packet_size?: number | null;
+            min_keep_alive_s?: number | null;
+            protocol: components["schemas"]["AddedProtocol"];
+            proxy_protocol?: boolean | null;
+            relay_path?: string | null;
+            tls?: components["schemas"]["ListenerTlsInput"] | null;
+            websocket_path?: string | null;
+        };
+        ListenerOrigin: "configuration" | "api";
+        ListenerTlsInput: {
+            certificate?: string | null;
+            client_ca?: string | null;
+            common_name_as_username?: boolean | null;
+            require_client_certificate?: boolean | null;
         };
         LoginInput: {
             password: string;
@@ -4535,6 +4774,7 @@ export interface components {
             connections: number;
             not_ready_reason: string | null;
             pid: number;
+            quarantined: number | null;
             ready: boolean;
             started_at_ms: number;
             uptime_s: number;
@@ -5394,6 +5634,19 @@ export interface components {
             skipped_values: number;
             values: number;
         };
+        QuarantinedFile: {
+            bytes: number;
+            name: string;
+            original: string;
+        };
+        QuarantinedPart: {
+            at_ms: number;
+            files: components["schemas"]["QuarantinedFile"][];
+            id: string;
+            lost: string[];
+            part: string;
+            reason: string;
+        };
         QueuedMessageView: {
             message: components["schemas"]["Message"];
             packet_id: number | null;
@@ -6252,6 +6505,16 @@ export interface components {
         };
         StopInput: {
             disconnect_clients?: boolean;
+        };
+        StoredCertificate: {
+            has_private_key: boolean;
+            id: string;
+            issuer: string | null;
+            names: string[];
+            not_after_ms: number | null;
+            not_before_ms: number | null;
+            subject: string | null;
+            used_by: string[];
         };
         SubscriptionInfo: {
             client_id: string;
@@ -7421,6 +7684,108 @@ export interface operations {
             };
         };
     };
+    listBackups: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["BackupInfo"][];
+                        next: string | null;
+                    };
+                };
+            };
+        };
+    };
+    createBackup: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
+    deleteBackup: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    getBackupContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": unknown;
+                };
+            };
+        };
+    };
+    verifyBackup: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
     listBans: {
         parameters: {
             query?: {
@@ -7535,6 +7900,101 @@ export interface operations {
             header?: {
                 "If-Match"?: string;
             };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    listCertificates: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["StoredCertificate"][];
+                        next: string | null;
+                    };
+                };
+            };
+        };
+    };
+    getCertificate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredCertificate"];
+                };
+            };
+        };
+    };
+    putCertificate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CertificateInput"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredCertificate"];
+                };
+            };
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredCertificate"];
+                };
+            };
+        };
+    };
+    deleteCertificate: {
+        parameters: {
+            query?: never;
+            header?: never;
             path: {
                 id: string;
             };
@@ -9405,6 +9865,53 @@ export interface operations {
             };
         };
     };
+    startExport: {
+        parameters: {
+            query?: {
+                namespace?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExportInput"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
+    getExportContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": unknown;
+                    "text/csv": unknown;
+                };
+            };
+        };
+    };
     listFiles: {
         parameters: {
             query?: {
@@ -10029,6 +10536,34 @@ export interface operations {
             };
         };
     };
+    startImport: {
+        parameters: {
+            query?: {
+                create_only?: boolean;
+                kind?: string;
+                namespace?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-ndjson": unknown;
+                "text/csv": unknown;
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
     createInviteBatch: {
         parameters: {
             query?: never;
@@ -10332,7 +10867,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        data: components["schemas"]["ListenerInfo"][];
+                        data: components["schemas"]["Listener"][];
                         next: string | null;
                     };
                 };
@@ -10355,8 +10890,60 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ListenerInfo"];
+                    "application/json": components["schemas"]["Listener"];
                 };
+            };
+        };
+    };
+    putListener: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ListenerInput"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Listener"];
+                };
+            };
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Listener"];
+                };
+            };
+        };
+    };
+    deleteListener: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };
@@ -10376,7 +10963,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ListenerInfo"];
+                    "application/json": components["schemas"]["Listener"];
                 };
             };
         };
@@ -10401,7 +10988,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ListenerInfo"];
+                    "application/json": components["schemas"]["Listener"];
                 };
             };
         };
@@ -11736,6 +12323,47 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["PullTestOutcome"];
                 };
+            };
+        };
+    };
+    listQuarantine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["QuarantinedPart"][];
+                        next: string | null;
+                    };
+                };
+            };
+        };
+    };
+    deleteQuarantine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

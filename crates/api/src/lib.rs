@@ -58,8 +58,9 @@ pub use device_http_backend::{
 pub use device_service::DeviceService;
 pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use node_backend::{
-    BackupInfo, ConfiguredValue, JobProgress, NodeBackend, NodeFuture, NotReadyReason,
-    ProgramBackend, QuarantinedFile, QuarantinedPart, SettingChangeError, SettingInfo,
+    BackupInfo, ConfiguredValue, JobProgress, ListenerBackend, ListenerChangeError, NodeBackend,
+    NodeFuture, NotReadyReason, ProgramBackend, QuarantinedFile, QuarantinedPart,
+    SettingChangeError, SettingInfo, StoredCertificate, StoredListener,
 };
 pub use objects::{
     BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,

@@ -288,6 +288,10 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn has_room_for_jobs(&self) -> bool {
         true
     }
+    /// Listeners and certificates that are created while the node runs; `None`: the program has none.
+    fn listener_backend(&self) -> Option<&dyn ListenerBackend> {
+        None
+    }
     /// Metrics of the process that only the program can read, such as those of the allocator.
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
@@ -296,6 +300,68 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn rule_metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
+}
+
+/// Stores and opens listeners that are created while the node runs, and their certificates. Methods may block.
+pub trait ListenerBackend: Send + Sync {
+    /// All stored listeners, sorted by name.
+    fn stored_listeners(&self) -> Result<Vec<StoredListener>, ListenerChangeError>;
+    /// Creates or replaces a listener. Returns whether it is new.
+    fn put_listener(&self, name: &str, definition: &Value) -> Result<bool, ListenerChangeError>;
+    /// Opens a stored listener that could not be opened before.
+    fn open_listener(&self, name: &str) -> Result<(), ListenerChangeError>;
+    fn remove_listener(&self, name: &str) -> Result<(), ListenerChangeError>;
+    /// All stored certificates, sorted by id.
+    fn certificates(&self) -> Result<Vec<StoredCertificate>, ListenerChangeError>;
+    /// Creates or replaces a certificate, which listeners use for their next connections. Returns whether it is new.
+    fn put_certificate(
+        &self,
+        id: &str,
+        certificate: &str,
+        private_key: Option<&str>,
+    ) -> Result<bool, ListenerChangeError>;
+    fn remove_certificate(&self, id: &str) -> Result<(), ListenerChangeError>;
+}
+
+/// A listener that was created over the API.
+#[derive(Debug, Clone)]
+pub struct StoredListener {
+    pub name: String,
+    pub definition: Value,
+    /// Why it could not be opened; `None` if it is open, or was stopped.
+    pub problem: Option<String>,
+}
+
+/// A certificate that was uploaded over the API, without its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct StoredCertificate {
+    pub id: String,
+    /// Distinguished name of its owner; `null` if it cannot be read.
+    pub subject: Option<String>,
+    /// Distinguished name of the authority.
+    pub issuer: Option<String>,
+    /// Host names and addresses that it is valid for.
+    pub names: Vec<String>,
+    pub not_before_ms: Option<u64>,
+    /// When it expires.
+    pub not_after_ms: Option<u64>,
+    /// Whether it has a private key, so that a listener can present it. Without one it can be the authority of clients.
+    pub has_private_key: bool,
+    /// Names of the listeners that use it.
+    pub used_by: Vec<String>,
+}
+
+/// Why a listener or a certificate was not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenerChangeError {
+    /// A field is invalid: its name, and what is wrong with it.
+    Invalid { field: String, message: String },
+    /// There is none with this name; contains a sentence.
+    NotFound(String),
+    /// The state of the node does not permit it; contains the reason as a sentence.
+    Conflict(String),
+    /// It cannot be stored or read; contains the reason as a sentence.
+    Unavailable(String),
 }
 
 /// What long work tells about itself, and learns.

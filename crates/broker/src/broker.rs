@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use hooks::{HookChain, HooksFactory};
 use store::Store;
 
 use crate::config::{
-    BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig, MAX_SHARDS,
+    BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig, MAX_ADDED_LISTENERS,
+    MAX_SHARDS,
 };
 use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
 use crate::core::recovery::recover_from_store;
 use crate::events::EventStream;
-use crate::handle::{BrokerHandle, OpenListeners};
+use crate::handle::{BrokerHandle, OpenListeners, OpenedListener};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::clock::NodeClock;
@@ -39,7 +40,6 @@ pub struct Broker {
     handle: BrokerHandle,
     threads: Vec<JoinHandle<()>>,
     quic: QuicThreads,
-    unix_sockets: Vec<PathBuf>,
 }
 
 impl Broker {
@@ -58,34 +58,35 @@ impl Broker {
         let events = EventStream::new();
         let hooks: Arc<dyn HooksFactory> = Arc::new(hooks.with(Arc::new(events.clone())));
         let mut per_shard: Vec<Vec<ListenerSocket>> = (0..shards).map(|_| Vec::new()).collect();
-        let mut infos = Vec::new();
-        let mut listener_contexts = Vec::new();
-        let mut unix_sockets = Vec::new();
+        let mut opened = Vec::new();
         let mut quic_sockets = Vec::new();
         let mut gateway_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
             let cannot_listen = |source| StartError::Listen {
                 listener: listener.name.clone(),
-                address: listener_address(listener),
+                address: listener::listener_address(listener),
                 source,
             };
             if let (BindAddress::Tcp(address), true) = (&listener.bind, listener.quic) {
                 let socket = listener::open_udp(*address).map_err(cannot_listen)?;
-                infos.push(listener_info(listener, &socket));
+                let info = listener::listener_info(listener, &socket);
                 let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
-                listener_contexts.push(context.clone());
+                opened.push(OpenedListener {
+                    info,
+                    context: context.clone(),
+                });
                 quic_sockets.push(ListenerSocket { context, socket });
                 continue;
             }
             let sockets = if listener.link { 1 } else { shards };
             let mut sockets = listener::open_sockets(listener, sockets).map_err(cannot_listen)?;
-            if let BindAddress::Unix(path) = &listener.bind {
-                unix_sockets.push(path.clone());
-            }
-            infos.push(listener_info(listener, &sockets[0]));
+            let info = listener::listener_info(listener, &sockets[0]);
             let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
-            listener_contexts.push(context.clone());
+            opened.push(OpenedListener {
+                info,
+                context: context.clone(),
+            });
             if listener.link {
                 gateway_sockets.extend(
                     sockets
@@ -104,15 +105,7 @@ impl Broker {
         let node = Arc::new(NodeState {
             limits: Arc::new(config.limits.clone()),
             max_connections: AtomicU32::new(config.limits.max_connections),
-            listeners: config
-                .listeners
-                .iter()
-                .map(|config| NodeListener {
-                    config: config.clone(),
-                    connections: AtomicU64::new(0),
-                    is_running: AtomicBool::new(true),
-                })
-                .collect(),
+            listeners: listener_places(&config.listeners),
             users: parse_users(&config)?,
             decoy: DecoyCredentials::random(DEFAULT_CREDENTIAL_ITERATIONS)
                 .map_err(|_| StartError::NoRandomness)?,
@@ -140,8 +133,7 @@ impl Broker {
             node.clone(),
             inboxes.clone(),
             OpenListeners {
-                infos,
-                contexts: listener_contexts,
+                opened,
                 quic: quic.listeners.clone(),
                 gateways: gateways.collect(),
             },
@@ -197,7 +189,6 @@ impl Broker {
             handle,
             threads,
             quic,
-            unix_sockets,
         })
     }
 
@@ -213,6 +204,7 @@ impl Broker {
     /// output written. Blocks until the broker has stopped.
     pub fn stop(self) {
         self.handle.set_stopping();
+        let unix_sockets = self.handle.unix_sockets();
         self.quic.stop_accepting();
         for gateway in self.handle.gateway_listeners() {
             gateway.close();
@@ -226,7 +218,7 @@ impl Broker {
             }
         }
         self.quic.stop();
-        for path in self.unix_sockets {
+        for path in unix_sockets {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -270,6 +262,14 @@ fn parse_users(
     config.users.iter().map(parse).collect()
 }
 
+/// The places of the listeners that are opened now, and of those that may be added while the node runs.
+fn listener_places(configured: &[ListenerConfig]) -> Vec<NodeListener> {
+    let unused = ListenerConfig::new("", BindAddress::Unix(PathBuf::new()));
+    let used = (configured.iter().cloned()).map(|config| NodeListener::new(config, true));
+    let free = (0..MAX_ADDED_LISTENERS).map(|_| NodeListener::new(unused.clone(), false));
+    used.chain(free).collect()
+}
+
 fn load_tls(listener: &ListenerConfig) -> Result<Option<Arc<ListenerTls>>, StartError> {
     let Some(files) = &listener.tls else {
         return Ok(None);
@@ -279,38 +279,4 @@ fn load_tls(listener: &ListenerConfig) -> Result<Option<Arc<ListenerTls>>, Start
         source,
     })?;
     Ok(Some(Arc::new(loaded)))
-}
-
-fn listener_address(listener: &ListenerConfig) -> String {
-    match &listener.bind {
-        BindAddress::Tcp(address) => address.to_string(),
-        BindAddress::Unix(path) => path.display().to_string(),
-    }
-}
-
-fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> ListenerInfo {
-    let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
-        _ if listener.quic => "quic",
-        (_, None, _) if listener.link => "link",
-        (_, Some(_), _) if listener.link => "links",
-        (BindAddress::Unix(_), _, None) => "unix",
-        (_, None, None) => "mqtt",
-        (_, Some(_), None) => "mqtts",
-        (_, None, Some(_)) => "ws",
-        (_, Some(_), Some(_)) => "wss",
-    };
-    let bound = socket
-        .local_addr()
-        .ok()
-        .and_then(|address| address.as_socket());
-    ListenerInfo {
-        name: listener.name.clone(),
-        protocol,
-        address: bound.map_or_else(|| listener_address(listener), |address| address.to_string()),
-        running: true,
-        connections: 0,
-        max_connections: listener.max_connections,
-        allows_anonymous: listener.allows_anonymous(),
-        certificate: None,
-    }
 }

@@ -263,6 +263,9 @@ pub struct TlsConfig {
     pub common_name_as_username: bool,
 }
 
+/// Listeners that can exist beside those of the configuration.
+pub const MAX_ADDED_LISTENERS: usize = 64;
+
 /// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports only `websocket_path`, and
 /// QUIC requires `tls` and excludes `websocket_path` and `proxy_protocol`.
 #[derive(Debug, Clone, PartialEq)]

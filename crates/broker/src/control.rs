@@ -148,6 +148,11 @@ pub enum ListenerError {
     UnknownListener(String),
     #[error("the listener is already {0}")]
     AlreadyInState(&'static str),
+    #[error("there is already a listener {0:?}")]
+    NameInUse(String),
+    /// The listener cannot be added or removed; contains the reason.
+    #[error("{0}")]
+    Unsupported(String),
     /// The system refused to listen; contains the reason.
     #[error("{0}")]
     Failed(String),

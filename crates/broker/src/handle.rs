@@ -11,7 +11,7 @@ use hooks::MetricFamily;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -44,14 +44,15 @@ pub struct BrokerHandle {
 struct HandleInner {
     node: Arc<NodeState>,
     inboxes: Arc<[ShardInbox]>,
-    listeners: Vec<ListenerInfo>,
-    /// In the order of the listeners in the configuration.
-    listener_contexts: Vec<Arc<ListenerContext>>,
+    /// In the order of their indexes in the state of the node.
+    listeners: RwLock<Vec<OpenedListener>>,
     quic_listeners: Vec<Arc<QuicListener>>,
     gateway_listeners: Vec<Arc<GatewayListener>>,
-    /// Held while a listener is started or stopped.
+    /// Held while a listener is started, stopped, added or removed.
     listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
+    /// Whether the thread that reloads certificates exists.
+    watches_certificates: AtomicBool,
     /// `None` without a store.
     store_reader: Option<StoreReader>,
     pending_store_read: Arc<PendingStoreRead>,
@@ -62,10 +63,17 @@ struct HandleInner {
 /// The listeners that a broker has opened.
 pub(crate) struct OpenListeners {
     /// In the order of the configuration.
-    pub(crate) infos: Vec<ListenerInfo>,
-    pub(crate) contexts: Vec<Arc<ListenerContext>>,
+    pub(crate) opened: Vec<OpenedListener>,
     pub(crate) quic: Vec<Arc<QuicListener>>,
     pub(crate) gateways: Vec<Arc<GatewayListener>>,
+}
+
+/// A listener that was opened once; it may have been stopped since.
+#[derive(Clone)]
+pub(crate) struct OpenedListener {
+    /// Without what changes: whether it runs, its connections and its certificate.
+    pub(crate) info: ListenerInfo,
+    pub(crate) context: Arc<ListenerContext>,
 }
 
 /// Lifecycle state of a node.
@@ -99,17 +107,16 @@ impl BrokerHandle {
         clock: NodeClock,
     ) -> Self {
         let OpenListeners {
-            infos: listeners,
-            contexts: listener_contexts,
+            opened: listeners,
             quic: quic_listeners,
             gateways: gateway_listeners,
         } = listeners;
         let shared = HandleInner {
             node,
             inboxes,
-            listeners,
+            listeners: RwLock::new(listeners),
             tls: Mutex::default(),
-            listener_contexts,
+            watches_certificates: AtomicBool::new(false),
             quic_listeners,
             gateway_listeners,
             listener_change: tokio::sync::Mutex::default(),
@@ -143,9 +150,17 @@ impl BrokerHandle {
         self.shared.pending_store_read.clone()
     }
 
-    pub(crate) fn listener_tls(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
-        let contexts = self.shared.listener_contexts.iter();
-        contexts.filter_map(|context| context.tls.clone())
+    pub(crate) fn listener_tls(&self) -> Vec<Arc<ListenerTls>> {
+        let listeners = self.opened_listeners();
+        let tls = listeners
+            .iter()
+            .filter_map(|listener| listener.context.tls.clone());
+        tls.collect()
+    }
+
+    fn opened_listeners(&self) -> Vec<OpenedListener> {
+        let listeners = self.shared.listeners.read();
+        listeners.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The listener at this index, if its clients connect by QUIC.
@@ -174,7 +189,7 @@ impl BrokerHandle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         all.push(tls);
-        if all.len() > 1 {
+        if self.shared.watches_certificates.swap(true, Relaxed) {
             return Ok(());
         }
         // On a separate thread, since file access may be slow.

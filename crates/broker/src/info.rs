@@ -65,7 +65,7 @@ pub struct TopicInfo {
     pub shards: Vec<u16>,
 }
 
-/// A listener of the configuration.
+/// A listener of the configuration, or one that was added while the node runs.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListenerInfo {

@@ -24,5 +24,5 @@ pub use handle::{
 pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};
-pub use net::tls::{ListenerTls, TlsError, check_tls};
+pub use net::tls::{ListenerTls, TlsError, check_tls, describe_certificate_file};
 pub use start_error::StartError;

@@ -19,7 +19,7 @@ export function useRelayBase(): string | undefined {
   const isOnNode = caller.role !== null;
   const listeners = useRead(
     ['listeners'],
-    (signal) => send<List<Schemas['ListenerInfo']>>('GET', '/api/v1/listeners', { signal }),
+    (signal) => send<List<Schemas['Listener']>>('GET', '/api/v1/listeners', { signal }),
     { enabled: isOnNode },
   );
   const paths = useRead(

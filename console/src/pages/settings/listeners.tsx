@@ -1,7 +1,7 @@
-import { Button, Checkbox, Text } from '@mantine/core';
+import { Badge, Button, Checkbox, Text } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlayerPlay, IconPlayerStop } from '@tabler/icons-react';
+import { IconPlayerPlay, IconPlayerStop, IconPlus } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
@@ -9,15 +9,16 @@ import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { DataTable, type Column } from '../../ui/data-table';
-import { Panel } from '../../ui/page';
+import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
-import { settingText } from './setting-value';
-import { useSettings } from './settings-list';
+import { CertificateName, Certificates, Expiry } from './certificates';
+import { ListenerEditor } from './listener-editor';
+import { listenersPath, useCertificates } from './listener-objects';
 
-type Listener = Schemas['ListenerInfo'];
+type Listener = Schemas['Listener'];
 
-const path = '/api/v1/listeners';
+const path = listenersPath;
 const refreshMs = 3_000;
 
 /** Where clients connect, and the certificates in use. */
@@ -28,10 +29,27 @@ export function Listeners() {
   const list = useRead(['listeners'], (signal) => send<{ data: Listener[] }>('GET', path, { signal }), {
     every: refreshMs,
   });
+  const certificates = useCertificates();
   const [stopping, setStopping] = useState<Listener>();
+  const [edited, setEdited] = useState<Listener | 'new'>();
+  const [deleted, setDeleted] = useState<Listener>();
   const start = useChange((name: string) => send('POST', `${objectPath(path, name)}/start`), [['listeners']]);
   const columns: Column<Listener>[] = [
-    { id: 'name', header: t`Name`, sort: (row) => row.name, cell: (row) => row.name },
+    {
+      id: 'name',
+      header: t`Name`,
+      sort: (row) => row.name,
+      cell: (row) => (
+        <span className="row">
+          {row.name}
+          {row.origin === 'configuration' && (
+            <Badge size="xs" variant="default">
+              <Trans>configuration</Trans>
+            </Badge>
+          )}
+        </span>
+      ),
+    },
     {
       id: 'state',
       header: t`State`,
@@ -40,6 +58,12 @@ export function Listeners() {
           <StateBadge health="good">
             <Trans>listening</Trans>
           </StateBadge>
+        ) : row.problem ? (
+          <span title={row.problem}>
+            <StateBadge health="critical">
+              <Trans>not opened: {row.problem}</Trans>
+            </StateBadge>
+          </span>
         ) : (
           <StateBadge health="warning">
             <Trans>stopped</Trans>
@@ -55,36 +79,60 @@ export function Listeners() {
       sort: (row) => row.connections,
       cell: (row) => `${formatNumber(row.connections)} / ${formatNumber(row.max_connections)}`,
     },
+    {
+      id: 'certificate',
+      header: t`Certificate`,
+      cell: (row) => (row.certificate ? <CertificateName certificate={row.certificate} /> : '–'),
+    },
+    {
+      id: 'expires',
+      header: t`Expires`,
+      sort: (row) => row.certificate?.not_after_ms,
+      cell: (row) => <Expiry ms={row.certificate?.not_after_ms} />,
+    },
     ...(mayChange
       ? [
           {
             id: 'action',
             header: t`Action`,
-            cell: (row: Listener) =>
-              row.running ? (
-                <Button
-                  size="compact-xs"
-                  variant="default"
-                  leftSection={<IconPlayerStop size={12} />}
-                  onClick={() => setStopping(row)}
-                >
-                  <Trans>Stop</Trans>
-                </Button>
-              ) : (
-                <Button
-                  size="compact-xs"
-                  variant="default"
-                  leftSection={<IconPlayerPlay size={12} />}
-                  loading={start.isPending}
-                  onClick={() =>
-                    start.mutate(row.name, {
-                      onError: (error) => notifications.show({ color: 'red', message: error.message }),
-                    })
-                  }
-                >
-                  <Trans>Start</Trans>
-                </Button>
-              ),
+            cell: (row: Listener) => (
+              <span className="row">
+                {row.running ? (
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    leftSection={<IconPlayerStop size={12} />}
+                    onClick={() => setStopping(row)}
+                  >
+                    <Trans>Stop</Trans>
+                  </Button>
+                ) : (
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    leftSection={<IconPlayerPlay size={12} />}
+                    loading={start.isPending}
+                    onClick={() =>
+                      start.mutate(row.name, {
+                        onError: (error) => notifications.show({ color: 'red', message: error.message }),
+                      })
+                    }
+                  >
+                    <Trans>Start</Trans>
+                  </Button>
+                )}
+                {row.origin === 'api' && (
+                  <>
+                    <Button size="compact-xs" variant="default" onClick={() => setEdited(row)}>
+                      <Trans>Change</Trans>
+                    </Button>
+                    <Button size="compact-xs" variant="default" onClick={() => setDeleted(row)}>
+                      <Trans>Delete</Trans>
+                    </Button>
+                  </>
+                )}
+              </span>
+            ),
           },
         ]
       : []),
@@ -99,13 +147,27 @@ export function Listeners() {
         rowKey={(row) => row.name}
         error={list.error}
         retry={() => void list.refetch()}
-        empty={
-          <EmptyState title={<Trans>No listeners</Trans>}>
-            <Trans>Listeners are part of the configuration file.</Trans>
-          </EmptyState>
+        toolbar={
+          <div className="row wrap table-actions">
+            <ShowCall method="GET" path={path} ctl="listeners list" />
+            {mayChange && (
+              <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+                <Trans>New listener</Trans>
+              </Button>
+            )}
+          </div>
         }
+        empty={<EmptyState title={<Trans>No listeners</Trans>} />}
       />
-      <Certificates />
+      <Certificates mayChange={mayChange} />
+      {edited && certificates.data && (
+        <ListenerEditor
+          listener={edited === 'new' ? undefined : edited}
+          certificates={certificates.data}
+          onClose={() => setEdited(undefined)}
+        />
+      )}
+      {deleted && <DeleteListener listener={deleted} onClose={() => setDeleted(undefined)} />}
       {stopping && <StopListener listener={stopping} onClose={() => setStopping(undefined)} />}
     </div>
   );
@@ -146,53 +208,33 @@ function StopListener({ listener, onClose }: { listener: Listener; onClose: () =
   );
 }
 
-interface Certificate {
-  section: string;
-  certificate: string;
-  authorities: string;
-}
-
-/** Files that listeners and the API use for TLS; the node reloads them when they change. */
-function Certificates() {
+function DeleteListener({ listener, onClose }: { listener: Listener; onClose: () => void }) {
   const { t } = useLingui();
-  const settings = useSettings();
-  const rows = settings.data?.data
-    .filter(({ key, value }) => key.endsWith('.tls.certificate') && value != null)
-    .map(({ key, value }): Certificate => {
-      const section = key.replace(/\.tls\.certificate$/, '');
-      const authorities = settings.data?.data.find((each) => each.key === `${section}.tls.client_ca`);
-      return { section, certificate: settingText(value), authorities: settingText(authorities?.value) };
-    });
-  const columns: Column<Certificate>[] = [
-    { id: 'section', header: t`Used by`, cell: (row) => row.section },
-    { id: 'file', header: t`Certificate`, cell: (row) => <span className="mono">{row.certificate}</span> },
-    {
-      id: 'ca',
-      header: t`Authorities of clients`,
-      cell: (row) => <span className="mono">{row.authorities || '–'}</span>,
-    },
-  ];
-  if (rows?.length === 0) {
-    return (
-      <Panel title={<Trans>Certificates</Trans>}>
-        <Text size="sm" c="dimmed">
-          <Trans>
-            No listener uses TLS. Set the certificate and the private key of a listener in the configuration file before
-            other machines can reach it.
-          </Trans>
-        </Text>
-      </Panel>
-    );
-  }
+  const { name } = listener;
+  const remove = useChange(() => send('DELETE', objectPath(path, name)), [['listeners'], ['certificates']]);
   return (
-    <DataTable
-      name="certificates"
-      label={t`Certificates`}
-      columns={columns}
-      rows={rows}
-      rowKey={(row) => row.section}
-      error={settings.error}
-      empty={null}
-    />
+    <Confirm
+      title={<Trans>Delete the listener {name}?</Trans>}
+      action={<Trans>Delete the listener</Trans>}
+      call={{ method: 'DELETE', path: objectPath(path, name), ctl: `listeners delete ${name}` }}
+      isPending={remove.isPending}
+      error={remove.error}
+      onClose={onClose}
+      onConfirm={() =>
+        remove.mutate(undefined, {
+          onSuccess: () => {
+            notifications.show({ message: t`${name} was deleted.` });
+            onClose();
+          },
+        })
+      }
+    >
+      <Text size="sm">
+        <Trans>
+          Nobody can connect to {listener.address} any more, also after a restart. Its{' '}
+          {formatNumber(listener.connections)} connections are closed.
+        </Trans>
+      </Text>
+    </Confirm>
   );
 }

@@ -37,7 +37,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Back up all configuration objects")
             .description(
                 "JSON lines. It contains password hashes, and in plain text the credentials of connectors and \
-                 authenticators: protect it accordingly. Messages, sessions and the audit log are not in it.",
+                 authenticators and the private keys of listeners: protect it accordingly. Messages, sessions and the audit log are not in it.",
             )
             .raw_response(200, "The file.", &[MEDIA_TYPE]),
         post("/api/v1/restore", "restore", restore)

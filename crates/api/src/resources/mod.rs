@@ -9,6 +9,7 @@ mod authenticators;
 mod backup;
 mod backups;
 mod broker_problems;
+mod certificates;
 mod change_feed;
 mod clients;
 mod command_options;
@@ -142,6 +143,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     thingsboard_rpc::endpoints,
     thingsboard_websocket::endpoints,
     thingsboard_writes::endpoints,
+    certificates::endpoints,
     listeners::endpoints,
     settings::endpoints,
     limits::endpoints,

@@ -29,7 +29,7 @@ impl Shard {
             decided => return decided,
         }
         let connection = &self.delivery.connections[at];
-        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let listener = self.node.listeners[usize::from(connection.listener)].config();
         if self.certificate_username(connection).is_some() {
             return Authentication::allow();
         }
@@ -59,7 +59,7 @@ impl Shard {
             return Authentication::Ignore;
         }
         let connection = &self.delivery.connections[at];
-        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let listener = self.node.listeners[usize::from(connection.listener)].config();
         let extra = connection.extra.as_ref();
         let credentials = Credentials {
             client: Client {
@@ -147,7 +147,7 @@ impl Shard {
 
     /// The common name of the client's certificate, where the listener uses it as the user name.
     fn certificate_username<'a>(&self, connection: &'a Connection) -> Option<&'a str> {
-        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let listener = self.node.listeners[usize::from(connection.listener)].config();
         let tls = listener.tls.as_ref()?;
         let extra = connection
             .extra

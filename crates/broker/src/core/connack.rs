@@ -44,12 +44,13 @@ impl Shard {
         if self.delivery.interest.contains(Interest::CONNECT) {
             let node = self.node.clone();
             let listener = self.delivery.connections[at].listener;
+            let listener = node.listeners[usize::from(listener)].config();
             let accepted = AcceptedConnect {
                 session_present,
                 connect,
                 keep_alive_s: keep_alive,
                 session_expiry_s: self.delivery.sessions[session].expiry_s,
-                listener: &node.listeners[usize::from(listener)].config.name,
+                listener: &listener.name,
                 is_superuser: (self.delivery.sessions[session].permissions.as_ref())
                     .is_some_and(|permissions| permissions.is_superuser()),
             };
@@ -80,7 +81,7 @@ impl Shard {
 
     fn effective_keep_alive_s(&self, at: ConnectionIx, requested: u16) -> u16 {
         let connection = &self.delivery.connections[at];
-        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let listener = self.node.listeners[usize::from(connection.listener)].config();
         let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
         let most = most.into_iter().filter(|&bound| bound > 0).min();
         match most {
@@ -185,6 +186,7 @@ impl Shard {
         let stored = connection.extra.as_ref().map(|extra| &extra.connect[..]);
         let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
         let connect = decode_connect(stored);
+        let listener = self.node.listeners[usize::from(connection.listener)].config();
         let refused = RefusedConnect {
             client_id: connect.as_ref().map(|connect| connect.client_id),
             // Without a password the user name may be the token of a device, or almost one.
@@ -194,9 +196,7 @@ impl Shard {
                 .and_then(|connect| connect.username),
             peer: connection.peer,
             local_address: connection.local_address,
-            listener: &self.node.listeners[usize::from(connection.listener)]
-                .config
-                .name,
+            listener: &listener.name,
             code,
             detail,
             connect: connect.as_ref(),

@@ -301,7 +301,7 @@ pub(crate) fn client_info(shard: &Shard, at: SessionIx) -> ClientInfo {
         protocol_version: session.version.as_str(),
         listener: connection.map(|c| {
             shard.node.listeners[usize::from(c.listener)]
-                .config
+                .config()
                 .name
                 .clone()
         }),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use scram::{DecoyCredentials, ScramCredential};
@@ -14,12 +15,32 @@ use crate::events::EventStream;
 use crate::metrics::ShardMetrics;
 use hooks::relay::RelayService;
 
-/// A listener as seen by all shards.
+/// A listener as seen by all shards. Connections refer to it by its index, so that the index of a removed listener is
+/// used again only when its last connection has ended.
 pub(crate) struct NodeListener {
-    pub(crate) config: ListenerConfig,
+    config: ArcSwap<ListenerConfig>,
     pub(crate) connections: AtomicU64,
     /// Whether the listener accepts new connections.
     pub(crate) is_running: AtomicBool,
+}
+
+impl NodeListener {
+    pub(crate) fn new(config: ListenerConfig, is_running: bool) -> Self {
+        Self {
+            config: ArcSwap::from_pointee(config),
+            connections: AtomicU64::new(0),
+            is_running: AtomicBool::new(is_running),
+        }
+    }
+
+    pub(crate) fn config(&self) -> Arc<ListenerConfig> {
+        self.config.load_full()
+    }
+
+    /// Gives the place to another listener. It has no connections.
+    pub(crate) fn replace(&self, config: ListenerConfig) {
+        self.config.store(Arc::new(config));
+    }
 }
 
 /// State shared by all shards of a node.
@@ -28,6 +49,7 @@ pub(crate) struct NodeState {
     pub(crate) limits: Arc<BrokerLimits>,
     /// The current value of the limit, which is checked before a connection is assigned to a shard.
     pub(crate) max_connections: AtomicU32,
+    /// Those of the configuration, then [`MAX_ADDED_LISTENERS`](crate::config::MAX_ADDED_LISTENERS) places for others.
     pub(crate) listeners: Vec<NodeListener>,
     pub(crate) users: HashMap<String, ScramCredential, RandomState>,
     pub(crate) decoy: DecoyCredentials,

@@ -36,7 +36,7 @@ impl Shard {
         }
         let of_node = self.limits.max_partial_packet_bytes_per_shard as usize;
         let of_listener = match self.node.listeners[usize::from(listener)]
-            .config
+            .config()
             .max_partial_packet_bytes_per_shard
         {
             0 => of_node.div_ceil(2),

@@ -209,7 +209,7 @@ impl Shard {
     /// Registers an accepted connection. Its slot stays in use until [`Shard::remove_connection`].
     pub(crate) fn open_connection(&mut self, listener: u16, peer: PeerAddress) -> ConnectionIx {
         self.serial = self.serial.wrapping_add(1);
-        let config = &self.node.listeners[usize::from(listener)].config;
+        let config = self.node.listeners[usize::from(listener)].config();
         let max_packet = match config.max_packet_size {
             0 => self.limits.max_packet_size,
             own => own.min(self.limits.max_packet_size),
@@ -628,7 +628,7 @@ impl Shard {
         let limits = match connection.phase {
             ConnectionPhase::Closing => return,
             ConnectionPhase::AwaitConnect | ConnectionPhase::Authenticating => {
-                let listener = &self.node.listeners[usize::from(connection.listener)].config;
+                let listener = self.node.listeners[usize::from(connection.listener)].config();
                 DeadlineLimits::Connect {
                     timeout_s: listener.connect_timeout_s,
                 }

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::tls::ListenerTls;
 use crate::config::{BindAddress, ListenerConfig};
+use crate::info::ListenerInfo;
 use hooks::relay::RELAY_SUBPROTOCOL;
 
 /// Datagrams that may wait in the system, for all connections of a QUIC listener.
@@ -173,4 +174,40 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     disk::apply_original_umask(path)?;
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
+}
+
+/// The configured address as text.
+pub(crate) fn listener_address(listener: &ListenerConfig) -> String {
+    match &listener.bind {
+        BindAddress::Tcp(address) => address.to_string(),
+        BindAddress::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// Describes a listener that has just opened this socket.
+pub(crate) fn listener_info(listener: &ListenerConfig, socket: &Socket) -> ListenerInfo {
+    let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
+        _ if listener.quic => "quic",
+        (_, None, _) if listener.link => "link",
+        (_, Some(_), _) if listener.link => "links",
+        (BindAddress::Unix(_), _, None) => "unix",
+        (_, None, None) => "mqtt",
+        (_, Some(_), None) => "mqtts",
+        (_, None, Some(_)) => "ws",
+        (_, Some(_), Some(_)) => "wss",
+    };
+    let bound = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_socket());
+    ListenerInfo {
+        name: listener.name.clone(),
+        protocol,
+        address: bound.map_or_else(|| listener_address(listener), |address| address.to_string()),
+        running: true,
+        connections: 0,
+        max_connections: listener.max_connections,
+        allows_anonymous: listener.allows_anonymous(),
+        certificate: None,
+    }
 }

@@ -51,12 +51,13 @@ impl ShardIo {
             serial: connection.serial,
         };
         let node = core.node.clone();
+        let listener = node.listeners[usize::from(connection.listener)].config();
         let request = RelayRequest {
             target: &upgrade.target,
             origin: upgrade.origin.as_deref(),
             subprotocols: &upgrade.subprotocols,
             peer: connection.peer,
-            listener: &node.listeners[usize::from(connection.listener)].config.name,
+            listener: &listener.name,
             shard: core.id,
             now_ms: core.now_ms(),
         };

@@ -191,7 +191,12 @@ fn build_server_config(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError>
 
 /// Describes the certificate in these files, which were loaded before.
 fn describe_certificate(files: &TlsConfig) -> Option<ListenerCertificate> {
-    let chain = load_certificates("the certificate", &files.certificate).ok()?;
+    describe_certificate_file(&files.certificate)
+}
+
+/// Describes the first certificate in a PEM file; `None` if it cannot be read.
+pub fn describe_certificate_file(path: &Path) -> Option<ListenerCertificate> {
+    let chain = load_certificates("the certificate", path).ok()?;
     let first = chain.first()?;
     let names = certificate_names(first)?.alternative_names;
     let certificate = x509_cert::Certificate::from_der(first).ok()?;
@@ -206,7 +211,7 @@ fn describe_certificate(files: &TlsConfig) -> Option<ListenerCertificate> {
         names: names.iter().map(|name| name.to_string()).collect(),
         not_before_ms: to_ms(validity.not_before),
         not_after_ms: to_ms(validity.not_after),
-        file: files.certificate.display().to_string(),
+        file: path.display().to_string(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Stopping and starting listeners.
+//! Stopping, starting, adding and removing listeners.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -92,4 +92,81 @@ fn a_unix_listener_restarts_and_a_port_in_use_is_reported() {
     );
     drop(node);
     assert!(!path.exists());
+}
+
+#[test]
+fn a_listener_is_added_and_removed_with_its_clients() {
+    let node = Node::start();
+    let handle = node.handle();
+    let address: std::net::SocketAddr = ([127, 0, 0, 1], 0).into();
+    let added = ListenerConfig::new("added", BindAddress::Tcp(address));
+    assert_eq!(wait(handle.add_listener(&added)), Ok(()));
+    assert_eq!(
+        wait(handle.add_listener(&added)),
+        Err(ListenerError::NameInUse("added".into()))
+    );
+    let address = handle.listeners()[1].address.clone();
+    let mut client = crate::client::Client::connect(&address, "c", true);
+    client.subscribe("works", QoS::AtMostOnce);
+    assert_eq!(handle.listeners()[1].connections, 1);
+
+    // Stopped and started like any other.
+    assert_eq!(wait(handle.stop_listener("added", false)), Ok(()));
+    assert!(TcpStream::connect(&address).is_err());
+    assert_eq!(wait(handle.start_listener("added")), Ok(()));
+    assert_eq!(handle.listeners()[1].address, address);
+
+    assert_eq!(wait(handle.remove_listener("added")), Ok(()));
+    assert_eq!(
+        client.next(),
+        ReceivedPacket::Disconnect(ReasonCode::ADMINISTRATIVE_ACTION)
+    );
+    assert!(TcpStream::connect(&address).is_err());
+    assert_eq!(handle.listeners().len(), 1);
+    assert_eq!(
+        wait(handle.remove_listener("added")),
+        Err(ListenerError::UnknownListener("added".into()))
+    );
+    let configured = wait(handle.remove_listener("mqtt"));
+    assert!(
+        matches!(configured, Err(ListenerError::Unsupported(_))),
+        "{configured:?}"
+    );
+}
+
+#[test]
+fn added_listeners_are_limited_and_a_port_in_use_is_reported() {
+    let node = Node::start();
+    let handle = node.handle();
+    let listener = |n: usize, port| {
+        let bind = BindAddress::Tcp(([127, 0, 0, 1], port).into());
+        ListenerConfig::new(format!("added-{n}"), bind)
+    };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let used = listener(0, taken.local_addr().unwrap().port());
+    let refused = wait(handle.add_listener(&used));
+    assert!(
+        matches!(&refused, Err(ListenerError::Failed(why)) if why.contains("in use")),
+        "{refused:?}"
+    );
+    for n in 0..broker::config::MAX_ADDED_LISTENERS {
+        assert_eq!(wait(handle.add_listener(&listener(n, 0))), Ok(()));
+    }
+    let most = wait(handle.add_listener(&listener(999, 0)));
+    assert!(
+        matches!(most, Err(ListenerError::Unsupported(_))),
+        "{most:?}"
+    );
+    // The place of a removed listener is used again, with its own limits.
+    assert_eq!(wait(handle.remove_listener("added-7")), Ok(()));
+    let mut next = listener(1000, 0);
+    next.max_connections = 1;
+    assert_eq!(wait(handle.add_listener(&next)), Ok(()));
+    let found = handle.listeners().into_iter();
+    let address = found.clone().find(|it| it.name == "added-1000").unwrap();
+    assert_eq!(address.max_connections, 1);
+    let _first = crate::client::Client::connect(&address.address, "first", true);
+    let mut second = TcpStream::connect(&address.address).unwrap();
+    let read = std::io::Read::read(&mut second, &mut [0; 1]);
+    assert!(matches!(read, Ok(0) | Err(_)), "closed at the limit");
 }

@@ -1,6 +1,7 @@
 //! The configuration: read from a file, the environment and flags by one table of settings,
 //! validated as a whole, and documented by a reference generated from the same table.
 
+mod added_listener;
 mod alarm_settings;
 mod auth_tables;
 mod backup_settings;
@@ -30,6 +31,9 @@ mod tests;
 mod tls_files;
 mod validation;
 
+pub(crate) use added_listener::{
+    DefinitionError, added_listener, certificates_of, check_certificate_file,
+};
 pub(crate) use alarm_settings::AlarmSettings;
 pub(crate) use byte_size::parse_size;
 pub(crate) use config_error::{ConfigErrors, ValueOrigin};

@@ -41,14 +41,7 @@ impl RuntimeSettings {
         let setting = changeable
             .find(|setting| setting.key == key)
             .ok_or(SettingChangeError::Fixed)?;
-        let raw = match value {
-            Json::Bool(flag) => RawValue::Boolean(*flag),
-            Json::Number(number) => RawValue::Integer(number.to_string()),
-            Json::String(text) => RawValue::String(text.clone()),
-            Json::Null => RawValue::Other("null"),
-            Json::Array(_) => RawValue::Other("an array"),
-            Json::Object(_) => RawValue::Other("an object"),
-        };
+        let raw = RawValue::from_json(value);
         let value = setting.kind.parse_value(&raw, Path::new(""));
         (setting.set)(&mut self.0, value.map_err(SettingChangeError::Invalid)?);
         Ok(settings_view::json_of(setting.kind, (setting.get)(&self.0)))

@@ -102,6 +102,19 @@ impl RawValue {
         let bare = ['"', '\''].into_iter().find_map(inside).unwrap_or(text);
         Self::Untyped(bare.to_owned())
     }
+
+    /// A value from a request, as in `tidegate.toml`.
+    pub(super) fn from_json(value: &serde_json::Value) -> Self {
+        use serde_json::Value as Json;
+        match value {
+            Json::Bool(flag) => Self::Boolean(*flag),
+            Json::Number(number) => Self::Integer(number.to_string()),
+            Json::String(text) => Self::String(text.clone()),
+            Json::Null => Self::Other("null"),
+            Json::Array(_) => Self::Other("an array"),
+            Json::Object(_) => Self::Other("an object"),
+        }
+    }
 }
 
 /// A value valid for its kind.

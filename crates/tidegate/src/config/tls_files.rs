@@ -55,6 +55,28 @@ pub(super) fn check_tls_files(tls: &TlsConfig) -> Vec<(&'static str, String)> {
     problems
 }
 
+/// Checks a file that contains certificates and, with `has_key`, also the key of the first one. The error has its setting.
+pub(super) fn check_combined_file(
+    path: &Path,
+    has_key: bool,
+) -> Result<(), (&'static str, String)> {
+    if !has_key {
+        let read = read_certificates(path);
+        return read.map(drop).map_err(|error| ("tls.certificate", error));
+    }
+    let files = TlsConfig {
+        certificate: path.to_owned(),
+        private_key: path.to_owned(),
+        client_ca: None,
+        require_client_certificate: false,
+        common_name_as_username: false,
+    };
+    check_tls_files(&files)
+        .into_iter()
+        .next()
+        .map_or(Ok(()), Err)
+}
+
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let what = "a certificate";
     let certificates = CertificateDer::pem_file_iter(path)

@@ -155,7 +155,7 @@ fn finish_queue(
     Some((kind, options))
 }
 
-fn finish_listener(
+pub(super) fn finish_listener(
     listener: ListenerDraft,
     max_packet_size: u32,
     draft: &mut ConfigDraft,

@@ -1,4 +1,4 @@
-//! `tidegate ctl` commands for clients, sessions, subscriptions, messages, listeners and settings.
+//! `tidegate ctl` commands for clients, sessions, subscriptions, messages and settings.
 
 use std::path::PathBuf;
 
@@ -357,55 +357,6 @@ impl PublishArgs {
             false => "published; there are no matching subscribers",
         };
         output.print_done(note, &answer)
-    }
-}
-
-#[derive(Subcommand)]
-pub(super) enum ListenersCommand {
-    /// List listeners
-    List,
-    /// Start a stopped listener
-    Start { name: String },
-    /// Stop a listener until it or the node is started again
-    Stop {
-        name: String,
-        /// Also disconnect its clients
-        #[arg(long)]
-        disconnect_clients: bool,
-    },
-}
-
-impl ListenersCommand {
-    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
-        match self {
-            Self::List => {
-                let mut answer = client.get("/api/v1/listeners").await?;
-                let columns = [
-                    ("NAME", "name"),
-                    ("PROTOCOL", "protocol"),
-                    ("ADDRESS", "address"),
-                    ("RUNNING", "running"),
-                    ("CONNECTIONS", "connections"),
-                    ("MAX", "max_connections"),
-                ];
-                output.print_rows((take_rows(&mut answer), false), &columns)
-            }
-            Self::Start { name } => {
-                let answer = client
-                    .post_empty(&format!("/api/v1/listeners/{}/start", url_encode(&name)))
-                    .await?;
-                output.print_done(&format!("{name} listens"), &answer)
-            }
-            Self::Stop {
-                name,
-                disconnect_clients,
-            } => {
-                let path = format!("/api/v1/listeners/{}/stop", url_encode(&name));
-                let body = json!({"disconnect_clients": disconnect_clients});
-                let answer = client.post(&path, &body).await?;
-                output.print_done(&format!("{name} has stopped"), &answer)
-            }
-        }
     }
 }
 

@@ -21,6 +21,7 @@ mod http;
 mod import_files;
 mod jobs;
 mod limit_args;
+mod listeners;
 mod namespaces;
 mod object_fields;
 mod objects;
@@ -180,7 +181,10 @@ enum CtlCommand {
     ApiKeys(objects::ObjectsCommand),
     /// Listeners of the node
     #[command(subcommand)]
-    Listeners(broker_commands::ListenersCommand),
+    Listeners(listeners::ListenersCommand),
+    /// Certificates of listeners that are uploaded over the API
+    #[command(subcommand)]
+    Certificates(listeners::CertificatesCommand),
     /// Settings of the node; some can change at run time
     #[command(subcommand)]
     Settings(broker_commands::SettingsCommand),
@@ -287,6 +291,7 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Namespaces(command) => command.run(client, output).await,
         CtlCommand::ApiKeys(command) => command.run(ObjectKindArg::ApiKeys, client, output).await,
         CtlCommand::Listeners(command) => command.run(client, output).await,
+        CtlCommand::Certificates(command) => command.run(client, output).await,
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,
         CtlCommand::Jobs(command) => command.run(client, output).await,

@@ -1,5 +1,6 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
+mod added_listeners;
 mod alarm_metrics;
 mod alarms;
 mod allocator;

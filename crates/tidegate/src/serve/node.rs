@@ -16,6 +16,7 @@ use store::Store;
 use tokio::runtime::Handle;
 use transfer::FileHooks;
 
+use super::added_listeners::AddedListeners;
 use super::data_dir::{DataDir, OpenListener};
 use super::device_http::DeviceHttpService;
 use super::embedded_console::EmbeddedConsole;
@@ -43,6 +44,7 @@ pub(super) struct Node {
     broker: Broker,
     pulls: PullScheduler,
     links: LinkGateway,
+    added_listeners: AddedListeners,
     http: Option<HttpTask>,
     listeners: Vec<OpenListener>,
     first_operator: Option<FirstOperator>,
@@ -86,6 +88,7 @@ impl Node {
         let links = LinkGateway::start(config.link.clone(), parts);
         let links = links.context("cannot start the threads for links")?;
 
+        let added_listeners = restore_listeners(config, data_dir, &services, &handle).await?;
         let listeners = handle.listeners().into_iter();
         let mut node = Self {
             listeners: listeners.map(to_open_listener).collect(),
@@ -93,6 +96,7 @@ impl Node {
             broker,
             pulls,
             links,
+            added_listeners,
             http: None,
             first_operator: None,
         };
@@ -203,6 +207,7 @@ impl Node {
             quarantine: Quarantine::new(data_dir.path()),
             backups: self.services.backups(config, data_dir),
             job_directory: data_dir.create_job_directory()?,
+            added_listeners: self.added_listeners.clone(),
         };
         let program = ProgramService::new(program, config);
         let parts = self.api_parts(program, &http, data_dir.write_token_file()?);
@@ -331,6 +336,23 @@ async fn start_pulls(services: &NodeServices) -> anyhow::Result<PullScheduler> {
         pulls.start(Arc::new(reporter));
     }
     Ok(pulls)
+}
+
+/// Opens the listeners that were created over the API.
+async fn restore_listeners(
+    config: &Config,
+    data_dir: &DataDir,
+    services: &NodeServices,
+    handle: &BrokerHandle,
+) -> anyhow::Result<AddedListeners> {
+    let (handle, objects) = (handle.clone(), services.store.objects().clone());
+    let directory = data_dir.path().to_owned();
+    let max_packet_size = config.broker.limits.max_packet_size;
+    run_blocking(
+        "opening the listeners that were created over the API",
+        move || AddedListeners::restore(handle, objects, &directory, max_packet_size),
+    )
+    .await?
 }
 
 /// Sends commands to devices, and their results to the rules.

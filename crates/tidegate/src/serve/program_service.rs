@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use store::Store;
 use transfer::FileWorkers;
 
+use super::added_listeners::AddedListeners;
 use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
 use super::node_commands::NodeCommands;
@@ -53,6 +54,7 @@ pub(super) struct ProgramParts {
     pub(super) quarantine: Quarantine,
     pub(super) backups: Backups,
     pub(super) job_directory: PathBuf,
+    pub(super) added_listeners: AddedListeners,
 }
 
 pub(super) struct ProgramService {
@@ -224,6 +226,10 @@ impl api::ProgramBackend for ProgramService {
 
     fn has_room_for_jobs(&self) -> bool {
         self.parts.backups.has_room()
+    }
+
+    fn listener_backend(&self) -> Option<&dyn api::ListenerBackend> {
+        Some(&self.parts.added_listeners)
     }
 
     fn metrics(&self) -> Vec<MetricFamily> {

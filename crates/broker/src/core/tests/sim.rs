@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 
 use hooks::{Authentication, NoHooks, PeerAddress};
 use mqtt::{
@@ -57,11 +57,7 @@ pub(super) fn node(
     relay: Option<Arc<dyn RelayService>>,
 ) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
-    let listener = NodeListener {
-        config: ListenerConfig::new("mqtt", bind),
-        connections: AtomicU64::new(0),
-        is_running: true.into(),
-    };
+    let listener = NodeListener::new(ListenerConfig::new("mqtt", bind), true);
     Arc::new(NodeState {
         max_connections: AtomicU32::new(limits.max_connections),
         limits: Arc::new(limits),

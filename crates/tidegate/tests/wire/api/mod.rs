@@ -1,6 +1,7 @@
 //! The HTTP API of a real node: who may use it, and what a change over it does to those who connect.
 
 mod access;
+mod added_listeners;
 mod connectors;
 mod declared;
 mod effects;
