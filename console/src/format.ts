@@ -48,6 +48,11 @@ export function formatDuration(seconds: number): string {
   return `${whole} s`;
 }
 
+/** A day in the browser's zone; its times are in a tooltip. */
+export function formatDate(ms: number): string {
+  return new Intl.DateTimeFormat(locale(), { year: 'numeric', month: '2-digit', day: '2-digit' }).format(ms);
+}
+
 /** Date and time in the zone of the browser, with the zone. */
 export function formatTime(ms: number): string {
   return new Intl.DateTimeFormat(locale(), {

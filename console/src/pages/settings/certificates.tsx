@@ -1,13 +1,13 @@
 /** Certificates that were uploaded for listeners, and when certificates expire. */
 
-import { Button, Text } from '@mantine/core';
+import { Button, Text, Title } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
-import { formatTime } from '../../format';
+import { formatDate, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { DataTable, type Column } from '../../ui/data-table';
 import { ShowCall } from '../../ui/show-call';
@@ -22,11 +22,17 @@ const soonMs = 30 * 86_400_000;
 export function Expiry({ ms }: { ms: number | null | undefined }) {
   if (ms == null) return <>–</>;
   const left = ms - Date.now();
-  if (left > soonMs) return <>{formatTime(ms)}</>;
+  const date = formatDate(ms);
   return (
-    <StateBadge health={left > 0 ? 'warning' : 'critical'}>
-      {left > 0 ? formatTime(ms) : <Trans>expired {formatTime(ms)}</Trans>}
-    </StateBadge>
+    <span title={formatTime(ms)}>
+      {left > soonMs ? (
+        date
+      ) : (
+        <StateBadge health={left > 0 ? 'warning' : 'critical'}>
+          {left > 0 ? date : <Trans>expired {date}</Trans>}
+        </StateBadge>
+      )}
+    </span>
   );
 }
 
@@ -96,10 +102,15 @@ export function Certificates({ mayChange }: { mayChange: boolean }) {
         error={list.error}
         retry={() => void list.refetch()}
         toolbar={
-          <div className="row wrap table-actions">
-            <ShowCall method="GET" path={certificatesPath} ctl="certificates list" />
-            {list.data?.length !== 0 && upload}
-          </div>
+          <>
+            <Title order={2}>
+              <Trans>Certificates</Trans>
+            </Title>
+            <div className="row wrap table-actions">
+              <ShowCall method="GET" path={certificatesPath} ctl="certificates list" />
+              {list.data?.length !== 0 && upload}
+            </div>
+          </>
         }
         empty={
           <EmptyState title={<Trans>No certificates were uploaded</Trans>} actions={upload}>

@@ -1,7 +1,7 @@
-import { Badge, Button, Checkbox, Text } from '@mantine/core';
+import { ActionIcon, Button, Checkbox, Text, Title } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlayerPlay, IconPlayerStop, IconPlus } from '@tabler/icons-react';
+import { IconEdit, IconPlayerPlay, IconPlayerStop, IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
@@ -39,16 +39,7 @@ export function Listeners() {
       id: 'name',
       header: t`Name`,
       sort: (row) => row.name,
-      cell: (row) => (
-        <span className="row">
-          {row.name}
-          {row.origin === 'configuration' && (
-            <Badge size="xs" variant="default">
-              <Trans>configuration</Trans>
-            </Badge>
-          )}
-        </span>
-      ),
+      cell: (row) => row.name,
     },
     {
       id: 'state',
@@ -78,6 +69,12 @@ export function Listeners() {
       align: 'right',
       sort: (row) => row.connections,
       cell: (row) => `${formatNumber(row.connections)} / ${formatNumber(row.max_connections)}`,
+    },
+    {
+      id: 'origin',
+      header: t`Origin`,
+      sort: (row) => row.origin,
+      cell: (row) => (row.origin === 'api' ? <Trans>API</Trans> : <Trans>configuration</Trans>),
     },
     {
       id: 'certificate',
@@ -123,12 +120,12 @@ export function Listeners() {
                 )}
                 {row.origin === 'api' && (
                   <>
-                    <Button size="compact-xs" variant="default" onClick={() => setEdited(row)}>
-                      <Trans>Change</Trans>
-                    </Button>
-                    <Button size="compact-xs" variant="default" onClick={() => setDeleted(row)}>
-                      <Trans>Delete</Trans>
-                    </Button>
+                    <ActionIcon aria-label={t`Change ${row.name}`} onClick={() => setEdited(row)}>
+                      <IconEdit size={16} />
+                    </ActionIcon>
+                    <ActionIcon aria-label={t`Delete ${row.name}`} onClick={() => setDeleted(row)}>
+                      <IconTrash size={16} />
+                    </ActionIcon>
                   </>
                 )}
               </span>
@@ -148,14 +145,19 @@ export function Listeners() {
         error={list.error}
         retry={() => void list.refetch()}
         toolbar={
-          <div className="row wrap table-actions">
-            <ShowCall method="GET" path={path} ctl="listeners list" />
-            {mayChange && (
-              <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
-                <Trans>New listener</Trans>
-              </Button>
-            )}
-          </div>
+          <>
+            <Title order={2}>
+              <Trans>Listeners</Trans>
+            </Title>
+            <div className="row wrap table-actions">
+              <ShowCall method="GET" path={path} ctl="listeners list" />
+              {mayChange && (
+                <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+                  <Trans>New listener</Trans>
+                </Button>
+              )}
+            </div>
+          </>
         }
         empty={<EmptyState title={<Trans>No listeners</Trans>} />}
       />

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Subcommand;
 use outbound::url_encoding::url_encode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::broker_commands::take_rows;
 use super::http::ApiClient;
@@ -41,6 +41,22 @@ pub(super) enum ListenersCommand {
     },
 }
 
+/// `tls.certificate=ID` as in the configuration, where the API has an object `tls`.
+fn with_nested_tls(fields: Map<String, Value>) -> Value {
+    let mut definition = Map::new();
+    for (name, value) in fields {
+        match name.strip_prefix("tls.") {
+            Some(name) => definition
+                .entry("tls")
+                .or_insert_with(|| json!({}))
+                .as_object_mut()
+                .map(|tls| tls.insert(name.to_owned(), value)),
+            None => definition.insert(name, value).map(Some),
+        };
+    }
+    Value::Object(definition)
+}
+
 fn listener_path(name: &str) -> String {
     format!("/api/v1/listeners/{}", url_encode(name))
 }
@@ -68,7 +84,7 @@ impl ListenersCommand {
                 assignments,
                 fields,
             } => {
-                let definition = Value::Object(fields.fields(&assignments)?);
+                let definition = with_nested_tls(fields.fields(&assignments)?);
                 let answer = client.put(&listener_path(&name), &definition, None).await?;
                 let address = answer["address"].as_str().unwrap_or_default();
                 output.print_done(&format!("{name} listens on {address}"), &answer)

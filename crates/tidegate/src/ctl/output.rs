@@ -137,7 +137,7 @@ fn format_value(field: &str, value: &Value) -> String {
 
 /// Whether a field in milliseconds is a time since 1970 rather than a duration.
 fn is_timestamp(field: &str) -> bool {
-    const TIMES: [&str; 12] = [
+    const TIMES: [&str; 14] = [
         "changed_ms",
         "completed_ms",
         "created_ms",
@@ -150,6 +150,8 @@ fn is_timestamp(field: &str) -> bool {
         "acknowledged_at_ms",
         "updated_at_ms",
         "ts_ms",
+        "not_before_ms",
+        "not_after_ms",
     ];
     field.ends_with("at_ms") || TIMES.contains(&field)
 }
