@@ -8,6 +8,7 @@ mod args;
 mod assertion;
 mod broker_access;
 mod devices_bench;
+mod files_bench;
 mod flow_window;
 mod forwarder;
 mod link_bench;
@@ -16,6 +17,7 @@ mod memory_slope;
 mod metrics;
 mod node_api;
 mod observer;
+mod own_node;
 mod packets;
 mod payload_stamp;
 mod pipeline_bench;
@@ -65,6 +67,8 @@ enum BenchTarget {
         #[command(subcommand)]
         scenario: link_bench::LinkScenario,
     },
+    /// Send files to a node of its own by every way in, beside plain TCP
+    Files(files_bench::FilesArgs),
     /// Short for `mqtt offline`
     Offline(scenario::OfflineScenario),
 }
@@ -81,6 +85,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Telemetry(arguments) => telemetry_bench::run(&arguments),
         BenchTarget::Relay { scenario } => scenario.run(),
         BenchTarget::Link { scenario } => scenario.run(),
+        BenchTarget::Files(arguments) => files_bench::run(&arguments),
         BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
@@ -143,6 +148,8 @@ mod tests {
         assert!(error("relay checks --broker ws://127.0.0.1:1").contains("--api"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
         assert!(error("link throughput --connections 0").contains("1..=10000"));
+        assert!(error("files --size 20GB").contains("10GB"));
+        assert!(error("files --way ftp").contains("mqtt, http, tus, link"));
         assert!(error("link throughput --size 20GB").contains("10GB"));
         assert!(error("link network --assert ratio_trougput>=1").contains("did you mean"));
     }

@@ -6,7 +6,7 @@
 mod latency;
 mod lossy_network;
 mod network;
-mod outcome;
+pub(crate) mod outcome;
 mod peer_process;
 mod peers;
 mod plain_tcp;

@@ -15,7 +15,7 @@ const FORMAT: u32 = 1;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Result")]
-pub(super) struct LinkOutputArgs {
+pub(crate) struct LinkOutputArgs {
     /// Demand something of every case that has this metric, e.g. 'ratio_throughput>=0.8'; exit status 1 if it does not
     /// hold (repeatable)
     #[arg(long = "assert", value_name = "METRIC<VALUE")]
@@ -26,19 +26,19 @@ pub(super) struct LinkOutputArgs {
 }
 
 /// One measured case, such as a size of messages.
-pub(super) struct LinkCase {
-    pub(super) name: String,
-    pub(super) measures: MetricValues,
+pub(crate) struct LinkCase {
+    pub(crate) name: String,
+    pub(crate) measures: MetricValues,
 }
 
 /// Collects cases, and shows them as they come.
-pub(super) struct LinkOutcome<'a> {
+pub(crate) struct LinkOutcome<'a> {
     output: &'a LinkOutputArgs,
     cases: Vec<LinkCase>,
 }
 
 impl<'a> LinkOutcome<'a> {
-    pub(super) fn new(output: &'a LinkOutputArgs) -> Self {
+    pub(crate) fn new(output: &'a LinkOutputArgs) -> Self {
         Self {
             output,
             cases: Vec::new(),
@@ -46,20 +46,20 @@ impl<'a> LinkOutcome<'a> {
     }
 
     /// Prints a line, unless standard output is for JSON.
-    pub(super) fn print(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         if self.output.json.as_deref() != Some(Path::new("-")) {
             println!("{line}");
         }
     }
 
     /// Adds a case and prints its line.
-    pub(super) fn add(&mut self, case: LinkCase, line: &str) {
+    pub(crate) fn add(&mut self, case: LinkCase, line: &str) {
         self.print(line);
         self.cases.push(case);
     }
 
     /// Writes the JSON, checks the demands, and says how the process should end.
-    pub(super) fn finish(self, scenario: &str) -> anyhow::Result<ExitCode> {
+    pub(crate) fn finish(self, scenario: &str) -> anyhow::Result<ExitCode> {
         let demands = self.output.asserts.iter();
         let outcomes: Vec<_> = demands.flat_map(|demand| self.evaluate(demand)).collect();
         if let Some(path) = &self.output.json {

@@ -11,7 +11,6 @@ mod generator;
 mod generator_run;
 mod load_scenarios;
 mod message_template;
-mod own_node;
 mod published_report;
 mod server;
 

@@ -8,10 +8,10 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::own_node::OwnNode;
 use crate::broker_access::random_u32;
 use crate::endpoint::{Endpoint, SourceAddresses};
 use crate::node_api::NodeApi;
+use crate::own_node::{OwnNode, OwnNodeOptions};
 
 /// Path of relay endpoints where an address has none.
 const DEFAULT_PATH: &str = "/ws";
@@ -136,10 +136,18 @@ impl RelayServerArgs {
             Some(program) => program.clone(),
             None => std::env::current_exe().context("cannot find this program")?,
         };
-        let node = OwnNode::start(&program)?;
-        let address = format!("ws://{}", node.ws).parse();
+        let options = OwnNodeOptions {
+            benchmark: "relay",
+            parent: None,
+            arguments: &["--mqtt", "off", "--ws", "127.0.0.1:0"],
+            configuration: "",
+            is_pinned: true,
+        };
+        let node = OwnNode::start(&program, &options)?;
+        let address = format!("ws://{}", node.address("ws")?).parse();
         let address: RelayAddress = address.map_err(anyhow::Error::msg)?;
-        let api = NodeApi::new(&format!("http://{}", node.http), Some(&node.token_file()))?;
+        let url = format!("http://{}", node.address("http")?);
+        let api = NodeApi::new(&url, Some(&node.token_file()))?;
         let mut server = self.server(&address, Some(node.pid()), Some(api))?;
         "tidegate".clone_into(&mut server.label);
         server._node = Some(node);

@@ -169,3 +169,22 @@ fn wrong_usage_ends_with_2_and_says_why() {
         assert!(error.contains(why), "{arguments:?}: {error}");
     }
 }
+
+#[test]
+fn bench_files_sends_verified_files_by_every_way() {
+    let bench = ["bench", "files", "--size", "3MB", "--duration", "1ms"];
+    let output = run(&[&bench[..], &["--json", "-"]].concat()).succeeded();
+    let result: serde_json::Value = serde_json::from_str(&output).unwrap();
+    let cases = result["cases"].as_array().unwrap();
+    let names: Vec<&str> = cases
+        .iter()
+        .filter_map(|case| case["case"].as_str())
+        .collect();
+    assert_eq!(names, ["MQTT $file/", "HTTP PUT", "tus", "link"]);
+    for case in cases {
+        let measures = &case["measures"];
+        assert_eq!(measures["received"], 1.0, "{case}");
+        assert!(measures["payload_rate"].as_f64().unwrap() > 0.0, "{case}");
+        assert!(measures["tcp_rate"].as_f64().unwrap() > 0.0, "{case}");
+    }
+}

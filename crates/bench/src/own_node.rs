@@ -15,39 +15,64 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What a node of a benchmark is started with.
+pub(crate) struct OwnNodeOptions<'a> {
+    /// Part of the name of its directory.
+    pub(crate) benchmark: &'a str,
+    /// Where its directory is; `None`: among temporary files.
+    pub(crate) parent: Option<&'a Path>,
+    /// Further arguments of `serve`.
+    pub(crate) arguments: &'a [&'a str],
+    /// Text of its configuration file.
+    pub(crate) configuration: &'a str,
+    /// Keeps it on the first core that this process may use and, if there is another one, the calling thread there from
+    /// now on.
+    pub(crate) is_pinned: bool,
+}
+
 /// A running node. Dropping it stops it and removes its data.
-pub(super) struct OwnNode {
+pub(crate) struct OwnNode {
     child: Child,
     dir: PathBuf,
-    /// `HOST:PORT` of the listener `ws`, and of the HTTP API.
-    pub(super) ws: String,
-    pub(super) http: String,
+    /// The content of `node.json`.
+    description: Value,
 }
 
 impl OwnNode {
-    /// Starts `program` on the first core that this process may use. If there is another one, the calling thread is kept
-    /// there from now on.
-    pub(super) fn start(program: &Path) -> anyhow::Result<Self> {
-        let name = format!("tidegate-bench-relay-{}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
+    pub(crate) fn start(program: &Path, options: &OwnNodeOptions<'_>) -> anyhow::Result<Self> {
+        let name = format!(
+            "tidegate-bench-{}-{}",
+            options.benchmark,
+            std::process::id()
+        );
+        let parent = options
+            .parent
+            .map_or_else(std::env::temp_dir, Path::to_owned);
+        let dir = parent.join(name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let log_path = dir.join("node.log");
         let log = fs::File::create(&log_path)
             .with_context(|| format!("cannot create {}", log_path.display()))?;
+        let config = dir.join("tidegate.toml");
+        fs::write(&config, options.configuration)
+            .with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = Command::new(program);
         command
-            .args(["serve", "--mqtt", "off", "--ws", "127.0.0.1:0"])
-            .args(["--http", "127.0.0.1:0", "--data-dir"])
+            .arg("serve")
+            .args(options.arguments)
+            .args(["--http", "127.0.0.1:0", "--config"])
+            .arg(&config)
+            .arg("--data-dir")
             .arg(dir.join("data"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot duplicate a file")?)
             .stderr(log);
         let cores = allowed_cores();
         // A child inherits the core of the thread that starts it.
-        if let [first, second, ..] = cores[..] {
-            pin_to_core(first)?;
+        if let ([first, second, ..], true) = (&cores[..], options.is_pinned) {
+            pin_to_core(*first)?;
             let child = command.spawn();
-            pin_to_core(second)?;
+            pin_to_core(*second)?;
             Self::wait_until_ready(child, program, dir)
         } else {
             Self::wait_until_ready(command.spawn(), program, dir)
@@ -69,15 +94,12 @@ impl OwnNode {
         let mut node = Self {
             child,
             dir,
-            ws: String::new(),
-            http: String::new(),
+            description: Value::Null,
         };
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if let Ok(text) = fs::read_to_string(node.data_dir().join("node.json")) {
-                let value: Value = serde_json::from_str(&text).context("cannot read node.json")?;
-                node.ws = address(&value, "ws")?;
-                node.http = address(&value, "http")?;
+                node.description = serde_json::from_str(&text).context("cannot read node.json")?;
                 return Ok(node);
             }
             let has_ended = node.child.try_wait().is_ok_and(|status| status.is_some());
@@ -89,30 +111,28 @@ impl OwnNode {
         }
     }
 
+    /// `HOST:PORT` of a listener.
+    pub(crate) fn address(&self, name: &str) -> anyhow::Result<String> {
+        let listeners = self.description["listeners"].as_array();
+        let mut listeners = listeners.into_iter().flatten();
+        let found = listeners.find(|listener| listener["name"] == name);
+        let address = found.and_then(|listener| listener["address"].as_str());
+        let address = address.with_context(|| format!("the node has no listener {name}"))?;
+        Ok(address.to_owned())
+    }
+
     fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
     }
 
     /// The file with a token for the API.
-    pub(super) fn token_file(&self) -> PathBuf {
+    pub(crate) fn token_file(&self) -> PathBuf {
         self.data_dir().join("api.token")
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
-}
-
-/// The address of a listener in `node.json`.
-fn address(node: &Value, name: &str) -> anyhow::Result<String> {
-    let listeners = node["listeners"].as_array().into_iter().flatten();
-    let mut found = listeners.filter(|listener| listener["name"] == name);
-    let address = found
-        .next()
-        .and_then(|listener| listener["address"].as_str());
-    Ok(address
-        .with_context(|| format!("the node has no listener {name}"))?
-        .to_owned())
 }
 
 impl Drop for OwnNode {

@@ -1,0 +1,71 @@
+//! The content of files: pieces that differ from each other, and their digest.
+
+use bytes::Bytes;
+use content::{ContentDigest, ContentHasher, DigestAlgorithm};
+
+/// Bytes of one piece.
+pub(super) const PIECE_BYTES: u64 = 256 * 1024;
+
+/// Content of a size that is never in memory whole.
+#[derive(Debug, Clone)]
+pub(super) struct FileContent {
+    pub(super) size: u64,
+    template: Vec<u8>,
+}
+
+impl FileContent {
+    pub(super) fn new(size: u64) -> Self {
+        let mixed = (0..PIECE_BYTES as u32).map(|n| n.wrapping_mul(2_654_435_761) >> 13);
+        Self {
+            size,
+            template: mixed.map(|number| number as u8).collect(),
+        }
+    }
+
+    /// The pieces with their offsets. Each begins with its offset, so that no two are the same.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, Bytes)> + '_ {
+        (0..self.size.div_ceil(PIECE_BYTES)).map(|index| {
+            let offset = index * PIECE_BYTES;
+            let len = PIECE_BYTES.min(self.size - offset) as usize;
+            let mut piece = self.template[..len].to_vec();
+            let stamp = offset.to_le_bytes();
+            let stamp_len = stamp.len().min(len);
+            piece[..stamp_len].copy_from_slice(&stamp[..stamp_len]);
+            (offset, Bytes::from(piece))
+        })
+    }
+
+    pub(super) fn sha256(&self) -> ContentDigest {
+        let mut hasher = ContentHasher::new(DigestAlgorithm::Sha256);
+        for (_, piece) in self.pieces() {
+            hasher.update(&piece);
+        }
+        hasher.finish()
+    }
+}
+
+/// A digest in hexadecimal digits.
+pub(super) fn hex(digest: &ContentDigest) -> String {
+    let digits = digest.bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_size_and_differ() {
+        for size in [0, 1, 7, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 1] {
+            let content = FileContent::new(size);
+            let pieces: Vec<_> = content.pieces().collect();
+            let mut end = 0;
+            for (offset, piece) in &pieces {
+                assert_eq!(*offset, end);
+                end += piece.len() as u64;
+            }
+            assert_eq!(end, size);
+            assert!(pieces.windows(2).all(|pair| pair[0].1 != pair[1].1));
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `tidegate bench files`: one file at a time to a node of its own, by each way in.
+//!
+//! A file counts when the node has stored it, verified its SHA-256 digest, and shows it with this size and digest. The
+//! same content is sent over plain TCP in the same run.
+
+mod file_content;
+mod uploads;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use self::file_content::{FileContent, hex};
+use self::uploads::{NodeAddresses, UploadWay, send_over_plain_tcp};
+use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
+use crate::metrics::MetricValues;
+use crate::node_api::NodeApi;
+use crate::own_node::{OwnNode, OwnNodeOptions};
+use crate::units;
+
+const CONFIGURATION: &str = r#"
+[[listener]]
+name = "mqtt"
+bind = "127.0.0.1:0"
+
+[[listener]]
+name = "link"
+bind = "127.0.0.1:0"
+"#;
+
+/// Arguments of `tidegate bench files`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct FilesArgs {
+    /// Size of each file
+    #[arg(long, value_name = "BYTES", default_value = "1GB", value_parser = units::parse_size)]
+    size: usize,
+    /// Way of the file, repeatable [default: all]
+    #[arg(long, value_enum)]
+    way: Vec<UploadWay>,
+    /// Time to send files by each way, one after the other; at least one is sent
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
+    duration: Duration,
+    /// Program of the node [default: this one]
+    #[arg(long, value_name = "FILE")]
+    program: Option<std::path::PathBuf>,
+    /// Directory for the node's data, which is removed [default: that of temporary files]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    output: LinkOutputArgs,
+}
+
+/// Files of one way, or of plain TCP.
+#[derive(Default)]
+struct SentFiles {
+    files: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl SentFiles {
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9)
+    }
+}
+
+pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
+    let content = FileContent::new(arguments.size as u64);
+    let digest = content.sha256();
+    let program = match &arguments.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("cannot find this program")?,
+    };
+    let options = OwnNodeOptions {
+        benchmark: "files",
+        parent: arguments.directory.as_deref(),
+        arguments: &[],
+        configuration: CONFIGURATION,
+        is_pinned: false,
+    };
+    let node = OwnNode::start(&program, &options)?;
+    let token = std::fs::read_to_string(node.token_file()).context("cannot read api.token")?;
+    let addresses = NodeAddresses {
+        mqtt: node.address("mqtt")?,
+        http: node.address("http")?,
+        link: node.address("link")?,
+        token: token.trim().to_owned(),
+    };
+    let api = NodeApi::new(&addresses.http, Some(&node.token_file()))?;
+    let ways = match &arguments.way[..] {
+        [] => UploadWay::ALL.to_vec(),
+        ways => ways.to_vec(),
+    };
+    let mut outcome = LinkOutcome::new(&arguments.output);
+    outcome.print(&format!(
+        "{:<12} {:>6} {:>14} {:>9} {:>10} {:>10} {:>6}",
+        "way", "files", "bytes", "seconds", "MB/s", "TCP MB/s", "ratio"
+    ));
+    let mut number = 0;
+    for way in ways {
+        let (mut sent, mut tcp) = (SentFiles::default(), SentFiles::default());
+        while sent.files == 0 || sent.seconds < arguments.duration.as_secs_f64() {
+            tcp.bytes += content.size;
+            tcp.seconds += send_over_plain_tcp(&content)?.as_secs_f64();
+            number += 1;
+            let name = format!("bench-{number}");
+            let start = Instant::now();
+            let result = way.send(&addresses, &name, &content, &digest);
+            result.with_context(|| format!("{}: file {number}", way.name()))?;
+            sent.seconds += start.elapsed().as_secs_f64();
+            verify(&api, &name, content.size, &hex(&digest))?;
+            sent.files += 1;
+            sent.bytes += content.size;
+        }
+        let mut measures = MetricValues::default();
+        for (name, value) in [
+            ("payload_rate", sent.rate()),
+            ("received", sent.files as f64),
+            ("seconds", sent.seconds),
+            ("tcp_rate", tcp.rate()),
+            ("ratio_throughput", sent.rate() / tcp.rate()),
+        ] {
+            measures.set(name, value);
+        }
+        let line = format!(
+            "{:<12} {:>6} {:>14} {:>9.1} {:>10.0} {:>10.0} {:>6.2}",
+            way.name(),
+            sent.files,
+            sent.bytes,
+            sent.seconds,
+            sent.rate() / 1e6,
+            tcp.rate() / 1e6,
+            sent.rate() / tcp.rate()
+        );
+        let name = way.name().to_owned();
+        outcome.add(LinkCase { name, measures }, &line);
+    }
+    outcome.finish("files")
+}
+
+/// Checks that the node shows the file as complete and unchanged, and deletes it.
+fn verify(api: &NodeApi, name: &str, size: u64, sha256: &str) -> anyhow::Result<()> {
+    let listed = api.request_json("GET", "/api/v1/files", None)?;
+    let mut files = listed["data"].as_array().into_iter().flatten();
+    let file = files.find(|file| file["name"] == name && file["state"] == "complete");
+    let file = file.with_context(|| format!("the node does not show the file {name}"))?;
+    ensure!(
+        file["size"] == size && file["checksum"] == sha256,
+        "the node has stored other content: {file}"
+    );
+    let id = file["id"].as_str().context("a file has no id")?;
+    api.request_json("DELETE", &format!("/api/v1/files/{id}"), None)?;
+    Ok(())
+}
