@@ -95,8 +95,8 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
             if row.state == CampaignDeviceState::Started && !reported[number as usize] {
                 let device = registry.device(&row.device).unwrap().unwrap();
                 // A device reports nothing before it was told.
-                let told = firmware.install(device.no, FirmwareType::Firmware).unwrap();
-                if told.is_none_or(|told| told.state != InstallState::Initiated) {
+                let view = firmware.install(device.no, FirmwareType::Firmware).unwrap();
+                if view.is_none_or(|view| view.state != InstallState::Initiated) {
                     continue;
                 }
                 reported[number as usize] = true;
@@ -124,13 +124,13 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
         halted.counts
     );
     firmware.stop();
-    let told = firmware.campaign(id).unwrap();
+    let view = firmware.campaign(id).unwrap();
     drop(firmware);
     let again = open();
     let reopened = again.campaign(id).unwrap();
     assert_eq!(
         (reopened.status, reopened.counts.waiting),
-        (CampaignStatus::Halted, told.counts.waiting)
+        (CampaignStatus::Halted, view.counts.waiting)
     );
-    assert_eq!(reopened.reason, told.reason);
+    assert_eq!(reopened.reason, view.reason);
 }

@@ -248,7 +248,7 @@ fn topic_aliases_work_both_ways_within_their_limits() {
         properties.push(Property::TopicAlias(number));
         properties
     };
-    let heard = |session: &mut ClientSession, topic, number| {
+    let topic_of = |session: &mut ClientSession, topic, number| {
         let properties = alias(number);
         let packet = publish(topic, QoS::AtMostOnce, properties.as_properties());
         receive_packet(session, &packet).map(|mut events| match events.remove(0) {
@@ -256,15 +256,15 @@ fn topic_aliases_work_both_ways_within_their_limits() {
             other => panic!("{other:?}"),
         })
     };
-    assert_eq!(heard(&mut session, "x/y", 2).unwrap(), "x/y");
-    assert_eq!(heard(&mut session, "", 2).unwrap(), "x/y");
+    assert_eq!(topic_of(&mut session, "x/y", 2).unwrap(), "x/y");
+    assert_eq!(topic_of(&mut session, "", 2).unwrap(), "x/y");
     assert_eq!(
-        heard(&mut session, "", 1).unwrap_err(),
+        topic_of(&mut session, "", 1).unwrap_err(),
         "topic alias 1 was never set"
     );
     let mut session = self::session();
     assert_eq!(
-        heard(&mut session, "x", 3).unwrap_err(),
+        topic_of(&mut session, "x", 3).unwrap_err(),
         "topic alias 3, but 2 are allowed"
     );
 }

@@ -59,15 +59,18 @@ fn seqs(dir: &Path) -> BTreeSet<u64> {
 fn a_sound_store_is_found_sound() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
-    let mut said = Vec::new();
-    let checked = tools::check(dir.path(), &mut |what| said.push(what.to_owned())).unwrap();
+    let mut progress_messages = Vec::new();
+    let checked = tools::check(dir.path(), &mut |what| {
+        progress_messages.push(what.to_owned())
+    })
+    .unwrap();
     assert_eq!((checked.problems.len(), checked.torn_end), (0, None));
     assert_eq!(
         (checked.queued_messages, checked.queued_sessions),
         (MESSAGES, 1)
     );
     assert_eq!((checked.keys, checked.objects), ([MESSAGES, 0, 0, 1], 1));
-    assert_eq!(said.len(), 2);
+    assert_eq!(progress_messages.len(), 2);
     let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
     assert_eq!(repaired, tools::StoreRepairReport::default());
     assert_eq!(seqs(dir.path()).len() as u64, MESSAGES);

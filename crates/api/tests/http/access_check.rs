@@ -80,11 +80,11 @@ async fn a_login_is_tried_without_effects() {
     assert_eq!(right["login"]["accepted"], true, "{right}");
     assert_eq!(right["login"]["is_superuser"], true);
     assert_eq!(right["actions"][0]["source"], "superuser");
-    let asked = right["login"]["authenticators"].as_array().unwrap();
+    let authenticators = right["login"]["authenticators"].as_array().unwrap();
     assert!(
-        asked
+        authenticators
             .iter()
-            .any(|asked| asked["id"] == "users" && asked["answer"] == "accepted")
+            .any(|each| each["id"] == "users" && each["answer"] == "accepted")
     );
     let counted = server.auth.authenticator_statuses();
     assert!(

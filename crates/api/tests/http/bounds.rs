@@ -95,10 +95,10 @@ async fn slow_and_idle_clients_are_closed_and_the_number_of_clients_is_bounded()
     let mut third = TcpStream::connect(server.address).await.unwrap();
     third.write_all(HEALTH).await.unwrap();
     assert_eq!(Answer::parse(&read_to_end(&mut third).await).status, 200);
-    let said = read_to_end(&mut half).await;
+    let answer = read_to_end(&mut half).await;
     assert!(
-        said.is_empty() || Answer::parse(&said).status == 408,
-        "{said:?}"
+        answer.is_empty() || Answer::parse(&answer).status == 408,
+        "{answer:?}"
     );
     read_to_end(&mut idle).await;
 }

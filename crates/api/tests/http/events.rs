@@ -79,14 +79,17 @@ async fn events_are_streamed_and_filtered() {
     read_until(&mut one, ": connected").await;
     state.tell(disconnected("valve"));
     state.tell(disconnected("pump"));
-    let told = read_until(&mut all, "pump").await;
-    assert!(told.contains("event: disconnected\ndata: {"), "{told}");
+    let received_text = read_until(&mut all, "pump").await;
     assert!(
-        told.contains("valve") && told.contains("\"reason\":\"normal\""),
-        "{told}"
+        received_text.contains("event: disconnected\ndata: {"),
+        "{received_text}"
     );
-    let told = read_until(&mut one, "pump").await;
-    assert!(!told.contains("valve"), "{told}");
+    assert!(
+        received_text.contains("valve") && received_text.contains("\"reason\":\"normal\""),
+        "{received_text}"
+    );
+    let received_text = read_until(&mut one, "pump").await;
+    assert!(!received_text.contains("valve"), "{received_text}");
     let wrong = get(server.address, "/api/v1/events?types=rain").await;
     assert_eq!(
         (wrong.status, wrong.problem().contains("disconnected")),
@@ -99,8 +102,8 @@ async fn counters_come_now_and_then_and_losses_are_told() {
     let state = FakeState::with_clients(0);
     let server = Server::start(&state).await;
     let mut stream = open(&server, "/api/v1/events?stats_interval_s=1&types=stats", "").await;
-    let told = read_until(&mut stream, "messages_received_total").await;
-    let line = told
+    let received_text = read_until(&mut stream, "messages_received_total").await;
+    let line = received_text
         .lines()
         .find_map(|line| line.strip_prefix("data: "))
         .unwrap();

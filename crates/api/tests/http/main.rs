@@ -451,10 +451,10 @@ async fn metrics_are_what_prometheus_reads() {
         .write_all(answer.body.as_bytes())
         .unwrap();
     let result = promtool.wait_with_output().unwrap();
-    let said = [result.stdout, result.stderr].concat();
+    let output = [result.stdout, result.stderr].concat();
     assert!(
-        result.status.success() && said.is_empty(),
+        result.status.success() && output.is_empty(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&output)
     );
 }

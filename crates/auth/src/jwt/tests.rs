@@ -78,11 +78,11 @@ async fn a_signed_token_lets_in_with_what_it_says() {
     let exp = in_an_hour_s();
     let claims = json!({"exp": exp, "is_superuser": true, "client_attrs": {"site": "a"},
         "acl": [{"permission": "allow", "action": "publish", "topic": "t/${clientid}"}]});
-    let said = identity(ask(&by_secret(), &hs256(claims)).await);
-    assert_eq!(said.expires_at_ms, Some(exp * 1000));
-    assert!(said.is_superuser);
-    assert_eq!(said.rules.len(), 1);
-    assert_eq!(said.attributes, [("site".into(), "a".into())]);
+    let granted = identity(ask(&by_secret(), &hs256(claims)).await);
+    assert_eq!(granted.expires_at_ms, Some(exp * 1000));
+    assert!(granted.is_superuser);
+    assert_eq!(granted.rules.len(), 1);
+    assert_eq!(granted.attributes, [("site".into(), "a".into())]);
 }
 
 #[tokio::test]
@@ -157,9 +157,9 @@ async fn names_can_come_from_the_token() {
     let jwt = by(json!({"secret": std::str::from_utf8(SECRET).unwrap(),
         "claims": {"username": "sub", "client_id": "device"}}))
     .unwrap();
-    let said = identity(ask(&jwt, &hs256(json!({"sub": "eve", "device": "d1"}))).await);
-    assert_eq!(said.username.as_deref(), Some("eve"));
-    assert_eq!(said.client_id.as_deref(), Some("d1"));
+    let granted = identity(ask(&jwt, &hs256(json!({"sub": "eve", "device": "d1"}))).await);
+    assert_eq!(granted.username.as_deref(), Some("eve"));
+    assert_eq!(granted.client_id.as_deref(), Some("d1"));
     assert_eq!(
         ask(&jwt, &hs256(json!({"sub": "eve"}))).await,
         AuthenticatorAnswer::Deny
@@ -171,10 +171,10 @@ async fn names_can_come_from_the_token() {
         password: None,
         ..LoginRequest::default()
     };
-    let said = jwt.check(&as_name(json!({"sub": "eve"}))).await.unwrap();
-    assert_eq!(identity(said).username.as_deref(), Some("eve"));
-    let said = jwt.check(&as_name(json!({}))).await.unwrap();
-    assert!(identity(said).is_anonymous, "a token is no name");
+    let granted = jwt.check(&as_name(json!({"sub": "eve"}))).await.unwrap();
+    assert_eq!(identity(granted).username.as_deref(), Some("eve"));
+    let granted = jwt.check(&as_name(json!({}))).await.unwrap();
+    assert!(identity(granted).is_anonymous, "a token is no name");
 }
 
 static EC: LazyLock<EcdsaKeyPair> = LazyLock::new(|| {

@@ -78,9 +78,9 @@ fn messages_go_both_ways_and_not_round_in_circles() {
         at(&server, "three"),
         json!({"topic": "site/third", "qos": 0}),
     );
-    until("the third is heard", || {
+    until("the third topic is subscribed", || {
         third.push(json!({"n": 1}));
-        let heard = |r: &Receiving| {
+        let has_third = |r: &Receiving| {
             r.caught
                 .0
                 .lock()
@@ -88,7 +88,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
                 .iter()
                 .any(|m| m.topic == "site/third")
         };
-        (heard(&own) && heard(&other)).then_some(())
+        (has_third(&own) && has_third(&other)).then_some(())
     })
     .unwrap();
     let caught = own.caught.0.lock().unwrap();

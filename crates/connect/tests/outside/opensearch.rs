@@ -7,8 +7,8 @@ use crate::bench::{Bench, until};
 
 fn count(server: &TestServer, index: &str) -> u64 {
     server.http("POST", &format!("/{index}/_refresh"), "");
-    let said = server.http("GET", &format!("/{index}/_count"), "");
-    serde_json::from_str::<Value>(&said).unwrap()["count"]
+    let response = server.http("GET", &format!("/{index}/_count"), "");
+    serde_json::from_str::<Value>(&response).unwrap()["count"]
         .as_u64()
         .unwrap()
 }

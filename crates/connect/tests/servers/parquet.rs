@@ -54,8 +54,8 @@ fn numbers(directory: &Path) -> Vec<i64> {
 
 /// Output of DuckDB; `None` if it is not installed.
 fn duckdb(query: &str, directory: &Path) -> Option<Value> {
-    let told = testkit::query_parquet(query, &directory.join("files/*.parquet"))?;
-    Some(serde_json::from_str(&told).unwrap())
+    let output = testkit::query_parquet(query, &directory.join("files/*.parquet"))?;
+    Some(serde_json::from_str(&output).unwrap())
 }
 
 #[test]

@@ -576,11 +576,11 @@ fn an_invalid_notification_is_rejected() {
         json!({"to": {"sink": "hook"}, "on": ["sometimes"]}),
         json!({}),
     ];
-    let said: Vec<_> = refused
+    let messages: Vec<_> = refused
         .into_iter()
         .map(|value| check(value).expect_err("refused").to_string())
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(messages.join("\n"));
     assert_eq!(
         check(json!({"to": {"sink": "hook"}})),
         Ok(NotificationChannel::Sink("hook".into()))

@@ -275,19 +275,19 @@ fn a_file_that_cannot_be_read_is_a_problem() {
 fn flags_win_over_sets_over_the_environment_over_the_file_over_the_defaults() {
     let text =
         "[limits]\nmax_inflight = 1\nmax_sessions = 1\nmax_connections = 1\n[node]\nshards = 1";
-    let mut said = test_file(text);
-    said.environment = &[
+    let mut input = test_file(text);
+    input.environment = &[
         ("TIDEGATE_LIMITS__MAX_SESSIONS", "2"),
         ("TIDEGATE_LIMITS__MAX_CONNECTIONS", "2"),
         ("TIDEGATE_NODE__SHARDS", "2"),
     ];
-    said.sets = &[
+    input.sets = &[
         "limits.max_connections=3",
         "node.shards=3",
         "node.shards=33",
     ];
-    said.flags = &[("--shards", "node.shards", "4")];
-    let config = said.config();
+    input.flags = &[("--shards", "node.shards", "4")];
+    let config = input.config();
     let limits = &config.broker.limits;
     assert_eq!(limits.max_qos, 2);
     assert_eq!(limits.max_inflight, 1);
@@ -339,7 +339,7 @@ fn values_may_be_quoted_as_in_the_file() {
 
 #[test]
 fn problems_of_the_environment_and_of_flags_name_them() {
-    let said = TestInput {
+    let input = TestInput {
         environment: &[
             ("TIDEGATE_LIMITS__MAX_QOSS", "1"),
             ("TIDEGATE_LIMITS__MAX_QOS", "many"),
@@ -361,7 +361,7 @@ fn problems_of_the_environment_and_of_flags_name_them() {
         ..TestInput::default()
     };
     pretty_eq(
-        &said.problems(),
+        &input.problems(),
         "environment variable TIDEGATE_CONFGI: unknown variable; did you mean TIDEGATE_CONFIG?
 environment variable TIDEGATE_LIMITS_MAX_INFLIGHT: unknown variable; did you mean TIDEGATE_LIMITS__MAX_INFLIGHT?
 environment variable TIDEGATE_LIMITS__MAX_QOS: limits.max_qos: expected a whole number from 0 to 2, found \"many\"
@@ -443,12 +443,12 @@ conf/tidegate.toml:27:1: user.username: a user needs a username that is not empt
 #[test]
 fn a_secret_is_never_shown() {
     let text = "[[user]]\nusername = 'ann'\ncredential = 'hunter2'\n[[user]]\nusername = 'bob'\ncredential = 12345";
-    let mut said = test_file(text);
+    let mut input = test_file(text);
     let bad = credential().replace("$4096$", "$40$");
     let set = format!("user.eve.credential={bad}");
     let sets = [set.as_str()];
-    said.sets = &sets;
-    let problems = said.problems();
+    input.sets = &sets;
+    let problems = input.problems();
     pretty_eq(
         &problems,
         "conf/tidegate.toml:3:1: user.ann.credential: not a credential: expected scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY; `tidegate password` prints one (the value is not shown here)
@@ -867,13 +867,13 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
         "#,
     )
     .config();
-    let said: Vec<_> = config
+    let declared: Vec<_> = config
         .declared_others
         .iter()
         .map(|(kind, name, _)| format!("{kind} {name}"))
         .collect();
     assert_eq!(
-        said,
+        declared,
         [
             "namespace acme",
             "notification night",

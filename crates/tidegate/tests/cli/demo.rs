@@ -24,8 +24,8 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
     assert!(wrong.contains("127.0.0.1:9"), "{wrong}");
     let products = ctl(&node, &["products", "list"]).to_string();
     assert!(!products.contains("demo-"), "{products}");
-    let told = demo(&node, &["--for", "5"]).succeeded();
-    assert!(told.contains("50 devices report to mqtt://"), "{told}");
+    let output = demo(&node, &["--for", "5"]).succeeded();
+    assert!(output.contains("50 devices report to mqtt://"), "{output}");
     let counts = ctl(&node, &["devices", "count"]);
     assert_eq!(counts["devices"], 51, "{counts}");
     let alarms = ctl(&node, &["alarms", "list", "--active"]).to_string();
@@ -34,19 +34,19 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
     assert!(latest[0]["value"].is_number(), "{latest}");
 
     // What exists is used again.
-    let told = demo(&node, &["--for", "1"]).succeeded();
-    assert!(told.contains("created 0 of "), "{told}");
+    let output = demo(&node, &["--for", "1"]).succeeded();
+    assert!(output.contains("created 0 of "), "{output}");
 
-    let told = demo(&node, &["--remove"]).succeeded();
-    assert_eq!(told, "deleted 50 devices and 9 other objects\n");
+    let output = demo(&node, &["--remove"]).succeeded();
+    assert_eq!(output, "deleted 50 devices and 9 other objects\n");
     let counts = ctl(&node, &["devices", "count"]);
     assert_eq!(counts["devices"], 1, "{counts}");
     for kind in ["rules", "endpoints", "device-groups", "dashboards"] {
         let left = ctl(&node, &[kind, "list"]).to_string();
         assert!(!left.contains("demo-"), "{kind}: {left}");
     }
-    let told = demo(&node, &["--remove"]).succeeded();
-    assert_eq!(told, "deleted 0 devices and 0 other objects\n");
+    let output = demo(&node, &["--remove"]).succeeded();
+    assert_eq!(output, "deleted 0 devices and 0 other objects\n");
 }
 
 #[test]

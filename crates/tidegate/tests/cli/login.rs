@@ -68,8 +68,8 @@ fn a_password_or_scram_lets_in_and_nothing_else_does() {
     ];
     for login in refused {
         let error = publish(login).failed(4);
-        let said = "the broker refused the connection: ";
-        assert!(error.contains(said), "{login:?}: {error}");
+        let beginning = "the broker refused the connection: ";
+        assert!(error.contains(beginning), "{login:?}: {error}");
         let named = error.contains("bad user name or password") || error.contains("not authorized");
         assert!(named, "{login:?}: {error}");
     }

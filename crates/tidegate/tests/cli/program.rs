@@ -110,13 +110,13 @@ impl RunningProgram {
     /// Waits for a line of standard error that contains this, and returns it.
     pub(crate) fn expect_output(&mut self, part: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
-        let mut said = Vec::new();
+        let mut seen_lines = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.stderr.recv_timeout(left) {
                 Ok(line) if line.contains(part) => return line,
-                Ok(line) => said.push(line),
-                Err(_) => panic!("{part:?} was not said, but {said:#?}"),
+                Ok(line) => seen_lines.push(line),
+                Err(_) => panic!("{part:?} was not written, but {seen_lines:#?}"),
             }
         }
     }

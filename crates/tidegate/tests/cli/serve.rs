@@ -99,8 +99,8 @@ fn a_repeated_sigterm_does_not_cut_a_graceful_stop_short() {
         node.process.signal(Signal::TERM);
     }
     assert_eq!(node.process.end().code, Some(0));
-    let told = subscriber.end().failed(4);
-    assert!(told.contains("server shutting down (0x8b)"), "{told}");
+    let output = subscriber.end().failed(4);
+    assert!(output.contains("server shutting down (0x8b)"), "{output}");
 }
 
 #[cfg(target_os = "linux")]

@@ -100,16 +100,16 @@ impl Toggler {
             let publish = Publish::new(topic(number), &round).qos(1, self.id());
             line.send(&publish.bytes(5))?;
         }
-        let mut came = BTreeSet::new();
-        while !came.contains(&topic(LAST)) {
+        let mut received = BTreeSet::new();
+        while !received.contains(&topic(LAST)) {
             let packet = next(line)?;
             // Of an earlier round: it was queued when the node was killed.
             if packet.kind == kind::PUBLISH && packet.payload == round.as_bytes() {
-                came.insert(packet.topic);
+                received.insert(packet.topic);
             }
         }
         for number in 0..TOPICS {
-            let has_come = came.contains(&topic(number));
+            let has_come = received.contains(&topic(number));
             let expected = match self.wanted[number] {
                 Wanted::Yes => true,
                 Wanted::No => false,

@@ -87,11 +87,11 @@ fn schemathesis_finds_nothing() {
         command.args(["--exclude-operation-id", operation]);
     }
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{said}\n{errors}\nthe node wrote:\n{}",
+        "{output_text}\n{errors}\nthe node wrote:\n{}",
         node.log()
     );
     assert!(node.is_running());

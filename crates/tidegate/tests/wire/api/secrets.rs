@@ -83,8 +83,8 @@ impl Observed {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let value = serde_json::from_str(body).unwrap_or_default();
-        let asked = format!("{method} {path}");
-        self.answers.lock().unwrap().push((asked, answer));
+        let target = format!("{method} {path}");
+        self.answers.lock().unwrap().push((target, answer));
         (status, value)
     }
 
@@ -424,16 +424,16 @@ fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
             &json!({"role": role, "password": password, "must_change_password": false}),
         );
         let login = json!({"username": role, "password": password});
-        let asked = ("", "POST", "/api/v1/login");
-        let token = &observed.issue(asked, &login, &["/token"])[0];
+        let target = ("", "POST", "/api/v1/login");
+        let token = &observed.issue(target, &login, &["/token"])[0];
         callers.push((role, format!("Bearer {token}")));
-        let asked = ("", "POST", "/api/auth/login");
-        observed.issue(asked, &login, &["/token", "/refreshToken"]);
+        let target = ("", "POST", "/api/auth/login");
+        observed.issue(target, &login, &["/token", "/refreshToken"]);
         let wrong = json!({"username": role, "password": secret("wrong")});
         assert_eq!(observed.api("POST", "login", &wrong).0, 401);
         let id = format!("key-{role}");
-        let asked = (observed.admin.as_str(), "POST", "/api/v1/api-keys");
-        let key = &observed.issue(asked, &json!({"id": id, "role": role}), &["/secret"])[0];
+        let target = (observed.admin.as_str(), "POST", "/api/v1/api-keys");
+        let key = &observed.issue(target, &json!({"id": id, "role": role}), &["/secret"])[0];
         let pair = STANDARD.encode(format!("{id}:{key}"));
         observed.generated.lock().unwrap().insert(pair.clone());
         callers.push((role, format!("Basic {pair}")));
@@ -454,8 +454,8 @@ fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
     assert!(matches!(status, 200 | 204), "{answer}");
     // The change ended its logins.
     let login = json!({"username": "operator", "password": secret("changed")});
-    let asked = ("", "POST", "/api/v1/login");
-    let token = &observed.issue(asked, &login, &["/token"])[0];
+    let target = ("", "POST", "/api/v1/login");
+    let token = &observed.issue(target, &login, &["/token"])[0];
     callers[2].1 = format!("Bearer {token}");
     callers
 }
@@ -603,13 +603,13 @@ fn use_devices(observed: &Observed) {
     observed.put("devices/d", &device);
     let generated = json!({"id": "g", "product": "p", "credentials": [
         {"type": "token"}, {"type": "password"}, {"type": "secure"}]});
-    let asked = (observed.admin.as_str(), "POST", "/api/v1/devices");
+    let target = (observed.admin.as_str(), "POST", "/api/v1/devices");
     let issued = [
         "/issued/0/token",
         "/issued/1/password",
         "/issued/2/secure_key",
     ];
-    let issued = observed.issue(asked, &generated, &issued);
+    let issued = observed.issue(target, &generated, &issued);
     let new = || Connect::new(4, unique("c"));
     for (connect, is_right) in [
         (new().username(&*token), true),
@@ -667,9 +667,9 @@ fn use_devices(observed: &Observed) {
         &provision("n", secret("provision-wrong")),
     );
     assert_eq!(refused["status"], "FAILURE");
-    let asked = ("", "POST", "/api/v1/provision");
+    let target = ("", "POST", "/api/v1/provision");
     let wanted = provision("n", secret("provision"));
-    observed.issue(asked, &wanted, &["/credentialsValue"]);
+    observed.issue(target, &wanted, &["/credentialsValue"]);
     let lines = format!(
         "{}\n{}\n",
         json!({"id": "i1", "product": "p", "credentials": [{"type": "token", "token": secret("imported")}]}),
@@ -956,15 +956,15 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
     }
     let log = observed.node.log();
     assert!(log.contains("DEBUG") || log.contains("debug"), "{log}");
-    let audited = texts.iter().any(|(asked, text)| {
-        asked.contains("/audit-log?") && text.contains("authenticator.create")
+    let audited = texts.iter().any(|(target, text)| {
+        target.contains("/audit-log?") && text.contains("authenticator.create")
     });
     assert!(audited, "the audit log has the changes");
     let forbidden = observed.forbidden();
     let found: Vec<_> = texts
         .iter()
         .filter(|(_, text)| forbidden.iter().any(|secret| text.contains(secret)))
-        .map(|(asked, text)| format!("{asked}: {}", text.chars().take(1500).collect::<String>()))
+        .map(|(target, text)| format!("{target}: {}", text.chars().take(1500).collect::<String>()))
         .collect();
     assert!(
         found.is_empty(),

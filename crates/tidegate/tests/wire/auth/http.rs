@@ -84,8 +84,8 @@ fn a_web_server_that_is_down_or_slow_lets_nobody_in_until_it_is_back() {
 
 #[test]
 fn an_answer_is_kept_for_its_time_only_for_the_same_question() {
-    let asked = Arc::new(AtomicU64::new(0));
-    let count = asked.clone();
+    let requests = Arc::new(AtomicU64::new(0));
+    let count = requests.clone();
     let address = serve(move |request| {
         count.fetch_add(1, SeqCst);
         judge(request)
@@ -94,9 +94,9 @@ fn an_answer_is_kept_for_its_time_only_for_the_same_question() {
     let connect = as_user("ann", "pencil");
     assert_eq!(log_in_as(&node, &connect).1.reason, SUCCESS);
     assert_eq!(log_in_as(&node, &connect).1.reason, SUCCESS);
-    assert_eq!(asked.load(SeqCst), 1);
+    assert_eq!(requests.load(SeqCst), 1);
     assert_eq!(log_in_as(&node, &connect.password("pen")).1.reason, WRONG);
-    assert_eq!(asked.load(SeqCst), 2);
+    assert_eq!(requests.load(SeqCst), 2);
 }
 
 #[test]

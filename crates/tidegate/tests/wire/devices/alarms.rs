@@ -260,23 +260,23 @@ fn alarms_are_told_by_a_web_hook_and_by_mqtt() {
     let mut listener = Raw::client(&node, 5);
     listener.subscribe("told/#", 1);
     assert_eq!(post(&node, "notifications/mqtt/test").0, 204);
-    let told = listener.recv(3);
-    assert_eq!(told.topic, "told/$node/raised");
-    listener.acknowledge(&told);
+    let notice = listener.recv(3);
+    assert_eq!(notice.topic, "told/$node/raised");
+    listener.acknowledge(&notice);
     assert_eq!(post(&node, "notifications/nobody/test").0, 404);
     let mut raw = connect(&node, "d");
     report(&mut raw, json!({"t": 61}));
-    let told = listener.recv(3);
-    listener.acknowledge(&told);
-    assert_eq!(told.topic, "told/d/raised");
-    let alarm: Value = serde_json::from_slice(&told.payload).unwrap();
+    let notice = listener.recv(3);
+    listener.acknowledge(&notice);
+    assert_eq!(notice.topic, "told/d/raised");
+    let alarm: Value = serde_json::from_slice(&notice.payload).unwrap();
     assert_eq!(
         alarm["text"],
         "MAJOR overheated of d: raised 61 degrees at d"
     );
     report(&mut raw, json!({"t": 90}));
-    let told = listener.recv(3);
-    assert_eq!(told.topic, "told/d/severity_changed");
+    let notice = listener.recv(3);
+    assert_eq!(notice.topic, "told/d/severity_changed");
     // Of the major one the hook was not told.
     eventually("the hook is told", || !hooks.lock().unwrap().is_empty());
     let (head, body) = hooks.lock().unwrap()[0].clone();
@@ -337,10 +337,10 @@ fn rules_raise_alarms_and_telemetry_and_hear_of_devices() {
     let mut listener = Raw::client(&node, 5);
     listener.subscribe("heard/#", 1);
     let mut next = |topic: &str| {
-        let told = listener.recv(3);
-        listener.acknowledge(&told);
-        assert_eq!(told.topic, topic);
-        let event: Value = serde_json::from_slice(&told.payload).unwrap();
+        let notice = listener.recv(3);
+        listener.acknowledge(&notice);
+        assert_eq!(notice.topic, topic);
+        let event: Value = serde_json::from_slice(&notice.payload).unwrap();
         event
     };
     let mut plain = Raw::client(&node, 5);

@@ -21,9 +21,9 @@ fn store(arguments: &[&str]) -> (bool, String) {
         .args(arguments)
         .output()
         .unwrap();
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(!said.contains("panicked"), "{said}");
-    (output.status.success(), said)
+    let output_text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!output_text.contains("panicked"), "{output_text}");
+    (output.status.success(), output_text)
 }
 
 fn fleet(node: &Node) {
@@ -68,15 +68,15 @@ fn backup(node: &Node) -> PathBuf {
 
 fn restored(file: &Path) -> Node {
     let data_dir = temporary_directory();
-    let (is_done, said) = store(&[
+    let (is_done, output_text) = store(&[
         "restore",
         file.to_str().unwrap(),
         "--data-dir",
         data_dir.to_str().unwrap(),
     ]);
-    assert!(is_done, "{said}");
-    let (is_sound, said) = store(&["check", "--data-dir", data_dir.to_str().unwrap()]);
-    assert!(is_sound, "{said}");
+    assert!(is_done, "{output_text}");
+    let (is_sound, output_text) = store(&["check", "--data-dir", data_dir.to_str().unwrap()]);
+    assert!(is_sound, "{output_text}");
     let mut node = Node::spawn(data_dir, &[], "");
     node.wait_until_it_listens().unwrap();
     assert!(!node.log().contains("ERROR"), "{}", node.log());
@@ -189,20 +189,33 @@ fn a_file_that_is_no_complete_backup_changes_nothing() {
     let to = ["--data-dir", data_dir.to_str().unwrap()];
     for (bytes, expected) in cases {
         fs::write(&bad, bytes).unwrap();
-        let (is_done, said) = store(&["verify-backup", bad.to_str().unwrap()]);
-        assert!(!is_done && said.contains(expected), "{expected}: {said}");
-        let (is_done, said) = store(&[&["restore", bad.to_str().unwrap()], &to[..]].concat());
-        assert!(!is_done && said.contains(expected), "{expected}: {said}");
+        let (is_done, output_text) = store(&["verify-backup", bad.to_str().unwrap()]);
+        assert!(
+            !is_done && output_text.contains(expected),
+            "{expected}: {output_text}"
+        );
+        let (is_done, output_text) =
+            store(&[&["restore", bad.to_str().unwrap()], &to[..]].concat());
+        assert!(
+            !is_done && output_text.contains(expected),
+            "{expected}: {output_text}"
+        );
         assert!(!data_dir.exists(), "{expected}");
     }
     let file = file.to_str().unwrap();
-    let (is_done, said) = store(&["verify-backup", file]);
-    assert!(is_done && said.contains("is complete"), "{said}");
-    let (is_done, said) = store(&[&["restore", file], &to[..]].concat());
-    assert!(is_done, "{said}");
+    let (is_done, output_text) = store(&["verify-backup", file]);
+    assert!(
+        is_done && output_text.contains("is complete"),
+        "{output_text}"
+    );
+    let (is_done, output_text) = store(&[&["restore", file], &to[..]].concat());
+    assert!(is_done, "{output_text}");
     // Existing data is not replaced.
-    let (is_done, said) = store(&[&["restore", file], &to[..]].concat());
-    assert!(!is_done && said.contains("contains data"), "{said}");
+    let (is_done, output_text) = store(&[&["restore", file], &to[..]].concat());
+    assert!(
+        !is_done && output_text.contains("contains data"),
+        "{output_text}"
+    );
     fs::remove_dir_all(folder).unwrap();
     // The node says the same of a damaged file.
     fs::write(file, &flipped).unwrap();

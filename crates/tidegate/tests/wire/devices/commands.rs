@@ -55,7 +55,7 @@ fn a_device_of_thingsboard_answers_a_call() {
     let (mut raw, _) = login(&node, &by_token("T"));
     raw.subscribe(RPC, 1);
     let call = json!({"method": "reboot", "params": {"delay_s": 3}, "timeout_ms": 20_000});
-    let asked = asking(&node, "devices/d/commands", call);
+    let caller = asking(&node, "devices/d/commands", call);
     let (topic, payload, _) = next(&mut raw);
     assert_eq!(topic, "v1/devices/me/rpc/request/1");
     assert_eq!(
@@ -66,7 +66,7 @@ fn a_device_of_thingsboard_answers_a_call() {
         command(&node, 1)["state"] == "acknowledged"
     });
     raw.publish("v1/devices/me/rpc/response/1", r#"{"ok":true}"#);
-    let (status, ended) = asked.join().unwrap();
+    let (status, ended) = caller.join().unwrap();
     assert_eq!(
         (status, &ended["state"]),
         (200, &json!("success")),
@@ -83,10 +83,10 @@ fn a_device_of_thingsboard_answers_a_call() {
     );
     // One way, it is enough that the client has it.
     let call = json!({"method": "beep", "one_way": true});
-    let asked = asking(&node, "devices/d/commands", call);
+    let caller = asking(&node, "devices/d/commands", call);
     next(&mut raw);
     next(&mut raw);
-    let (status, ended) = asked.join().unwrap();
+    let (status, ended) = caller.join().unwrap();
     assert_eq!(
         (status, &ended["state"]),
         (200, &json!("success")),
@@ -185,7 +185,7 @@ fn a_device_of_our_own_dialect_is_called_and_told_of_attributes() {
     let (mut raw, _) = login(&node, &by_token("T"));
     raw.subscribe("tg/d/down/#", 0);
     let body = json!({"params": {"slowly": true}});
-    let asked = asking(&node, "devices/d/functions/open", body);
+    let caller = asking(&node, "devices/d/functions/open", body);
     let (topic, payload, _) = next(&mut raw);
     assert_eq!(topic, "tg/d/down/command/1");
     assert_eq!(
@@ -194,7 +194,7 @@ fn a_device_of_our_own_dialect_is_called_and_told_of_attributes() {
     );
     let failed = json!({"success": false, "code": "jammed", "message": "it is stuck"});
     raw.publish("tg/d/up/command/1", failed.to_string());
-    let (_, ended) = asked.join().unwrap();
+    let (_, ended) = caller.join().unwrap();
     assert_eq!(ended["state"], "failed");
     assert_eq!(
         (&ended["code"], &ended["message"]),
@@ -362,9 +362,9 @@ fn a_device_may_fetch_its_commands_over_http() {
     let provisioning =
         json!({"mode": "allow_new", "key": "new-meters", "secret": "0123456789abcdef"});
     product(&node, "meter", json!({"provisioning": provisioning}));
-    let wish = json!({"provisionDeviceKey": "new-meters",
+    let request_body = json!({"provisionDeviceKey": "new-meters",
         "provisionDeviceSecret": "0123456789abcdef", "deviceName": "d"});
-    let (status, made) = api(&node, "POST", "provision", &wish);
+    let (status, made) = api(&node, "POST", "provision", &request_body);
     assert_eq!(
         (status, &made["status"]),
         (200, &json!("SUCCESS")),

@@ -280,10 +280,10 @@ fn check(data_dir: &Path) -> (bool, String) {
         .arg(data_dir)
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8(said).unwrap();
-    assert!(!said.contains("panicked"), "{said}");
-    (output.status.success(), said)
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8(output_text).unwrap();
+    assert!(!output_text.contains("panicked"), "{output_text}");
+    (output.status.success(), output_text)
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn damage_of_every_file_is_found() {
         return testkit::report_skipped("needs a node of its own");
     }
     let data_dir = prepare();
-    let (is_sound, said) = check(&data_dir);
-    assert!(is_sound, "{said}");
+    let (is_sound, output_text) = check(&data_dir);
+    assert!(is_sound, "{output_text}");
     for part in &PARTS {
         let mut all = Vec::new();
         files(&data_dir.join(part.directory), &mut all);
@@ -308,19 +308,19 @@ fn damage_of_every_file_is_found() {
                 };
                 let what = damage.0;
                 apply(path, changed.as_deref());
-                let (is_sound, said) = check(&data_dir);
-                assert!(!is_sound, "{}: {what}: {said}", path.display());
-                let is_told = said.contains("problem: ");
+                let (is_sound, output_text) = check(&data_dir);
+                assert!(!is_sound, "{}: {what}: {output_text}", path.display());
+                let is_reported = output_text.contains("problem: ");
                 assert!(
-                    is_told || said.starts_with("error: "),
-                    "{}: {what}: {said}",
+                    is_reported || output_text.starts_with("error: "),
+                    "{}: {what}: {output_text}",
                     path.display()
                 );
                 fs::write(path, &bytes).unwrap();
             }
         }
-        let (is_sound, said) = check(&data_dir);
-        assert!(is_sound, "{}: {said}", part.directory);
+        let (is_sound, output_text) = check(&data_dir);
+        assert!(is_sound, "{}: {output_text}", part.directory);
     }
     refused_by_a_node(&data_dir);
     reported_by_a_start(&data_dir);
@@ -408,7 +408,7 @@ fn quarantined(data_dir: &Path, name: &Path, damage: &Damage) {
         return;
     };
     apply(&path, changed.as_deref());
-    let (is_sound, said) = check(&copied);
+    let (is_sound, output_text) = check(&copied);
     let on_damage = ["--shards", "2", "--set", "store.on_damage=quarantine"];
     let mut node = Node::spawn(copied.clone(), &on_damage, CONFIG);
     let started = node.wait_until_it_listens();
@@ -416,7 +416,7 @@ fn quarantined(data_dir: &Path, name: &Path, damage: &Damage) {
     let log = match started {
         Ok(()) => node.log(),
         Err(log) => {
-            assert!(!is_never_refused(name), "{what}: {said}: {log}");
+            assert!(!is_never_refused(name), "{what}: {output_text}: {log}");
             assert!(!log.contains("panicked"), "{what}: {log}");
             return assert!(!copied.join("quarantine").exists(), "{what}: {log}");
         }
@@ -445,15 +445,15 @@ fn quarantined(data_dir: &Path, name: &Path, damage: &Damage) {
     }
     assert!(node.terminate(Duration::from_secs(30)).success());
     // What the start has accepted is sound from now on.
-    let (is_sound_now, said_now) = check(&copied);
+    let (is_sound_now, log_now) = check(&copied);
     if !parts.is_empty() {
         // A disk queue lacks the rows until it is empty.
         let is_sound_now = is_sound_now || name.starts_with("sinks/");
         assert!(
             !is_sound && is_sound_now,
-            "{what}: {said} then {said_now}: {log}"
+            "{what}: {output_text} then {log_now}: {log}"
         );
-        assert!(said_now.contains("quarantine: "), "{what}: {said_now}");
+        assert!(log_now.contains("quarantine: "), "{what}: {log_now}");
     }
     fs::remove_dir_all(copied).unwrap();
 }
@@ -544,8 +544,11 @@ fn reported(data_dir: &Path, name: &Path, damage: Option<&Damage>) {
         None => {
             fs::remove_dir_all(&path).unwrap();
             if name != Path::new("store") {
-                let (is_sound, said) = check(&copied);
-                assert!(!is_sound && said.contains("problem: "), "{what}: {said}");
+                let (is_sound, output_text) = check(&copied);
+                assert!(
+                    !is_sound && output_text.contains("problem: "),
+                    "{what}: {output_text}"
+                );
             }
         }
     }

@@ -84,8 +84,12 @@ fn what_devices_say_and_are_told_is_logged() {
         raw.subscribe(&format!("v1/devices/me/{filter}"), 1);
     }
     raw.publish_qos1("v1/devices/me/telemetry", r#"{"t":1}"#, 1);
-    let wish = json!({"method": "reset", "params": [1], "timeout_ms": 20_000, "wait": false});
-    assert_eq!(api(&node, "POST", "devices/d/commands", &wish).0, 202);
+    let request_body =
+        json!({"method": "reset", "params": [1], "timeout_ms": 20_000, "wait": false});
+    assert_eq!(
+        api(&node, "POST", "devices/d/commands", &request_body).0,
+        202
+    );
     let packet = raw.recv_packet();
     assert_eq!(packet.topic, "v1/devices/me/rpc/request/1");
     raw.acknowledge(&packet);
@@ -177,18 +181,18 @@ fn gateways_and_devices_of_http_are_logged_without_secrets_and_cut() {
     assert_eq!(cut["payloadBytes"], whole.len());
     drop(raw);
     // By HTTP: a command that is fetched, and a device that is registered and told its token.
-    let wish = json!({"provisionDeviceKey": "new-meters",
+    let request_body = json!({"provisionDeviceKey": "new-meters",
         "provisionDeviceSecret": "0123456789abcdef", "deviceName": "n"});
-    let (status, made) = api(&node, "POST", "provision", &wish);
+    let (status, made) = api(&node, "POST", "provision", &request_body);
     assert_eq!(status, 200, "{made}");
     let token = made["credentialsValue"].as_str().unwrap();
     let (mut new, _) = login(&node, &Connect::new(5, unique("c")).username("provision"));
     new.subscribe("/provision/response", 1);
-    let mut other = wish.clone();
+    let mut other = request_body.clone();
     other["deviceName"] = "m".into();
     new.publish("/provision/request", other.to_string());
-    let told = new.recv_packet();
-    let told: Value = serde_json::from_slice(&told.payload).unwrap();
+    let reply = new.recv_packet();
+    let reply: Value = serde_json::from_slice(&reply.payload).unwrap();
     let call = json!({"method": "on", "wait": false, "timeout_ms": 20_000});
     assert_eq!(api(&node, "POST", "devices/n/commands", &call).0, 202);
     assert_eq!(api(&node, "GET", &format!("{token}/rpc"), &NOTHING).0, 200);
@@ -199,7 +203,7 @@ fn gateways_and_devices_of_http_are_logged_without_secrets_and_cut() {
     );
     for secret in [
         token,
-        told["credentialsValue"].as_str().unwrap(),
+        reply["credentialsValue"].as_str().unwrap(),
         "0123456789abcdef",
     ] {
         assert!(!lines.contains(secret), "{lines}");

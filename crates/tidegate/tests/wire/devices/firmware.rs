@@ -194,11 +194,15 @@ fn reports_of_a_device_change_its_state() {
     ready(&mut raw);
     raw.subscribe("v1/devices/me/attributes", 1);
     assign(&node, "a", json!({"package": "pump-v1", "product": "pump"}));
-    let told = raw.recv(kind::PUBLISH);
-    raw.acknowledge(&told);
-    let told: Value = serde_json::from_slice(&told.payload).unwrap();
+    let notification = raw.recv(kind::PUBLISH);
+    raw.acknowledge(&notification);
+    let notification: Value = serde_json::from_slice(&notification.payload).unwrap();
     assert_eq!(
-        (&told["fw_title"], &told["fw_version"], &told["fw_size"]),
+        (
+            &notification["fw_title"],
+            &notification["fw_version"],
+            &notification["fw_size"]
+        ),
         (&json!("pump"), &json!("v1"), &json!(1000))
     );
     eventually("it was told", || {
@@ -232,7 +236,7 @@ fn reports_of_a_device_change_its_state() {
 }
 
 #[test]
-fn the_state_survives_a_crash_and_an_absent_device_is_told_later() {
+fn the_state_survives_a_crash_and_an_absent_device_is_started_later() {
     let mut node = node(&["p1"]);
     package(&node, "v1", json!({}), &image(1000));
     assign(&node, "a", json!({"package": "pump-v1", "device": "p1"}));
@@ -342,18 +346,18 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
         devices(&node, "started").len() == 6
     });
     // Nothing beyond the wave is told.
-    let told = devices(&node, "started");
+    let started = devices(&node, "started");
     for id in &ids {
-        let is_told = told.contains(id);
+        let is_started = started.contains(id);
         eventually("its target", || {
-            (shared(&node, id, "fw_version") == "v1") == is_told
+            (shared(&node, id, "fw_version") == "v1") == is_started
         });
     }
     let report = |node: &Node, id: &str, fields: &Value| {
         let path = format!("token-{id}/telemetry");
         assert_eq!(api(node, "POST", &path, fields).0, 200);
     };
-    for (at, id) in told.iter().enumerate() {
+    for (at, id) in started.iter().enumerate() {
         match at % 3 {
             0 => report(
                 &node,

@@ -21,9 +21,10 @@ fn nothing_of_ten_thousand_devices_is_lost() {
         .args(["--api", &format!("http://{}", node.address("http"))])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_str(&told).unwrap_or_else(|_| panic!("{told}{errors}"));
+    let report: Value =
+        serde_json::from_str(&output_text).unwrap_or_else(|_| panic!("{output_text}{errors}"));
     assert!(output.status.success(), "{report:#}{errors}");
     let sent = report["sent"].as_u64().unwrap();
     assert!(sent >= 10_000, "{report:#}");

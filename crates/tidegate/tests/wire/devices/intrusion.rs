@@ -109,11 +109,11 @@ fn the_key_of_a_product_takes_no_device_over() {
     let before = ("POST", "token-fresh/telemetry");
     assert_eq!(ask(&node, before, "", "{}").0, 401);
     for token in ["provision", "x", "token-used"] {
-        let asked = json!({"deviceName": "n", "token": token});
-        assert_eq!(provision("allow_new", asked), "FAILURE", "{token}");
+        let body = json!({"deviceName": "n", "token": token});
+        assert_eq!(provision("allow_new", body), "FAILURE", "{token}");
     }
-    let asked = json!({"deviceName": "n", "token": "a-token-of-24-characters"});
-    assert_eq!(provision("allow_new", asked), "SUCCESS");
+    let body = json!({"deviceName": "n", "token": "a-token-of-24-characters"});
+    assert_eq!(provision("allow_new", body), "SUCCESS");
     let entries = get(&node, "audit-log?action=device.provision");
     let entries = entries["data"].as_array().unwrap();
     let subjects: Vec<_> = entries.iter().map(|entry| &entry["subject"]).collect();
@@ -133,10 +133,10 @@ fn connections_and_long_polls_end_with_the_token_or_the_product() {
     let poll = |token: &str, change: &dyn Fn()| {
         let path = format!("{token}/rpc?timeout=60000");
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| ask(&node, ("GET", &path), "", ""));
+            let poll = scope.spawn(|| ask(&node, ("GET", &path), "", ""));
             // Whenever it comes, it has no answer but this.
             change();
-            asked.join().unwrap().0
+            poll.join().unwrap().0
         })
     };
     with_token(&node, "a", "meter", json!({}));

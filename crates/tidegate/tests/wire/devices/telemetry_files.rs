@@ -21,8 +21,8 @@ fn export(node: &Node, arguments: &[&str]) -> Output {
 
 /// What DuckDB says of a file; `None`: it is not here.
 fn duckdb(query: &str, file: &Path) -> Option<Value> {
-    let told = testkit::query_parquet(query, file)?;
-    Some(serde_json::from_str(&told).unwrap())
+    let output_text = testkit::query_parquet(query, file)?;
+    Some(serde_json::from_str(&output_text).unwrap())
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn telemetry_is_exported_as_columns() {
     let path = file.to_str().unwrap();
     if cfg!(not(feature = "parquet")) {
         let output = export(&node, &["d1", path]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains("without the feature `parquet`"));
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output_text.contains("without the feature `parquet`"));
         assert!(!file.exists());
         return;
     }
@@ -66,7 +66,7 @@ fn telemetry_is_exported_as_columns() {
     let groups =
         "SELECT max(row_group_num_rows), count(DISTINCT row_group_id) FROM parquet_metadata(?)";
     let query = query.replace("{0}", &(begin_ms + 29_999).to_string());
-    let Some(told) = duckdb(&query, &file) else {
+    let Some(output_text) = duckdb(&query, &file) else {
         testkit::report_skipped("DuckDB is not here; run `cargo xtask test`");
         return;
     };
@@ -85,7 +85,7 @@ fn telemetry_is_exported_as_columns() {
         60_002,
         30_002
     ]]);
-    assert_eq!(told, expected);
+    assert_eq!(output_text, expected);
     assert_eq!(duckdb(groups, &file), Some(json!([[50_000, 2]])));
 
     // Some keys of some time; a format that the name of the file does not say.

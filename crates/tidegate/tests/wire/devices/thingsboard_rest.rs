@@ -129,10 +129,10 @@ fn the_rest_client_of_thingsboard_manages_a_device() {
         .args([&url, "tenant@example.org", "correct horse"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
+    let output_text = String::from_utf8_lossy(&ended.stdout);
     assert!(
-        ended.status.success() && said.ends_with("done\n"),
-        "{said}{}",
+        ended.status.success() && output_text.ends_with("done\n"),
+        "{output_text}{}",
         String::from_utf8_lossy(&ended.stderr)
     );
 }

@@ -266,8 +266,8 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
     listener.subscribe("told/#", 0);
     let mut raw = connect(node, "d");
     for t in [19, 61, 20] {
-        let said = json!({"t": t}).to_string();
-        raw.publish_qos1("v1/devices/me/telemetry", said, 1);
+        let payload_text = json!({"t": t}).to_string();
+        raw.publish_qos1("v1/devices/me/telemetry", payload_text, 1);
     }
     assert_eq!(latest(node, "d"), json!({"t": 61, "twice": 122}));
     assert_eq!(listener.recv(3).topic, "told/d");

@@ -302,9 +302,9 @@ fn a_packet_that_has_begun_becomes_whole_in_time_or_ends_the_connection() {
     raw.ping();
     // A PUBLISH of 100 bytes, of which two come.
     raw.send(b"\x30\x64");
-    let told = raw.packets_until_closed();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].kind, kind::DISCONNECT, "{told:?}");
+    let last_packets = raw.packets_until_closed();
+    assert_eq!(last_packets.len(), 1, "{last_packets:?}");
+    assert_eq!(last_packets[0].kind, kind::DISCONNECT, "{last_packets:?}");
     // Who sends nothing is left alone.
     let mut idle = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
     let mut other = Raw::connect(node, &connect(&unique("c")).keep_alive(0));

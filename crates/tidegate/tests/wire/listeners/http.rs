@@ -75,10 +75,10 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
         .write_all(answer.body.as_bytes())
         .unwrap();
     let output = check.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let report = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.trim().is_empty(),
-        "{said}\n{}",
+        output.status.success() && report.trim().is_empty(),
+        "{report}\n{}",
         answer.body
     );
 }
@@ -96,8 +96,8 @@ fn promtool_accepts_the_alert_rules() {
         .args(["check", "rules", rules])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let report = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}");
 }
 
 #[test]

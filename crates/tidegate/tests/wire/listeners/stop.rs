@@ -174,11 +174,11 @@ fn two_nodes_do_not_share_a_data_directory() {
         second.env_remove(name);
     }
     let second = second.output().unwrap();
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert!(!second.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success(), "{errors}");
     assert!(
-        said.contains(data_dir),
-        "says which folder is taken: {said}"
+        errors.contains(data_dir),
+        "says which folder is taken: {errors}"
     );
     assert!(
         first.data_dir().join("node.json").exists(),

@@ -154,8 +154,8 @@ fn mqtt5_section_3_2_2_3_2_a_session_expiry_cut_by_the_server_is_told() {
     }
     for wish in [0, 1, 100] {
         let (_, connack) = Raw::connect_for_connack(node, &session(&unique("c"), wish));
-        let told = connack.number(property::SESSION_EXPIRY);
-        assert!(told.is_none() || told == Some(wish), "{connack:?}");
+        let expiry = connack.number(property::SESSION_EXPIRY);
+        assert!(expiry.is_none() || expiry == Some(wish), "{connack:?}");
     }
 }
 

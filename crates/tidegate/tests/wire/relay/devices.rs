@@ -143,7 +143,7 @@ fn a_command_is_a_control_message_and_its_reply_ends_it() {
         (true, "failed", "failed"),
     ] {
         let (address, path) = (node.address("http").to_owned(), path.clone());
-        let asked = spawn(move || {
+        let caller = spawn(move || {
             let body = json!({"method": "switch", "params": {"on": true}, "timeout_ms": 20_000});
             crate::devices::api_at(&address, "POST", &path, &body)
         });
@@ -158,7 +158,7 @@ fn a_command_is_a_control_message_and_its_reply_ends_it() {
             ack["commandId"] = control["commandId"].clone();
         }
         lamp.send_json(&ack);
-        let (_, ended) = asked.join().unwrap();
+        let (_, ended) = caller.join().unwrap();
         assert_eq!(ended["state"], state, "{ended}");
     }
     // Neither commands nor replies are relayed.

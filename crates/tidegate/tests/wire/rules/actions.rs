@@ -195,12 +195,12 @@ fn a_row_that_a_sink_cannot_write_later_falls_back() {
     let mut client = Raw::client(&node, 4);
     client.subscribe("out/#", 0);
     client.publish("t", "{\"n\": 7}");
-    let (topic, told) = next(&mut client);
+    let (topic, metrics_text) = next(&mut client);
     assert_eq!(topic, "out/7");
-    let told = told.as_str().unwrap();
+    let metrics_text = metrics_text.as_str().unwrap();
     assert!(
-        told.starts_with("page 1 ") && told.contains("405"),
-        "{told}"
+        metrics_text.starts_with("page 1 ") && metrics_text.contains("405"),
+        "{metrics_text}"
     );
 }
 
@@ -237,14 +237,14 @@ fn a_rule_object_of_emqx_is_taken_as_it_is_and_its_json_stays_json() {
     let publish = Publish::new("t/1", payload.to_string()).qos(1, 1);
     device.send_publish(&publish.properties(properties));
     device.recv(kind::PUBACK);
-    let (topic, told) = next(&mut watcher);
+    let (topic, metrics_text) = next(&mut watcher);
     assert_eq!(topic, "out/json");
     assert_eq!(
-        told,
+        metrics_text,
         json!({"name": payload["name"], "none": null, "all": payload})
     );
-    let (topic, told) = next(&mut watcher);
-    assert_eq!((topic.as_str(), told), ("out/same", payload));
+    let (topic, metrics_text) = next(&mut watcher);
+    assert_eq!((topic.as_str(), metrics_text), ("out/same", payload));
     let status = super::status(&node, "emqx1");
     assert_eq!(status["last_error"]["text"], "topic: ${none} is null");
     assert_eq!(

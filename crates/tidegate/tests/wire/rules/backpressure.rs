@@ -106,8 +106,8 @@ fn rules_that_answer_each_other_end_and_let_others_in_between() {
         .sum();
     assert!(dropped > 1000, "{}", status(&node, "a"));
     let log = node.log();
-    let told = log.matches("max_derived_messages").count();
-    assert!((1..50).contains(&told), "{told} times");
+    let warnings = log.matches("max_derived_messages").count();
+    assert!((1..50).contains(&warnings), "{warnings} times");
 }
 
 #[test]

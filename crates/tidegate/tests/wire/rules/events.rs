@@ -27,7 +27,7 @@ fn publish_has_both_spellings() {
     let mut device = Raw::connect(&node, &Connect::new(5, "device"));
     device.send_publish(&Publish::new("t/1", "hello").qos(1, 7));
     device.recv(kind::PUBACK);
-    let told = receive_json(&mut watcher);
+    let received_event = receive_json(&mut watcher);
     for (field, expected) in [
         ("topic", json!("t/1")),
         ("qos", json!(1)),
@@ -38,15 +38,21 @@ fn publish_has_both_spellings() {
         ("messageId", json!(7)),
         ("peerhost", json!("127.0.0.1")),
     ] {
-        assert_eq!(told[field], expected, "{field} of {told}");
+        assert_eq!(
+            received_event[field], expected,
+            "{field} of {received_event}"
+        );
     }
     assert!(
-        told["clientIp"].as_str().unwrap().starts_with("127.0.0.1"),
-        "{told}"
+        received_event["clientIp"]
+            .as_str()
+            .unwrap()
+            .starts_with("127.0.0.1"),
+        "{received_event}"
     );
     assert!(
-        told["timestamp"].as_u64().unwrap() > 1_700_000_000_000,
-        "{told}"
+        received_event["timestamp"].as_u64().unwrap() > 1_700_000_000_000,
+        "{received_event}"
     );
 }
 
@@ -138,12 +144,12 @@ fn a_client_comes_and_goes() {
     assert_eq!(connected["sockname"], node.address("mqtt"), "{connected}");
     device.ping();
     device.disconnect();
-    let gone = receive_json(&mut watcher);
+    let end_event = receive_json(&mut watcher);
     assert_eq!(
-        (&gone["event"], &gone["reason"]),
+        (&end_event["event"], &end_event["reason"]),
         (&json!("client.disconnected"), &json!("normal"))
     );
-    assert_eq!(gone["sockname"], node.address("mqtt"), "{gone}");
+    assert_eq!(end_event["sockname"], node.address("mqtt"), "{end_event}");
 }
 
 #[test]
@@ -255,16 +261,26 @@ fn all_events_about_a_message_have_its_id() {
     let message = receiver.recv(kind::PUBLISH);
     receiver.acknowledge(&message);
     let events: Vec<Value> = (0..5).map(|_| receive_json(&mut watcher)).collect();
-    let count = |event: &str| events.iter().filter(|told| told["event"] == event).count();
+    let count = |event: &str| {
+        events
+            .iter()
+            .filter(|received_event| received_event["event"] == event)
+            .count()
+    };
     assert_eq!(count("message.publish"), 1, "{events:?}");
     assert_eq!(count("message.delivered"), 1, "{events:?}");
     // Two of $EVENT.ACK, and one of EMQX's event.
     assert_eq!(count("message.acked"), 3, "{events:?}");
     let id = &events[0]["id"];
     assert_eq!(id.as_str().map(str::len), Some(32), "{events:?}");
-    assert!(events.iter().all(|told| told["id"] == *id), "{events:?}");
+    assert!(
+        events
+            .iter()
+            .all(|received_event| received_event["id"] == *id),
+        "{events:?}"
+    );
     let mut published = events.iter();
-    let published = published.find(|told| told["event"] == "message.publish");
+    let published = published.find(|received_event| received_event["event"] == "message.publish");
     let published = published.unwrap();
     let properties = json!({
         "User-Property": {"k": "2"},
@@ -331,11 +347,11 @@ fn a_disconnect_says_when_the_client_came_and_emqx_has_its_own_words() {
         (&json!(77), &json!(true), &json!("127.0.0.1"))
     );
     let _other = Raw::connect(&node, &connect);
-    let gone = receive_json(&mut watcher);
-    assert_eq!(gone["reason"], "discarded", "{gone}");
-    let at = |field: &str| gone[field].as_u64().unwrap_or(0);
-    assert!(at("connected_at") > 1_700_000_000_000, "{gone}");
-    assert!(at("disconnected_at") >= at("connected_at"), "{gone}");
+    let end_event = receive_json(&mut watcher);
+    assert_eq!(end_event["reason"], "discarded", "{end_event}");
+    let at = |field: &str| end_event[field].as_u64().unwrap_or(0);
+    assert!(at("connected_at") > 1_700_000_000_000, "{end_event}");
+    assert!(at("disconnected_at") >= at("connected_at"), "{end_event}");
 }
 
 #[test]

@@ -201,25 +201,25 @@ fn a_rule_is_watched_at_work() {
     device.publish("t/2", r#"{"on": true}"#);
     // Truncated behind what WHERE looks at: no action runs.
     device.publish("t/3", r#"{"on": true, "#);
-    let told: Vec<Value> = (0..3)
+    let events: Vec<Value> = (0..3)
         .map(|_| serde_json::from_str(&next_with(&mut lines, "data: ")).unwrap())
         .collect();
     assert_eq!(
-        (&told[0]["result"], &told[0]["topic"]),
+        (&events[0]["result"], &events[0]["topic"]),
         (&json!("no_result"), &json!("t/1"))
     );
-    assert_eq!(told[0]["reason"], "WHERE does not hold");
+    assert_eq!(events[0]["reason"], "WHERE does not hold");
     assert_eq!(
-        told[0]["compared"],
+        events[0]["compared"],
         json!([{"expression": "payload.on", "value": "false"}])
     );
     assert_eq!(
-        (&told[1]["result"], &told[1]["client_id"]),
+        (&events[1]["result"], &events[1]["client_id"]),
         (&json!("passed"), &json!("device"))
     );
-    assert_eq!(told[1]["outputs"], json!([{"topic": "t/2"}]));
-    let error = told[2]["error"].as_str().unwrap_or_default();
-    assert_eq!(told[2]["result"], "failed");
+    assert_eq!(events[1]["outputs"], json!([{"topic": "t/2"}]));
+    let error = events[2]["error"].as_str().unwrap_or_default();
+    assert_eq!(events[2]["result"], "failed");
     assert!(error.contains("the payload is not JSON"), "{error}");
 }
 
