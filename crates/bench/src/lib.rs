@@ -9,6 +9,7 @@ mod assertion;
 mod broker_access;
 mod devices_bench;
 mod files_bench;
+mod firmware_bench;
 mod flow_window;
 mod forwarder;
 mod link_bench;
@@ -69,6 +70,8 @@ enum BenchTarget {
     },
     /// Send files to a node of its own by every way in, beside plain TCP
     Files(files_bench::FilesArgs),
+    /// Let many devices of a node of its own download one image at once over MQTT, and measure other clients meanwhile
+    Firmware(firmware_bench::FirmwareArgs),
     /// Short for `mqtt offline`
     Offline(scenario::OfflineScenario),
 }
@@ -86,6 +89,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Relay { scenario } => scenario.run(),
         BenchTarget::Link { scenario } => scenario.run(),
         BenchTarget::Files(arguments) => files_bench::run(&arguments),
+        BenchTarget::Firmware(arguments) => firmware_bench::run(&arguments),
         BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
@@ -149,6 +153,7 @@ mod tests {
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
         assert!(error("link throughput --connections 0").contains("1..=10000"));
         assert!(error("files --size 20GB").contains("10GB"));
+        assert!(error("firmware --devices 0").contains("1..=20000"));
         assert!(error("files --way ftp").contains("mqtt, http, tus, link"));
         assert!(error("link throughput --size 20GB").contains("10GB"));
         assert!(error("link network --assert ratio_trougput>=1").contains("did you mean"));

@@ -4,17 +4,17 @@ use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 
 /// Bytes of one piece.
-pub(super) const PIECE_BYTES: u64 = 256 * 1024;
+pub(crate) const PIECE_BYTES: u64 = 256 * 1024;
 
 /// Content of a size that is never in memory whole.
 #[derive(Debug, Clone)]
-pub(super) struct FileContent {
-    pub(super) size: u64,
+pub(crate) struct FileContent {
+    pub(crate) size: u64,
     template: Vec<u8>,
 }
 
 impl FileContent {
-    pub(super) fn new(size: u64) -> Self {
+    pub(crate) fn new(size: u64) -> Self {
         let mixed = (0..PIECE_BYTES as u32).map(|n| n.wrapping_mul(2_654_435_761) >> 13);
         Self {
             size,
@@ -23,7 +23,7 @@ impl FileContent {
     }
 
     /// The pieces with their offsets. Each begins with its offset, so that no two are the same.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, Bytes)> + '_ {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, Bytes)> + '_ {
         (0..self.size.div_ceil(PIECE_BYTES)).map(|index| {
             let offset = index * PIECE_BYTES;
             let len = PIECE_BYTES.min(self.size - offset) as usize;
@@ -35,7 +35,7 @@ impl FileContent {
         })
     }
 
-    pub(super) fn sha256(&self) -> ContentDigest {
+    pub(crate) fn sha256(&self) -> ContentDigest {
         let mut hasher = ContentHasher::new(DigestAlgorithm::Sha256);
         for (_, piece) in self.pieces() {
             hasher.update(&piece);
@@ -45,7 +45,7 @@ impl FileContent {
 }
 
 /// A digest in hexadecimal digits.
-pub(super) fn hex(digest: &ContentDigest) -> String {
+pub(crate) fn hex(digest: &ContentDigest) -> String {
     let digits = digest.bytes.iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
 }

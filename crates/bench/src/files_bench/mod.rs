@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use self::file_content::{FileContent, hex};
-use self::uploads::{NodeAddresses, UploadWay, send_over_plain_tcp};
+pub(crate) use self::file_content::{FileContent, hex};
+use self::uploads::send_over_plain_tcp;
+pub(crate) use self::uploads::{NodeAddresses, UploadWay};
 use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use crate::metrics::MetricValues;
 use crate::node_api::NodeApi;

@@ -25,17 +25,17 @@ const MQTT_WINDOW: usize = 16;
 const PATCH_BYTES: u64 = 16 << 20;
 
 /// Where the node is.
-pub(super) struct NodeAddresses {
-    pub(super) mqtt: String,
-    pub(super) http: String,
-    pub(super) link: String,
+pub(crate) struct NodeAddresses {
+    pub(crate) mqtt: String,
+    pub(crate) http: String,
+    pub(crate) link: String,
     /// For the HTTP API.
-    pub(super) token: String,
+    pub(crate) token: String,
 }
 
 /// The way that a file takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum UploadWay {
+pub(crate) enum UploadWay {
     /// MQTT with `$file/`
     Mqtt,
     /// HTTP with one PUT
@@ -47,9 +47,9 @@ pub(super) enum UploadWay {
 }
 
 impl UploadWay {
-    pub(super) const ALL: [Self; 4] = [Self::Mqtt, Self::Http, Self::Tus, Self::Link];
+    pub(crate) const ALL: [Self; 4] = [Self::Mqtt, Self::Http, Self::Tus, Self::Link];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mqtt => "MQTT $file/",
             Self::Http => "HTTP PUT",
@@ -59,7 +59,7 @@ impl UploadWay {
     }
 
     /// Sends a file with this name; returns when the node has verified it.
-    pub(super) fn send(
+    pub(crate) fn send(
         self,
         node: &NodeAddresses,
         name: &str,
@@ -85,7 +85,7 @@ fn open(address: &str) -> anyhow::Result<TcpStream> {
 }
 
 /// The time that plain TCP takes for the same content, until the receiver has confirmed its end.
-pub(super) fn send_over_plain_tcp(content: &FileContent) -> anyhow::Result<Duration> {
+pub(crate) fn send_over_plain_tcp(content: &FileContent) -> anyhow::Result<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     let size = content.size;

@@ -188,3 +188,19 @@ fn bench_files_sends_verified_files_by_every_way() {
         assert!(measures["tcp_rate"].as_f64().unwrap() > 0.0, "{case}");
     }
 }
+
+#[test]
+fn bench_firmware_verifies_images_and_names_the_bottleneck() {
+    let bench = ["bench", "firmware", "--devices", "20", "--image", "300kB"];
+    let output = run(&[&bench[..], &["--idle", "100ms", "--chunk", "64KiB"]].concat()).succeeded();
+    assert!(
+        output.contains("20 of 20 devices have verified 300000 bytes each"),
+        "{output}"
+    );
+    assert!(
+        output.contains("5 chunks were read from the disk"),
+        "{output}"
+    );
+    assert!(output.contains("bottleneck: "), "{output}");
+    assert!(output.contains("other clients alone: "), "{output}");
+}
