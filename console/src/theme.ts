@@ -43,6 +43,9 @@ export const theme = createTheme({
     Select: { defaultProps: { size: 'sm' } },
     Tooltip: { defaultProps: { openDelay: 300, withArrow: true } },
     Drawer: { defaultProps: { closeButtonProps } },
+    // Its element would be a second banner of the page for screen readers.
+    DrawerHeader: { defaultProps: { role: 'presentation' } },
+    ModalHeader: { defaultProps: { role: 'presentation' } },
     Modal: { defaultProps: { centered: true, closeButtonProps } },
     Menu: { defaultProps: { shadow: 'md', position: 'bottom-end' } },
   },

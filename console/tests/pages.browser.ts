@@ -96,3 +96,37 @@ test('pages: the language of the browser is used', async () => {
   expect(await page.getAttribute('html', 'lang')).toBe('zh');
   await chinese.close();
 });
+
+/** Drawers and dialogs, each with a page and the buttons that open it. */
+const overlays: [string, string, string][] = [
+  ['of a new device', '/devices', 'Add a device'],
+  ['of a new MQTT user', '/access/mqtt?tab=users', 'New user'],
+  ['of a new listener', '/settings?tab=listeners', 'New listener'],
+  ['of a new certificate', '/settings?tab=listeners', 'Upload a certificate'],
+];
+
+describe.each(overlays)('pages: the form %s', (_, path, button) => {
+  test.for(themes)('has no findings of axe in the %s theme', (theme) =>
+    withPage(async (page) => {
+      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
+      await page.goto(path);
+      await settled(page);
+      await page.getByRole('button', { name: button }).first().click();
+      await page.getByRole('dialog').waitFor();
+      await settled(page);
+      expectNone(await accessibilityProblems(page));
+    }),
+  );
+});
+
+test('pages: an alarm is commented', () =>
+  withPage(async (page) => {
+    await page.goto('/alarms?tab=alarms');
+    await settled(page);
+    await page.getByRole('region', { name: 'Alarms' }).getByRole('link').first().click();
+    const drawer = page.getByRole('dialog');
+    await drawer.getByRole('textbox', { name: 'Comment' }).fill('The valve was stuck.');
+    await drawer.getByRole('button', { name: 'Add the comment' }).click();
+    await drawer.getByText('The valve was stuck.').waitFor();
+    expectNone(await accessibilityProblems(page));
+  }));

@@ -305,6 +305,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alarms/{id}/comments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["commentAlarm"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/api-keys": {
         parameters: {
             query?: never;
@@ -3332,6 +3348,7 @@ export interface components {
             changed_at_ms: number;
             cleared_at_ms: number | null;
             cleared_by: string | null;
+            comments?: components["schemas"]["AlarmComment"][];
             details: string;
             deviceId: string;
             id: components["schemas"]["AlarmId"];
@@ -3346,6 +3363,11 @@ export interface components {
             values: {
                 [key: string]: unknown;
             };
+        };
+        AlarmComment: {
+            at_ms: number;
+            by: string;
+            text: string;
         };
         AlarmCondition: components["schemas"]["AllConditions"] | {
             any: components["schemas"]["AlarmCondition"][];
@@ -3723,6 +3745,9 @@ export interface components {
         CommandId: number;
         CommandKind: "call" | "read" | "write";
         CommandState: ("success" | "cancelled") | "pending" | "sent" | "acknowledged" | "failed" | "timeout" | "expired";
+        CommentInput: {
+            text: string;
+        };
         ComparedOperand: {
             expression: string;
             value: string;
@@ -7342,6 +7367,31 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Alarm"];
+                };
+            };
+        };
+    };
+    commentAlarm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommentInput"];
+            };
+        };
         responses: {
             200: {
                 headers: {

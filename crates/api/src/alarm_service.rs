@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use devices::alarm::{
-    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, NODE_ALARM_RULES_ID,
-    NODE_ALARM_RULES_KIND, NODE_NO, NODE_PRODUCT, NotificationCounts, Notifications, Severity,
-    check_node_alarm_rules, stored_node_alarm_rules,
+    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, MAX_COMMENTS,
+    NODE_ALARM_RULES_ID, NODE_ALARM_RULES_KIND, NODE_NO, NODE_PRODUCT, NotificationCounts,
+    Notifications, Severity, check_node_alarm_rules, stored_node_alarm_rules,
 };
 use devices::{DeviceNo, Registry};
 use namespaces::NamespaceSelection;
@@ -177,6 +177,16 @@ impl AlarmService {
         changed.map_err(to_service_error)
     }
 
+    pub(crate) fn comment(
+        &self,
+        id: u64,
+        who: &str,
+        text: &str,
+    ) -> Result<Alarm, AlarmServiceError> {
+        let changed = self.alarms.comment(AlarmId(id), who, text);
+        changed.map_err(to_service_error)
+    }
+
     pub(crate) fn remove(&self, id: u64) -> Result<(), AlarmServiceError> {
         self.alarms.remove(AlarmId(id)).map_err(to_service_error)
     }
@@ -306,6 +316,9 @@ fn to_service_error(error: AlarmError) -> AlarmServiceError {
         AlarmError::AlreadyInState(what) => {
             AlarmServiceError::Conflict(format!("The alarm is already {what}."))
         }
+        AlarmError::TooManyComments => AlarmServiceError::Conflict(format!(
+            "The alarm has {MAX_COMMENTS} comments, and cannot have more."
+        )),
         AlarmError::Store(error) => unavailable_error(error),
     }
 }

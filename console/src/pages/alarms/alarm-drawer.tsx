@@ -1,4 +1,4 @@
-import { Button, Drawer, Group, Stack, Text, Timeline } from '@mantine/core';
+import { Button, Drawer, Group, Stack, Text, Textarea, Timeline, Title } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconCheck, IconTrash } from '@tabler/icons-react';
@@ -10,7 +10,7 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { Facts } from '../../ui/page';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { AlarmSubject, alarmsPath, isCleared, type Alarm } from './alarm-list';
@@ -94,6 +94,7 @@ function Contents({ alarm, onClose }: { alarm: Alarm; onClose: () => void }) {
           </Timeline.Item>
         ))}
       </Timeline>
+      <Comments alarm={alarm} mayChange={mayChange} />
       {act.error && (
         <Text size="sm" c="var(--tg-critical)" role="alert">
           {act.error.message}
@@ -147,6 +148,60 @@ function Contents({ alarm, onClose }: { alarm: Alarm; onClose: () => void }) {
             </Trans>
           </Text>
         </Confirm>
+      )}
+    </Stack>
+  );
+}
+
+/** What people wrote about the alarm, and a field for more. */
+function Comments({ alarm, mayChange }: { alarm: Alarm; mayChange: boolean }) {
+  const { t } = useLingui();
+  const [text, setText] = useState('');
+  const path = `${alarmsPath}/${alarm.id}/comments`;
+  const body = { text: text.trim() };
+  const add = useChange(() => send('POST', path, { body }), [[alarmsPath]]);
+  const comments = alarm.comments ?? [];
+  if (!mayChange && comments.length === 0) return null;
+  return (
+    <Stack gap="xs">
+      <Title order={3}>
+        <Trans>Comments</Trans>
+      </Title>
+      {comments.map(({ at_ms, by, text }) => (
+        <div key={`${at_ms} ${by}`}>
+          <Text size="sm" className="comment-text">
+            {text}
+          </Text>
+          <Text size="xs" c="dimmed">
+            {by}, <Ago ms={at_ms} />
+          </Text>
+        </div>
+      ))}
+      {mayChange && (
+        <form
+          onSubmit={(event) => {
+            event.preventDefault();
+            add.mutate(undefined, { onSuccess: () => setText('') });
+          }}
+        >
+          <Textarea
+            aria-label={t`Comment`}
+            placeholder={t`Write a comment`}
+            autosize
+            minRows={2}
+            maxRows={8}
+            maxLength={1000}
+            value={text}
+            onChange={(event) => setText(event.currentTarget.value)}
+            error={add.error?.message}
+          />
+          <Group justify="space-between" mt="xs">
+            <ShowCall method="POST" path={path} body={body} ctl={`alarms comment ${alarm.id} ${quoted(body.text)}`} />
+            <Button type="submit" variant="default" disabled={body.text === ''} loading={add.isPending}>
+              <Trans>Add the comment</Trans>
+            </Button>
+          </Group>
+        </form>
       )}
     </Stack>
   );

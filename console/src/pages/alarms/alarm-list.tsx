@@ -112,7 +112,18 @@ export function AlarmList({ device }: { device?: string }) {
       sort: (alarm) => alarm.deviceId,
       cell: (alarm) => <AlarmSubject alarm={alarm} />,
     },
-    { id: 'details', header: t`Details`, cell: (alarm) => alarm.details || <span className="dimmed">–</span> },
+    {
+      id: 'details',
+      header: t`Details`,
+      cell: (alarm) =>
+        alarm.details ? (
+          <div className="ellipsis alarm-details" title={alarm.details}>
+            {alarm.details}
+          </div>
+        ) : (
+          <span className="dimmed">–</span>
+        ),
+    },
     {
       id: 'state',
       header: t`State`,

@@ -24,6 +24,7 @@ const keys = [
   'rule_latency_ms',
   'rule_queue',
   'damaged_files',
+  'damaged_telemetry_files',
 ];
 
 /** What the node raises alarms about itself for. */

@@ -1,7 +1,7 @@
 //! Alarms: list, read, acknowledge, clear and delete them, and the rules of node alarms. The
 //! alarm rules of devices are part of their products.
 
-use devices::alarm::Alarm;
+use devices::alarm::{Alarm, MAX_COMMENT_CHARS};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -40,6 +40,15 @@ struct NodeAlarmRulesInput {
     _enabled: Option<bool>,
     #[serde(default, rename = "is_changed")]
     _is_changed: Option<bool>,
+}
+
+/// A comment about an alarm.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CommentInput {
+    /// 1 to 1000 characters, at least one of which is not a space.
+    #[schemars(length(min = 1, max = 1000), regex(pattern = r"\S"))]
+    text: String,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -95,6 +104,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .response::<Alarm>(200, "The alarm after the change.")
             .problem_response(409, "The alarm is already cleared."),
+        one(post("/api/v1/alarms/{id}/comments", "commentAlarm", comment))
+            .role(Role::Operator, EndpointScope::alarm("id"))
+            .summary("Comment an alarm")
+            .description("Comments are kept with the alarm, at most 50, and notify nobody.")
+            .request_body::<CommentInput>()
+            .response::<Alarm>(200, "The alarm with its comments.")
+            .problem_response(409, "The alarm has as many comments as possible."),
         one(delete("/api/v1/alarms/{id}", "deleteAlarm", remove))
             .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Delete an alarm")
@@ -195,6 +211,22 @@ async fn clear(call: ApiCall) -> ApiResult {
     let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
     let alarm = run_blocking(&call.app, move |alarms| alarms.clear(id, &who)).await?;
     audit::record_action(&call, "alarm.clear", Some(call.path("id")), None).await;
+    call::json_response(alarm)
+}
+
+async fn comment(mut call: ApiCall) -> ApiResult {
+    let CommentInput { text } = call.body_json().await?;
+    let count = text.chars().count();
+    if text.trim().is_empty() || count > MAX_COMMENT_CHARS {
+        let detail = format!(
+            "text: expected 1 to {MAX_COMMENT_CHARS} characters that are not only spaces, found {count}."
+        );
+        return Err(ProblemDetails::invalid_field("text", detail));
+    }
+    let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
+    let after = json!({"text": text});
+    let alarm = run_blocking(&call.app, move |alarms| alarms.comment(id, &who, &text)).await?;
+    audit::record_action(&call, "alarm.comment", Some(call.path("id")), Some(after)).await;
     call::json_response(alarm)
 }
 

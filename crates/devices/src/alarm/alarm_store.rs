@@ -162,6 +162,17 @@ impl AlarmStore {
         Ok(no)
     }
 
+    /// Writes an alarm whose comments have changed; its state, severity and devices are the same.
+    pub(super) fn put_comments(
+        &self,
+        _state: &mut AlarmStoreState,
+        alarm: &Alarm,
+    ) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        batch.put(&self.alarms, &alarm.id.0.to_be_bytes(), &alarm.encode())?;
+        batch.commit(Durability::Buffered)
+    }
+
     /// Removes one alarm with a notification. Returns the number of the change for [`PendingNotifications`].
     pub(super) fn remove_one(
         &self,

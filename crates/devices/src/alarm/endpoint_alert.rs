@@ -106,6 +106,7 @@ mod tests {
             cleared_by: None,
             acknowledged_at_ms: None,
             acknowledged_by: None,
+            comments: Vec::new(),
             device_no: DeviceNumbers::default(),
         };
         AlarmEvent {

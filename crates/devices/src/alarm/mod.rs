@@ -39,5 +39,5 @@ pub use notification::{
 };
 pub use pending_notifications::{AlarmNotifier, DurableCallback};
 pub use product_rules::check_rules;
-pub use record::{Alarm, AlarmId, AlarmState};
+pub use record::{Alarm, AlarmComment, AlarmId, AlarmState, MAX_COMMENT_CHARS, MAX_COMMENTS};
 pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};

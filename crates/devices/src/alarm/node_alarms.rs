@@ -13,7 +13,7 @@ use super::service::Alarms;
 use super::watched_devices::{AlarmSubject, DeviceTransitions};
 
 /// Metrics that rules may use, with descriptions.
-const METRICS: [(&str, &str); 10] = [
+const METRICS: [(&str, &str); 11] = [
     (
         "throughput_drop_percent",
         "messages per second below the usual rate, in percent",
@@ -42,6 +42,10 @@ const METRICS: [(&str, &str); 10] = [
         "damaged_files",
         "damaged files that the node was started without, in quarantine",
     ),
+    (
+        "damaged_telemetry_files",
+        "telemetry files found damaged since the start",
+    ),
 ];
 /// Number of consecutive bad samples that raise an alarm.
 const BAD_SAMPLES: u32 = 3;
@@ -65,6 +69,7 @@ pub struct NodeSample {
     pub rule_latency_ms: Option<f64>,
     pub rule_queue: Option<f64>,
     pub damaged_files: Option<f64>,
+    pub damaged_telemetry_files: Option<f64>,
 }
 
 /// Evaluates the metrics of the node.
@@ -131,6 +136,17 @@ pub(super) fn node_alarm_rules() -> Json {
             "clear": {"when": {"key": "damaged_files", "is": "<=", "value": 0}},
             "details": "${damaged_files} damaged files are in quarantine; tidegate ctl quarantine list shows what is lost",
         },
+        {
+            "id": "damaged_telemetry",
+            "description": "telemetry files are damaged: queries of their rows fail",
+            "raise": [{
+                "severity": "CRITICAL",
+                "when": {"key": "damaged_telemetry_files", "is": ">", "value": 0},
+            }],
+            // The number begins with zero after a start, until the files are read again.
+            "clear": {"when": {"key": "damaged_telemetry_files", "is": "<=", "value": 0}, "for_s": RECOVERY_S},
+            "details": "${damaged_telemetry_files} telemetry files are damaged; the log names them, and tidegate store repair discards them",
+        },
     ])
 }
 
@@ -186,6 +202,7 @@ impl NodeAlarms {
             sample.rule_latency_ms,
             sample.rule_queue,
             sample.damaged_files,
+            sample.damaged_telemetry_files,
         ];
         let points: Vec<_> = (0..)
             .map(KeyId)

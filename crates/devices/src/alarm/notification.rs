@@ -313,6 +313,7 @@ impl Notifications {
             cleared_by: None,
             acknowledged_at_ms: None,
             acknowledged_by: None,
+            comments: Vec::new(),
             device_no: DeviceNumbers::default(),
         };
         let event = AlarmEvent {

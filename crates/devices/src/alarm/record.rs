@@ -94,9 +94,27 @@ pub struct Alarm {
     pub cleared_by: Option<String>,
     pub acknowledged_at_ms: Option<u64>,
     pub acknowledged_by: Option<String>,
+    /// Comments of people, oldest first; omitted if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comments: Vec<AlarmComment>,
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) device_no: DeviceNumbers,
+}
+
+/// Comments of one alarm.
+pub const MAX_COMMENTS: usize = 50;
+/// Characters of a comment.
+pub const MAX_COMMENT_CHARS: usize = 1000;
+
+/// What a person wrote about an alarm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AlarmComment {
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    /// Operator who wrote it.
+    pub by: String,
+    pub text: String,
 }
 
 /// Numbers of the devices that the alarm counts for: its own device, then those it is propagated to.

@@ -20,7 +20,7 @@ use super::definition::Severity;
 use super::event::{AlarmChange, SqlRuleAlarm};
 use super::node_subject::NODE_NO;
 use super::pending_notifications::AlarmNotifier;
-use super::record::{Alarm, AlarmId, AlarmState};
+use super::record::{Alarm, AlarmComment, AlarmId, AlarmState, MAX_COMMENTS};
 use super::watched_devices::{
     AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, WatchedDevices,
 };
@@ -265,6 +265,22 @@ impl Alarms {
         })?;
         self.inner.cleared.fetch_add(1, Relaxed);
         Ok(cleared)
+    }
+
+    /// Adds a comment of `who`. It notifies nobody.
+    pub fn comment(&self, id: AlarmId, who: &str, text: &str) -> Result<Alarm, AlarmError> {
+        let mut state = self.inner.store.lock();
+        let mut alarm = self.inner.store.get(id)?.ok_or(AlarmError::NotFound(id))?;
+        if alarm.comments.len() >= MAX_COMMENTS {
+            return Err(AlarmError::TooManyComments);
+        }
+        alarm.comments.push(AlarmComment {
+            at_ms: wall_clock::now_ms(),
+            by: who.to_owned(),
+            text: text.to_owned(),
+        });
+        self.inner.store.put_comments(&mut state, &alarm)?;
+        Ok(alarm)
     }
 
     /// Removes an alarm from the list; one that is not cleared counts as cleared.

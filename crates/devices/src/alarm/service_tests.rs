@@ -172,6 +172,8 @@ fn an_alarm_is_listed_from_raise_to_clear() {
         Err(AlarmError::AlreadyInState(_))
     ));
     assert_eq!(node.next().change, AlarmChange::Acknowledged);
+    let alarm = node.alarms.comment(id, "ann", "pump 7 again").unwrap();
+    assert_eq!(alarm.comments.len(), 1);
 
     let active = AlarmFilter {
         states: vec![AlarmState::ActiveAck, AlarmState::ActiveUnack],

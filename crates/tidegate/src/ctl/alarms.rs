@@ -43,6 +43,12 @@ pub(super) enum AlarmsCommand {
         #[arg(required = true, value_parser = parse_alarm_id)]
         ids: Vec<u64>,
     },
+    /// Comment an alarm
+    Comment {
+        #[arg(value_parser = parse_alarm_id)]
+        id: u64,
+        text: String,
+    },
     /// Delete one or several alarms
     Delete {
         #[arg(required = true, value_parser = parse_alarm_id)]
@@ -127,6 +133,11 @@ impl AlarmsCommand {
                     output.print_done(&format!("alarm {id} is cleared"), &alarm)?;
                 }
                 Ok(())
+            }
+            Self::Comment { id, text } => {
+                let path = format!("{}/comments", one(id));
+                let alarm = client.post(&path, &json!({"text": text})).await?;
+                output.print_done(&format!("alarm {id} has a new comment"), &alarm)
             }
             Self::Delete { ids } => {
                 for id in ids {

@@ -315,6 +315,7 @@ fn start_alarm_events(config: &Config, data_dir: &DataDir, services: &NodeServic
         engine: services.engine.clone(),
         sinks: services.connectors.service().clone(),
         quarantine: Quarantine::new(data_dir.path()),
+        series: services.ingest.series.clone(),
     };
     let every = Duration::from_secs(config.alarms.node_alarm_interval_s.into());
     tokio::spawn(sampler.run(every));

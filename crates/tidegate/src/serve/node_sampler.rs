@@ -8,6 +8,7 @@ use connect::ConnectorService;
 use devices::alarm::NodeSample;
 use devices::ingest::{Pipeline, PipelineSnapshot};
 use engine::{Engine, RuleCounter, RuleTotals};
+use series::Series;
 
 use super::alarms::AlarmInputs;
 use crate::quarantine::Quarantine;
@@ -19,6 +20,7 @@ pub(super) struct NodeSampler {
     pub(super) engine: Engine,
     pub(super) sinks: ConnectorService,
     pub(super) quarantine: Quarantine,
+    pub(super) series: Series,
 }
 
 struct SampleBaseline {
@@ -82,6 +84,7 @@ impl NodeSampler {
                 .list()
                 .ok()
                 .map(|parts| damaged_files(&parts)),
+            damaged_telemetry_files: Some(self.series.stats().damaged_files as f64),
             ..ingest_sample(&before.ingest, &now.ingest, now.at - before.at)
         }
     }

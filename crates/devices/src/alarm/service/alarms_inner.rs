@@ -48,6 +48,8 @@ pub enum AlarmError {
     NotFound(AlarmId),
     #[error("the alarm is already {0}")]
     AlreadyInState(&'static str),
+    #[error("the alarm has as many comments as possible")]
+    TooManyComments,
     #[error(transparent)]
     Store(#[from] store::StoreError),
 }

@@ -128,6 +128,7 @@ impl AlarmsInner {
             cleared_by: None,
             acknowledged_at_ms: None,
             acknowledged_by: None,
+            comments: Vec::new(),
             device_no: DeviceNumbers(numbers),
         })
     }

@@ -101,8 +101,18 @@ fn a_threshold_raises_changes_and_clears_an_alarm_in_each_mode() {
         assert_eq!((status, &seen["state"]), (200, &json!("ACTIVE_ACK")));
         assert!(seen["acknowledged_by"].is_string());
         assert_eq!(post(&node, &format!("alarms/{number}/acknowledge")).0, 409);
+        let comment = |text: &str| {
+            let path = format!("alarms/{number}/comments");
+            api(&node, "POST", &path, &json!({"text": text})).0
+        };
+        assert_eq!(comment("The valve was stuck."), 200);
+        assert_eq!(comment(" "), 422);
+        assert_eq!(comment(&"x".repeat(1001)), 422);
         node.restart();
         until_states(&node, &id, &[("ACTIVE_ACK", "CRITICAL")]);
+        let kept = &alarms(&node, &format!("device={id}"))[0]["comments"];
+        assert_eq!(kept[0]["text"], "The valve was stuck.");
+        assert_eq!(kept.as_array().unwrap().len(), 1);
         let mut raw = connect(&node, &id);
         report(&mut raw, json!({"t": 45}));
         until_states(&node, &id, &[("CLEARED_ACK", "CRITICAL")]);

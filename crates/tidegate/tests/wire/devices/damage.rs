@@ -524,6 +524,44 @@ fn a_node_with_damaged_files_in_quarantine_says_so_until_they_are_deleted() {
     assert_eq!(status, 404);
 }
 
+#[test]
+fn telemetry_that_is_found_damaged_while_the_node_runs_raises_an_alarm() {
+    if external().is_some() {
+        return testkit::report_skipped("needs a node of its own");
+    }
+    let arguments = ["--shards", "2", "--set", "alarms.node_alarm_interval_s=1"];
+    let mut node = Node::start_with_config(&arguments, CONFIG);
+    let product = json!({"id": "plain", "mode": "sync"});
+    assert_eq!(api(&node, "POST", "products", &product).0, 201);
+    with_token(&node, "device-1", "plain", json!({}));
+    let mut device = connect(&node, "device-1");
+    for nth in 0..2000 {
+        let row = format!("{{\"value\": {}}}", nth * 7919 % 1013);
+        device.publish_qos1("v1/devices/me/telemetry", row, 1);
+    }
+    device.disconnect();
+    // A backup writes the rows in memory to a segment file.
+    assert_eq!(api(&node, "POST", "backups", &json!(null)).0, 202);
+    let folder = node.data_dir().join("telemetry/segments");
+    let segment = || {
+        let found = fs::read_dir(&folder).ok()?.next()?;
+        Some(found.ok()?.path())
+    };
+    eventually("a segment file", || segment().is_some());
+    node.terminate(Duration::from_secs(30));
+    let segment = segment().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    // In the columns, which a start does not read.
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&segment, bytes).unwrap();
+    node.start_again();
+    eventually("an alarm", || {
+        let path = "alarms?device=$node&type=damaged_telemetry&state=ACTIVE_UNACK";
+        get(&node, path)["data"].as_array().unwrap().len() == 1
+    });
+}
+
 fn reported(data_dir: &Path, name: &Path, damage: Option<&Damage>) {
     let copied = temporary_directory();
     copy(data_dir, &copied);
