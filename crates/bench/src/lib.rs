@@ -16,7 +16,7 @@ mod link_bench;
 mod load_shape;
 mod memory_slope;
 mod metrics;
-mod node_api;
+
 mod observer;
 mod own_node;
 mod packets;
@@ -25,6 +25,7 @@ mod pipeline_bench;
 mod relay_bench;
 mod report;
 mod round_outcome;
+mod rule_api;
 mod rules_bench;
 mod scenario;
 mod sequence_checker;
@@ -33,7 +34,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use load_client::{client_failure, endpoint, host, link, packet_scanner, timer, units};
+use load_client::{client_failure, endpoint, host, link, node_api, packet_scanner, timer, units};
 
 /// Arguments of `tidegate bench`.
 #[derive(clap::Args, Clone, Debug)]

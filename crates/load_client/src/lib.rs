@@ -8,6 +8,7 @@ pub mod endpoint;
 pub mod host;
 pub mod latency;
 pub mod link;
+pub mod node_api;
 pub mod packet_scanner;
 pub mod timer;
 pub mod units;

@@ -6,6 +6,7 @@
 mod assertion;
 mod definition;
 mod dialect;
+mod interrupt;
 mod metrics;
 mod phase_plan;
 mod plan;
@@ -15,6 +16,7 @@ mod ready_made;
 mod report;
 mod run;
 mod schedule;
+mod setup;
 mod state;
 mod template;
 
@@ -27,9 +29,11 @@ use wall_clock::now_ms;
 
 pub use definition::DefinitionErrors;
 use definition::{SimulationDefinition, SourceDocument};
+use interrupt::Interrupt;
 use plan::SimulationPlan;
 use report::SimulationReport;
 use run::TargetAccess;
+use setup::{CreatedObjects, FleetSetup};
 
 const AFTER_HELP: &str = "\
 The exit status is 1 if a condition of a phase does not hold, and 2 if the file is wrong.";
@@ -53,6 +57,9 @@ pub struct SimulateArgs {
     /// Print the first N messages without a network
     #[arg(long, value_name = "N")]
     preview: Option<usize>,
+    /// Remove the products and devices that earlier runs of the file have left, and end
+    #[arg(long, conflicts_with_all = ["check", "preview", "print"])]
+    clean: bool,
     /// Set a field of the file, such as fleet.meters.count=1000 or target.broker=mqtt://10.0.0.5:1883
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
@@ -102,7 +109,28 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     if arguments.check {
         return print(&summary(&definition, &plan));
     }
-    let result = run::run(&plan, &access, arguments.quiet || arguments.json)?;
+    let is_quiet = arguments.quiet || arguments.json;
+    let interrupt = Interrupt::watch()?;
+    let setup = FleetSetup::new(&plan, &definition, folder, &interrupt, is_quiet)?;
+    if arguments.clean {
+        let setup = setup
+            .context("no product of the file has create = true; there is nothing to remove")?;
+        let (devices, products) = setup.clean()?;
+        return print(&format!(
+            "removed {devices} devices and {products} products\n"
+        ));
+    }
+    let mut created = CreatedObjects::default();
+    let is_created = setup
+        .as_ref()
+        .map_or(Ok(()), |setup| setup.create(&mut created));
+    let result = is_created.and_then(|()| run::run(&plan, &access, &interrupt, is_quiet));
+    // Also after a failure and an interrupt.
+    let is_removed = setup
+        .as_ref()
+        .map_or(Ok(()), |setup| setup.remove(&created));
+    let result = result?;
+    is_removed.context("cannot remove what the simulation has created; repeat it with --clean")?;
     let report = SimulationReport::new(&plan, &access, &result);
     match arguments.json {
         true => print(&format!("{:#}\n", report.to_json()))?,

@@ -9,8 +9,9 @@ use crate::definition::{
 use crate::dialect::{message_form, request_form};
 use crate::phase_plan::PhasePlan;
 use crate::random::RandomKey;
-use crate::state::StateProgram;
-use crate::template::{Template, TemplateScope};
+use crate::state::{DeviceState, StateProgram};
+use crate::template::{RenderInput, RequestView, Template, TemplateScope};
+use wall_clock::now_ms;
 
 /// Most devices of a simulation in one process.
 const MAX_DEVICES: u64 = 10_000_000;
@@ -27,6 +28,8 @@ pub(crate) struct SimulationPlan {
 #[derive(Debug)]
 pub(crate) struct FleetPlan {
     pub(crate) name: String,
+    /// Empty if it has none.
+    pub(crate) product: String,
     pub(crate) number: u32,
     pub(crate) first: u32,
     pub(crate) count: u32,
@@ -85,6 +88,25 @@ impl FleetPlan {
     /// The key of the device with this index.
     pub(crate) fn key(&self, seed: u64, index: u32) -> RandomKey {
         RandomKey::of_device(seed, self.number, index)
+    }
+
+    /// The id, user name or password of a device, none of which contains values.
+    pub(crate) fn identity_text(&self, template: &Template, seed: u64, index: u32) -> String {
+        let mut text = Vec::new();
+        let input = RenderInput {
+            index,
+            device: DeviceState {
+                key: self.key(seed, index),
+                step: 0,
+                elapsed_ns: 0,
+                wall_ms: now_ms(),
+                cells: &[],
+            },
+            program: &self.state,
+            request: RequestView::default(),
+        };
+        template.render(&input, &mut text);
+        String::from_utf8(text).expect("templates are UTF-8")
     }
 }
 
@@ -212,8 +234,8 @@ impl FleetCompiler<'_> {
             &of_device,
         );
         let username = fleet.username.as_deref().or(match self.dialect {
-            Dialect::Thingsboard | Dialect::Tidegate => Some("{id}"),
-            Dialect::Raw | Dialect::Jetlinks => None,
+            Dialect::Thingsboard | Dialect::Jetlinks | Dialect::Tidegate => Some("{id}"),
+            Dialect::Raw => None,
         });
         let username = username.map(|text| self.template("username", text, &of_device));
         let password = fleet
@@ -260,6 +282,7 @@ impl FleetCompiler<'_> {
         responses.sort_by_key(|response: &ResponsePlan| response.method.is_none());
         FleetPlan {
             name: name.to_owned(),
+            product: product.to_owned(),
             number,
             first: fleet.first,
             count: fleet.count,

@@ -19,6 +19,7 @@ use crate::node_api::NodeApi;
 use crate::packets::PayloadTemplate;
 use crate::report::ReportSide;
 use crate::round_outcome::RoundOutcome;
+use crate::rule_api;
 use crate::worker::{LoadPace, LoadPlan, RuleCounts};
 
 /// Most rules; each is put in by a request of its own.
@@ -79,7 +80,7 @@ struct InstalledRules<'a> {
 impl Drop for InstalledRules<'_> {
     fn drop(&mut self) {
         for name in &self.names {
-            if let Err(error) = self.node.delete_rule(name) {
+            if let Err(error) = rule_api::delete_rule(self.node, name) {
                 eprintln!("warning: the rule {name} is still there: {error:#}");
                 return;
             }
@@ -91,7 +92,7 @@ impl InstalledRules<'_> {
     fn counts(&self) -> anyhow::Result<RuleCounts> {
         let mut sum = RuleCounts::default();
         for name in &self.names {
-            let counts = self.node.rule_counts(name)?;
+            let counts = rule_api::rule_counts(self.node, name)?;
             sum.evaluated += counts.evaluated;
             sum.failures += counts.failures;
         }
@@ -252,7 +253,7 @@ fn install_rules<'a>(
         names: Vec::with_capacity(rules.len()),
     };
     for (name, rule) in rules {
-        node.put_rule(name, rule)?;
+        rule_api::put_rule(node, name, rule)?;
         installed.names.push(name.clone());
     }
     Ok(installed)

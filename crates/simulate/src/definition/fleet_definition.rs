@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::quantity::{Share, TimeRange, TimeSpan};
 use super::state_definition::StateDefinition;
@@ -24,6 +25,12 @@ pub(crate) enum Dialect {
 pub(crate) struct ProductDefinition {
     #[serde(default)]
     pub(crate) dialect: Dialect,
+    /// Whether the product and the devices of its fleets are created on the node, and removed at the end.
+    #[serde(default)]
+    pub(crate) create: bool,
+    /// Fields of the product as in the API, such as `mode` and `model`.
+    #[serde(default)]
+    pub(crate) fields: Map<String, Value>,
 }
 
 /// Devices of the same kind.

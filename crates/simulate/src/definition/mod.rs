@@ -13,8 +13,8 @@ pub(crate) use document::SourceDocument;
 pub(crate) use error::DefinitionError;
 pub use error::DefinitionErrors;
 pub(crate) use fleet_definition::{
-    Dialect, FleetDefinition, ReconnectDefinition, RequestKind, ResponseDefinition, SendDefinition,
-    SendKind, SendStart,
+    Dialect, FleetDefinition, ProductDefinition, ReconnectDefinition, RequestKind,
+    ResponseDefinition, SendDefinition, SendKind, SendStart,
 };
 pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition};
 pub(crate) use quantity::{NumberRange, TimeRange};

@@ -21,6 +21,9 @@ pub(crate) struct TargetDefinition {
     /// `mqtt://`, `mqtts://`, `ws://` or `wss://` with host, port and path.
     pub(crate) broker: String,
     pub(crate) version: ProtocolVersion,
+    /// HTTP API of the node, for products to create.
+    pub(crate) api: String,
+    pub(crate) token_file: Option<PathBuf>,
     /// PEM files.
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) certificate: Option<PathBuf>,
@@ -41,6 +44,8 @@ impl Default for TargetDefinition {
         Self {
             broker: "mqtt://127.0.0.1:1883".to_owned(),
             version: ProtocolVersion::default(),
+            api: "http://127.0.0.1:8080".to_owned(),
+            token_file: None,
             ca_file: None,
             certificate: None,
             private_key: None,

@@ -8,12 +8,10 @@ mod worker;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use load_client::host::{allow_open_files, now_ns};
 use load_client::units::Unit;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
 
+use crate::interrupt::Interrupt;
 use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::plan::SimulationPlan;
 pub(crate) use phase_counts::PhaseCounts;
@@ -46,6 +44,7 @@ pub(crate) struct RunResult {
 pub(crate) fn run(
     plan: &SimulationPlan,
     access: &TargetAccess,
+    interrupt: &Interrupt,
     is_quiet: bool,
 ) -> anyhow::Result<RunResult> {
     allow_open_files(plan.devices())?;
@@ -58,20 +57,11 @@ pub(crate) fn run(
             .into_iter()
             .map(|worker| scope.spawn(move || worker.run()))
             .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let coordinated = runtime
-            .context("cannot start a runtime")
-            .and_then(|runtime| {
-                runtime.block_on(
-                    Coordinator::new(plan, &shared, is_quiet).follow_phases(&|| {
-                        running
-                            .iter()
-                            .any(std::thread::ScopedJoinHandle::is_finished)
-                    }),
-                )
-            });
+        let result = Coordinator::new(plan, &shared, interrupt, is_quiet).follow_phases(&|| {
+            running
+                .iter()
+                .any(std::thread::ScopedJoinHandle::is_finished)
+        });
         shared.stop();
         let mut sums: Vec<PhaseCounts> =
             plan.phases.iter().map(|_| PhaseCounts::default()).collect();
@@ -83,7 +73,7 @@ pub(crate) fn run(
                 sum.add(counts);
             }
         }
-        let mut result = coordinated?;
+        let mut result = result;
         for (phase, counts) in result.phases.iter_mut().zip(sums) {
             phase.counts = counts;
         }
@@ -94,26 +84,29 @@ pub(crate) fn run(
 struct Coordinator<'a> {
     plan: &'a SimulationPlan,
     shared: &'a RunShared,
+    interrupt: &'a Interrupt,
     shows_status: bool,
     before: RunProgress,
 }
 
 impl<'a> Coordinator<'a> {
-    fn new(plan: &'a SimulationPlan, shared: &'a RunShared, is_quiet: bool) -> Self {
+    fn new(
+        plan: &'a SimulationPlan,
+        shared: &'a RunShared,
+        interrupt: &'a Interrupt,
+        is_quiet: bool,
+    ) -> Self {
         Self {
             plan,
             shared,
+            interrupt,
             shows_status: !is_quiet && std::io::stderr().is_terminal(),
             before: RunProgress::default(),
         }
     }
 
     /// Starts one phase after the other; `is_broken` tells that a worker has ended.
-    async fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> anyhow::Result<RunResult> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> RunResult {
         let mut result = RunResult {
             phases: Vec::new(),
             is_interrupted: false,
@@ -123,11 +116,8 @@ impl<'a> Coordinator<'a> {
             self.shared.start_phase(number, started_ns);
             let mut tick = 0;
             while !self.is_over(number, phase, started_ns) && !is_broken() {
-                tokio::select! {
-                    _ = ticks.tick() => {}
-                    _ = interrupt.recv() => result.is_interrupted = true,
-                    _ = terminate.recv() => result.is_interrupted = true,
-                }
+                std::thread::sleep(TICK);
+                result.is_interrupted = self.interrupt.is_requested();
                 if result.is_interrupted {
                     break;
                 }
@@ -149,7 +139,7 @@ impl<'a> Coordinator<'a> {
         if self.shows_status {
             eprint!("\r\x1b[K");
         }
-        Ok(result)
+        result
     }
 
     fn is_over(&self, number: usize, phase: &PhasePlan, started_ns: u64) -> bool {

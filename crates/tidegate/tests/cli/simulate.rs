@@ -170,7 +170,6 @@ dialect = "{dialect}"
 [fleet.{dialect}]
 product = "{dialect}"
 count = 1
-username = "{{id}}"
 state.level = 7
 send = [{{ every = "100ms", kind = "telemetry", qos = 1 }}]
 on = [
@@ -390,4 +389,110 @@ fn ready_made_simulations_run_at_small_scale() {
             "{report:#}"
         );
     }
+}
+
+/// A simulation that creates its product and devices.
+fn created_fleet(folder: &Path, node: &Node, phases: &str) -> PathBuf {
+    let text = format!(
+        r#"
+api = "http://{}"
+token_file = "{}"
+[product.simulated]
+dialect = "tidegate"
+create = true
+fields = {{ name = "Simulated meters" }}
+[fleet.meters]
+product = "simulated"
+count = 20
+id = "simulated-{{index}}"
+qos = 1
+state.level = 7
+send = [{{ every = "100ms", kind = "telemetry" }}]
+{phases}"#,
+        node.address("http"),
+        node.data_dir().join("api.token").display(),
+    );
+    simulation(folder, Some(node), &text)
+}
+
+fn device_count(node: &Node) -> u64 {
+    ctl(node, &["devices", "count"])["devices"]
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn devices_are_created_for_a_run_and_removed_after_it() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    ctl(&node, &["products", "add", "mine"]);
+    ctl(&node, &["devices", "add", "mine-1", "--product", "mine"]);
+    let phases = r#"
+[[phase]]
+name = "connect"
+assert = ["connects==20", "connect_failures==0"]
+[[phase]]
+name = "steady"
+duration = "500ms"
+assert = ["acknowledged>20", "disconnects==0"]
+"#;
+    let file = created_fleet(folder.path(), &node, phases);
+    simulate(&file, &[]).succeeded();
+    assert_eq!(device_count(&node), 1);
+    assert!(
+        !ctl(&node, &["products", "list"])
+            .to_string()
+            .contains("simulated")
+    );
+
+    // Devices and products of others are neither used nor removed.
+    ctl(
+        &node,
+        &["devices", "add", "simulated-7", "--product", "mine"],
+    );
+    let refused = simulate(&file, &[]).failed(1);
+    assert!(
+        refused.contains("does not accept 1 devices") && refused.contains("--clean"),
+        "{refused}"
+    );
+    assert_eq!(device_count(&node), 2);
+    ctl(&node, &["products", "add", "simulated"]);
+    let refused = simulate(&file, &[]).failed(1);
+    assert!(
+        refused.contains("the product `simulated` exists"),
+        "{refused}"
+    );
+    let cleaned = simulate(&file, &["--clean"]).succeeded();
+    assert_eq!(cleaned, "removed 0 devices and 0 products\n");
+    assert_eq!(device_count(&node), 2);
+}
+
+#[test]
+fn interrupted_and_killed_runs_are_cleaned_up() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = created_fleet(folder.path(), &node, "");
+    let start = || {
+        let running = RunningProgram::start(tidegate(&["simulate", file.to_str().unwrap()]));
+        let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+        while ctl(&node, &["clients", "list"])
+            .as_array()
+            .is_none_or(|clients| clients.len() < 20)
+        {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        running
+    };
+    let mut running = start();
+    running.signal(Signal::TERM);
+    assert!(running.ends_within(crate::program::DEADLINE));
+    assert_eq!(device_count(&node), 0);
+
+    let mut running = start();
+    running.kill();
+    assert_eq!(device_count(&node), 20);
+    let cleaned = simulate(&file, &["--clean"]).succeeded();
+    assert_eq!(cleaned, "removed 20 devices and 1 products\n");
+    assert_eq!(device_count(&node), 0);
 }

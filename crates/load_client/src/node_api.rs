@@ -8,22 +8,20 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use crate::worker::RuleCounts;
-
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// No answer to what is asked here is longer.
 const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 
 /// Where a node answers and what it is shown there.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeApi {
+pub struct NodeApi {
     /// `HOST:PORT`.
     authority: String,
     token: Option<String>,
 }
 
 impl NodeApi {
-    pub(crate) fn new(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn new(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let authority = url.strip_prefix("http://").unwrap_or(url);
         let authority = authority.trim_end_matches('/');
         ensure!(
@@ -41,35 +39,11 @@ impl NodeApi {
         })
     }
 
-    /// Makes a rule, or puts it in the place of one.
-    pub(crate) fn put_rule(&self, name: &str, rule: &Value) -> anyhow::Result<()> {
-        let path = format!("/api/v1/rules/{name}");
-        self.request_json("PUT", &path, Some(rule)).map(|_| ())
-    }
-
-    pub(crate) fn delete_rule(&self, name: &str) -> anyhow::Result<()> {
-        let path = format!("/api/v1/rules/{name}");
-        self.request_json("DELETE", &path, None).map(|_| ())
-    }
-
-    /// What a rule has counted since it was made.
-    pub(crate) fn rule_counts(&self, name: &str) -> anyhow::Result<RuleCounts> {
-        let status = self.request_json("GET", &format!("/api/v1/rules/{name}/status"), None)?;
-        let count = |counter: &str| status["counters"][counter].as_u64().unwrap_or(0);
-        Ok(RuleCounts {
-            evaluated: count("matched"),
-            failures: ["failed", "actions_failed", "actions_dropped"]
-                .into_iter()
-                .map(count)
-                .sum(),
-        })
-    }
-
     /// A counter or gauge without labels.
-    pub(crate) fn metric(&self, name: &str) -> anyhow::Result<u64> {
+    pub fn metric(&self, name: &str) -> anyhow::Result<u64> {
         let what = || format!("GET http://{}/metrics", self.authority);
         let (status, text) = self
-            .send_request("GET", "/metrics", None)
+            .send_request("GET", "/metrics", None, "")
             .with_context(what)?;
         ensure!(status == 200, "{} answered {status}", what());
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -78,12 +52,31 @@ impl NodeApi {
         Ok(value.with_context(|| format!("{} has no {name}", what()))? as u64)
     }
 
+    /// An object, if it exists.
+    pub fn get(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        match self.exchange("GET", path, None)? {
+            (404, _) => Ok(None),
+            answer => self.accept("GET", path, answer).map(Some),
+        }
+    }
+
+    /// Creates an object; `false`: it exists, and is as before.
+    pub fn create(&self, path: &str, body: &Value) -> anyhow::Result<bool> {
+        let body = body.to_string();
+        let body = Some(("application/json", body.as_str()));
+        let answer = self.send_request("PUT", path, body, "If-None-Match: *\r\n");
+        match answer.with_context(|| format!("PUT http://{}{path}", self.authority))? {
+            (412, _) => Ok(false),
+            answer => self.accept("PUT", path, answer).map(|_| true),
+        }
+    }
+
     /// Sends JSON lines.
-    pub(crate) fn post_lines(&self, path: &str, lines: &str) -> anyhow::Result<Value> {
+    pub fn post_lines(&self, path: &str, lines: &str) -> anyhow::Result<Value> {
         self.request("POST", path, Some(("application/x-ndjson", lines)))
     }
 
-    pub(crate) fn request_json(
+    pub fn request_json(
         &self,
         method: &str,
         path: &str,
@@ -100,16 +93,38 @@ impl NodeApi {
         path: &str,
         body: Option<(&str, &str)>,
     ) -> anyhow::Result<Value> {
-        let what = || format!("{method} http://{}{path}", self.authority);
-        let (status, text) = self.send_request(method, path, body).with_context(what)?;
+        let answer = self.exchange(method, path, body)?;
+        self.accept(method, path, answer)
+    }
+
+    fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &str)>,
+    ) -> anyhow::Result<(u16, String)> {
+        self.send_request(method, path, body, "")
+            .with_context(|| format!("{method} http://{}{path}", self.authority))
+    }
+
+    /// The body of a successful answer.
+    fn accept(
+        &self,
+        method: &str,
+        path: &str,
+        (status, text): (u16, String),
+    ) -> anyhow::Result<Value> {
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if !(200..300).contains(&status) {
             let detail = value["detail"].as_str().unwrap_or(&text);
             let hint = match status {
-                401 => "; give --token-file (`api.token` in the node's data directory)",
+                401 => "; give a file with a token (`api.token` in the node's data directory)",
                 _ => "",
             };
-            bail!("{} answered {status}: {detail}{hint}", what());
+            bail!(
+                "{method} http://{}{path} answered {status}: {detail}{hint}",
+                self.authority
+            );
         }
         Ok(value)
     }
@@ -120,6 +135,7 @@ impl NodeApi {
         method: &str,
         path: &str,
         body: Option<(&str, &str)>,
+        headers: &str,
     ) -> anyhow::Result<(u16, String)> {
         let address = self.authority.to_socket_addrs()?.next();
         let address = address.context("this name has no address")?;
@@ -137,6 +153,7 @@ impl NodeApi {
         if let Some(token) = &self.token {
             request += &format!("Authorization: Bearer {token}\r\n");
         }
+        request += headers;
         request += "\r\n";
         request += body;
         stream.write_all(request.as_bytes())?;

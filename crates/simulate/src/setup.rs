@@ -1,0 +1,270 @@
+//! Products and devices of a simulation on a node: created before the run, removed after it.
+//!
+//! Nothing that exists is changed. Products and devices that a simulation has created carry [`MARK`], and only those are removed.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, bail, ensure};
+use load_client::node_api::NodeApi;
+use load_client::units::Unit;
+use serde_json::{Value, json};
+
+use crate::definition::{ProductDefinition, SimulationDefinition};
+use crate::interrupt::Interrupt;
+use crate::plan::{FleetPlan, SimulationPlan};
+
+/// In the description of products, and in the tags of devices.
+const MARK: &str = "tidegate simulate";
+const TAG: &str = "created-by";
+/// Devices of one request.
+const DEVICES_PER_REQUEST: u32 = 5000;
+/// Requests to remove devices that are sent at a time.
+const REMOVERS: usize = 8;
+
+/// What a run has created.
+#[derive(Debug, Default)]
+pub(crate) struct CreatedObjects {
+    products: Vec<String>,
+    /// Number of the fleet, and positions in it.
+    devices: Vec<(usize, Range<u32>)>,
+}
+
+pub(crate) struct FleetSetup<'a> {
+    node: NodeApi,
+    plan: &'a SimulationPlan,
+    definition: &'a SimulationDefinition,
+    interrupt: &'a Interrupt,
+    is_quiet: bool,
+}
+
+impl<'a> FleetSetup<'a> {
+    /// `None`: no product of the simulation is to be created.
+    pub(crate) fn new(
+        plan: &'a SimulationPlan,
+        definition: &'a SimulationDefinition,
+        folder: &std::path::Path,
+        interrupt: &'a Interrupt,
+        is_quiet: bool,
+    ) -> anyhow::Result<Option<Self>> {
+        if !definition.product.values().any(|product| product.create) {
+            return Ok(None);
+        }
+        let token_file = definition
+            .target
+            .token_file
+            .as_ref()
+            .map(|file| folder.join(file));
+        let node = NodeApi::new(&definition.target.api, token_file.as_deref())
+            .context("target.api and target.token_file")?;
+        Ok(Some(Self {
+            node,
+            plan,
+            definition,
+            interrupt,
+            is_quiet,
+        }))
+    }
+
+    /// Creates everything. What was created before an error is in `created`.
+    pub(crate) fn create(&self, created: &mut CreatedObjects) -> anyhow::Result<()> {
+        for (name, product) in self.products() {
+            let mut body = product.fields.clone();
+            body.insert("description".to_owned(), json!(MARK));
+            let exists = !self
+                .node
+                .create(&product_path(name), &Value::Object(body))?;
+            ensure!(
+                !exists,
+                "the product `{name}` exists on the node; set create = false to use it with its devices, or remove what an \
+                 earlier run has left with --clean"
+            );
+            created.products.push(name.clone());
+        }
+        let total = self.fleets().map(|(_, fleet)| u64::from(fleet.count)).sum();
+        let mut done = 0;
+        for (number, fleet) in self.fleets() {
+            let mut from = 0;
+            while from < fleet.count && !self.interrupt.is_requested() {
+                let to = fleet.count.min(from + DEVICES_PER_REQUEST);
+                self.create_devices((number, fleet), from..to, created)?;
+                done += u64::from(to - from);
+                from = to;
+                self.show_progress("created", done, total);
+            }
+        }
+        self.end_progress();
+        Ok(())
+    }
+
+    fn create_devices(
+        &self,
+        (number, fleet): (usize, &FleetPlan),
+        positions: Range<u32>,
+        created: &mut CreatedObjects,
+    ) -> anyhow::Result<()> {
+        let lines: String = positions
+            .clone()
+            .map(|at| format!("{}\n", self.device(fleet, at)))
+            .collect();
+        let imported = self
+            .node
+            .post_lines("/api/v1/device-import?create_only=true", &lines)?;
+        let rejections = imported["rejections"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        if imported["rejected"] == 0 {
+            created.devices.push((number, positions));
+            return Ok(());
+        }
+        let rejected_lines: Vec<u64> = rejections
+            .iter()
+            .filter_map(|rejection| rejection["line"].as_u64())
+            .collect();
+        let is_complete = imported["rejected"].as_u64() == Some(rejected_lines.len() as u64);
+        for (line, at) in (1..).zip(positions).filter(|_| is_complete) {
+            if !rejected_lines.contains(&line) {
+                created.devices.push((number, at..at + 1));
+            }
+        }
+        bail!(
+            "the node does not accept {} devices of the fleet `{}`; the first: {}. Remove what an earlier run has left with \
+             --clean, or choose another `id`",
+            imported["rejected"],
+            fleet.name,
+            rejections.first().unwrap_or(&Value::Null)
+        )
+    }
+
+    /// A device as the API has it.
+    fn device(&self, fleet: &FleetPlan, at: u32) -> Value {
+        let text = |template| fleet.identity_text(template, self.plan.seed, fleet.first + at);
+        let username = fleet.username.as_ref().map(text);
+        let password = fleet.password.as_ref().map(text);
+        let credentials = match (username, password) {
+            (Some(username), Some(password)) => {
+                json!([{"type": "password", "username": username, "password": password}])
+            }
+            (Some(token), None) => json!([{"type": "token", "token": token}]),
+            (None, _) => json!([]),
+        };
+        json!({
+            "id": text(&fleet.id), "product": fleet.product, "credentials": credentials, "tags": {TAG: MARK},
+        })
+    }
+
+    /// Removes what a run has created.
+    pub(crate) fn remove(&self, created: &CreatedObjects) -> anyhow::Result<()> {
+        let devices = created.devices.iter().flat_map(|(number, positions)| {
+            let fleet = &self.plan.fleets[*number];
+            positions.clone().map(move |at| (fleet, at))
+        });
+        self.remove_devices(devices, false)?;
+        for product in created.products.iter().rev() {
+            self.node
+                .request_json("DELETE", &product_path(product), None)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what earlier runs of the file have left; returns the number of devices and products.
+    pub(crate) fn clean(&self) -> anyhow::Result<(u64, u64)> {
+        let devices = self
+            .fleets()
+            .flat_map(|(_, fleet)| (0..fleet.count).map(move |at| (fleet, at)));
+        let removed = self.remove_devices(devices, true)?;
+        let mut products = 0;
+        for (name, _) in self.products() {
+            let path = product_path(name);
+            let Some(product) = self.node.get(&path)? else {
+                continue;
+            };
+            if product["description"] == MARK {
+                self.node.request_json("DELETE", &path, None)?;
+                products += 1;
+            }
+        }
+        Ok((removed, products))
+    }
+
+    /// Removes devices with several requests at a time; `verifies` spares those without the mark.
+    fn remove_devices(
+        &self,
+        devices: impl Iterator<Item = (&'a FleetPlan, u32)> + Send,
+        verifies: bool,
+    ) -> anyhow::Result<u64> {
+        let devices = Mutex::new(devices);
+        let removed = AtomicU64::new(0);
+        let remove_some = || -> anyhow::Result<()> {
+            loop {
+                let next = devices.lock().ok().and_then(|mut devices| devices.next());
+                let Some((fleet, at)) = next else {
+                    return Ok(());
+                };
+                let id = fleet.identity_text(&fleet.id, self.plan.seed, fleet.first + at);
+                let path = format!("/api/v1/devices/{id}");
+                if verifies
+                    && !self
+                        .node
+                        .get(&path)?
+                        .is_some_and(|device| device["tags"][TAG] == MARK)
+                {
+                    continue;
+                }
+                self.node.request_json("DELETE", &path, None)?;
+                let count = removed.fetch_add(1, Ordering::Relaxed) + 1;
+                if count.is_multiple_of(u64::from(DEVICES_PER_REQUEST)) {
+                    self.show_progress("removed", count, self.plan.devices());
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let removers: Vec<_> = (0..REMOVERS).map(|_| scope.spawn(remove_some)).collect();
+            removers.into_iter().try_for_each(|remover| {
+                remover
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("a thread of the simulation panicked"))?
+            })
+        })?;
+        self.end_progress();
+        Ok(removed.into_inner())
+    }
+
+    /// Products to create.
+    fn products(&self) -> impl Iterator<Item = (&'a String, &'a ProductDefinition)> + use<'a> {
+        self.definition
+            .product
+            .iter()
+            .filter(|(_, product)| product.create)
+    }
+
+    /// Fleets of products to create, with their numbers.
+    fn fleets(&self) -> impl Iterator<Item = (usize, &'a FleetPlan)> + use<'a> {
+        let products = &self.definition.product;
+        let fleets = self.plan.fleets.iter().enumerate();
+        fleets.filter(|(_, fleet)| {
+            products
+                .get(&fleet.product)
+                .is_some_and(|product| product.create)
+        })
+    }
+
+    fn show_progress(&self, verb: &str, done: u64, total: u64) {
+        if !self.is_quiet {
+            let count = |count: u64| Unit::Count.format(count as f64);
+            eprint!("\r\x1b[K{verb} {} of {} devices", count(done), count(total));
+        }
+    }
+
+    fn end_progress(&self) {
+        if !self.is_quiet {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn product_path(name: &str) -> String {
+    format!("/api/v1/products/{name}")
+}
