@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 
 use super::{api, ask, get, product, state, with_token};
 use crate::certificates::Authority;
-use crate::support::{Node, Raw, eventually, kind, temporary_directory};
+use crate::support::{Node, Random, Raw, eventually, kind, temporary_directory};
 
 const WAIT: Duration = Duration::from_secs(30);
 const NOT_AUTHORIZED: u8 = 0x87;
@@ -388,6 +388,48 @@ fn no_message_is_lost_when_the_node_is_killed() {
         &node,
         &crate::support::Connect::new(4, "watcher").persistent(),
     );
+    while seen.contains(&false) {
+        let message = watcher.recv(kind::PUBLISH);
+        watcher.acknowledge(&message);
+        seen[u32::from_le_bytes(message.payload[..].try_into().unwrap()) as usize] = true;
+    }
+}
+
+/// `TIDEGATE_TEST_KILLS` sets the number of kills.
+#[test]
+fn files_and_messages_survive_kills_at_random_moments() {
+    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(4, |text| text.parse().unwrap());
+    let mut random = Random::new(Random::seed());
+    let mut node = node(&["p1"], "");
+    let watcher = || crate::support::Connect::new(4, "watcher").persistent();
+    Raw::connect(&node, &watcher()).subscribe("up", 1);
+    let peer = Peer::new(&node, "token-p1", "");
+    let bytes = content(8_000_003);
+    let digest = ContentHasher::digest(DigestAlgorithm::Blake3, &bytes);
+    let stream = peer.open(None, bytes.len(), DigestAlgorithm::Blake3);
+    let (mut offset, mut number) = (0, 0u32);
+    for kill in 0..=kills {
+        let end = bytes.len() * (kill + 1) / (kills + 1);
+        while offset < end {
+            let next = end.min(offset + 100_000);
+            let piece = Bytes::copy_from_slice(&bytes[offset..next]);
+            peer.wait(stream.write(offset as u64, piece)).unwrap();
+            peer.publish("up", &number.to_le_bytes());
+            (offset, number) = (next, number + 1);
+        }
+        if kill < kills {
+            std::thread::sleep(Duration::from_millis(random.below(100) as u64));
+            node.crash();
+            peer.moved_to(&node);
+        }
+    }
+    peer.wait(stream.finish(bytes.len() as u64, Some(digest)))
+        .unwrap();
+    peer.wait(peer.link.flush()).unwrap();
+    assert!(has_content(&node.data_dir().join("files"), &bytes));
+    assert_eq!(files(&node, "p1").len(), 1);
+    let mut seen = vec![false; number as usize];
+    let mut watcher = Raw::connect(&node, &watcher());
     while seen.contains(&false) {
         let message = watcher.recv(kind::PUBLISH);
         watcher.acknowledge(&message);
