@@ -150,3 +150,76 @@ fn files_of_jobs_end_with_the_node() {
     node.start_again();
     assert_eq!(files(&node), 0);
 }
+
+fn cancel(node: &Node, job: &Value) -> Value {
+    let path = format!("jobs/{}/cancel", job["id"].as_str().expect("a job"));
+    let (status, answer) = api(node, "POST", &path, &Value::Null);
+    assert_eq!(status, 200, "{answer}");
+    ended(node, job)
+}
+
+#[test]
+fn a_cancelled_import_keeps_what_it_has_stored_and_can_be_repeated() {
+    const DEVICES: u64 = 40_000;
+    let node = Node::start(&[]);
+    product(&node);
+    let lines = |count: u64| -> String {
+        let line = |nth| format!("{{\"id\": \"m-{nth}\", \"product\": \"meter\"}}\n");
+        (0..count).map(line).collect()
+    };
+    let fields = "content-type: application/x-ndjson\r\n";
+    let (status, _, job) = ask(
+        &node,
+        ("POST", "imports?kind=devices"),
+        fields,
+        &lines(DEVICES),
+    );
+    assert_eq!(status, 202, "{job}");
+    let path = format!("jobs/{}", job["id"].as_str().unwrap());
+    eventually("the first devices", || {
+        get(&node, &path)["done"].as_u64() > Some(0)
+    });
+    let job = cancel(&node, &job);
+    assert_eq!(job["state"], "cancelled", "{job}");
+    let done = job["done"].as_u64().unwrap();
+    assert!(0 < done && done < DEVICES, "{job}");
+    assert_eq!(get(&node, "device-counts")["devices"].as_u64(), Some(done));
+    // What is stored already does not fail.
+    let job = import(&node, "devices", "application/x-ndjson", &lines(done + 10));
+    assert_eq!(
+        (&job["state"], &job["failed"]),
+        (&json!("done"), &json!(0)),
+        "{job}"
+    );
+    assert_eq!(
+        get(&node, "device-counts")["devices"].as_u64(),
+        Some(done + 10)
+    );
+}
+
+#[test]
+fn a_cancelled_export_has_no_content() {
+    let node = Node::start(&[]);
+    product(&node);
+    let devices: String = (0..5000)
+        .map(|nth| format!("{{\"id\": \"m-{nth}\", \"product\": \"meter\"}}\n"))
+        .collect();
+    import(&node, "devices", "application/x-ndjson", &devices);
+    let files = || fs::read_dir(node.data_dir().join("jobs")).map_or(0, Iterator::count);
+    // An export may end before it is cancelled; then the next one is tried.
+    eventually("a cancelled export", || {
+        let before = files();
+        let (status, job) = api(&node, "POST", "exports", &json!({"kind": "devices"}));
+        assert_eq!(status, 202, "{job}");
+        let job = cancel(&node, &job);
+        if job["state"] != "cancelled" {
+            return false;
+        }
+        assert_eq!(job["has_result"], false, "{job}");
+        let path = format!("exports/{}/content", job["id"].as_str().unwrap());
+        let (status, _, content) = ask(&node, ("GET", &path), "", "");
+        assert!((400..500).contains(&status), "{content}");
+        eventually("the removal of its file", || files() == before);
+        true
+    });
+}
