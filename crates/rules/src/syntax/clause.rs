@@ -477,11 +477,12 @@ impl Parser<'_> {
 
     fn parse_limit(&mut self) -> Result<u64, StatementError> {
         match self.peek().kind {
-            TokenKind::Int(count) => {
+            TokenKind::Int(count) if count > 0 => {
                 self.advance();
                 Ok(count as u64)
             }
-            _ => Err(self.unexpected_error("a whole number")),
+            // It would discard every output; a rule is switched off with its state.
+            _ => Err(self.unexpected_error("a whole number from 1")),
         }
     }
 }

@@ -40,6 +40,7 @@ fn reports() {
         "FOREACH * FROM \"t\"",
         "SELECT * FROM \"$rule/\"",
         "SELECT * FROM \"t\" 5",
+        "SELECT * FROM \"t\" LIMIT 0",
     ];
     let mut reports = String::new();
     for sql in statements {
