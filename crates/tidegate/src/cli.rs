@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
+use crate::argument_help::describe_arguments;
 use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
 use crate::ctl::{CtlArgs, CtlError, DemoArgs, RuleArgs};
@@ -184,6 +185,7 @@ enum ConfigCommand {
     },
     /// Print every setting with its values, default and meaning
     Reference {
+        /// Format of the output
         #[arg(long, value_enum, default_value_t = ReferenceFormat::Markdown)]
         format: ReferenceFormat,
     },
@@ -198,6 +200,16 @@ enum ReferenceFormat {
 }
 
 impl Cli {
+    /// The arguments of this process.
+    ///
+    /// # Errors
+    /// On wrong usage, and where only help or the version is asked for.
+    pub(crate) fn parse_arguments() -> Result<Self, clap::Error> {
+        let mut command = describe_arguments(Self::command());
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command.unwrap_or(CliCommand::Serve(self.serve)) {
             CliCommand::Serve(arguments) => {
@@ -239,7 +251,8 @@ impl Cli {
             CliCommand::Version => print_text(&version_text())?,
             CliCommand::Completions { shell } => {
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Self::command(), "tidegate", &mut script);
+                let mut command = describe_arguments(Self::command());
+                clap_complete::generate(shell, &mut command, "tidegate", &mut script);
                 print_text(&String::from_utf8_lossy(&script))?;
             }
         }

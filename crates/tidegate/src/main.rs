@@ -1,6 +1,7 @@
 //! The program `tidegate`: parses the command line and runs one command.
 
 mod area_record;
+mod argument_help;
 mod backup;
 mod cli;
 mod client;
@@ -18,8 +19,6 @@ mod transfer_progress;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 /// Shards allocate and free small buffers all the time; with mimalloc this does not show in
 /// profiles.
 #[global_allocator]
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
     // return an error, which is ignored.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    let cli = cli::Cli::try_parse();
+    let cli = cli::Cli::parse_arguments();
     let cli = cli.unwrap_or_else(|error| cli::clarify_usage_error(error).exit());
     match cli.run() {
         Ok(code) => code,

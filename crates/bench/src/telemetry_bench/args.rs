@@ -41,15 +41,19 @@ pub(crate) struct TelemetryArgs {
     /// The node's process, for its CPU time and memory
     #[arg(long, value_name = "PID")]
     pub(super) broker_pid: Option<u32>,
+    /// Devices that report
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(super) devices: u32,
+    /// Topics and payloads of devices
     #[arg(long, value_enum, default_value = "both")]
     pub(super) dialect: DeviceProtocol,
+    /// How the node processes reports
     #[arg(long, value_enum, default_value = "actor")]
     pub(super) mode: PipelineMode,
     /// Values of a report: numbers that change slowly
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) keys: usize,
+    /// Quality of service
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub(super) qos: u8,
     /// Reports of a device that are under way
@@ -58,8 +62,10 @@ pub(crate) struct TelemetryArgs {
     /// Reports per second of all devices together, instead of as many as go
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     pub(super) rate: Option<f64>,
+    /// How long reports are sent
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     pub(super) duration: Duration,
+    /// Threads of the generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) threads: usize,
     /// Do not count by a query what can be read at the end

@@ -144,6 +144,7 @@ struct TestArgs {
     username: Option<String>,
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
+    /// The message is retained
     #[arg(long)]
     retain: bool,
     /// Dialect of functions [default: derived from FROM]
