@@ -469,6 +469,8 @@ fn row_of(event: &AlarmEvent) -> Map<String, Json> {
     let Ok(Json::Object(mut row)) = serde_json::to_value(&*event.alarm) else {
         return Map::new();
     };
+    // Written for colleagues, and not for the recipients of notifications.
+    row.remove("comments");
     row.insert("change".to_owned(), json!(event.change));
     // Identifies duplicates.
     let id = format!("{}-{}", event.alarm.id.0, event.change_no);

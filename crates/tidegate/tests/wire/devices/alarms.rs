@@ -108,6 +108,17 @@ fn a_threshold_raises_changes_and_clears_an_alarm_in_each_mode() {
         assert_eq!(comment("The valve was stuck."), 200);
         assert_eq!(comment(" "), 422);
         assert_eq!(comment(&"x".repeat(1001)), 422);
+        // Dashboards can be shared with everybody, and show no comments.
+        let board = json!({"id": format!("board-{mode}"), "name": "Board", "cards": [{
+            "id": "alarms", "kind": "status", "x": 0, "y": 0, "w": 6, "h": 4,
+            "sources": [{"type": "alarms", "device": id}],
+        }]});
+        let (status, answer) = api(&node, "POST", "dashboards", &board);
+        assert_eq!(status, 201, "{answer}");
+        let card = get(&node, &format!("dashboards/board-{mode}/cards/alarms/data"));
+        let shown = &card["sources"][0]["alarms"][0];
+        assert_eq!(shown["type"], "overheated", "{card}");
+        assert!(shown["comments"].is_null(), "{card}");
         node.restart();
         until_states(&node, &id, &[("ACTIVE_ACK", "CRITICAL")]);
         let kept = &alarms(&node, &format!("device={id}"))[0]["comments"];
