@@ -73,7 +73,7 @@ export default function JobsPage() {
         retry={() => void list.refetch()}
         empty={
           <EmptyState title={<Trans>No jobs since the node started</Trans>}>
-            <Trans>A command to all members of a group is a job: open a group to send one.</Trans>
+            <Trans>Commands to groups, imports, exports and backups are jobs, with their progress.</Trans>
           </EmptyState>
         }
       />
