@@ -1,7 +1,7 @@
 //! The fleet simulator: `tidegate simulate FILE`.
 //!
-//! A [`definition`] is what a file contains. It is compiled to a [`plan`], from which [`preview`] prints messages and
-//! [`run`] connects devices to a broker.
+//! A `definition` is what a file contains. It is compiled to a `plan`, from which `preview` prints messages and
+//! `run` connects devices to a broker.
 
 mod assertion;
 mod definition;
