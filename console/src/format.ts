@@ -1,5 +1,7 @@
 /** Numbers, sizes, rates and times as the console shows them. */
 
+import { t } from '@lingui/core/macro';
+
 /** The language of the page, in the form of the browser's region if it has one: dates differ between regions. */
 function locale(): string {
   const language = document.documentElement.lang || 'en';
@@ -35,17 +37,18 @@ export function formatBytes(bytes: number): string {
   return `${formatNumber(value, unit > 0 && value < 100 ? 1 : 0)} ${units[unit]}`;
 }
 
-export function formatDuration(seconds: number): string {
-  const whole = Math.max(0, Math.floor(seconds));
-  const [days, hours, minutes] = [
+export function formatDuration(durationS: number): string {
+  const whole = Math.max(0, Math.floor(durationS));
+  const [days, hours, minutes, seconds] = [
     Math.floor(whole / 86400),
     Math.floor(whole / 3600) % 24,
     Math.floor(whole / 60) % 60,
+    whole % 60,
   ];
-  if (days > 0) return `${days} d ${hours} h`;
-  if (hours > 0) return `${hours} h ${minutes} min`;
-  if (minutes > 0) return `${minutes} min ${whole % 60} s`;
-  return `${whole} s`;
+  if (days > 0) return t`${days} d ${hours} h`;
+  if (hours > 0) return t`${hours} h ${minutes} min`;
+  if (minutes > 0) return t`${minutes} min ${seconds} s`;
+  return t`${whole} s`;
 }
 
 /** A day in the browser's zone; its times are in a tooltip. */
