@@ -48,7 +48,9 @@ impl From<TransferError> for UploadError {
     fn from(error: TransferError) -> Self {
         let code = match error.kind {
             TransferErrorKind::TooLarge => ErrorCode::TOO_LARGE,
-            TransferErrorKind::QuotaExceeded | TransferErrorKind::Busy => ErrorCode::LIMIT_EXCEEDED,
+            TransferErrorKind::QuotaExceeded
+            | TransferErrorKind::Busy
+            | TransferErrorKind::Paused => ErrorCode::LIMIT_EXCEEDED,
             TransferErrorKind::DiskFull | TransferErrorKind::Storage => ErrorCode::STORAGE_FAILED,
             TransferErrorKind::ChecksumMismatch => ErrorCode::DIGEST_MISMATCH,
             TransferErrorKind::NotFound => ErrorCode::CANCELLED,
@@ -223,6 +225,9 @@ impl<'a> ReceivedUpload<'a> {
             Some(info) => (info.id, false),
             None => {
                 let begun = files.begin(request)?;
+                if begun.info().is_paused {
+                    return Err(TransferError::paused().into());
+                }
                 let is_new = matches!(begun, BegunTransfer::New(_));
                 (begun.info().id.clone(), is_new)
             }

@@ -34,6 +34,8 @@ pub enum TransferErrorKind {
     DiskFull,
     /// Too many requests wait.
     Busy,
+    /// The transfer is paused.
+    Paused,
     /// File transfers are disabled.
     Disabled,
     /// The storage failed.
@@ -41,7 +43,7 @@ pub enum TransferErrorKind {
 }
 
 impl TransferErrorKind {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::InvalidFileCommand,
         Self::InvalidRequest,
         Self::NotFound,
@@ -52,6 +54,7 @@ impl TransferErrorKind {
         Self::QuotaExceeded,
         Self::DiskFull,
         Self::Busy,
+        Self::Paused,
         Self::Disabled,
         Self::Storage,
     ];
@@ -69,6 +72,7 @@ impl TransferErrorKind {
             Self::QuotaExceeded => "quota_exceeded",
             Self::DiskFull => "disk_full",
             Self::Busy => "busy",
+            Self::Paused => "paused",
             Self::Disabled => "disabled",
             Self::Storage => "storage_error",
         }
@@ -78,7 +82,9 @@ impl TransferErrorKind {
     #[must_use]
     pub fn reason_code(self) -> ReasonCode {
         match self {
-            Self::QuotaExceeded | Self::DiskFull | Self::Busy => ReasonCode::QUOTA_EXCEEDED,
+            Self::QuotaExceeded | Self::DiskFull | Self::Busy | Self::Paused => {
+                ReasonCode::QUOTA_EXCEEDED
+            }
             _ => ReasonCode::UNSPECIFIED_ERROR,
         }
     }
@@ -90,6 +96,13 @@ impl TransferError {
             kind,
             detail: detail.into(),
         }
+    }
+
+    /// The error of a segment for a transfer that is paused.
+    #[must_use]
+    pub fn paused() -> Self {
+        let detail = "the transfer is paused; send this again when an operator has resumed it";
+        Self::new(TransferErrorKind::Paused, detail)
     }
 
     pub(crate) fn invalid(detail: impl Into<String>) -> Self {

@@ -93,9 +93,11 @@ impl FileDirectory {
         }
     }
 
-    /// When something was received last, in milliseconds since 1970.
+    /// When something was received last, or the record was written after that, in milliseconds since 1970.
     pub(crate) fn last_activity_ms(&self) -> io::Result<u64> {
-        let modified = fs::metadata(self.0.join(RANGES_FILE))?.modified()?;
+        let received = fs::metadata(self.0.join(RANGES_FILE))?.modified()?;
+        let recorded = fs::metadata(self.0.join(RECORD_FILE))?.modified()?;
+        let modified = received.max(recorded);
         let since = modified.duration_since(std::time::UNIX_EPOCH);
         Ok(since.map_or(0, |since| since.as_millis() as u64))
     }

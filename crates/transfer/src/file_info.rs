@@ -32,6 +32,8 @@ pub struct FileInfo {
     pub user_data: Value,
     /// Whether it is a part of a file that is made of several uploads.
     pub is_partial: bool,
+    /// Whether the transfer is paused: it refuses segments and does not expire.
+    pub is_paused: bool,
     pub created_ms: u64,
     /// When the file was complete and verified; `null` for a transfer.
     pub completed_ms: Option<u64>,
@@ -55,6 +57,7 @@ impl FileInfo {
             content_type: record.content_type.clone(),
             user_data: record.user_data.clone(),
             is_partial: record.is_partial,
+            is_paused: record.is_paused,
             created_ms: record.created_ms,
             completed_ms: record.completed_ms,
             expires_ms,
@@ -67,6 +70,8 @@ impl FileInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TransferStatus {
     pub state: FileState,
+    /// Whether the transfer is paused: it refuses segments and does not expire.
+    pub is_paused: bool,
     /// Size in bytes; `null`: not announced.
     pub size: Option<u64>,
     /// The first 1000 ranges that were received.

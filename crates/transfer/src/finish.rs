@@ -86,12 +86,16 @@ impl FileService {
             EntryPhase::Closed | EntryPhase::Open(_) => {}
         }
         let (announced, expected) = (state.record.size, checksum.or(state.record.checksum));
+        let is_paused = state.record.is_paused;
         let sync = self.inner.settings.fsync == Fsync::Always;
         let file = self.open_partial(&entry, &mut state)?;
         let storage = |error| TransferError::storage("complete a file", &error);
         file.commit(sync).map_err(storage)?;
         let size = size.or(announced).unwrap_or(file.received().end());
         if let Some(gap) = file.received().first_missing(0..size) {
+            if is_paused {
+                return Err(TransferError::paused());
+            }
             let detail = format!(
                 "{} of {size} bytes are missing, first those from {} to {}; send them and finish again",
                 file.received().missing(0..size).count(),
@@ -140,6 +144,7 @@ impl FileService {
         record.size = Some(size);
         record.checksum = Some(digest);
         record.state = FileState::Complete;
+        record.is_paused = false;
         record.completed_ms = Some(now_ms());
         entry.directory.write_record(&record)?;
         state.record = record;

@@ -21,6 +21,7 @@ mod mqtt_topic;
 mod mqtt_workers;
 mod name;
 mod partial_file;
+mod pause;
 mod rate_limit;
 mod record;
 mod request;

@@ -77,6 +77,7 @@ mod tests {
         );
         let status = TransferStatus {
             state: FileState::Receiving,
+            is_paused: false,
             size: Some(9),
             received: vec![(0, 3)],
             missing: vec![(3, 9)],

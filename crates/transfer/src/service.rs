@@ -22,6 +22,7 @@ use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKe
 use crate::free_space::FreeSpace;
 use crate::metrics::TransferMetrics;
 use crate::partial_file::{PartialFile, SegmentOutcome, equals};
+use crate::pause::check_not_paused;
 use crate::rate_limit::RateLimits;
 use crate::record::{FORMAT_VERSION, FileOwner, FileRecord, FileState};
 use crate::request::TransferRequest;
@@ -353,6 +354,7 @@ impl FileService {
             segments_ttl_s: ttl_s as u32,
             user_data: request.user_data,
             is_partial: request.is_partial,
+            is_paused: false,
             created_ms,
             state: FileState::Receiving,
             completed_ms: None,
@@ -475,6 +477,7 @@ impl FileService {
             EntryPhase::Removed => return Err(transfer_not_found()),
             EntryPhase::Closed | EntryPhase::Open(_) => {}
         }
+        check_not_paused(&state)?;
         self.check_room(&entry, offset, bytes.len() as u64)?;
         let file = self.open_partial(&entry, &mut state)?;
         let outcome = file.write(offset, bytes);
@@ -641,6 +644,7 @@ impl FileService {
         let record = &state.record;
         let retention_ms = u64::from(self.inner.settings.retention_s) * 1000;
         match (record.state, record.expires_ms) {
+            (FileState::Receiving, _) if record.is_paused => None,
             (FileState::Receiving, _) => {
                 let ttl_ms = u64::from(record.segments_ttl_s) * 1000;
                 Some(state.last_activity_ms.saturating_add(ttl_ms))
@@ -699,10 +703,11 @@ impl FileService {
     pub fn status(&self, target: FileTarget<'_>) -> Result<TransferStatus, TransferError> {
         let entry = self.find(target).ok_or_else(transfer_not_found)?;
         let mut state = entry.lock();
-        let size = state.record.size;
+        let (size, is_paused) = (state.record.size, state.record.is_paused);
         if let EntryPhase::Complete = state.phase {
             return Ok(TransferStatus {
                 state: FileState::Complete,
+                is_paused: false,
                 size,
                 received: size
                     .iter()
@@ -724,6 +729,7 @@ impl FileService {
         };
         Ok(TransferStatus {
             state: FileState::Receiving,
+            is_paused,
             size,
             received: pairs(&mut received.iter()),
             missing: pairs(&mut received.missing(0..size.unwrap_or(received.end())).iter()),

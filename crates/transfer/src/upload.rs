@@ -11,6 +11,8 @@ use wall_clock::now_ms;
 use crate::error::{TransferError, TransferErrorKind};
 use crate::file_info::FileInfo;
 use crate::file_table::{EntryPhase, FileEntry};
+use crate::pause::check_not_paused;
+use crate::record::FileOwner;
 use crate::service::{FileService, FileTarget};
 
 /// Bytes that are copied at once.
@@ -36,6 +38,11 @@ fn not_found() -> TransferError {
     TransferError::new(TransferErrorKind::NotFound, detail)
 }
 
+/// The id under which a request takes a transfer that is not begun yet; ids of files contain no line feed.
+fn single_request_id(owner: &FileOwner, file_id: &str) -> String {
+    format!("{}\n{file_id}", owner.id)
+}
+
 impl FileService {
     /// Takes a transfer for one request; `None`: another request has it.
     #[must_use]
@@ -45,6 +52,20 @@ impl FileService {
             service: self.clone(),
             id: id.to_owned(),
         })
+    }
+
+    /// Takes a transfer of which one request carries all bytes, so that it cannot be continued; `None`: another request has
+    /// it.
+    #[must_use]
+    pub fn lock_single_request(&self, owner: &FileOwner, file_id: &str) -> Option<UploadGuard> {
+        self.lock_upload(&single_request_id(owner, file_id))
+    }
+
+    /// Whether one request carries all bytes of a transfer.
+    pub(crate) fn is_single_request(&self, owner: &FileOwner, file_id: &str) -> bool {
+        let uploads = self.inner.uploads.lock();
+        let uploads = uploads.unwrap_or_else(PoisonError::into_inner);
+        uploads.contains(&single_request_id(owner, file_id))
     }
 
     fn transfer_of(&self, id: &str) -> Result<Arc<FileEntry>, TransferError> {
@@ -62,6 +83,7 @@ impl FileService {
         if matches!(state.phase, EntryPhase::Complete | EntryPhase::Removed) {
             return Err(not_found());
         }
+        check_not_paused(&state)?;
         self.check_room(&entry, offset, bytes.len() as u64)?;
         let staged = self.open_partial(&entry, &mut state)?.stage(offset, bytes);
         state.last_activity_ms = now_ms();

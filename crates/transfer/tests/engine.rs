@@ -497,6 +497,65 @@ fn transfers_and_files_expire() {
 }
 
 #[test]
+fn a_paused_transfer_refuses_segments_and_does_not_expire() {
+    let mut node = Node::new(settings());
+    let now_ms = wall_clock::now_ms();
+    let begun = TransferRequest {
+        size: Some(6),
+        segments_ttl_s: Some(300),
+        ..request("f")
+    };
+    let id = node.begin(&begun).expect("begun").info().id.clone();
+    node.write("f", 0, b"abc").expect("written");
+    assert!(!node.files.resume(&id).expect("it is not paused").is_paused);
+    for _ in 0..2 {
+        let info = node.files.pause(&id).expect("paused");
+        assert_eq!((info.is_paused, info.expires_ms), (true, None));
+    }
+    node.restart();
+    let paused = Some(TransferErrorKind::Paused);
+    assert_eq!(kind(node.write("f", 3, b"def")), paused);
+    assert_eq!(kind(node.files.stage(&id, 3, b"def")), paused);
+    assert_eq!(kind(node.finish("f", None)), paused);
+    assert!(node.begin(&begun).expect("the same").info().is_paused);
+    let status = node.files.status(FileTarget::Id(&id)).expect("a transfer");
+    assert_eq!((status.is_paused, status.missing), (true, vec![(3, 6)]));
+    node.files.expire(now_ms + 100_000_000);
+    assert_eq!(node.all().len(), 1, "it does not expire");
+
+    // As if the pause had been long; the time begins again, also for a start that follows.
+    let ranges = node.path().join(&id).join("ranges");
+    let ranges = fs::File::options().append(true).open(ranges);
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(10_000);
+    (ranges.expect("a log").set_modified(long_ago)).expect("changed");
+    assert!(!node.files.resume(&id).expect("resumed").is_paused);
+    node.restart();
+    node.files.expire(now_ms + 250_000);
+    node.write("f", 3, b"def").expect("written");
+    // All bytes are there, so nothing has to be sent again.
+    node.files.pause(&id).expect("paused");
+    let info = node.finish("f", None).expect("complete");
+    assert!(!info.is_paused && node.content(&id) == b"abcdef");
+    let conflict = Some(TransferErrorKind::Conflict);
+    assert_eq!(kind(node.files.pause(&id)), conflict);
+    assert_eq!(kind(node.files.resume(&id)), conflict);
+    let not_found = Some(TransferErrorKind::NotFound);
+    assert_eq!(kind(node.files.pause("absent")), not_found);
+}
+
+#[test]
+fn a_transfer_in_one_request_cannot_be_paused() {
+    let node = Node::new(settings());
+    let guard = node.files.lock_single_request(&owner(), "f").expect("free");
+    assert!(node.files.lock_single_request(&owner(), "f").is_none());
+    let id = node.begin(&request("f")).expect("begun").info().id.clone();
+    let conflict = Some(TransferErrorKind::Conflict);
+    assert_eq!(kind(node.files.pause(&id)), conflict);
+    drop(guard);
+    assert!(node.files.pause(&id).expect("paused").is_paused);
+}
+
+#[test]
 fn idle_transfers_are_closed_and_continue() {
     let node = Node::new(settings());
     node.begin(&request("f")).expect("begun");

@@ -117,6 +117,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .request_body::<LinkRequest>()
             .response::<FileLink>(201, "The link.")
             .problem_response(409, "The file is not complete."),
+        one(post("/api/v1/files/{id}/pause", "pauseFileTransfer", pause), Role::Operator)
+            .summary("Pause a file transfer")
+            .description(
+                "It keeps what was received and does not expire. Segments are refused: over MQTT with 0x97, over HTTP with 423, over \
+                 a link with the code `limit exceeded`.",
+            )
+            .response::<FileInfo>(200, "The transfer.")
+            .problem_response(409, "The file is complete, or is being sent in one request."),
+        one(post("/api/v1/files/{id}/resume", "resumeFileTransfer", resume), Role::Operator)
+            .summary("Resume a paused file transfer")
+            .description("The sender continues; the time without a segment after which the transfer is removed begins again.")
+            .response::<FileInfo>(200, "The transfer.")
+            .problem_response(409, "The file is complete."),
         one(delete("/api/v1/files/{id}", "deleteFile", remove), Role::Operator)
             .summary("Delete a file, or cancel a transfer")
             .empty_response(204, "Deleted."),
@@ -215,6 +228,20 @@ async fn remove(call: ApiCall) -> ApiResult {
     let about = json!({"name": deleted.name, "file_id": deleted.file_id, "owner": deleted.owner});
     audit::record_action(&call, "file.delete", Some(&deleted.id), Some(about)).await;
     call::no_content()
+}
+
+async fn pause(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let paused = run_on_files(&call.app.files, move |files| files.pause(&id)).await?;
+    audit::record_action(&call, "file.pause", Some(&paused.id), None).await;
+    call::json_response(paused)
+}
+
+async fn resume(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let resumed = run_on_files(&call.app.files, move |files| files.resume(&id)).await?;
+    audit::record_action(&call, "file.resume", Some(&resumed.id), None).await;
+    call::json_response(resumed)
 }
 
 async fn create_link(mut call: ApiCall) -> ApiResult {
@@ -360,8 +387,8 @@ pub(super) async fn receive_file(
     };
     call.mark_long_lived();
     // One request at a time uploads a file of this name; what an earlier one left is removed.
-    let lock = format!("{}\n{}", owner.id, request.file_id);
-    let guard = call.app.files.lock_upload(&lock).ok_or_else(|| {
+    let guard = (call.app.files).lock_single_request(&owner, &request.file_id);
+    let guard = guard.ok_or_else(|| {
         ProblemDetails::conflict("The file is being uploaded by another request; try again later.")
     })?;
     let file_id = request.file_id.clone();

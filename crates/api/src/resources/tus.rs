@@ -85,7 +85,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .raw_request_body(&[OFFSET_OCTETS])
             .empty_response(204, "Received; at the end the file is complete.")
             .problem_response(409, "The upload continues at another offset.")
-            .problem_response(423, "Another request continues this upload.")
+            .problem_response(423, "Another request continues this upload, or it is paused.")
             .problem_response(460, "The checksum of the body, or of the file, differs.")
             .problem_response(507, "The disk is nearly full."),
         one(delete(path.as_str(), "tusTerminate", terminate))

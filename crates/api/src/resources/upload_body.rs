@@ -48,6 +48,7 @@ pub(super) fn to_problem(error: TransferError) -> ProblemDetails {
         TransferErrorKind::TooLarge => ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail),
         TransferErrorKind::DiskFull => ProblemDetails::storage_full(detail),
         TransferErrorKind::Disabled => ProblemDetails::new(StatusCode::FORBIDDEN, detail),
+        TransferErrorKind::Paused => ProblemDetails::new(StatusCode::LOCKED, detail),
         TransferErrorKind::Busy | TransferErrorKind::Storage => ProblemDetails::unavailable(detail),
     }
 }

@@ -411,6 +411,45 @@ async fn tus_uploads_a_file_in_parts() {
 }
 
 #[tokio::test]
+async fn a_paused_upload_continues_when_it_is_resumed() {
+    let server = server().await;
+    let tus = Tus {
+        address: server.address,
+    };
+    let path = tus.create("Upload-Length: 6\r\n").await;
+    assert_eq!(tus.append(&path, 0, "", "abc").await.status, 204);
+    let id = path.strip_prefix("/api/v1/tus/").unwrap();
+    let act = async |action: &str| {
+        let path = format!("/api/v1/files/{id}/{action}");
+        send(&server, &local(), "POST", &path, &Value::Null).await
+    };
+    let paused = act("pause").await;
+    assert_eq!(paused.status, 200, "{}", paused.body);
+    let info = paused.json();
+    assert_eq!(
+        (&info["is_paused"], &info["expires_ms"]),
+        (&json!(true), &Value::Null)
+    );
+    let checksum = format!("Upload-Checksum: sha256 {}\r\n", sha256_base64(b"def"));
+    for fields in ["", checksum.as_str()] {
+        let refused = tus.append(&path, 3, fields, "def").await;
+        assert_eq!(refused.status, 423, "{}", refused.body);
+        assert!(refused.problem().contains("paused"), "{}", refused.body);
+    }
+    assert_eq!(tus.offset(&path).await, "3");
+    assert_eq!(act("resume").await.json()["is_paused"], false);
+    assert_eq!(tus.append(&path, 3, "", "def").await.status, 204);
+    assert_eq!(tus.content(&path).await.body, "abcdef");
+    for action in ["pause", "resume"] {
+        let refused = act(action).await;
+        assert_eq!(refused.status, 409, "{}", refused.body);
+        assert!(refused.problem().contains("complete"));
+    }
+    let audit = get(server.address, "/api/v1/audit-log?action=file.").await;
+    assert!(audit.body.contains("file.pause") && audit.body.contains("file.resume"));
+}
+
+#[tokio::test]
 async fn tus_refuses_wrong_requests() {
     let server = server().await;
     let tus = Tus {

@@ -33,6 +33,7 @@ const TRANSFER_COLUMNS: &[Column] = &[
     ("NAME", "name"),
     ("BYTES", "received_bytes"),
     ("SIZE", "size"),
+    ("PAUSED", "is_paused"),
     ("SENDER", "sender"),
     ("NAMESPACE", "namespace"),
     ("BEGUN", "created_ms"),
@@ -99,6 +100,10 @@ pub(super) enum TransfersCommand {
     List(FileSelection),
     /// Show which bytes of a transfer were received and are missing
     Status { id: String },
+    /// Pause a transfer: it refuses segments and does not expire
+    Pause { id: String },
+    /// Resume a paused transfer
+    Resume { id: String },
     /// Cancel a transfer
     Cancel { id: String },
 }
@@ -183,6 +188,14 @@ impl TransfersCommand {
             }
             Self::Status { id } => {
                 output.print_fields(&client.get(&path_of(&id, "/status")).await?)
+            }
+            Self::Pause { id } => {
+                let paused = client.post(&path_of(&id, "/pause"), &json!({})).await?;
+                output.print_done(&format!("the transfer {id} is paused"), &paused)
+            }
+            Self::Resume { id } => {
+                let resumed = client.post(&path_of(&id, "/resume"), &json!({})).await?;
+                output.print_done(&format!("the transfer {id} is resumed"), &resumed)
             }
             Self::Cancel { id } => {
                 let answer = client.delete(&path_of(&id, "")).await?;

@@ -462,6 +462,40 @@ fn quotas_and_wrong_digests_are_refused() {
 }
 
 #[test]
+fn a_paused_file_is_refused_until_it_is_resumed() {
+    let node = node(&["p1"], "");
+    let peer = Peer::new(&node, "token-p1", "");
+    let open = || peer.open(Some("f"), 3, DigestAlgorithm::Sha256);
+    let stream = open();
+    peer.wait(stream.accepted()).unwrap();
+    let listed = get(&node, "files?file_id=f");
+    let id = listed["data"][0]["id"].as_str().unwrap();
+    let act = |action: &str| {
+        let (status, _) = api(&node, "POST", &format!("files/{id}/{action}"), &Value::Null);
+        assert_eq!(status, 200);
+    };
+    act("pause");
+    let is_refused = |error: &LinkError| {
+        matches!(error, LinkError::Stream { code, text }
+            if *code == ErrorCode::LIMIT_EXCEEDED && text.starts_with("paused"))
+    };
+    // The content of a stream that is open already is refused too.
+    let _ = peer.wait(stream.write(0, vec![1; 3].into()));
+    let digest = ContentHasher::digest(DigestAlgorithm::Sha256, &[1; 3]);
+    let finished = peer.wait(stream.finish(3, Some(digest)));
+    assert!(finished.as_ref().is_err_and(is_refused), "{finished:?}");
+    let again = open();
+    let accepted = peer.wait(again.accepted());
+    assert!(accepted.as_ref().is_err_and(is_refused), "{accepted:?}");
+    act("resume");
+    let stream = open();
+    peer.wait(stream.accepted()).unwrap();
+    peer.wait(stream.write(0, vec![1; 3].into())).unwrap();
+    peer.wait(stream.finish(3, Some(digest))).unwrap();
+    assert_eq!(files(&node, "p1").len(), 1);
+}
+
+#[test]
 fn listeners_have_tls_limits_and_can_be_stopped() {
     let authority = Authority::new(temporary_directory());
     let server = authority.issue_server("server");

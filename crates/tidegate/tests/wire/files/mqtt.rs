@@ -241,6 +241,46 @@ fn a_status_reports_what_is_missing() {
 }
 
 #[test]
+fn a_paused_transfer_waits_for_an_operator() {
+    let Some(node) = node(&[]) else { return };
+    let client_id = unique("device");
+    let mut watcher = Raw::client(&node, 5);
+    watcher.subscribe(&format!("$file-response/{client_id}"), 0);
+    let mut sender = Sender::connect(&node, 5, &client_id);
+    assert_eq!(sender.init("f", &json!({"name": "a", "size": 6})), 0);
+    assert_eq!(sender.step("$file/f/0", "abc"), 0);
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["ctl", "--json", "--data-dir"]);
+        command.arg(node.data_dir()).arg("transfers");
+        let output = command.args(arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        printed
+    };
+    let id = ctl(&["list"])[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(ctl(&["pause", &id])["is_paused"], true);
+    assert_eq!(sender.step("$file/f/3", "def"), QUOTA_EXCEEDED);
+    let refused = loop {
+        let response = json_of(&watcher.recv(kind::PUBLISH));
+        if response["reason_code"] != 0 {
+            break response;
+        }
+    };
+    let reason = refused["reason_description"].as_str().unwrap();
+    assert!(reason.starts_with("paused: "), "{reason}");
+    assert_eq!(ctl(&["status", &id])["is_paused"], true);
+    assert_eq!(ctl(&["resume", &id])["is_paused"], false);
+    assert_eq!(sender.step("$file/f/3", "def"), 0);
+    assert_eq!(sender.step("$file/f/fin/6", ""), 0);
+    assert_eq!(
+        stored_files(node.data_dir()),
+        [("a".to_owned(), b"abcdef".to_vec())]
+    );
+}
+
+#[test]
 fn segments_may_overlap_repeat_and_carry_digests() {
     let Some(node) = node(&[]) else { return };
     let file = content(5000);
