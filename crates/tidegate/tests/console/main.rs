@@ -37,6 +37,11 @@ fn main() -> ExitCode {
     command.current_dir(folder);
     command.env("TIDEGATE_TEST_PROGRAM", env!("CARGO_BIN_EXE_tidegate"));
     command.env("TIDEGATE_TEST_CHROMIUM", chromium);
+    let names = ["localhost".to_owned()];
+    let created = rcgen::generate_simple_self_signed(names).expect("a valid name");
+    command.env("TIDEGATE_TEST_CERTIFICATE", created.cert.pem());
+    let key = created.signing_key.serialize_pem();
+    command.env("TIDEGATE_TEST_PRIVATE_KEY", key);
     let status = testkit::processes::spawn(command).wait();
     match status {
         Ok(status) if status.success() => ExitCode::SUCCESS,
