@@ -53,6 +53,11 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Count,
         "messages not sent, since the broker is too slow",
     ),
+    metric(
+        "missed",
+        Unit::Count,
+        "messages not sent, since the simulator is too slow",
+    ),
     metric("sent_bytes", Unit::Bytes, "payload sent"),
     metric("acknowledged", Unit::Count, "messages acknowledged"),
     metric("refused", Unit::Count, "messages refused by reason code"),

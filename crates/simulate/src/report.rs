@@ -129,7 +129,7 @@ impl PhaseReport {
         for (metric, value) in self.values.iter() {
             writeln!(
                 out,
-                "  {:<46} {:<14} {}",
+                "  {:<52} {:<14} {}",
                 metric.label,
                 metric.unit.format(value),
                 metric.name
@@ -142,7 +142,7 @@ impl PhaseReport {
                 let share = Unit::Fraction.format(*count as f64 / total as f64);
                 writeln!(
                     out,
-                    "    {label:<44} {:<14} {share}",
+                    "    {label:<50} {:<14} {share}",
                     Unit::Count.format(*count as f64)
                 )?;
             }
@@ -180,6 +180,7 @@ fn phase_values(result: &PhaseResult) -> MetricValues {
     values.set("sent", counts.sent as f64);
     values.set("sent_rate", per_s(counts.sent));
     values.set("skipped", counts.skipped as f64);
+    values.set("missed", counts.missed as f64);
     values.set("sent_bytes", counts.sent_bytes as f64);
     values.set("acknowledged", counts.acknowledged as f64);
     values.set("refused", counts.refused as f64);

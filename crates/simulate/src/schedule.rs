@@ -49,6 +49,15 @@ impl SendSchedule {
         self.heap = all.into();
     }
 
+    /// Lets messages that were due before `now_ns` be due now.
+    pub(crate) fn postpone_overdue(&mut self, now_ns: u64) {
+        let mut all = std::mem::take(&mut self.heap).into_vec();
+        for Reverse(due) in &mut all {
+            due.at_ns = due.at_ns.max(now_ns);
+        }
+        self.heap = all.into();
+    }
+
     /// The earliest time at which a message is due.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.heap.peek().map(|due| due.0.at_ns)

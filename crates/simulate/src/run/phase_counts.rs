@@ -19,6 +19,8 @@ pub(crate) struct PhaseCounts {
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) skipped: u64,
+    /// Left out because the thread was too slow.
+    pub(crate) missed: u64,
     pub(crate) acknowledged: u64,
     pub(crate) refused: u64,
     /// Messages in flight when their connection ended.
@@ -46,6 +48,7 @@ impl Default for PhaseCounts {
             sent: 0,
             sent_bytes: 0,
             skipped: 0,
+            missed: 0,
             acknowledged: 0,
             refused: 0,
             unacknowledged: 0,
@@ -76,6 +79,7 @@ impl PhaseCounts {
         self.sent += other.sent;
         self.sent_bytes += other.sent_bytes;
         self.skipped += other.skipped;
+        self.missed += other.missed;
         self.acknowledged += other.acknowledged;
         self.refused += other.refused;
         self.unacknowledged += other.unacknowledged;

@@ -17,6 +17,9 @@ impl Worker<'_> {
     /// Decides how a device responds to a message.
     pub(super) fn queue_answer(&mut self, device: usize, topic: &str, payload: &[u8]) {
         let fleet = self.fleet(device);
+        if fleet.responses.is_empty() {
+            return;
+        }
         let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
         let found = fleet
             .responses

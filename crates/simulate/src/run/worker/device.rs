@@ -31,6 +31,8 @@ pub(super) struct SimulatedDevice {
     pub(super) link: Option<BrokerLink>,
     /// The front of an incomplete packet.
     pub(super) partial: Vec<u8>,
+    /// Packets of this turn that are not yet written.
+    pub(super) outbox: Vec<u8>,
     pub(super) in_flight: Vec<InFlightMessage>,
     /// When the current connection was begun.
     pub(super) started_ns: u64,
@@ -62,6 +64,7 @@ impl SimulatedDevice {
         Self {
             link: None,
             partial: Vec::new(),
+            outbox: Vec::new(),
             in_flight: Vec::new(),
             started_ns: 0,
             lost_ns: 0,

@@ -1,12 +1,13 @@
 //! One thread of a run: an event loop over its share of the devices.
 //!
 //! [`connecting`] opens connections as the phase asks, [`sending`] makes the messages that are due, [`receiving`] reads
-//! acknowledgements and requests, and [`answering`] sends the answers to requests.
+//! acknowledgements and requests, [`answering`] makes the answers to requests, and [`outbox`] writes what a turn has made.
 
 mod answering;
 mod connecting;
 mod device;
 mod faulting;
+mod outbox;
 mod pending_answer;
 mod receiving;
 mod sending;
@@ -98,7 +99,10 @@ pub(crate) struct Worker<'a> {
     raw: Box<[u8]>,
     topic: Vec<u8>,
     payload: Vec<u8>,
-    outbox: Vec<u8>,
+    /// Devices with packets to write.
+    unwritten: Vec<u32>,
+    /// Empty buffers for outboxes.
+    free_outboxes: Vec<Vec<u8>>,
     counts: Vec<PhaseCounts>,
 }
 
@@ -148,7 +152,8 @@ impl<'a> Worker<'a> {
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             topic: Vec::new(),
             payload: Vec::new(),
-            outbox: Vec::new(),
+            unwritten: Vec::new(),
+            free_outboxes: Vec::new(),
             counts: Vec::new(),
         };
         for fleet in &plan.fleets {
@@ -207,6 +212,7 @@ impl<'a> Worker<'a> {
                 self.open_connections();
                 self.send_due();
                 self.send_answers();
+                self.write_outboxes();
                 self.send_keep_alive();
                 self.expire_connecting();
             }
@@ -245,6 +251,10 @@ impl<'a> Worker<'a> {
         // A ramp is followed in steps of 2 %.
         let before = self.load.max(1e-3);
         if (load.max(1e-3) / before - 1.0).abs() > 0.02 {
+            if self.load == 0.0 {
+                // What was due in a pause is not made up for.
+                self.schedule.postpone_overdue(self.now_ns);
+            }
             self.schedule.rescale(self.now_ns, before / load.max(1e-3));
             self.load = load;
         }
@@ -281,6 +291,7 @@ impl<'a> Worker<'a> {
         }
         self.plan_faults();
         self.send_burst();
+        self.write_outboxes();
         self.publish_counters();
         let counters = self.shared.worker(self.thread);
         counters
@@ -331,6 +342,7 @@ impl<'a> Worker<'a> {
             self.handle_event(event);
         }
         self.events = events;
+        self.write_outboxes();
         Ok(())
     }
 
@@ -415,12 +427,13 @@ impl<'a> Worker<'a> {
 
     /// Ends a connection with DISCONNECT.
     fn disconnect(&mut self, device: usize) {
+        // The connection is closed in any case.
+        let _ = self.write_outbox(device);
         let entry = &mut self.devices[device];
         let stage = entry.stage;
         if let Some(link) = &mut entry.link
             && stage == ConnectionStage::Ready
         {
-            // The connection is closed in any case.
             let _ = link.send(DISCONNECT);
         }
         self.close(device);
@@ -436,6 +449,7 @@ impl<'a> Worker<'a> {
         entry.stage = ConnectionStage::Offline;
         entry.fault = 0;
         entry.partial = Vec::new();
+        entry.outbox = Vec::new();
         let in_flight = std::mem::take(&mut entry.in_flight);
         if !in_flight.is_empty() {
             self.counts().unacknowledged += in_flight.len() as u64;

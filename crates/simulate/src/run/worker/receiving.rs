@@ -108,12 +108,7 @@ impl Worker<'_> {
     }
 
     fn reply(&mut self, device: usize, kind: u8, id: u16) -> Result<(), ClientFailure> {
-        let mut out = Vec::with_capacity(4);
-        push_ack(kind, id, &mut out);
-        if let Some(link) = &mut self.devices[device].link {
-            link.send(&out)?;
-        }
-        Ok(())
+        self.append(device, |out| push_ack(kind, id, out))
     }
 
     fn on_packet(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {

@@ -17,6 +17,9 @@ const MAX_IN_FLIGHT: usize = 100;
 /// Messages of the schedule that are sent before connections are looked after again.
 const MAX_SENDS_PER_TURN: usize = 10_000;
 
+/// Messages that the thread would send later than this after they were due are left out.
+const MAX_DELAY_NS: u64 = 1_000_000_000;
+
 impl Worker<'_> {
     /// Sends what is due.
     pub(super) fn send_due(&mut self) {
@@ -41,11 +44,15 @@ impl Worker<'_> {
                 }
             };
             let interval_ns = interval_ns(send, due.send, key, step, self.load);
-            // After a stall, intervals begin anew instead of being made up for all at once.
+            // After a long stall, intervals begin anew instead of being made up for all at once.
             let next_ns = due.at_ns + interval_ns;
-            let at_ns = if next_ns > self.now_ns {
+            let at_ns = if next_ns + MAX_DELAY_NS > self.now_ns {
                 next_ns
             } else {
+                let messages = send.random_devices.map_or(1, |count| {
+                    super::share(count, self.thread, self.access.threads).len() as u64
+                });
+                self.counts().missed += (self.now_ns - next_ns) / interval_ns * messages;
                 self.now_ns + interval_ns
             };
             self.schedule.push(DueSend { at_ns, ..due });
@@ -178,7 +185,7 @@ impl Worker<'_> {
         payload.render(&input, &mut self.payload);
     }
 
-    /// Sends the message in the buffers.
+    /// Adds the message in the buffers to the outbox of a device.
     pub(super) fn publish(
         &mut self,
         device: usize,
@@ -198,24 +205,26 @@ impl Worker<'_> {
         } else {
             entry.take_packet_id()
         };
-        self.outbox.clear();
-        Packet::Publish(Publish {
-            dup: false,
-            qos,
-            retain,
-            topic: std::str::from_utf8(&self.topic).expect("templates and values are UTF-8"),
-            packet_id,
-            properties: Properties::EMPTY,
-            payload: &self.payload,
-        })
-        .encode(version, &mut self.outbox);
-        let Some(link) = &mut entry.link else {
-            return Ok(());
-        };
-        link.send(&self.outbox)?;
         if packet_id != 0 {
             entry.in_flight.push(InFlightMessage { packet_id, due_ns });
         }
+        // Taken out so that the buffers and the outbox of the device can be borrowed side by side.
+        let (topic, payload) = (
+            std::mem::take(&mut self.topic),
+            std::mem::take(&mut self.payload),
+        );
+        let packet = Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain,
+            topic: std::str::from_utf8(&topic).expect("templates and values are UTF-8"),
+            packet_id,
+            properties: Properties::EMPTY,
+            payload: &payload,
+        });
+        let appended = self.append(device, |out| packet.encode(version, out));
+        (self.topic, self.payload) = (topic, payload);
+        appended?;
         let bytes = self.payload.len() as u64;
         let counts = self.counts();
         counts.sent += 1;
