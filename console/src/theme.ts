@@ -70,6 +70,7 @@ export const cssVariables: CSSVariablesResolver = () => ({
     '--tg-chart-5': '#a83275',
     '--tg-chart-6': '#4f7a1c',
     '--mantine-color-dimmed': '#5b666e',
+    '--mantine-color-placeholder': '#5b666e',
     '--mantine-color-error': '#c0322b',
   },
   dark: {
@@ -89,6 +90,7 @@ export const cssVariables: CSSVariablesResolver = () => ({
     '--tg-chart-6': '#98c15c',
     '--mantine-color-body': '#121517',
     '--mantine-color-dimmed': '#9aa5ad',
+    '--mantine-color-placeholder': '#9aa5ad',
     '--mantine-color-error': '#f2786f',
   },
 });

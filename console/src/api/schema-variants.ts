@@ -77,7 +77,7 @@ export function fieldLabel(name: string): string {
   const stem = unit ? name.slice(0, -unit[0].length) : name;
   const text = stem
     .replaceAll('_', ' ')
-    .replace(/\b(url|urls|sql|tls|qos|id|ca|ttl|api)\b/g, (word) => abbreviations[word] ?? word.toUpperCase());
+    .replace(/\b(url|urls|sql|tls|qos|id|ca|ttl|api|mqtt)\b/g, (word) => abbreviations[word] ?? word.toUpperCase());
   const label = text.charAt(0).toUpperCase() + text.slice(1);
   return unit ? `${label} (${unit[1]})` : label;
 }

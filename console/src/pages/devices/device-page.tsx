@@ -237,6 +237,7 @@ function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey |
               <Chart
                 label={t`${key} over time`}
                 times={line?.times ?? []}
+                isAutoScaled={isFarFromZero(line?.values ?? [])}
                 syncKey={`device-${deviceId}`}
                 format={(value) => formatNumber(value, 3)}
                 series={[{ label: key, values: line?.values ?? [] }]}
@@ -356,4 +357,12 @@ function Overview({ device, latest }: { device: Schemas['Device']; latest: Lates
       <History deviceId={device.id} latest={latest} />
     </div>
   );
+}
+
+/** Whether values are so far from zero that an axis with it would show them as a flat line, such as those of a meter. */
+function isFarFromZero(values: (number | null)[]): boolean {
+  const numbers = values.filter((value) => value !== null);
+  if (numbers.length === 0) return false;
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  return low > 0 && high - low < high * 0.1;
 }
