@@ -1505,6 +1505,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/files/{id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["pauseFileTransfer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/files/{id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["resumeFileTransfer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/files/{id}/status": {
         parameters: {
             query?: never;
@@ -4068,6 +4100,7 @@ export interface components {
             file_id: string;
             id: string;
             is_partial: boolean;
+            is_paused: boolean;
             name: string;
             owner: components["schemas"]["FileOwner"];
             received_bytes: number;
@@ -6690,6 +6723,7 @@ export interface components {
         };
         TransferStatus: {
             chunk: number;
+            is_paused: boolean;
             missing: [
                 number,
                 number
@@ -10103,6 +10137,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FileLink"];
+                };
+            };
+        };
+    };
+    pauseFileTransfer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileInfo"];
+                };
+            };
+        };
+    };
+    resumeFileTransfer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileInfo"];
                 };
             };
         };

@@ -1,12 +1,14 @@
-import { Progress } from '@mantine/core';
+import { Button, Group, Progress } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconX } from '@tabler/icons-react';
+import { IconPlayerPause, IconPlayerPlay, IconX } from '@tabler/icons-react';
 import { useState } from 'react';
-import { useList } from '../../api/objects';
+import { useChange } from '../../api/client';
+import { objectPath, send, useList } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatBytes, formatNumber } from '../../format';
-import { actionColumn } from '../../ui/action-column';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DeleteFile, FileOwnerName, filesPath, type FileInfo } from './file-list';
@@ -20,6 +22,20 @@ export function TransferList() {
   const mayChange = mayInNamespace(caller, 'operator');
   const list = useList<FileInfo>(filesPath, { state: 'receiving' }, { every: refreshMs, pageSize: 200 });
   const [cancelling, setCancelling] = useState<FileInfo>();
+  const change = useChange(
+    (file: FileInfo) => send('POST', `${objectPath(filesPath, file.id)}/${file.is_paused ? 'resume' : 'pause'}`),
+    [[filesPath]],
+  );
+  const pauseOrResume = (file: FileInfo) =>
+    change.mutate(file, {
+      onSuccess: () =>
+        notifications.show({
+          message: file.is_paused
+            ? t`The transfer of ${file.name} continues.`
+            : t`The transfer of ${file.name} is paused.`,
+        }),
+      onError: (error) => notifications.show({ color: 'red', message: error.message }),
+    });
   const columns: Column<FileInfo>[] = [
     { id: 'name', header: t`Name`, sort: (file) => file.name, cell: (file) => file.name },
     { id: 'owner', header: t`Sent by`, sort: (file) => file.owner.id, cell: (file) => <FileOwnerName file={file} /> },
@@ -43,6 +59,21 @@ export function TransferList() {
         ),
     },
     {
+      id: 'state',
+      header: t`State`,
+      sort: (file) => (file.is_paused ? 1 : 0),
+      cell: (file) =>
+        file.is_paused ? (
+          <StateBadge health="warning">
+            <Trans>paused</Trans>
+          </StateBadge>
+        ) : (
+          <StateBadge health="good">
+            <Trans>receiving</Trans>
+          </StateBadge>
+        ),
+    },
+    {
       id: 'received',
       header: t`Received`,
       align: 'right',
@@ -60,7 +91,33 @@ export function TransferList() {
     },
     { id: 'file_id', header: t`File id`, cell: (file) => <span className="mono">{file.file_id}</span>, isHidden: true },
     ...(mayChange
-      ? [actionColumn<FileInfo>({ label: <Trans>Cancel</Trans>, icon: IconX, onClick: setCancelling })]
+      ? [
+          {
+            id: 'action',
+            header: t`Action`,
+            cell: (file: FileInfo) => (
+              <Group gap={6} wrap="nowrap">
+                <Button
+                  size="compact-xs"
+                  variant="default"
+                  leftSection={file.is_paused ? <IconPlayerPlay size={12} /> : <IconPlayerPause size={12} />}
+                  disabled={change.isPending}
+                  onClick={() => pauseOrResume(file)}
+                >
+                  {file.is_paused ? <Trans>Resume</Trans> : <Trans>Pause</Trans>}
+                </Button>
+                <Button
+                  size="compact-xs"
+                  variant="default"
+                  leftSection={<IconX size={12} />}
+                  onClick={() => setCancelling(file)}
+                >
+                  <Trans>Cancel</Trans>
+                </Button>
+              </Group>
+            ),
+          },
+        ]
       : []),
   ];
   return (
