@@ -10,5 +10,6 @@ pub mod latency;
 pub mod link;
 pub mod node_api;
 pub mod packet_scanner;
+pub mod plot;
 pub mod timer;
 pub mod units;

@@ -20,6 +20,7 @@ mod setup;
 mod state;
 mod template;
 
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ pub use definition::DefinitionErrors;
 use definition::{SimulationDefinition, SourceDocument};
 use interrupt::Interrupt;
 use plan::SimulationPlan;
-use report::SimulationReport;
+use report::{ReportSubject, SimulationReport};
 use run::TargetAccess;
 use setup::{CreatedObjects, FleetSetup};
 
@@ -69,6 +70,9 @@ pub struct SimulateArgs {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    /// Also write the result as an HTML page with charts
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "preview", "print", "clean"])]
+    report: Option<PathBuf>,
     /// Print no status line
     #[arg(long)]
     quiet: bool,
@@ -109,6 +113,14 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     if arguments.check {
         return print(&summary(&definition, &plan));
     }
+    if let Some(page) = &arguments.report {
+        // A page that cannot be written is known before a long run, and an earlier one stays until its end.
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(page)
+            .with_context(|| format!("cannot write the report {}", page.display()))?;
+    }
     let is_quiet = arguments.quiet || arguments.json;
     let interrupt = Interrupt::watch()?;
     let setup = FleetSetup::new(&plan, &definition, folder, &interrupt, is_quiet)?;
@@ -120,6 +132,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
             "removed {devices} devices and {products} products\n"
         ));
     }
+    let started = jiff::Timestamp::now();
     let mut created = CreatedObjects::default();
     let is_created = setup
         .as_ref()
@@ -131,7 +144,16 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         .map_or(Ok(()), |setup| setup.remove(&created));
     let result = result?;
     is_removed.context("cannot remove what the simulation has created; repeat it with --clean")?;
-    let report = SimulationReport::new(&plan, &access, &result);
+    let subject = ReportSubject {
+        name: file.file_name().unwrap_or_default().display().to_string(),
+        description: definition.description.clone(),
+        started: format!("{started:.0}"),
+    };
+    let report = SimulationReport::new(subject, &plan, &access, &result);
+    if let Some(page) = &arguments.report {
+        std::fs::write(page, report.to_html())
+            .with_context(|| format!("cannot write the report {}", page.display()))?;
+    }
     match arguments.json {
         true => print(&format!("{:#}\n", report.to_json()))?,
         false => print(&report.to_text())?,

@@ -2,26 +2,12 @@
 
 use std::fmt::Write;
 
+use load_client::plot::{Curve, Plot, REPORT_STYLE, axis_marks, escape};
+
 use super::load_report::{LoadReport, ReportSide};
-use super::plot::{Curve, Plot, axis_marks, escape};
 use crate::metrics::{METRICS, latency_classes};
 use crate::round_outcome::MeasuredSubject;
 use crate::units::Unit;
-
-const STYLE: &str = "
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; color: #222; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.1em; margin-top: 2em; }
-table { border-collapse: collapse; } td, th { padding: .2em .8em; border-bottom: 1px solid #ddd; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } th { text-align: left; }
-svg { width: 100%; height: auto; margin: 1em 0; } svg text { font: 12px system-ui, sans-serif; fill: #444; }
-svg text.title { font-weight: 600; } svg text.x { text-anchor: middle; }
-svg text.y, svg text.key { text-anchor: end; } svg .grid { stroke: #e4e4e4; }
-.broken { color: #c92a2a; font-weight: 600; } .note { background: #fff3bf; padding: .4em .8em; }
-code { background: #f1f3f5; padding: .1em .3em; }
-@media (prefers-color-scheme: dark) { body { background: #16181b; color: #ddd; }
- td, th { border-color: #333; } svg text { fill: #bbb; } svg .grid { stroke: #2c2f33; }
- .note { background: #4d3d00; } code { background: #25282c; } }
-";
 
 /// Renders the report.
 pub(super) fn render(report: &LoadReport) -> String {
@@ -29,7 +15,7 @@ pub(super) fn render(report: &LoadReport) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
-         <style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>"
+         <style>{REPORT_STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>"
     );
     for (name, value) in &report.settings {
         let _ = write!(page, "{} <code>{}</code> ", escape(name), escape(value));
@@ -130,6 +116,7 @@ fn time_plot(
         title,
         x_marks: axis_marks(most_x, |s| format!("{s} s")),
         y_marks: axis_marks(most_y, show),
+        sections: Vec::new(),
         curves: &curves,
     }
     .render()
@@ -188,6 +175,7 @@ fn percentiles(report: &LoadReport) -> String {
         y_marks: marks
             .map(|at| (at, Unit::Nanoseconds.format(10f64.powf(at))))
             .collect(),
+        sections: Vec::new(),
     }
     .render()
 }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use anyhow::ensure;
 
 use super::load_report::LoadReport;
-use super::plot::{Curve, Plot, axis_marks};
 use crate::memory_slope::memory_points;
 use crate::units::Unit;
+use load_client::plot::{Curve, Plot, axis_marks};
 
 const STYLE: &str = "text { font: 12px system-ui, sans-serif; fill: #555; } .title { font-weight: 600; } \
     .x { text-anchor: middle; } .y, .key { text-anchor: end; } .grid { stroke: #ddd; }";
@@ -32,6 +32,7 @@ pub(super) fn memory_plot(report: &LoadReport) -> anyhow::Result<String> {
         curves: &curves,
         x_marks: marks_up_to(longest, minutes),
         y_marks: axis_marks(highest * 1.2, |bytes| Unit::Bytes.format(bytes)),
+        sections: Vec::new(),
     };
     let svg = plot.render();
     ensure!(

@@ -4,7 +4,6 @@ mod html;
 mod json;
 mod load_report;
 mod memory;
-mod plot;
 mod table;
 
 pub(crate) use load_report::{LoadReport, ReportSide};

@@ -1,6 +1,7 @@
 //! A run: threads with devices, and a coordinator that goes through the phases.
 
 mod phase_counts;
+mod run_series;
 mod run_shared;
 mod target_access;
 mod worker;
@@ -15,7 +16,10 @@ use crate::interrupt::Interrupt;
 use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::plan::SimulationPlan;
 pub(crate) use phase_counts::PhaseCounts;
-use run_shared::{RunProgress, RunShared};
+use run_series::RunSeries;
+pub(crate) use run_series::SeriesPoint;
+pub(crate) use run_shared::RunProgress;
+use run_shared::RunShared;
 pub(crate) use target_access::TargetAccess;
 use worker::Worker;
 
@@ -37,6 +41,7 @@ pub(crate) struct PhaseResult {
 #[derive(Debug)]
 pub(crate) struct RunResult {
     pub(crate) phases: Vec<PhaseResult>,
+    pub(crate) series: Vec<SeriesPoint>,
     pub(crate) is_interrupted: bool,
 }
 
@@ -109,13 +114,20 @@ impl<'a> Coordinator<'a> {
     fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> RunResult {
         let mut result = RunResult {
             phases: Vec::new(),
+            series: Vec::new(),
             is_interrupted: false,
         };
+        let run_started_ns = now_ns();
+        let mut series = RunSeries::new();
         for (number, phase) in self.plan.phases.iter().enumerate() {
             let started_ns = now_ns();
             self.shared.start_phase(number, started_ns);
             let mut tick = 0;
             while !self.is_over(number, phase, started_ns) && !is_broken() {
+                series.record(
+                    (now_ns() - run_started_ns) as f64 / 1e9,
+                    self.shared.progress(),
+                );
                 std::thread::sleep(TICK);
                 result.is_interrupted = self.interrupt.is_requested();
                 if result.is_interrupted {
@@ -136,6 +148,7 @@ impl<'a> Coordinator<'a> {
                 break;
             }
         }
+        result.series = series.into_points();
         if self.shows_status {
             eprint!("\r\x1b[K");
         }

@@ -27,6 +27,7 @@ pub(crate) struct PhaseCounts {
     pub(crate) unacknowledged: u64,
     /// From the time at which the message was due.
     pub(crate) ack: Histogram<u64>,
+    pub(crate) ack_sum_ns: u64,
     pub(crate) received: u64,
     /// Devices affected by faults.
     pub(crate) faults: u64,
@@ -53,6 +54,7 @@ impl Default for PhaseCounts {
             refused: 0,
             unacknowledged: 0,
             ack: latency_histogram(),
+            ack_sum_ns: 0,
             received: 0,
             faults: 0,
             requests: 0,
@@ -83,6 +85,7 @@ impl PhaseCounts {
         self.acknowledged += other.acknowledged;
         self.refused += other.refused;
         self.unacknowledged += other.unacknowledged;
+        self.ack_sum_ns += other.ack_sum_ns;
         self.received += other.received;
         self.faults += other.faults;
         self.requests += other.requests;

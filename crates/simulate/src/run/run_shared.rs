@@ -23,8 +23,12 @@ pub(crate) struct WorkerCounters {
     pub(crate) connected: AtomicU64,
     /// Devices of the phase that have not yet tried to connect, or are connecting for the first time.
     pub(crate) unsettled: AtomicU64,
+    pub(crate) connects: AtomicU64,
     pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
+    /// Sum of the times to acknowledgement.
+    pub(crate) ack_sum_ns: AtomicU64,
     pub(crate) failures: AtomicU64,
 }
 
@@ -33,8 +37,11 @@ pub(crate) struct WorkerCounters {
 pub(crate) struct RunProgress {
     pub(crate) connected: u64,
     pub(crate) unsettled: u64,
+    pub(crate) connects: u64,
     pub(crate) sent: u64,
+    pub(crate) received: u64,
     pub(crate) acknowledged: u64,
+    pub(crate) ack_sum_ns: u64,
     pub(crate) failures: u64,
 }
 
@@ -84,6 +91,9 @@ impl RunShared {
         for worker in &self.workers {
             sum.connected += worker.connected.load(Ordering::Relaxed);
             sum.unsettled += worker.unsettled.load(Ordering::Relaxed);
+            sum.connects += worker.connects.load(Ordering::Relaxed);
+            sum.received += worker.received.load(Ordering::Relaxed);
+            sum.ack_sum_ns += worker.ack_sum_ns.load(Ordering::Relaxed);
             sum.sent += worker.sent.load(Ordering::Relaxed);
             sum.acknowledged += worker.acknowledged.load(Ordering::Relaxed);
             sum.failures += worker.failures.load(Ordering::Relaxed);

@@ -109,6 +109,34 @@ fn conditions_that_do_not_hold_fail_the_command() {
 }
 
 #[test]
+fn a_report_page_shows_the_run() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phase = "[[phase]]\nname = \"steady\"\nduration = \"2s\"\nassert = [\"connected==21\"]\n";
+    let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phase}"));
+    let page = folder.path().join("report.html");
+    let page = page.to_str().unwrap();
+    let result = simulate(&file, &["--report", page]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    let text = fs::read_to_string(page).unwrap();
+    for part in [
+        ">steady<",
+        "connected==21",
+        ">fails<",
+        "Messages per second",
+        "Mean time to",
+    ] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let folder = folder.path().to_str().unwrap();
+    let result = simulate(&file, &["--report", folder]);
+    assert!(
+        result.stderr.contains("cannot write the report"),
+        "{result:?}"
+    );
+}
+
+#[test]
 fn a_broker_that_does_not_answer_is_counted_and_described() {
     let folder = tempfile::tempdir().unwrap();
     let phase = "[[phase]]\nname = \"a\"\n";

@@ -305,6 +305,15 @@ impl<'a> Worker<'a> {
         counters.unsettled.store(self.unsettled, Ordering::Relaxed);
         let sum = |of: fn(&PhaseCounts) -> u64| self.counts.iter().map(of).sum::<u64>();
         counters
+            .connects
+            .store(sum(|counts| counts.connects), Ordering::Relaxed);
+        counters
+            .received
+            .store(sum(|counts| counts.received), Ordering::Relaxed);
+        counters
+            .ack_sum_ns
+            .store(sum(|counts| counts.ack_sum_ns), Ordering::Relaxed);
+        counters
             .sent
             .store(sum(|counts| counts.sent), Ordering::Relaxed);
         counters

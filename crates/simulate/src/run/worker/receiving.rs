@@ -100,9 +100,9 @@ impl Worker<'_> {
             counts.refused += 1;
         } else {
             counts.acknowledged += 1;
-            counts
-                .ack
-                .saturating_record(now_ns.saturating_sub(message.due_ns));
+            let took_ns = now_ns.saturating_sub(message.due_ns);
+            counts.ack_sum_ns += took_ns;
+            counts.ack.saturating_record(took_ns);
         }
         Ok(())
     }

@@ -1,20 +1,41 @@
-//! Line plots as inline SVG, with axes a person can read.
+//! Line plots as inline SVG, and the style of HTML reports.
 
 use std::fmt::Write;
 
+/// Style sheet of a report with plots and tables, for light and dark screens.
+pub const REPORT_STYLE: &str = "
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; color: #222; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.1em; margin-top: 2em; }
+table { border-collapse: collapse; } td, th { padding: .2em .8em; border-bottom: 1px solid #ddd; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } th { text-align: left; }
+svg { width: 100%; height: auto; margin: 1em 0; } svg text { font: 12px system-ui, sans-serif; fill: #444; }
+svg text.title { font-weight: 600; } svg text.x { text-anchor: middle; }
+svg text.y, svg text.key { text-anchor: end; } svg .grid { stroke: #e4e4e4; }
+svg .section { stroke: #888; stroke-dasharray: 4 4; }
+.broken { color: #c92a2a; font-weight: 600; } .note { background: #fff3bf; padding: .4em .8em; }
+code { background: #f1f3f5; padding: .1em .3em; }
+@media (prefers-color-scheme: dark) { body { background: #16181b; color: #ddd; }
+ td, th { border-color: #333; } svg text { fill: #bbb; } svg .grid { stroke: #2c2f33; }
+ svg polyline, svg text.key { filter: brightness(1.6); } .broken { color: #ff8787; }
+ .note { background: #4d3d00; } code { background: #25282c; } }
+";
+
 /// One line of a plot.
-pub(super) struct Curve {
-    pub(super) label: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub struct Curve {
+    pub label: String,
+    pub points: Vec<(f64, f64)>,
 }
 
 /// A plot of some lines. Both axes are linear; put transformed values in for another scale.
-pub(super) struct Plot<'a> {
-    pub(super) title: &'a str,
-    pub(super) curves: &'a [Curve],
+pub struct Plot<'a> {
+    pub title: &'a str,
+    pub curves: &'a [Curve],
     /// Where to put marks on the x axis, with their text.
-    pub(super) x_marks: Vec<(f64, String)>,
-    pub(super) y_marks: Vec<(f64, String)>,
+    pub x_marks: Vec<(f64, String)>,
+    pub y_marks: Vec<(f64, String)>,
+    /// Parts of the x axis: where each begins, and its name.
+    pub sections: Vec<(f64, String)>,
 }
 
 const WIDTH: f64 = 860.0;
@@ -23,10 +44,12 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 36.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 40.0;
+/// Width of a letter, at most; a name that would cover the next one is left out.
+const LETTER_WIDTH: f64 = 8.0;
 const COLOURS: [&str; 4] = ["#0b6e99", "#d9480f", "#2b8a3e", "#862e9c"];
 
 /// Marks at round numbers from 0 to `most`, about five of them.
-pub(super) fn axis_marks(most: f64, show: impl Fn(f64) -> String) -> Vec<(f64, String)> {
+pub fn axis_marks(most: f64, show: impl Fn(f64) -> String) -> Vec<(f64, String)> {
     if !(most.is_finite() && most > 0.0) {
         return vec![(0.0, show(0.0)), (1.0, show(1.0))];
     }
@@ -45,7 +68,7 @@ pub(super) fn axis_marks(most: f64, show: impl Fn(f64) -> String) -> Vec<(f64, S
 }
 
 /// Text safe within HTML and SVG.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -54,7 +77,7 @@ pub(super) fn escape(text: &str) -> String {
 
 impl Plot<'_> {
     /// The plot as an `<svg>` element; nothing if there is nothing to draw.
-    pub(super) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         if self.curves.iter().all(|curve| curve.points.len() < 2) {
             return String::new();
         }
@@ -91,6 +114,27 @@ impl Plot<'_> {
                 HEIGHT - BOTTOM + 18.0,
                 escape(text)
             );
+        }
+        for (at, (begin, name)) in self.sections.iter().enumerate() {
+            let left = x(*begin);
+            let right = match self.sections.get(at + 1) {
+                Some((next, _)) => x(*next),
+                None => WIDTH - RIGHT,
+            };
+            let _ = writeln!(
+                svg,
+                "<line class=\"section\" x1=\"{left:.1}\" x2=\"{left:.1}\" y1=\"{TOP}\" y2=\"{:.1}\"/>",
+                HEIGHT - BOTTOM
+            );
+            if name.chars().count() as f64 * LETTER_WIDTH + 4.0 <= right - left {
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                    left + 4.0,
+                    TOP + 14.0,
+                    escape(name)
+                );
+            }
         }
         for (number, curve) in self.curves.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
@@ -143,9 +187,11 @@ mod tests {
             curves: &curves,
             x_marks: axis_marks(1.0, |v| v.to_string()),
             y_marks: axis_marks(2.0, |v| v.to_string()),
+            sections: vec![(0.0, "a".to_owned()), (0.9, "too long a name".to_owned())],
         };
         let svg = plot.render();
         assert!(svg.contains("<polyline") && svg.contains("&lt;b&gt;&amp;"));
+        assert!(svg.contains(">a</text>") && !svg.contains("too long"));
         assert!(!svg.contains("<b>") && !svg.contains("NaN"));
         let empty = Plot {
             curves: &[],

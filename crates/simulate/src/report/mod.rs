@@ -1,4 +1,6 @@
-//! The result of a run: metrics by phase, conditions, as a table or as JSON.
+//! The result of a run: metrics by phase, conditions, as a table, as JSON or as an HTML page.
+
+mod html;
 
 use std::fmt::Write as _;
 
@@ -9,10 +11,24 @@ use serde_json::{Value, json};
 use crate::assertion::AssertionOutcome;
 use crate::metrics::MetricValues;
 use crate::plan::SimulationPlan;
-use crate::run::{PhaseResult, RunResult, TargetAccess};
+use crate::run::{PhaseResult, RunResult, SeriesPoint, TargetAccess};
+
+/// What a report is about.
+#[derive(Debug)]
+pub(crate) struct ReportSubject {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) started: String,
+}
 
 #[derive(Debug)]
 pub(crate) struct SimulationReport {
+    /// Name of the file or of the ready-made simulation.
+    name: String,
+    description: String,
+    /// Start of the run, RFC 3339.
+    started: String,
+    series: Vec<SeriesPoint>,
     phases: Vec<PhaseReport>,
     is_interrupted: bool,
     broker: String,
@@ -31,8 +47,17 @@ struct PhaseReport {
 }
 
 impl SimulationReport {
-    pub(crate) fn new(plan: &SimulationPlan, access: &TargetAccess, result: &RunResult) -> Self {
+    pub(crate) fn new(
+        subject: ReportSubject,
+        plan: &SimulationPlan,
+        access: &TargetAccess,
+        result: &RunResult,
+    ) -> Self {
         Self {
+            name: subject.name,
+            description: subject.description,
+            started: subject.started,
+            series: result.series.clone(),
             phases: result
                 .phases
                 .iter()
@@ -74,6 +99,11 @@ impl SimulationReport {
             "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
             "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
         })
+    }
+
+    /// One page that needs no other file.
+    pub(crate) fn to_html(&self) -> String {
+        html::render(self)
     }
 
     pub(crate) fn to_text(&self) -> String {
