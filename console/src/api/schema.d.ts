@@ -3710,6 +3710,14 @@ export interface components {
             product?: string | null;
             /** @constant */
             type: "alarms";
+        } | {
+            topics: string[];
+            /** @constant */
+            type: "topics";
+        } | {
+            metrics: string[];
+            /** @constant */
+            type: "node";
         };
         CertificateInput: {
             certificate: string;
@@ -4596,6 +4604,11 @@ export interface components {
             skipped: number;
             topic_filter: string | null;
             until_ms: number | null;
+        };
+        MetricValues: {
+            avg: (number | null)[];
+            name: string;
+            value: number | null;
         };
         Namespace: {
             created_at_ms?: number;
@@ -6534,6 +6547,15 @@ export interface components {
             /** @constant */
             type: "alarms";
         } | {
+            topics: components["schemas"]["TopicStatus"][];
+            /** @constant */
+            type: "topics";
+        } | {
+            metrics: components["schemas"]["MetricValues"][];
+            ts_ms: number[];
+            /** @constant */
+            type: "node";
+        } | {
             detail: string;
             /** @constant */
             type: "problem";
@@ -6720,6 +6742,15 @@ export interface components {
             shards: number[];
             subscribers: number;
             topic_filter: string;
+        };
+        TopicStatus: {
+            is_truncated: boolean;
+            last_at_ms: number;
+            messages: number;
+            messages_per_s: number;
+            payload: string;
+            payload_encoding: components["schemas"]["PayloadEncoding"];
+            topic: string;
         };
         TransferStatus: {
             chunk: number;

@@ -11,7 +11,7 @@ use crate::message_log::{
 };
 use crate::observer_hooks::{ObserverHooks, ShardObservation};
 use crate::refused_attempts::{AttemptQuery, RefusedAttempt};
-use crate::topic_tree::{TopicPage, TopicQuery};
+use crate::topic_tree::{TopicNode, TopicPage, TopicQuery};
 
 /// Observes a node. Clones share the same state.
 #[derive(Clone, Default)]
@@ -50,11 +50,24 @@ impl Observer {
     /// Nodes of the tree of published topics. The first call begins to record them; that ends some minutes after the last call.
     #[must_use]
     pub fn topics(&self, query: &TopicQuery) -> TopicPage {
+        let now_ms = self.activate_topics();
+        self.observed.tree.page(query, now_ms)
+    }
+
+    /// The recorded ones of these topics, by name. Begins to record as [`Self::topics`] does.
+    #[must_use]
+    pub fn topics_named(&self, topics: &[String]) -> Vec<TopicNode> {
+        let now_ms = self.activate_topics();
+        self.observed.tree.nodes_of(topics, now_ms)
+    }
+
+    /// Starts to record published topics, or continues for some minutes; returns the present time.
+    fn activate_topics(&self) -> u64 {
         let now_ms = now_ms();
         if self.observed.tree.activate(now_ms) {
             refresh_interest(&self.port);
         }
-        self.observed.tree.page(query, now_ms)
+        now_ms
     }
 
     /// Sets how the log of messages finds the rules that evaluate a message.

@@ -241,6 +241,22 @@ impl TopicTree {
     }
 }
 
+impl TopicTree {
+    /// The recorded ones of these topics, without what is below them. The caller has activated the tree.
+    pub(crate) fn nodes_of(&self, topics: &[String], now_ms: u64) -> Vec<TopicNode> {
+        let mut nodes = BTreeMap::new();
+        for table in lock(&self.tables).iter() {
+            let table = lock(table);
+            for topic in topics {
+                if let Some(record) = table.topics.get(topic.as_str()) {
+                    add_topic(&mut nodes, ("", topic, topic), record, now_ms);
+                }
+            }
+        }
+        nodes.into_values().collect()
+    }
+}
+
 /// Adds a topic to the node with this name. `rest` is the topic below the parent.
 fn add_topic(
     nodes: &mut BTreeMap<String, TopicNode>,
@@ -349,6 +365,21 @@ mod tests {
         let found = tree.page(&found, 1000).nodes;
         let names: Vec<_> = found.iter().map(|node| node.path.as_str()).collect();
         assert_eq!(names, ["plant/1/t", "plant/2/t"]);
+    }
+
+    #[test]
+    fn named_topics_are_found_without_what_is_below_them() {
+        let tree = filled();
+        let topics = ["plant/1/t", "plant", "plant/1", "none"].map(str::to_owned);
+        let nodes = tree.nodes_of(&topics, 1000);
+        let found = nodes
+            .iter()
+            .map(|node| (node.path.as_str(), node.topics, node.messages));
+        let found: Vec<_> = found.collect();
+        // Two shards have recorded a message on plant/1/t.
+        assert_eq!(found, [("plant", 1, 1), ("plant/1/t", 1, 2)]);
+        let last = nodes[1].last.as_ref().map(|last| &last.payload[..]);
+        assert_eq!(last, Some(&b"22"[..]));
     }
 
     #[test]

@@ -16,10 +16,27 @@ export interface DeviceStatus {
   state: Schemas['Device']['state'];
 }
 
+export interface TopicStatus {
+  topic: string;
+  messages_per_s: number;
+  last_at_ms: number;
+  payload: string;
+  payload_encoding: 'text' | 'base64';
+  is_truncated: boolean;
+}
+
+export interface MetricValues {
+  name: string;
+  value: number | null;
+  avg: (number | null)[];
+}
+
 export type SourceData =
   | { type: 'telemetry'; latest: LatestOfDevice[]; intervals: Schemas['KeyInterval'][]; is_truncated: boolean }
   | { type: 'devices'; devices: DeviceStatus[]; is_truncated: boolean }
   | { type: 'alarms'; alarms: Schemas['Alarm'][]; is_truncated: boolean }
+  | { type: 'topics'; topics: TopicStatus[] }
+  | { type: 'node'; metrics: MetricValues[]; ts_ms: number[] }
   | { type: 'problem'; detail: string };
 
 export interface CardData {

@@ -2,6 +2,7 @@ import {
   Button,
   Drawer,
   Group,
+  MultiSelect,
   NumberInput,
   SegmentedControl,
   Select,
@@ -17,15 +18,23 @@ import { ObjectSelect } from '../../ui/object-select';
 import type { Card, CardConfig, CardSource } from './dashboard';
 
 const telemetryKinds = ['statistic', 'gauge', 'chart', 'table', 'map'];
+/** Kinds that also show topics or metrics of the node. */
+const originKinds = ['statistic', 'gauge', 'chart', 'table'];
+
+type Origin = 'devices' | 'topics' | 'node';
+
 const mapKeys = ['latitude', 'longitude'];
 
 /** What a card shows and how. */
 export function CardEditor({
   card,
+  isOfNode,
   onSave,
   onClose,
 }: {
   card: Card;
+  /** Whether the dashboard belongs to no namespace, and may show topics and metrics of the node. */
+  isOfNode: boolean;
   onSave: (card: Card) => void;
   onClose: () => void;
 }) {
@@ -37,7 +46,13 @@ export function CardEditor({
   const [group, setGroup] = useState(first && 'device_group' in first ? first.device_group : undefined);
   const [keys, setKeys] = useState(first?.type === 'telemetry' ? first.keys : card.kind === 'map' ? mapKeys : []);
   const [subject, setSubject] = useState(first?.type === 'alarms' ? 'alarms' : 'devices');
-  const isTelemetry = telemetryKinds.includes(card.kind);
+  const [origin, setOrigin] = useState<Origin>(
+    first?.type === 'topics' || first?.type === 'node' ? first.type : 'devices',
+  );
+  const [topics, setTopics] = useState(first?.type === 'topics' ? first.topics : []);
+  const [metrics, setMetrics] = useState(first?.type === 'node' ? first.metrics : []);
+  const hasOrigins = isOfNode && originKinds.includes(card.kind);
+  const isTelemetry = telemetryKinds.includes(card.kind) && origin === 'devices';
   const isAlarms = card.kind === 'status' && subject === 'alarms';
   const needsDevice = isTelemetry || card.kind === 'status' || card.kind === 'control';
   const latest = useRead(
@@ -50,12 +65,14 @@ export function CardEditor({
   const number = (value: string | number) => (value === '' ? undefined : Number(value));
   const target = group ? { device_group: group } : device ? { device } : null;
   const sources = (): CardSource[] => {
+    if (origin === 'topics') return topics.length > 0 ? [{ type: 'topics', topics }] : [];
+    if (origin === 'node') return metrics.length > 0 ? [{ type: 'node', metrics }] : [];
     if (isAlarms) return [{ type: 'alarms', ...(device ? { device } : {}) }];
     if (!target || !needsDevice) return [];
     if (isTelemetry) return keys.length > 0 ? [{ type: 'telemetry', ...target, keys }] : [];
     return [{ type: 'devices', ...target }];
   };
-  const isComplete = !needsDevice || isAlarms || sources().length > 0;
+  const isComplete = (origin === 'devices' && !needsDevice) || isAlarms || sources().length > 0;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const used = Object.entries(config).filter(([, value]) => value !== undefined && value !== '');
@@ -83,6 +100,35 @@ export function CardEditor({
               ]}
             />
           )}
+          {hasOrigins && (
+            <Select
+              label={t`Shows values of`}
+              allowDeselect={false}
+              value={origin}
+              onChange={(next) => setOrigin(next as Origin)}
+              data={[
+                { value: 'devices', label: t`Devices` },
+                // Charts need a history, which topics do not have.
+                ...(card.kind === 'chart' ? [] : [{ value: 'topics', label: t`Topics` }]),
+                { value: 'node', label: t`The node` },
+              ]}
+            />
+          )}
+          {origin === 'topics' && (
+            <>
+              <TopicsField value={topics} onChange={setTopics} />
+              <SegmentedControl
+                aria-label={t`What the card shows`}
+                value={config.shows ?? 'message'}
+                onChange={(shows) => set({ shows: shows as CardConfig['shows'] })}
+                data={[
+                  { value: 'message', label: t`Last message` },
+                  { value: 'rate', label: t`Messages per second` },
+                ]}
+              />
+            </>
+          )}
+          {origin === 'node' && <MetricsField value={metrics} onChange={setMetrics} />}
           {needsDevice && (
             <DeviceField
               value={device ?? null}
@@ -153,7 +199,7 @@ export function CardEditor({
               />
             </>
           )}
-          {(isTelemetry && card.kind !== 'map') || card.kind === 'control' ? (
+          {originKinds.includes(card.kind) || card.kind === 'control' ? (
             <TextInput
               label={t`Unit`}
               maxLength={32}
@@ -195,6 +241,56 @@ export function CardEditor({
         </Stack>
       </form>
     </Drawer>
+  );
+}
+
+interface NamesFieldProps {
+  value: string[];
+  onChange: (value: string[]) => void;
+}
+
+/** At most as many as a source may have. */
+const maxNames = 50;
+
+/** Exact topics; those with a part of the typed text are offered. */
+function TopicsField({ value, onChange }: NamesFieldProps) {
+  const { t } = useLingui();
+  const [text, setText] = useState('');
+  const found = useRead(
+    ['published-topics', 'found', text],
+    (signal) =>
+      unwrap(api.GET('/api/v1/published-topics', { params: { query: { contains: text, limit: 20 } }, signal })),
+    { enabled: text !== '' },
+  );
+  return (
+    <TagsInput
+      label={t`Topics`}
+      required
+      description={t`Without wildcards. Messages are shown from when the card is first opened.`}
+      maxTags={maxNames}
+      data={found.data?.data.map(({ topic }) => topic) ?? []}
+      value={value}
+      acceptValueOnBlur
+      onSearchChange={setText}
+      onChange={(topics) => onChange(topics.filter((topic) => !/[+#]/.test(topic)))}
+    />
+  );
+}
+
+function MetricsField({ value, onChange }: NamesFieldProps) {
+  const { t } = useLingui();
+  const known = useRead(['node', 'metrics'], (signal) => unwrap(api.GET('/api/v1/node/metrics', { signal })));
+  const options = known.data?.data.map(({ name }) => name) ?? [];
+  return (
+    <MultiSelect
+      label={t`Metrics`}
+      required
+      searchable
+      maxValues={maxNames}
+      data={[...new Set([...value, ...options])]}
+      value={value}
+      onChange={onChange}
+    />
   );
 }
 

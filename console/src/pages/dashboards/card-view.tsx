@@ -6,7 +6,7 @@ import { api, unwrap } from '../../api/client';
 import { withQuery } from '../../api/objects';
 import { openStream } from '../../api/stream';
 import { formatNumber } from '../../format';
-import { Chart } from '../../ui/chart';
+import { Chart, type Series } from '../../ui/chart';
 import { StateBadge } from '../../ui/state-badge';
 import { Ago, LiveTime } from '../../ui/time';
 import { SeverityBadge } from '../alarms/severity';
@@ -14,6 +14,7 @@ import { DeviceStateBadge } from '../devices/device-state';
 import { paramsOf } from '../devices/controls';
 import { aligned, linesOf } from '../telemetry/series';
 import { useCardData, useDashboardContext, type CardData, type LatestOfDevice } from './card-data';
+import { valuesOf, type CardValue } from './card-values';
 import type { Card, CardConfig } from './dashboard';
 
 /** The content of a card, live. */
@@ -26,7 +27,7 @@ export function CardView({ card }: { card: Card }) {
   if (!needsData) {
     return (
       <Note>
-        <Trans>This card has no data yet. Edit it to choose a device or a group.</Trans>
+        <Trans>This card has no data yet. Edit it to choose what it shows.</Trans>
       </Note>
     );
   }
@@ -82,42 +83,24 @@ function Note({ children }: { children: React.ReactNode }) {
   );
 }
 
-interface Value {
-  device: string;
-  key: string;
-  value: unknown;
-  tsMs: number;
-}
-
-/** Latest values in the order of the keys that the card names. */
-function valuesOf(card: Card, data: CardData): Value[] {
-  return data.sources.flatMap((each, index) => {
-    if (each.type !== 'telemetry') return [];
-    const source = card.sources[index];
-    const keys = source?.type === 'telemetry' ? source.keys : [];
-    return each.latest.flatMap(({ device, values }) =>
-      keys.flatMap((key) => {
-        const found = values[key];
-        return found ? [{ device, key, value: found.value, tsMs: found.ts_ms }] : [];
-      }),
-    );
-  });
-}
-
 function shown(value: unknown, { digits = 2, unit }: CardConfig): string {
   const text =
     typeof value === 'number' ? formatNumber(value, digits) : typeof value === 'string' ? value : JSON.stringify(value);
   return unit ? `${text} ${unit}` : text;
 }
 
+const nameOf = ({ subject, key }: CardValue) => [subject, key].filter((part) => part !== '').join(' · ');
+
 function Statistic({ card, data }: { card: Card; data: CardData }) {
   const [first] = valuesOf(card, data);
   if (!first) return <NoValue />;
   return (
     <div className="card-statistic">
-      <div className="card-number">{shown(first.value, card.config)}</div>
+      <div className="card-number" title={String(first.value)}>
+        {shown(first.value, card.config)}
+      </div>
       <Text size="xs" c="dimmed">
-        {first.device} · {first.key} · <Ago ms={first.tsMs} />
+        {nameOf(first)} · <Ago ms={first.tsMs} />
       </Text>
     </div>
   );
@@ -140,7 +123,7 @@ function Gauge({ card, data }: { card: Card; data: CardData }) {
   const part = Math.min(1, Math.max(0, (first.value - min) / (max - min || 1)));
   return (
     <div className="card-gauge">
-      <svg viewBox="0 0 200 120" role="img" aria-label={`${first.key}: ${shown(first.value, card.config)}`}>
+      <svg viewBox="0 0 200 120" role="img" aria-label={`${nameOf(first)}: ${shown(first.value, card.config)}`}>
         <path d="M20 105 A80 80 0 0 1 180 105" className="gauge-track" />
         <path
           d="M20 105 A80 80 0 0 1 180 105"
@@ -158,7 +141,7 @@ function Gauge({ card, data }: { card: Card; data: CardData }) {
         </text>
       </svg>
       <Text size="xs" c="dimmed" ta="center">
-        {first.device} · {first.key}
+        {nameOf(first)}
       </Text>
     </div>
   );
@@ -167,31 +150,37 @@ function Gauge({ card, data }: { card: Card; data: CardData }) {
 function ChartCard({ card, data }: { card: Card; data: CardData }) {
   const { t } = useLingui();
   const { spanMs } = useDashboardContext();
-  const lines = useMemo(
-    () =>
-      linesOf(
-        data.sources.flatMap((each) => (each.type === 'telemetry' ? each.intervals : [])),
-        'avg',
-      ),
-    [data],
-  );
-  const { times, values } = useMemo(() => aligned(lines), [lines]);
-  if (lines.length === 0) return <NoValue />;
+  const chart = useMemo(() => chartOf(data), [data]);
+  if (chart.series.length === 0) return <NoValue />;
   return (
     <Chart
       label={card.title || t`Chart`}
       height={Math.max(80, card.h * 44 - 130)}
-      times={times}
+      times={chart.times}
       range={[data.at_ms - spanMs, data.at_ms]}
       isAutoScaled
       syncKey="dashboard"
       format={(value) => shown(value, card.config)}
-      series={lines.map(({ device, key }, index) => ({
-        label: lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`,
-        values: values[index] ?? [],
-      }))}
+      series={chart.series}
     />
   );
+}
+
+/** Lines of telemetry, or else of the metrics of the node, which have their times in common. */
+function chartOf({ sources }: CardData): { times: number[]; series: Series[] } {
+  const rows = sources.flatMap((each) => (each.type === 'telemetry' ? each.intervals : []));
+  const lines = linesOf(rows, 'avg');
+  if (lines.length > 0) {
+    const { times, values } = aligned(lines);
+    const series = lines.map(({ device, key }, index) => ({
+      label: lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`,
+      values: values[index] ?? [],
+    }));
+    return { times, series };
+  }
+  const node = sources.find((each) => each.type === 'node');
+  const metrics = node?.metrics.filter(({ avg }) => avg.some((value) => value !== null)) ?? [];
+  return { times: node?.ts_ms ?? [], series: metrics.map(({ name, avg }) => ({ label: name, values: avg })) };
 }
 
 function StatusCard({ card, data }: { card: Card; data: CardData }) {
@@ -240,19 +229,18 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
 function TableCard({ card, data }: { card: Card; data: CardData }) {
   const { t } = useLingui();
   const values = valuesOf(card, data);
-  if (data.sources.every((each) => each.type !== 'telemetry')) return <StatusCard card={card} data={data} />;
+  if (data.sources.every(({ type }) => type === 'devices' || type === 'alarms'))
+    return <StatusCard card={card} data={data} />;
   if (values.length === 0) return <NoValue />;
+  const hasSubjects = values.some(({ subject }) => subject !== '');
+  const hasKeys = values.some(({ key }) => key !== '');
   return (
     <CardScroller label={card.title || t`Values`}>
       <table className="data-table">
         <thead>
           <tr>
-            <th scope="col">
-              <Trans>Device</Trans>
-            </th>
-            <th scope="col">
-              <Trans>Key</Trans>
-            </th>
+            {hasSubjects && <th scope="col">{hasKeys ? <Trans>Device</Trans> : <Trans>Topic</Trans>}</th>}
+            {hasKeys && <th scope="col">{hasSubjects ? <Trans>Key</Trans> : <Trans>Metric</Trans>}</th>}
             <th scope="col" className="right">
               <Trans>Value</Trans>
             </th>
@@ -263,9 +251,9 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
         </thead>
         <tbody>
           {values.map((each) => (
-            <tr key={`${each.device} ${each.key}`}>
-              <td>{each.device}</td>
-              <td>{each.key}</td>
+            <tr key={`${each.subject} ${each.key}`}>
+              {hasSubjects && <td>{each.subject}</td>}
+              {hasKeys && <td>{each.key}</td>}
               <td className="right">{shown(each.value, card.config)}</td>
               <td className="right dimmed">
                 <Ago ms={each.tsMs} />
@@ -325,10 +313,12 @@ function MapCard({ data }: { data: CardData }) {
       {places.map(({ device, lat, lon }) => {
         const x = ((lon - west) / (east - west)) * 400;
         const y = ((north - lat) / (north - south)) * 260;
+        // The label of a device on the right is to the left of its point, so that the border does not cut it.
+        const isLeft = x > 270;
         return (
           <g key={device}>
             <circle cx={x} cy={y} r={5} className="map-point" />
-            <text x={x + 8} y={y + 4} className="gauge-limit">
+            <text x={isLeft ? x - 8 : x + 8} y={y + 4} textAnchor={isLeft ? 'end' : 'start'} className="gauge-limit">
               {device}
             </text>
           </g>

@@ -234,6 +234,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
       {edited && (
         <CardEditor
           card={edited}
+          isOfNode={shown.namespace === null}
           onClose={() => setEdited(null)}
           onSave={(card) => {
             change({ cards: placed(shown.cards, card) });

@@ -12,7 +12,9 @@ export type CardKind =
 export type CardSource =
   | { type: 'telemetry'; device?: string; device_group?: string; keys: string[] }
   | { type: 'devices'; device?: string; device_group?: string }
-  | { type: 'alarms'; device?: string; product?: string };
+  | { type: 'alarms'; device?: string; product?: string }
+  | { type: 'topics'; topics: string[] }
+  | { type: 'node'; metrics: string[] };
 
 /** Display options; the node keeps them as they are. */
 export interface CardConfig {
@@ -21,6 +23,8 @@ export interface CardConfig {
   min?: number;
   max?: number;
   text?: string;
+  /** What a card of topics shows of each: the last message, or messages per second. */
+  shows?: 'message' | 'rate';
   topic_filter?: string;
   control?: 'switch' | 'slider' | 'number' | 'button';
   method?: string;

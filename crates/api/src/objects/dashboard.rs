@@ -25,6 +25,8 @@ const MAX_KEYS: usize = 50;
 const MAX_NAME_CHARS: usize = 200;
 const MAX_ID_CHARS: usize = 64;
 const MAX_REFERENCE_BYTES: usize = 256;
+/// Longer topics are not recorded.
+const MAX_TOPIC_BYTES: usize = 512;
 /// Number of columns of the grid.
 const COLUMNS: u32 = 24;
 const MAX_ROWS: u32 = 1000;
@@ -150,6 +152,18 @@ pub(crate) enum CardSource {
         /// Only those of this product.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         product: Option<String>,
+    },
+    /// The last message on published topics, with its rate. Only on dashboards of the node as a whole.
+    Topics {
+        /// Topics without wildcards.
+        #[schemars(length(min = 1, max = 50))]
+        topics: Vec<String>,
+    },
+    /// Metrics of the node. Only on dashboards of the node as a whole.
+    Node {
+        /// Names as in `GET /api/v1/node/metrics`.
+        #[schemars(length(min = 1, max = 50))]
+        metrics: Vec<String>,
     },
 }
 
@@ -278,8 +292,59 @@ impl CardSource {
                 check_name("device", device)?;
                 check_name("product", product)
             }
+            Self::Topics { topics } => {
+                let is_topic = |topic: &String| {
+                    (1..=MAX_TOPIC_BYTES).contains(&topic.len())
+                        && !topic.contains(['+', '#', '\0'])
+                };
+                if !(1..=MAX_KEYS).contains(&topics.len()) || !topics.iter().all(is_topic) {
+                    let expected = format!(
+                        "1 to {MAX_KEYS} topics of 1 to {MAX_TOPIC_BYTES} bytes without wildcards"
+                    );
+                    return Err(invalid(&format!("{path}.topics"), expected));
+                }
+                Ok(())
+            }
+            Self::Node { metrics } => {
+                let is_name = |name: &String| (1..=MAX_REFERENCE_BYTES).contains(&name.len());
+                if !(1..=MAX_KEYS).contains(&metrics.len()) || !metrics.iter().all(is_name) {
+                    let expected =
+                        format!("1 to {MAX_KEYS} names of 1 to {MAX_REFERENCE_BYTES} bytes");
+                    return Err(invalid(&format!("{path}.metrics"), expected));
+                }
+                Ok(())
+            }
         }
     }
+
+    /// Whether the data belongs to the node as a whole instead of a namespace.
+    pub(crate) fn is_of_node(&self) -> bool {
+        matches!(self, Self::Topics { .. } | Self::Node { .. })
+    }
+}
+
+/// Members of a namespace may not see what belongs to the node.
+fn check_owner(namespace: Option<&str>, cards: &[DashboardCard]) -> Result<(), ProblemDetails> {
+    let Some(namespace) = namespace else {
+        return Ok(());
+    };
+    let sources = cards.iter().enumerate().flat_map(|(at, card)| {
+        let numbered = card.sources.iter().enumerate();
+        numbered.map(move |(number, source)| (at, number, source))
+    });
+    for (at, number, source) in sources {
+        if source.is_of_node() {
+            let expected = format!(
+                "telemetry, devices or alarms, because the dashboard belongs to the namespace {namespace:?}; topics and \
+                 metrics of the node are only for dashboards without a namespace"
+            );
+            return Err(invalid(
+                &format!("cards[{at}].sources[{number}].type"),
+                expected,
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_cards(cards: &[DashboardCard]) -> Result<(), ProblemDetails> {
@@ -351,6 +416,7 @@ impl ObjectKind for Dashboards {
             }
             check_description(&input.description)?;
             check_cards(&input.cards)?;
+            check_owner(input.namespace.as_deref(), &input.cards)?;
             let stored = StoredDashboard {
                 namespace: input.namespace,
                 name: input.name,
@@ -439,10 +505,35 @@ mod tests {
                 "sources[0]",
                 json!({"sources": [{"type": "telemetry", "devices": []}]}),
             ),
+            (
+                "cards[0].sources[0].topics",
+                json!({"sources": [{"type": "topics", "topics": ["plant/#"]}]}),
+            ),
+            (
+                "cards[0].sources[0].metrics",
+                json!({"sources": [{"type": "node", "metrics": []}]}),
+            ),
             ("kind", json!({"kind": "pie"})),
         ] {
             let problem = card(change.clone()).expect_err(field);
             assert_eq!(problem.parameter.as_deref(), Some(field), "{change}");
+        }
+    }
+
+    #[test]
+    fn only_dashboards_of_the_node_show_its_topics_and_metrics() {
+        for source in [
+            json!({"type": "topics", "topics": ["plant/1"]}),
+            json!({"type": "node", "metrics": ["connections"]}),
+        ] {
+            let card = card(json!({"sources": [{"type": "alarms"}, source]})).expect("valid");
+            let cards = [card];
+            assert!(check_owner(None, &cards).is_ok());
+            let problem = check_owner(Some("acme"), &cards).expect_err("of a namespace");
+            assert_eq!(
+                problem.parameter.as_deref(),
+                Some("cards[0].sources[1].type")
+            );
         }
     }
 

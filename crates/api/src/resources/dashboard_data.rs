@@ -6,26 +6,32 @@ use std::collections::BTreeMap;
 use ::devices::DeviceState;
 use ::devices::alarm::Alarm;
 use namespaces::NamespaceSelection;
+use observe::HistoryRange;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use wall_clock::now_ms;
 
 use super::dashboards::{addressed_dashboard, load_dashboard, load_shared_dashboard};
+use super::message_json::{PayloadEncoding, text_or_base64};
 use super::telemetry_intervals::{self, INTERVAL_PARAMETERS, KeyInterval};
 use super::telemetry_query::FROM_MS;
-use super::{alarm_query, device_groups, telemetry_query};
+use super::{alarm_query, device_groups, node_history, telemetry_query};
 use crate::access::{EndpointAccess, Role};
 use crate::alarm_service::AlarmQuery;
+use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
 use crate::device_service::{DeviceService, DeviceServiceError};
 use crate::endpoint::{Endpoint, get};
+use crate::history_recorder::SAMPLE_INTERVAL;
 use crate::objects::{CardSource, DashboardCard, StoredDashboard};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// Maximum number of devices of a source; others of its group are left out.
 const MAX_DEVICES: usize = 1000;
 const MAX_ALARMS: usize = 100;
+/// An older sample of a metric is not its present value.
+const LATEST_SAMPLE_MS: i64 = 120_000;
 
 /// A dashboard as the holder of a share link sees it.
 #[derive(Serialize, JsonSchema)]
@@ -64,6 +70,15 @@ enum SourceData {
         alarms: Vec<Alarm>,
         is_truncated: bool,
     },
+    Topics {
+        /// Those with a message since the node began to record topics; see `GET /api/v1/published-topics`.
+        topics: Vec<TopicStatus>,
+    },
+    Node {
+        metrics: Vec<MetricValues>,
+        /// Starts of the intervals; only with `from_ms`.
+        ts_ms: Vec<i64>,
+    },
     /// The source cannot be read.
     Problem { detail: String },
 }
@@ -89,9 +104,34 @@ struct DeviceStatus {
     state: DeviceState,
 }
 
+#[derive(Serialize, JsonSchema)]
+struct TopicStatus {
+    topic: String,
+    /// Messages per second during the last ten seconds.
+    messages_per_s: f64,
+    /// Messages since the node began to record topics.
+    messages: u64,
+    /// Time of the last message.
+    last_at_ms: u64,
+    /// The first 256 bytes of its payload.
+    payload: String,
+    payload_encoding: PayloadEncoding,
+    is_truncated: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct MetricValues {
+    name: String,
+    /// The latest sample of the last two minutes; `null`: there is none.
+    value: Option<f64>,
+    /// One average per interval; `null`: the node was off. Only with `from_ms`.
+    avg: Vec<Option<f64>>,
+}
+
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let about_data = "The latest values of all sources of the card. With `from_ms`, also the intervals of its telemetry, with the \
-        same parameters as those of a device. A source whose device or group does not exist has the type `problem`.";
+        same parameters as those of a device, and the intervals of metrics of the node, for which only `interval_ms` counts. A source \
+        whose device, group or metric does not exist has the type `problem`. Topics are recorded while somebody reads them.";
     vec![
         get(
             "/api/v1/dashboards/{id}/cards/{card}/data",
@@ -181,12 +221,20 @@ async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult 
     })
 }
 
+/// The data of one source. Only dashboards without a namespace have sources of the node.
 async fn source_data(
     call: &ApiCall,
     source: CardSource,
     selection: &NamespaceSelection,
 ) -> Result<SourceData, ProblemDetails> {
+    if source.is_of_node() && !matches!(selection, NamespaceSelection::All) {
+        let detail =
+            "Topics and metrics of the node are shown only on dashboards without a namespace.";
+        return Err(ProblemDetails::not_found(detail));
+    }
     match source {
+        CardSource::Topics { topics } => topic_data(call, topics).await,
+        CardSource::Node { metrics } => node_data(call, metrics).await,
         CardSource::Telemetry {
             device,
             device_group,
@@ -275,6 +323,55 @@ fn device_statuses(
         });
     }
     Ok(statuses)
+}
+
+async fn topic_data(call: &ApiCall, topics: Vec<String>) -> Result<SourceData, ProblemDetails> {
+    let observer = call.app.observer.clone();
+    let read = move || observer.topics_named(&topics);
+    let nodes = run_blocking(read, "The topics cannot be read now.").await?;
+    let topics = nodes.into_iter().filter_map(|node| {
+        let last = node.last?;
+        let is_truncated = last.payload.len() < last.payload_bytes;
+        let (payload, payload_encoding) = text_or_base64(&last.payload, is_truncated);
+        Some(TopicStatus {
+            topic: node.path,
+            messages_per_s: (node.messages_per_s * 100.0).round() / 100.0,
+            messages: node.messages,
+            last_at_ms: last.received_ms,
+            payload,
+            payload_encoding,
+            is_truncated,
+        })
+    });
+    Ok(SourceData::Topics {
+        topics: topics.collect(),
+    })
+}
+
+async fn node_data(call: &ApiCall, names: Vec<String>) -> Result<SourceData, ProblemDetails> {
+    let now_ms = now_ms() as i64;
+    let latest_range = HistoryRange {
+        from_ms: (now_ms - LATEST_SAMPLE_MS).max(0),
+        to_ms: now_ms,
+        interval_ms: SAMPLE_INTERVAL.as_millis() as i64,
+    };
+    let latest = node_history::read_table(call, names.clone(), latest_range).await?;
+    let mut metrics: Vec<MetricValues> = (latest.columns.into_iter())
+        .map(|column| MetricValues {
+            value: column.avg.iter().rev().copied().flatten().next(),
+            name: column.name,
+            avg: Vec::new(),
+        })
+        .collect();
+    let mut ts_ms = Vec::new();
+    if call.query.number_value(FROM_MS).is_some() {
+        let table = node_history::read_table(call, names, node_history::range(call)?).await?;
+        ts_ms = table.ts_ms;
+        for (metric, column) in metrics.iter_mut().zip(table.columns) {
+            metric.avg = column.avg;
+        }
+    }
+    Ok(SourceData::Node { metrics, ts_ms })
 }
 
 async fn telemetry_data(

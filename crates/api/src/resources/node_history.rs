@@ -1,6 +1,8 @@
 //! The metrics of the node over the last days, as columns for charts.
 
-use observe::{HistoryColumn, HistoryError, HistoryMetric, HistoryRange, MAX_HISTORY_INTERVALS};
+use observe::{
+    HistoryColumn, HistoryError, HistoryMetric, HistoryRange, HistoryTable, MAX_HISTORY_INTERVALS,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use wall_clock::now_ms;
@@ -94,7 +96,8 @@ async fn list(call: ApiCall) -> ApiResult {
     call::unpaged_list(shown.collect())
 }
 
-fn range(call: &ApiCall) -> Result<HistoryRange, ProblemDetails> {
+/// The time range of a request.
+pub(super) fn range(call: &ApiCall) -> Result<HistoryRange, ProblemDetails> {
     let number = |parameter| call.query.number_value(parameter).map(|ms| ms as i64);
     let to_ms = number(TO_MS).unwrap_or_else(|| now_ms() as i64);
     let from_ms = number(FROM_MS).unwrap_or_else(|| (to_ms - DAY_MS).max(0));
@@ -121,6 +124,26 @@ fn range(call: &ApiCall) -> Result<HistoryRange, ProblemDetails> {
     }
 }
 
+/// The metrics with these names in a time range.
+pub(super) async fn read_table(
+    call: &ApiCall,
+    names: Vec<String>,
+    range: HistoryRange,
+) -> Result<HistoryTable, ProblemDetails> {
+    let history = call.app.history.clone();
+    let read = move || history.table(&names, range);
+    let table = run_blocking(read, "The history cannot be read now.").await?;
+    table.map_err(|error| match error {
+        HistoryError::Off => ProblemDetails::not_found(
+            "The node keeps no history of its metrics; set http.history_days and restart it.",
+        ),
+        HistoryError::UnknownMetric(_) => {
+            ProblemDetails::not_found(format!("{error}; GET /api/v1/node/metrics lists all."))
+        }
+        HistoryError::Unreadable(_) => ProblemDetails::unavailable(format!("{error}.")),
+    })
+}
+
 async fn history(call: ApiCall) -> ApiResult {
     let names: Vec<String> = match call.query.text_value(METRICS.name) {
         Some(names) => names.split(',').map(str::to_owned).collect(),
@@ -131,18 +154,7 @@ async fn history(call: ApiCall) -> ApiResult {
         return Err(ProblemDetails::invalid_parameter(METRICS.name, detail));
     }
     let range = range(&call)?;
-    let history = call.app.history.clone();
-    let read = move || history.table(&names, range);
-    let table = run_blocking(read, "The history cannot be read now.").await?;
-    let table = table.map_err(|error| match error {
-        HistoryError::Off => ProblemDetails::not_found(
-            "The node keeps no history of its metrics; set http.history_days and restart it.",
-        ),
-        HistoryError::UnknownMetric(_) => {
-            ProblemDetails::not_found(format!("{error}; GET /api/v1/node/metrics lists all."))
-        }
-        HistoryError::Unreadable(_) => ProblemDetails::unavailable(format!("{error}.")),
-    })?;
+    let table = read_table(&call, names, range).await?;
     let columns = table.columns.into_iter();
     call::json_response(NodeHistoryTable {
         sample_interval_ms: SAMPLE_INTERVAL.as_millis() as u64,

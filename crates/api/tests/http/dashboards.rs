@@ -1,6 +1,11 @@
 //! Dashboards: versions, and share links that show one dashboard and nothing else.
 
+use std::time::Duration;
+
+use hooks::{HooksFactory as _, MessageOrigin, MessageView};
 use serde_json::{Value, json};
+use tokio::time::timeout;
+use wall_clock::now_ms;
 
 use crate::access::{bearer, local, send};
 use crate::client::{Answer, request};
@@ -206,4 +211,80 @@ async fn the_links_of_a_dashboard_are_limited() {
     }
     let full = admin(&server, "POST", "dashboards/plant/shares", json!({})).await;
     assert_eq!(full.status, 409, "{}", full.body);
+}
+
+#[tokio::test]
+async fn a_share_link_shows_the_topics_and_metrics_of_its_cards_only() {
+    let server = server().await;
+    let cards = json!([
+        card(
+            "topic",
+            json!([{"type": "topics", "topics": ["plant/1", "plant/2"]}])
+        ),
+        card(
+            "metric",
+            json!([{"type": "node", "metrics": ["connections"]}])
+        ),
+        card("unknown", json!([{"type": "node", "metrics": ["none"]}])),
+    ]);
+    let of_namespace = json!({"id": "acme-node", "namespace": "acme", "cards": cards});
+    let refused = admin(&server, "POST", "dashboards", of_namespace).await;
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    let field = "cards[0].sources[0].type";
+    assert!(refused.body.contains(field), "{}", refused.body);
+    created(&server, "dashboards", json!({"id": "node", "cards": cards})).await;
+    let share = created(&server, "dashboards/node/shares", json!({})).await;
+    let token = share["token"].as_str().unwrap().to_owned();
+
+    // The first request begins to record topics.
+    let path = "kiosk/cards/topic/data";
+    let before = shared(&server, &token, path).await;
+    assert_eq!(before.status, 200, "{}", before.body);
+    let none = json!([{"type": "topics", "topics": []}]);
+    assert_eq!(before.json()["sources"], none);
+    let mut hooks = server.observer.hooks_for(0);
+    for (topic, payload) in [("plant/1", "20"), ("plant/1", "21"), ("office", "secret")] {
+        let view = MessageView::from_client("pump-1", topic, payload.as_bytes(), now_ms());
+        hooks.publish(&view, &MessageOrigin::default());
+    }
+    let after = shared(&server, &token, path).await;
+    let topics = after.json()["sources"][0]["topics"].clone();
+    assert_eq!(topics.as_array().unwrap().len(), 1, "{}", after.body);
+    assert_eq!(topics[0]["topic"], "plant/1");
+    assert_eq!(topics[0]["payload"], "21");
+    assert_eq!(topics[0]["messages"], 2);
+    assert!(topics[0]["messages_per_s"].as_f64().unwrap() > 0.0);
+    // Neither other topics nor the names of clients.
+    assert!(!after.body.contains("secret") && !after.body.contains("pump-1"));
+
+    let metric = async {
+        loop {
+            let path = "kiosk/cards/metric/data?from_ms=1700000000000&interval_ms=86400000";
+            let read = shared(&server, &token, path).await.json();
+            let source = read["sources"][0].clone();
+            if source["metrics"][0]["value"].is_number() {
+                return source;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let metric = timeout(Duration::from_secs(20), metric).await;
+    let source = metric.expect("the first sample");
+    let shown = &source["metrics"][0];
+    assert_eq!(shown["name"], "connections");
+    let averages = shown["avg"].as_array().unwrap();
+    assert_eq!(averages.len(), source["ts_ms"].as_array().unwrap().len());
+    assert_eq!(averages.last(), Some(&shown["value"]));
+    let latest = shared(&server, &token, "kiosk/cards/metric/data").await;
+    assert_eq!(latest.json()["sources"][0]["ts_ms"], json!([]));
+    let unknown = shared(&server, &token, "kiosk/cards/unknown/data").await;
+    assert_eq!(unknown.json()["sources"][0]["type"], "problem");
+    for path in [
+        "published-topics",
+        "node/metrics",
+        "node/history?metrics=connections",
+    ] {
+        let refused = shared(&server, &token, path).await;
+        assert_eq!(refused.status, 401, "{path}: {}", refused.body);
+    }
 }
