@@ -14,6 +14,7 @@ mod preview;
 mod random;
 mod ready_made;
 mod report;
+mod report_page;
 mod run;
 mod schedule;
 mod setup;
@@ -151,7 +152,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     };
     let report = SimulationReport::new(subject, &plan, &access, &result);
     if let Some(page) = &arguments.report {
-        std::fs::write(page, report.to_html())
+        std::fs::write(page, report_page::render(&report))
             .with_context(|| format!("cannot write the report {}", page.display()))?;
     }
     match arguments.json {

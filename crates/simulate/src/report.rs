@@ -1,7 +1,5 @@
 //! The result of a run: metrics by phase, conditions, as a table, as JSON or as an HTML page.
 
-mod html;
-
 use std::fmt::Write as _;
 
 use load_client::latency::latency_classes;
@@ -24,26 +22,26 @@ pub(crate) struct ReportSubject {
 #[derive(Debug)]
 pub(crate) struct SimulationReport {
     /// Name of the file or of the ready-made simulation.
-    name: String,
-    description: String,
+    pub(crate) name: String,
+    pub(crate) description: String,
     /// Start of the run, RFC 3339.
-    started: String,
-    series: Vec<SeriesPoint>,
-    phases: Vec<PhaseReport>,
-    is_interrupted: bool,
-    broker: String,
-    devices: u64,
-    seed: u64,
+    pub(crate) started: String,
+    pub(crate) series: Vec<SeriesPoint>,
+    pub(crate) phases: Vec<PhaseReport>,
+    pub(crate) is_interrupted: bool,
+    pub(crate) broker: String,
+    pub(crate) devices: u64,
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug)]
-struct PhaseReport {
-    name: String,
-    values: MetricValues,
+pub(crate) struct PhaseReport {
+    pub(crate) name: String,
+    pub(crate) values: MetricValues,
     /// Connects by duration, as in JetLinks' report.
-    classes: Vec<(String, u64)>,
-    failures: load_client::client_failure::FailureLog,
-    conditions: Vec<AssertionOutcome>,
+    pub(crate) classes: Vec<(String, u64)>,
+    pub(crate) failures: load_client::client_failure::FailureLog,
+    pub(crate) conditions: Vec<AssertionOutcome>,
 }
 
 impl SimulationReport {
@@ -99,11 +97,6 @@ impl SimulationReport {
             "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
             "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
         })
-    }
-
-    /// One page that needs no other file.
-    pub(crate) fn to_html(&self) -> String {
-        html::render(self)
     }
 
     pub(crate) fn to_text(&self) -> String {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use load_client::plot::{Curve, Plot, REPORT_STYLE, axis_marks, escape};
 use load_client::units::Unit;
 
-use super::{PhaseReport, SimulationReport};
 use crate::metrics::METRICS;
+use crate::report::{PhaseReport, SimulationReport};
 use crate::run::SeriesPoint;
 
 /// Charts on narrow screens, and tables with a column for each phase, scroll instead of widening the page.
@@ -21,7 +21,7 @@ type CurveSource<'a> = (
 );
 
 /// Renders the report of a simulation.
-pub(super) fn render(report: &SimulationReport) -> String {
+pub(crate) fn render(report: &SimulationReport) -> String {
     let title = escape(&format!("Simulation {}", report.name));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
