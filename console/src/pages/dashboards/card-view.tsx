@@ -91,14 +91,23 @@ function shown(value: unknown, { digits = 2, unit }: CardConfig): string {
 
 const nameOf = ({ subject, key }: CardValue) => [subject, key].filter((part) => part !== '').join(' · ');
 
+const maxNumberChars = 24;
+
 function Statistic({ card, data }: { card: Card; data: CardData }) {
   const [first] = valuesOf(card, data);
   if (!first) return <NoValue />;
+  const text = shown(first.value, card.config);
+  // Payloads such as JSON, which would not fit in the size of a number.
+  const isLong = text.length > maxNumberChars;
   return (
     <div className="card-statistic">
-      <div className="card-number" title={String(first.value)}>
-        {shown(first.value, card.config)}
-      </div>
+      {isLong ? (
+        <CardScroller className="card-payload mono" label={nameOf(first)}>
+          {text}
+        </CardScroller>
+      ) : (
+        <div className="card-number">{text}</div>
+      )}
       <Text size="xs" c="dimmed">
         {nameOf(first)} · <Ago ms={first.tsMs} />
       </Text>
@@ -254,7 +263,9 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
             <tr key={`${each.subject} ${each.key}`}>
               {hasSubjects && <td>{each.subject}</td>}
               {hasKeys && <td>{each.key}</td>}
-              <td className="right">{shown(each.value, card.config)}</td>
+              <td className="right card-value" title={shown(each.value, card.config)}>
+                {shown(each.value, card.config)}
+              </td>
               <td className="right dimmed">
                 <Ago ms={each.tsMs} />
               </td>
