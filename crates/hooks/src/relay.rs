@@ -22,7 +22,7 @@ pub const RELAY_SUBPROTOCOL: &str = "tidegate-relay";
 
 /// A WebSocket client that asks for an endpoint.
 pub struct RelayRequest<'a> {
-    /// The request target: path and query string.
+    /// What follows the prefix of relay endpoints in the request target: the rest of the path, and the query string.
     pub target: &'a str,
     /// The origin of the web page, if a browser sent one.
     pub origin: Option<&'a str>,

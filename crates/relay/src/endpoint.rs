@@ -167,6 +167,9 @@ impl Endpoint {
     }
 
     pub(crate) fn set_definition(&self, definition: EndpointDefinition) {
+        if definition.history_messages == 0 {
+            *lock(&self.history) = MessageHistory::default();
+        }
         self.active.store(Arc::new(definition.into()));
     }
 

@@ -75,7 +75,7 @@ impl KeptMessage {
 }
 
 impl MessageHistory {
-    /// Adds a message, keeping at most this number of messages and bytes. Text is valid UTF-8.
+    /// Adds a message, keeping at most this number of messages, which is not 0, and bytes. Text is valid UTF-8.
     pub(crate) fn push(
         &mut self,
         kind: RelayPayloadKind,
@@ -84,10 +84,6 @@ impl MessageHistory {
         at_ms: u64,
         (max_messages, max_bytes): (usize, usize),
     ) {
-        if max_messages == 0 {
-            *self = Self::default();
-            return;
-        }
         while self.messages.len() >= max_messages {
             self.remove_oldest();
         }
@@ -196,7 +192,6 @@ mod tests {
         }
         assert_eq!(push(&"x".repeat(500), (3, 600)), 1);
         assert_eq!(push("y", (3, 100)), 1);
-        assert_eq!(push("z", (0, 100)), 0);
     }
 
     #[test]

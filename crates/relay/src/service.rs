@@ -181,6 +181,35 @@ impl RelayService {
         }
     }
 
+    /// Closes the connections of all endpoints of a namespace that has been disabled.
+    pub fn close_disabled_namespace(&self, namespace: &str, reason: &str) {
+        let close = disabled_namespace_close(reason, now_ms());
+        for endpoint in self.inner.endpoints.load().values() {
+            if endpoint.active().definition.namespace == namespace {
+                endpoint.close_all(&close);
+            }
+        }
+    }
+
+    /// Why a client that has just been added may not stay: its endpoint was disabled or deleted meanwhile, and the connections
+    /// that existed then were closed.
+    fn check_still_open(&self, endpoint: &Arc<Endpoint>, now_ms: u64) -> Result<(), RelayClose> {
+        let current = self.endpoint(&endpoint.id);
+        if !current.is_some_and(|current| Arc::ptr_eq(&current, endpoint)) {
+            let message = "Invalid endpoint";
+            return Err(policy_close("INVALID_ENDPOINT", message, message, now_ms));
+        }
+        if let Some(reason) = &endpoint.active().definition.disabled_reason {
+            return Err(disabled_close(reason, now_ms));
+        }
+        let namespaces = self.inner.namespaces.get();
+        let limits = namespaces.and_then(|it| it.get(&endpoint.active().definition.namespace));
+        match limits.as_ref().and_then(|it| it.disabled_reason.as_deref()) {
+            Some(reason) => Err(disabled_namespace_close(reason, now_ms)),
+            None => Ok(()),
+        }
+    }
+
     /// Counts a connection in the namespace of its endpoint.
     fn count_in_namespace(
         &self,
@@ -189,8 +218,14 @@ impl RelayService {
     ) -> Result<Option<CountedConnection>, RelayClose> {
         let active = endpoint.active();
         let namespace = &active.definition.namespace;
-        let namespaces = self.inner.namespaces.get();
-        let Some(usage) = namespaces.and_then(|namespaces| namespaces.usage(namespace)) else {
+        let Some(namespaces) = self.inner.namespaces.get() else {
+            return Ok(None);
+        };
+        let limits = namespaces.get(namespace);
+        if let Some(reason) = limits.as_ref().and_then(|it| it.disabled_reason.as_deref()) {
+            return Err(disabled_namespace_close(reason, now_ms));
+        }
+        let Some(usage) = namespaces.usage(namespace) else {
             return Ok(None);
         };
         usage.try_connect().map(Some).map_err(|limit| {
@@ -308,11 +343,22 @@ fn disabled_close(reason: &str, now_ms: u64) -> RelayClose {
     )
 }
 
-/// The endpoint's id and the access key in a request target such as `/ws/ID?key=KEY`. The prefix of the path was checked
-/// by the listener.
+fn disabled_namespace_close(reason: &str, now_ms: u64) -> RelayClose {
+    let message = match reason {
+        "" => "The namespace of this endpoint is disabled.".to_owned(),
+        reason => format!("The namespace of this endpoint is disabled: {reason}"),
+    };
+    policy_close(
+        "NAMESPACE_DISABLED",
+        &message,
+        "Namespace is disabled",
+        now_ms,
+    )
+}
+
+/// The endpoint's id and the access key in a request target such as `ID?key=KEY`.
 fn parse_target(target: &str) -> (&str, Option<&str>) {
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let id = path.rsplit('/').next().unwrap_or_default();
+    let (id, query) = target.split_once('?').unwrap_or((target, ""));
     let mut parameters = query.split('&').filter_map(|pair| pair.split_once('='));
     let key = parameters.find(|(name, _)| *name == KEY_PARAMETER);
     (id, key.map(|(_, key)| key))
@@ -344,6 +390,8 @@ impl RelayServicePort for RelayService {
             (request.peer, now_ms),
         );
         endpoint.add_connection(connection.clone());
+        self.check_still_open(&endpoint, now_ms)
+            .inspect_err(|_| endpoint.remove_connection(&connection_id))?;
         let events = ConnectionEvents::new(endpoint.clone(), connection, self.inner.events.clone());
         let device_connection = DeviceConnection::new(events);
         Ok(RelayAdmission {
@@ -495,19 +543,19 @@ mod tests {
         let service = RelayService::new();
         define(&service, json!({"max_connections": 1}));
         assert_eq!(
-            refusal(&service, "/ws/a%20b"),
+            refusal(&service, "a%20b"),
             ("INVALID_URL".into(), 1008, "Invalid URL format".into())
         );
         assert_eq!(
-            refusal(&service, "/ws/other"),
+            refusal(&service, "other"),
             ("INVALID_ENDPOINT".into(), 1008, "Invalid endpoint".into())
         );
-        let (mut admission, _) = admit(&service, "/ws/room?x=1", None, &[]).unwrap();
-        assert_eq!(refusal(&service, "/ws/room").0, "TOO_MANY_CONNECTIONS");
+        let (mut admission, _) = admit(&service, "room?x=1", None, &[]).unwrap();
+        assert_eq!(refusal(&service, "room").0, "TOO_MANY_CONNECTIONS");
         admission
             .client
             .closed("normal", hooks::relay::RelayTraffic::default());
-        assert!(admit(&service, "/ws/room", None, &[]).is_ok());
+        assert!(admit(&service, "room", None, &[]).is_ok());
         let status = service.status("room").unwrap().statistics;
         assert_eq!(
             (status.total_connections, status.rejected_connections),
@@ -520,21 +568,18 @@ mod tests {
         let service = RelayService::new();
         let key = "k123456789abcdef";
         define(&service, json!({"access_key": key}));
-        assert_eq!(refusal(&service, "/ws/room").0, "INVALID_ACCESS_KEY");
-        assert_eq!(
-            refusal(&service, "/ws/room?key=wrong").0,
-            "INVALID_ACCESS_KEY"
-        );
-        assert!(admit(&service, &format!("/ws/room?key={key}"), None, &[]).is_ok());
+        assert_eq!(refusal(&service, "room").0, "INVALID_ACCESS_KEY");
+        assert_eq!(refusal(&service, "room?key=wrong").0, "INVALID_ACCESS_KEY");
+        assert!(admit(&service, &format!("room?key={key}"), None, &[]).is_ok());
         let offer = format!("key.{key}");
-        assert!(admit(&service, "/ws/room", None, &["tidegate-relay", &offer]).is_ok());
+        assert!(admit(&service, "room", None, &["tidegate-relay", &offer]).is_ok());
     }
 
     #[test]
     fn only_listed_origins_may_connect() {
         let service = RelayService::new();
         define(&service, json!({"allowed_origins": ["https://a.example"]}));
-        let origin = |origin| admit(&service, "/ws/room", origin, &[]).is_ok();
+        let origin = |origin| admit(&service, "room", origin, &[]).is_ok();
         assert!(origin(Some("https://A.example")));
         assert!(!origin(Some("https://b.example")));
         // No browser.
@@ -545,16 +590,16 @@ mod tests {
     fn disabling_and_deleting_close_open_connections_with_the_reason() {
         let service = RelayService::new();
         define(&service, json!({}));
-        let (_, first) = admit(&service, "/ws/room", None, &[]).unwrap();
+        let (_, first) = admit(&service, "room", None, &[]).unwrap();
         define(&service, json!({"disabled_reason": "spam"}));
         let close = first.0.lock().unwrap().remove(0);
         assert_eq!((close.code, &*close.reason), (1008, "Endpoint is disabled"));
         assert!(close.message.unwrap().contains("spam"));
-        assert_eq!(refusal(&service, "/ws/room").0, "ENDPOINT_DISABLED");
+        assert_eq!(refusal(&service, "room").0, "ENDPOINT_DISABLED");
         define(&service, json!({}));
-        let (_, second) = admit(&service, "/ws/room", None, &[]).unwrap();
+        let (_, second) = admit(&service, "room", None, &[]).unwrap();
         service.remove("room");
         assert_eq!(&*second.0.lock().unwrap()[0].reason, "Endpoint was deleted");
-        assert_eq!(refusal(&service, "/ws/room").0, "INVALID_ENDPOINT");
+        assert_eq!(refusal(&service, "room").0, "INVALID_ENDPOINT");
     }
 }

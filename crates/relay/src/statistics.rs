@@ -66,6 +66,8 @@ impl StatisticsCounters {
             total_bytes: record.total_bytes.into(),
             dropped_messages: record.dropped_messages.into(),
             last_active_ms: record.last_active_ms.into(),
+            // Messages of earlier runs are not of the last minute.
+            samples: Mutex::new(VecDeque::from([(0, record.total_messages)])),
             ..Self::default()
         }
     }

@@ -108,7 +108,8 @@ impl Delivery {
         relay.backlog_bytes += len;
         let mut dropped = 0;
         let mut freed = 0;
-        while relay.backlog_bytes > limits.max_backlog_bytes as usize {
+        // The newest one is kept even if it alone is larger: its receiver may be as fast as any.
+        while relay.backlog.len() > 1 && relay.backlog_bytes > limits.max_backlog_bytes as usize {
             let Some(oldest) = relay.backlog.pop_front() else {
                 break;
             };

@@ -52,8 +52,10 @@ impl ShardIo {
         };
         let node = core.node.clone();
         let listener = node.listeners[usize::from(connection.listener)].config();
+        // A request for the prefix without its last slash names no endpoint.
+        let prefix = listener.relay_path.as_deref().unwrap_or_default();
         let request = RelayRequest {
-            target: &upgrade.target,
+            target: upgrade.target.strip_prefix(prefix).unwrap_or_default(),
             origin: upgrade.origin.as_deref(),
             subprotocols: &upgrade.subprotocols,
             peer: connection.peer,

@@ -1,24 +1,32 @@
-//! Disconnects devices of namespaces that are disabled while they are connected.
+//! Disconnects devices and clients of relay endpoints of namespaces that are disabled while they are connected.
 
 use broker::BrokerHandle;
 use broker::info::ListQuery;
 use devices::Registry;
 use namespaces::Namespaces;
+use relay::RelayService;
 
 /// Number of clients checked per batch.
 const BATCH_CLIENTS: usize = 1000;
 
-/// Ends the connections of devices when their namespace is disabled.
+/// Ends the connections of devices and relay endpoints when their namespace is disabled.
 pub(super) fn disconnect_disabled(
     namespaces: &Namespaces,
     registry: &Registry,
+    relay: &RelayService,
     handle: &BrokerHandle,
 ) {
-    let (registry, handle) = (registry.clone(), handle.clone());
+    let (registry, relay, handle) = (registry.clone(), relay.clone(), handle.clone());
     let (states, runtime) = (namespaces.downgrade(), tokio::runtime::Handle::current());
     namespaces.observe(move |id| {
-        let is_disabled = states.upgrade().is_some_and(|states| !states.is_active(id));
-        if is_disabled {
+        let Some(states) = states.upgrade() else {
+            return;
+        };
+        let limits = states.get(id);
+        if let Some(reason) = limits.and_then(|limits| limits.disabled_reason.clone()) {
+            relay.close_disabled_namespace(id, &reason);
+        }
+        if !states.is_active(id) {
             let (registry, handle) = (registry.clone(), handle.clone());
             let id = id.to_owned();
             runtime.spawn(async move { disconnect_devices(&registry, &handle, &id).await });

@@ -300,7 +300,8 @@ fn start_publishers(services: &NodeServices, handle: &BrokerHandle) {
         .set_source_handler(Arc::new(sources));
     ban_enforcement::disconnect_banned(&services.auth, handle);
     let registry = &services.devices.registry;
-    namespace_enforcement::disconnect_disabled(&services.namespaces, registry, handle);
+    let relay = &services.relay.service;
+    namespace_enforcement::disconnect_disabled(&services.namespaces, registry, relay, handle);
     services.ingest.start(&services.devices, handle);
     services.notification_transport.start(handle.clone());
 }

@@ -50,7 +50,7 @@ impl RelayService for TestService {
         request: &RelayRequest<'_>,
         _connection: Arc<dyn RelayConnection>,
     ) -> Result<RelayAdmission, RelayClose> {
-        if request.target != "/ws/room" {
+        if request.target != "room" {
             return Err(RelayClose {
                 code: 1008,
                 reason: "Invalid endpoint".into(),
@@ -166,7 +166,7 @@ fn open(sim: &mut Sim, shard: usize, target: &str) -> (SimConnection, Connection
 }
 
 fn join(sim: &mut Sim, shard: usize) -> SimConnection {
-    let (connection, _) = open(sim, shard, "/ws/room");
+    let (connection, _) = open(sim, shard, "room");
     sim.settle();
     connection
 }
@@ -255,7 +255,7 @@ fn frames_may_be_split_at_every_byte() {
 #[test]
 fn a_client_that_is_not_admitted_is_told_why() {
     let (mut sim, ..) = relay_sim(1, limits());
-    let (stranger, action) = open(&mut sim, 0, "/ws/other");
+    let (stranger, action) = open(&mut sim, 0, "other");
     assert_eq!(action, ConnectionAction::Close);
     let output = received(&mut sim, stranger);
     assert_eq!(
@@ -361,6 +361,29 @@ fn a_slow_receiver_loses_its_oldest_messages_and_is_told() {
     assert_eq!(numbers.len() + dropped, 100);
     assert!(numbers.is_sorted() && numbers.contains(&0) && numbers.contains(&99));
     assert_eq!(notices, [format!("{dropped} messages were dropped")]);
+}
+
+#[test]
+fn a_message_that_is_larger_than_the_backlog_reaches_a_fast_receiver() {
+    let large = RelayLimits {
+        max_message_bytes: 100_000,
+        max_backlog_bytes: 100_000,
+        ..limits()
+    };
+    let (mut sim, _, endpoint) = relay_sim(1, large);
+    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
+    // The second one waits behind the first; its frame is larger than the backlog by its header.
+    for text in ["a", "b"] {
+        let frame = frame(Opcode::Text, text.repeat(100_000).as_bytes());
+        sim.send(&mut sender.clone(), &frame);
+    }
+    let mut texts = Vec::new();
+    for _ in 0..10 {
+        texts.extend(received(&mut sim, receiver));
+    }
+    let lengths: Vec<_> = texts.iter().map(String::len).collect();
+    assert_eq!(lengths, [100_000, 100_000]);
+    assert_eq!(endpoint.dropped.load(Relaxed), 0);
 }
 
 #[test]

@@ -24,6 +24,16 @@ fn refusals_have_the_documented_codes_and_reasons() {
         let expected = refused("INVALID_URL", "Invalid URL format");
         assert_eq!(refusal(node, target), expected, "{target}");
     }
+    let id = new_endpoint(node, json!({}));
+    let expected = refused("INVALID_URL", "Invalid URL format");
+    assert_eq!(
+        refusal(node, &format!("{id}/{id}")),
+        expected,
+        "a longer path"
+    );
+    let (socket, _) = upgrade(node.address("ws"), "/ws", Some("tidegate-relay"));
+    let mut client = RelayClient(WsStream::over(socket));
+    assert_eq!(client.expect_refusal(), expected, "only the prefix");
     let expected = refused("INVALID_ENDPOINT", "Invalid endpoint");
     assert_eq!(refusal(node, "nobody"), expected);
     let key = "an-access-key-of-mine";
@@ -123,6 +133,40 @@ fn disabling_deleting_and_an_operator_close_open_connections_with_the_reason() {
     assert_eq!(client.expect_refusal(), expected);
     let (status, _) = ask(node, "GET", &format!("endpoints/{id}/status"), json!(null));
     assert_eq!(status, 404);
+}
+
+#[test]
+fn disabling_a_namespace_closes_the_connections_of_its_endpoints() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let namespace = |state: serde_json::Value| {
+        let (status, answer) = ask(&node, "PUT", "namespaces/acme", state);
+        assert!(matches!(status, 200 | 201), "{answer}");
+    };
+    namespace(json!({}));
+    let of_acme = new_endpoint(&node, json!({"namespace": "acme"}));
+    let of_others = new_endpoint(&node, json!({}));
+    let mut client = RelayClient::connect(&node, &of_acme);
+    let mut others = [0; 2].map(|_| RelayClient::connect(&node, &of_others));
+    // Both are connected once a message has passed.
+    others[0].send_text("before");
+    assert_eq!(others[1].expect_json()["data"], "before");
+    namespace(json!({"state": "disabled", "reason": "unpaid"}));
+    let message = client.expect_json();
+    assert_eq!(message["code"], "NAMESPACE_DISABLED");
+    assert!(message["message"].as_str().unwrap().contains("unpaid"));
+    assert_eq!(client.expect_close().1, "Namespace is disabled");
+    let expected = refused("NAMESPACE_DISABLED", "Namespace is disabled");
+    assert_eq!(refusal(&node, &of_acme), expected);
+    others[0].send_text("after");
+    assert_eq!(others[1].expect_json()["data"], "after");
+    namespace(json!({}));
+    drop(RelayClient::connect(&node, &of_acme));
+    eventually("clients of the namespace are counted again", || {
+        statistics(&node, &of_acme)["total_connections"] == 2
+    });
 }
 
 #[test]
