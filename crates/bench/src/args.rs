@@ -80,7 +80,7 @@ pub(crate) struct TargetArgs {
     /// Private key of --cert (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Take any certificate of the broker
+    /// Accept any certificate of the broker
     #[arg(long, conflicts_with = "cafile")]
     pub(crate) insecure: bool,
     /// Name to expect in the broker's certificate, if not the host of --broker
@@ -142,7 +142,7 @@ pub(crate) struct LoadArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct PaceArgs {
-    /// Messages a publisher may have sent that its slowest subscriber has not got (and, at QoS 1 and 2, that the
+    /// Messages a publisher may have sent that its slowest subscriber has not received (and, at QoS 1 and 2, that the
     /// broker has not acknowledged) [default: 200; fanin and fanout: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) window: Option<u32>,
@@ -159,7 +159,7 @@ pub(crate) struct PaceArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Result")]
 pub(crate) struct OutputArgs {
-    /// Demand something of the result, e.g. 'p99<5ms' or 'lost==0'; exit status 1 if it does not hold (repeatable)
+    /// Condition on a metric, such as 'p99<5ms' or 'lost==0'; exit status 1 if it does not hold (repeatable)
     #[arg(long = "assert", value_name = "METRIC<VALUE")]
     pub(crate) asserts: Vec<Assertion>,
     /// Write the result as JSON, `-` for standard output instead of the table

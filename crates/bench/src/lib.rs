@@ -46,7 +46,7 @@ pub struct BenchArgs {
 /// What to put under load.
 #[derive(clap::Subcommand, Clone, Debug)]
 enum BenchTarget {
-    /// Put an MQTT broker under load; any broker will do
+    /// Measure any MQTT broker under load
     Mqtt {
         #[command(subcommand)]
         scenario: scenario::Scenario,
@@ -69,7 +69,7 @@ enum BenchTarget {
         #[command(subcommand)]
         scenario: link_bench::LinkScenario,
     },
-    /// Send files to a node of its own by every way in, beside plain TCP
+    /// Measure uploads over MQTT, HTTP, tus and links, compared with plain TCP
     Files(files_bench::FilesArgs),
     /// Let many devices of a node of its own download one image at once over MQTT, and measure other clients meanwhile
     Firmware(firmware_bench::FirmwareArgs),

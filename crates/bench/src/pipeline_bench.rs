@@ -45,7 +45,7 @@ pub(crate) struct PipelineArgs {
     /// Bytes that one mailbox holds
     #[arg(long, default_value_t = PipelineConfig::default().mailbox_bytes, value_name = "BYTES")]
     mailbox_bytes: usize,
-    /// Have an alarm rule look at each message
+    /// Evaluate an alarm rule for each message
     #[arg(long)]
     alarm: bool,
     /// Print JSON instead of a table

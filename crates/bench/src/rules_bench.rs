@@ -43,7 +43,7 @@ pub(crate) struct RulesArgs {
     /// How long each thing is measured
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Measure only the evaluations whose name begins so, such as `simple`
+    /// Measure only the evaluations whose name begins with this, such as `simple`
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Print JSON instead of a table

@@ -45,7 +45,7 @@ fn rule_schema(is_shown: bool, has_devices: bool) -> Value {
             "dialect": {
                 "type": ["string", "null"],
                 "enum": ["fluxmq", "emqx", null],
-                "description": "Whose meaning of functions; as FROM says, if not said.",
+                "description": "Dialect of functions; default: derived from FROM.",
             },
             "timezone": nullable("string", "IANA name or offset, for functions that print local time and for windows of whole days, weeks and months; default UTC."),
             "actions": {

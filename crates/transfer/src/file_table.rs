@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::error::TransferError;
 use crate::file_directory::FileDirectory;
 use crate::partial_file::PartialFile;
 use crate::record::{FileOwner, FileRecord, FileState, OwnerKind};
@@ -55,6 +56,16 @@ pub(crate) enum EntryPhase {
     Open(Box<PartialFile>),
     Complete,
     Removed,
+}
+
+impl EntryState {
+    /// Refuses what would continue a paused transfer.
+    pub(crate) fn check_not_paused(&self) -> Result<(), TransferError> {
+        match self.record.is_paused {
+            false => Ok(()),
+            true => Err(TransferError::paused()),
+        }
+    }
 }
 
 impl FileEntry {

@@ -4,16 +4,8 @@ use wall_clock::now_ms;
 
 use crate::error::{TransferError, TransferErrorKind};
 use crate::file_info::FileInfo;
-use crate::file_table::{EntryPhase, EntryState};
+use crate::file_table::EntryPhase;
 use crate::service::{FileService, FileTarget, transfer_not_found};
-
-/// Refuses what would continue a paused transfer.
-pub(crate) fn check_not_paused(state: &EntryState) -> Result<(), TransferError> {
-    match state.record.is_paused {
-        false => Ok(()),
-        true => Err(TransferError::paused()),
-    }
-}
 
 impl FileService {
     /// Pauses a transfer, durably: segments are refused, and it does not expire. If all bytes have arrived, it may still be

@@ -22,7 +22,6 @@ use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKe
 use crate::free_space::FreeSpace;
 use crate::metrics::TransferMetrics;
 use crate::partial_file::{PartialFile, SegmentOutcome, equals};
-use crate::pause::check_not_paused;
 use crate::rate_limit::RateLimits;
 use crate::record::{FORMAT_VERSION, FileOwner, FileRecord, FileState};
 use crate::request::TransferRequest;
@@ -477,7 +476,7 @@ impl FileService {
             EntryPhase::Removed => return Err(transfer_not_found()),
             EntryPhase::Closed | EntryPhase::Open(_) => {}
         }
-        check_not_paused(&state)?;
+        state.check_not_paused()?;
         self.check_room(&entry, offset, bytes.len() as u64)?;
         let file = self.open_partial(&entry, &mut state)?;
         let outcome = file.write(offset, bytes);

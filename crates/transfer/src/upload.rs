@@ -11,7 +11,6 @@ use wall_clock::now_ms;
 use crate::error::{TransferError, TransferErrorKind};
 use crate::file_info::FileInfo;
 use crate::file_table::{EntryPhase, FileEntry};
-use crate::pause::check_not_paused;
 use crate::record::FileOwner;
 use crate::service::{FileService, FileTarget};
 
@@ -83,7 +82,7 @@ impl FileService {
         if matches!(state.phase, EntryPhase::Complete | EntryPhase::Removed) {
             return Err(not_found());
         }
-        check_not_paused(&state)?;
+        state.check_not_paused()?;
         self.check_room(&entry, offset, bytes.len() as u64)?;
         let staged = self.open_partial(&entry, &mut state)?.stage(offset, bytes);
         state.last_activity_ms = now_ms();

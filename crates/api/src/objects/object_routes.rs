@@ -128,9 +128,9 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
                 ObjectOwner::Node | ObjectOwner::IsNamespace => &[ID_CONTAINS],
             })
             .paged_with(view.clone()),
-        described(create, creation, format!("Make {}", names.singular))
+        described(create, creation, format!("Create {}", names.singular))
             .request_body_with(object_schema::create_input_schema(kind.clone()))
-            .response_with(201, "Made.", created)
+            .response_with(201, "Created.", created)
             .with_location()
             .problem_response(
                 409,
@@ -148,7 +148,7 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
             .path_parameter(names.id_field, id_about)
             .request_body_with(object_schema::put_input_schema(kind.clone()))
             .response_with(200, "Replaced.", view.clone())
-            .response_with(201, "Made.", view)
+            .response_with(201, "Created.", view)
             .problem_response(
                 409,
                 "The configuration declares this object, it is the last admin, or a quota of the namespace is reached.",

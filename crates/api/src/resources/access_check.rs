@@ -27,7 +27,7 @@ const LIMIT: Parameter = Parameter {
     shape: ParameterType::Number(1, 1000),
 };
 
-/// A client, and what it wants to do.
+/// A client and the actions to check.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AccessCheckInput {

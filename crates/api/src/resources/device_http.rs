@@ -79,7 +79,7 @@ pub(super) fn of_device(endpoint: Endpoint) -> Endpoint {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
-            .summary("A device's telemetry")
+            .summary("Post telemetry of a device")
             .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The response has no body.")
             .raw_request_body(&["application/json"])
             .empty_response(200, "The data was accepted.")

@@ -87,7 +87,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("The whole device; omitted credentials are kept.")
             .request_body::<NewDevice>()
             .response::<DeviceView>(200, "Replaced.")
-            .response::<DeviceView>(201, "Made.")
+            .response::<DeviceView>(201, "Created.")
             .problem_response(409, "A unique field is already in use by another device.")
             .with_etag(),
         one(delete("/api/v1/devices/{id}", "deleteDevice", remove))

@@ -99,7 +99,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/me", "getMe", current_caller)
             .access(EndpointAccess::Account)
             .tag("access")
-            .summary("Who asks")
+            .summary("Read the identity of the caller")
             .response::<CurrentCaller>(200, "The identity of the caller."),
         post(
             "/api/v1/me/logout-everywhere",

@@ -22,7 +22,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/openapi.json", "openapi", document)
             .access(EndpointAccess::Docs)
-            .summary("This description")
+            .summary("Read the OpenAPI document")
             .description(how)
             .raw_response(200, "OpenAPI 3.1.", &["application/json"]),
         get("/api/docs", "docs", page)

@@ -126,7 +126,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/invite-batches", "createInviteBatch", create_batch)
             .role(Role::Admin, EndpointScope::Selected)
             .tag("access")
-            .summary("Make several invites")
+            .summary("Create several invites")
             .request_body::<InviteBatchInput>()
             .response::<InviteCodes>(201, "The invites with their codes, which are shown only once."),
         post("/api/v1/register", "register", register)

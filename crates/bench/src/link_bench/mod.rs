@@ -21,7 +21,7 @@ pub(crate) enum LinkScenario {
     Throughput(throughput::LinkThroughputScenario),
     /// Latency of small messages while a stream uses the whole connection
     Latency(latency::LinkLatencyScenario),
-    /// A long round trip, outages, loss of packets and a reader that stands still, through a proxy
+    /// A long round trip, outages, packet loss and a stalled reader, through a proxy
     Network(network::LinkNetworkScenario),
     /// A peer of `throughput`, which starts it
     #[command(hide = true)]

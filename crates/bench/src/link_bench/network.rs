@@ -36,7 +36,7 @@ pub(crate) struct LinkNetworkScenario {
     /// Share of the packets that the proxy loses, over QUIC and without a delay
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::parse_fraction)]
     loss: f64,
-    /// Time to send before an outage and after it, with loss, and while the reader stands still
+    /// Time to send before an outage and after it, with loss, and while the reader is stalled
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
     /// Measure only these, repeatable [default: all]
@@ -167,7 +167,7 @@ impl LinkNetworkScenario {
         Ok(())
     }
 
-    /// Messages while the reader of a stream stands still and all buffers of the stream are full, and how the stream
+    /// Messages while the reader of a stream is stalled and all buffers of the stream are full, and how the stream
     /// continues.
     async fn stalled_reader(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
@@ -187,7 +187,7 @@ impl LinkNetworkScenario {
             }
             anyhow::Ok(())
         };
-        // More than the window: the stream stands still, too.
+        // More than the window: the stream is stalled, too.
         let bulk = async {
             let mut offset = 0;
             loop {

@@ -62,7 +62,7 @@ struct RelayLoadArgs {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 struct RelayPaceArgs {
-    /// Messages that a sender may have sent and its slowest receiver has not got
+    /// Messages that a sender may have sent and its slowest receiver has not received
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     window: u32,
     /// Send so many messages per second in total instead, whatever comes back; latency counts from the time a message

@@ -14,7 +14,7 @@ pub(crate) struct FanInScenario {
     /// Subscribers of a group; each gets everything through one wildcard filter
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     subscribers: usize,
-    /// Groups that have nothing to do with each other
+    /// Independent groups
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     groups: usize,
     #[command(flatten)]

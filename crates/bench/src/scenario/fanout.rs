@@ -14,7 +14,7 @@ pub(crate) struct FanOutScenario {
     /// Publishers of a group
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     publishers: usize,
-    /// Groups that have nothing to do with each other
+    /// Independent groups
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     groups: usize,
     #[command(flatten)]

@@ -26,16 +26,16 @@ pub(crate) enum Scenario {
     Fanout(fanout::FanOutScenario),
     /// Pairs at a fixed total rate, for latency
     Rate(rate::RateScenario),
-    /// Many connections, so many at a time, then held; how long each takes and what memory it costs
+    /// Many connections, opened with a bounded concurrency and then held: time and memory of each
     Connect(connect::ConnectScenario),
-    /// What many different filters cost, against one for each pair
+    /// Cost of many different filters, compared with one for each pair
     Filters(filters::FiltersScenario),
-    /// Clients that come, subscribe and leave; messages stored for them; how fast they get them when they come back
+    /// Messages stored for disconnected clients, and delivered when they return
     Offline(OfflineScenario),
-    /// Rules that publish what they make of messages (also written `--rules`)
+    /// Rules that republish messages (also written `--rules`)
     #[command(long_flag = "rules")]
     Rules(rules::RulesScenario),
-    /// What the generator itself can do, without a broker
+    /// Maximum rate of the generator, without a broker
     #[command(name = "self")]
     Generator(generator_ceiling::GeneratorScenario),
 }

@@ -22,7 +22,7 @@ pub struct TlsFiles {
     pub authorities: Option<PathBuf>,
     /// Our certificate chain and its key, for brokers that ask.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Take any certificate.
+    /// Accept any certificate.
     pub insecure: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Files that devices and people send to the node, by every way in.
+//! Files that devices and people send to the node, over every protocol.
 
 mod clients;
 mod mqtt;
