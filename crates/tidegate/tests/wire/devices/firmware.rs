@@ -82,7 +82,7 @@ fn thingsboards_client_installs_an_image() {
     let content = image(100_001);
     for (version, algorithm, chunk) in [
         ("v1", "sha256", "65536"),
-        ("v2", "sha512", "1000"),
+        ("v2", "sha512", "5000"),
         ("v3", "md5", "0"),
         ("v4", "crc32", "100001"),
     ] {

@@ -5,7 +5,7 @@ import sys
 
 from tb_device_mqtt import TBDeviceMqttClient, TBFirmwareState
 
-PATIENCE_S = 30
+PATIENCE_S = 90
 
 
 def say(*words):

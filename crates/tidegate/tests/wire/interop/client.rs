@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a client may take for anything. An interpreter on a busy machine takes seconds to start.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(100);
 
 pub(crate) struct Client {
     child: Child,
