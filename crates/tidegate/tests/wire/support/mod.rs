@@ -60,11 +60,17 @@ fn salt() -> u32 {
     })
 }
 
-/// Asks again and again until `check` holds; panics with `what` after [`DEADLINE`].
+/// Time for a state that many steps lead to, some of them periodic, on a busy machine.
+const STATE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until `check` holds; panics with `what` after [`STATE_DEADLINE`].
 pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + STATE_DEADLINE;
     while !check() {
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        assert!(
+            Instant::now() < deadline,
+            "not within {STATE_DEADLINE:?}: {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
