@@ -68,8 +68,8 @@ pub enum NextCommand {
 }
 
 /// Resolves at the next change of a device's shared attributes: values by key, and the keys of
-/// removed ones as `deleted`.
-pub type AttributeUpdate = Pin<Box<dyn Future<Output = Value> + Send>>;
+/// removed ones as `deleted`. `None`: the token must be checked again.
+pub type AttributeUpdate = Pin<Box<dyn Future<Output = Option<Value>> + Send>>;
 
 /// The device platform. A trait, because requests enter the outputs of the telemetry pipeline, which the program connects to
 /// sinks, rules and commands. Methods are called on threads that may block.
@@ -78,13 +78,13 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
     /// MQTT message.
     fn post_data(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         what: DevicePostKind,
         body: &[u8],
     ) -> Result<(), DeviceHttpError>;
 
     /// The device that has the token.
-    fn device(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError>;
+    fn device(&self, caller: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError>;
 
     /// Stores telemetry for the device with this id, as if it had reported it. Fails with
     /// [`DeviceHttpError::UnknownDevice`] if there is none.
@@ -94,30 +94,30 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
     /// `None`: all of both scopes.
     fn attributes(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         client: Option<&str>,
         shared: Option<&str>,
     ) -> Result<RequestedAttributes, DeviceHttpError>;
 
     /// Waits from now on for a change of the device's shared attributes.
-    fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError>;
+    fn attribute_update(&self, caller: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError>;
 
     /// The device's next command. It counts as sent.
-    fn next_command(&self, knock: &DeviceCaller) -> Result<NextCommand, DeviceHttpError>;
+    fn next_command(&self, caller: &DeviceCaller) -> Result<NextCommand, DeviceHttpError>;
 
     /// Processes the device's response to a command: JSON or text.
     fn answer_command(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         id: &str,
         body: &[u8],
     ) -> Result<(), DeviceHttpError>;
 
     /// A call from the device to the platform: `method` and `params`.
-    fn call_platform(&self, knock: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError>;
+    fn call_platform(&self, caller: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError>;
 
     /// The device allows itself to be claimed: `secretKey` and `durationMs`.
-    fn offer_claim(&self, knock: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError>;
+    fn offer_claim(&self, caller: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError>;
 
     /// Registers a device. Both results are the JSON of the response; `Err`: the registration was
     /// rejected.

@@ -167,11 +167,11 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     + 'static,
 ) -> Result<T, ProblemDetails> {
     let app = &call.app;
-    let knock = DeviceCaller {
+    let caller = DeviceCaller {
         token: call.path("token").to_owned(),
     };
     let hooks = app.device_http_backend.clone();
-    let ask = move || question(&*hooks, &knock);
+    let ask = move || question(&*hooks, &caller);
     let answer = blocking::run_blocking(ask, "The request cannot be processed now.").await?;
     if let Err(DeviceHttpError::UnknownDevice) = &answer {
         // A device that exists is served regardless of the failures of others at its address.
@@ -189,8 +189,8 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 async fn post_data(mut call: ApiCall, what: DevicePostKind) -> ApiResult {
     let max_bytes = call.app.config.get().max_body_bytes;
     let body = call.body_bytes(max_bytes).await?;
-    run_blocking(&call, move |hooks, knock| {
-        hooks.post_data(knock, what, &body)
+    run_blocking(&call, move |hooks, caller| {
+        hooks.post_data(caller, what, &body)
     })
     .await?;
     Ok(StatusCode::OK.into_response())
@@ -207,8 +207,8 @@ async fn attributes(call: ApiCall) -> ApiResult {
 async fn requested_attributes(call: ApiCall) -> ApiResult {
     let keys = |parameter: Parameter| call.query.owned_text(parameter);
     let (client, shared) = (keys(CLIENT_KEYS), keys(SHARED_KEYS));
-    let values = run_blocking(&call, move |hooks, knock| {
-        hooks.attributes(knock, client.as_deref(), shared.as_deref())
+    let values = run_blocking(&call, move |hooks, caller| {
+        hooks.attributes(caller, client.as_deref(), shared.as_deref())
     });
     call::json_response(values.await?)
 }
@@ -224,18 +224,25 @@ fn deadline(call: &ApiCall) -> Instant {
 
 async fn attribute_update(call: ApiCall) -> ApiResult {
     let until = deadline(&call);
-    let update = run_blocking(&call, |hooks, knock| hooks.attribute_update(knock)).await?;
-    let device = call.path("token").to_owned();
-    let _place = call.begin_long_request(LongRequestKind::LongPoll, device)?;
     let mut stopping = call.app.stopping.clone();
-    tokio::select! {
-        change = update => call::json_response(change),
-        () = tokio::time::sleep_until(until.into()) => Err(ProblemDetails::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "No shared attribute of the device has changed.",
-        )),
-        _ = stopping.wait_for(|stopping| *stopping) => {
-            Err(ProblemDetails::unavailable("The node is stopping."))
+    let mut place = None;
+    loop {
+        let update = run_blocking(&call, |hooks, caller| hooks.attribute_update(caller)).await?;
+        if place.is_none() {
+            let device = call.path("token").to_owned();
+            place = Some(call.begin_long_request(LongRequestKind::LongPoll, device)?);
+        }
+        tokio::select! {
+            change = update => if let Some(change) = change {
+                return call::json_response(change);
+            },
+            () = tokio::time::sleep_until(until.into()) => {
+                let detail = "No shared attribute of the device has changed.";
+                return Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, detail));
+            }
+            _ = stopping.wait_for(|stopping| *stopping) => {
+                return Err(ProblemDetails::unavailable("The node is stopping."));
+            }
         }
     }
 }
@@ -244,7 +251,7 @@ async fn next_command(call: ApiCall) -> ApiResult {
     let until = deadline(&call);
     let mut place = None;
     loop {
-        match run_blocking(&call, |hooks, knock| hooks.next_command(knock)).await? {
+        match run_blocking(&call, |hooks, caller| hooks.next_command(caller)).await? {
             NextCommand::Command(command) => return call::json_response(command),
             NextCommand::None(woken) => {
                 if place.is_none() {
@@ -268,8 +275,8 @@ async fn read_body(call: &mut ApiCall) -> Result<Bytes, ProblemDetails> {
 async fn answer(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
     let id = call.path("id").to_owned();
-    run_blocking(&call, move |hooks, knock| {
-        hooks.answer_command(knock, &id, &body)
+    run_blocking(&call, move |hooks, caller| {
+        hooks.answer_command(caller, &id, &body)
     })
     .await?;
     Ok(StatusCode::OK.into_response())
@@ -278,13 +285,16 @@ async fn answer(mut call: ApiCall) -> ApiResult {
 async fn call_platform(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
     call::json_response(
-        run_blocking(&call, move |hooks, knock| hooks.call_platform(knock, &body)).await?,
+        run_blocking(&call, move |hooks, caller| {
+            hooks.call_platform(caller, &body)
+        })
+        .await?,
     )
 }
 
 async fn offer(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
-    run_blocking(&call, move |hooks, knock| hooks.offer_claim(knock, &body)).await?;
+    run_blocking(&call, move |hooks, caller| hooks.offer_claim(caller, &body)).await?;
     Ok(StatusCode::OK.into_response())
 }
 

@@ -13,8 +13,8 @@ use crate::device::Device;
 use crate::id::id_for_name;
 use crate::ingest::DeviceMessage;
 use crate::protocol::{
-    self, ControlMessage, DownlinkMessage, DownlinkTarget, KeySlot, MessageVisitor, RawValue,
-    RowInfo, TopicKind,
+    self, ControlMessage, DeviceProtocol, DownlinkMessage, DownlinkTarget, KeySlot, MessageVisitor,
+    RawValue, RowInfo, TopicKind,
 };
 use crate::registry::RegistryError;
 use crate::{AttributeScope, NewDevice, WritePrecondition};
@@ -177,7 +177,12 @@ impl Platform {
             let encoded = EncodedDownlink {
                 topic,
                 payload,
-                needs_subscription: false,
+                // The request shows that the client expects the reply. ThingsBoard's server does not look at
+                // subscriptions, and its own client may ask before it has subscribed.
+                needs_subscription: matches!(
+                    sent.dialect,
+                    DeviceProtocol::ThingsBoard | DeviceProtocol::JetLinks
+                ),
                 log_recipient: Recipient::if_logged(gateway.unwrap_or(about)),
             };
             self.inner.parts.messenger.send(&client_id, encoded);

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devices::command::{EncodedDownlink, Recipient};
-use devices::{AttributeChange, AttributeScope, DeviceNo, Registry};
+use devices::{AttributeChange, AttributeScope, DeviceChange, DeviceNo, Registry};
 use serde_json::{Map, Value};
+use store::Objects;
 use tokio::sync::oneshot;
 
 use super::pipeline_outputs::NodePipelineOutputs;
@@ -26,13 +27,10 @@ pub(super) struct AttributePoll {
 }
 
 impl AttributePoll {
-    /// Waits for the next change: values by key, and the names of removed ones as `deleted`.
-    pub(super) async fn change(mut self) -> Value {
-        match (&mut self.change).await {
-            Ok(change) => change,
-            // The sender is dropped only when the node stops.
-            Err(_) => std::future::pending().await,
-        }
+    /// Waits for the next change: values by key, and the names of removed ones as `deleted`. `None`: the device or its
+    /// product has changed, so the token must be checked again.
+    pub(super) async fn change(mut self) -> Option<Value> {
+        (&mut self.change).await.ok()
     }
 }
 
@@ -44,10 +42,26 @@ impl Drop for AttributePoll {
 }
 
 impl AttributePolls {
-    pub(super) fn follow(registry: &Registry, others: Arc<NodePipelineOutputs>) -> Arc<Self> {
+    pub(super) fn follow(
+        registry: &Registry,
+        objects: &Objects,
+        others: Arc<NodePipelineOutputs>,
+    ) -> Arc<Self> {
         let polls = Arc::new(Self::default());
         let notified = polls.clone();
         registry.add_attribute_observer(Box::new(move |change| notified.tell(change, &others)));
+        let notified = polls.clone();
+        registry.add_device_observer(Box::new(move |change| {
+            if let DeviceChange::Updated(device) | DeviceChange::Removed(device) = change {
+                notified.lock().remove(&device.no);
+            }
+        }));
+        let notified = polls.clone();
+        objects.observe_changes(Box::new(move |change| {
+            if change.kind == devices::PRODUCT_KIND {
+                notified.lock().clear();
+            }
+        }));
         polls
     }
 

@@ -14,6 +14,7 @@ use devices::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::Objects;
 use wall_clock::now_ms;
 
 use super::attribute_polls::AttributePolls;
@@ -60,10 +61,11 @@ impl DeviceHttpService {
         platform: Platform,
         directory: Arc<DeviceAuthenticator>,
         commands: Commands,
+        objects: &Objects,
         others: Arc<NodePipelineOutputs>,
     ) -> Self {
         Self {
-            attribute_polls: AttributePolls::follow(directory.registry(), others.clone()),
+            attribute_polls: AttributePolls::follow(directory.registry(), objects, others.clone()),
             platform,
             directory,
             commands,
@@ -72,10 +74,10 @@ impl DeviceHttpService {
         }
     }
 
-    fn authenticate(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
+    fn authenticate(&self, caller: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
         let shown = PresentedCredentials {
             client_id: "",
-            username: Some(&knock.token),
+            username: Some(&caller.token),
             password: None,
             common_name: None,
             now_ms: 0,
@@ -104,15 +106,15 @@ impl DeviceHttpService {
         body: &[u8],
     ) -> Result<(), DeviceHttpError> {
         let kept = self.lock_ingresses().pop();
-        let Some(mut entrance) = kept.or_else(|| self.platform.ingress()) else {
+        let Some(mut ingress) = kept.or_else(|| self.platform.ingress()) else {
             return Err(DeviceHttpError::Busy);
         };
-        let taken = entrance.submit(device, topic, body);
-        let mut entrances = self.lock_ingresses();
-        if entrances.len() < MAX_IDLE_INGRESSES {
-            entrances.push(entrance);
+        let taken = ingress.submit(device, topic, body);
+        let mut ingresses = self.lock_ingresses();
+        if ingresses.len() < MAX_IDLE_INGRESSES {
+            ingresses.push(ingress);
         }
-        drop(entrances);
+        drop(ingresses);
         taken.map_err(|error| match error {
             IngressError::Malformed(reason) => DeviceHttpError::Malformed(reason),
             IngressError::ProtocolNotAllowed => DeviceHttpError::Malformed(error.to_string()),
@@ -124,19 +126,19 @@ impl DeviceHttpService {
     }
 
     fn lock_ingresses(&self) -> std::sync::MutexGuard<'_, Vec<DeviceIngress>> {
-        let entrances = self.ingresses.lock();
-        entrances.unwrap_or_else(PoisonError::into_inner)
+        let ingresses = self.ingresses.lock();
+        ingresses.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DeviceHttpBackend for DeviceHttpService {
-    fn device(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
-        self.authenticate(knock)
+    fn device(&self, caller: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
+        self.authenticate(caller)
     }
 
     fn post_data(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         what: DevicePostKind,
         body: &[u8],
     ) -> Result<(), DeviceHttpError> {
@@ -144,7 +146,7 @@ impl DeviceHttpBackend for DeviceHttpService {
             DevicePostKind::Telemetry => TELEMETRY,
             DevicePostKind::Attributes => "v1/devices/me/attributes",
         };
-        self.submit(&self.authenticate(knock)?, topic, body)
+        self.submit(&self.authenticate(caller)?, topic, body)
     }
 
     fn store_telemetry(&self, device: &str, body: &[u8]) -> Result<(), DeviceHttpError> {
@@ -159,11 +161,11 @@ impl DeviceHttpBackend for DeviceHttpService {
 
     fn attributes(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         client: Option<&str>,
         shared: Option<&str>,
     ) -> Result<RequestedAttributes, DeviceHttpError> {
-        let device = self.authenticate(knock)?;
+        let device = self.authenticate(caller)?;
         let wants_all = client.is_none() && shared.is_none();
         let mut answer = RequestedAttributes::default();
         for (part, scope, keys) in [
@@ -187,17 +189,22 @@ impl DeviceHttpBackend for DeviceHttpService {
         Ok(answer)
     }
 
-    fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError> {
-        let device = self.authenticate(knock)?;
-        Ok(Box::pin(self.attribute_polls.wait(device.no).change()))
+    fn attribute_update(&self, caller: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError> {
+        let device = self.authenticate(caller)?;
+        let poll = self.attribute_polls.wait(device.no);
+        // The token may have been replaced before the poll was registered; from now on a change ends the poll.
+        self.authenticate(caller)?;
+        Ok(Box::pin(poll.change()))
     }
 
-    fn next_command(&self, knock: &DeviceCaller) -> Result<NextCommand, DeviceHttpError> {
-        let device = self.authenticate(knock)?;
-        let mut asker = self
+    fn next_command(&self, caller: &DeviceCaller) -> Result<NextCommand, DeviceHttpError> {
+        let device = self.authenticate(caller)?;
+        let mut poller = self
             .commands
             .poller(device.no)
             .ok_or(DeviceHttpError::Busy)?;
+        // The token may have been replaced before the poll was registered; from now on a change ends the poll.
+        self.authenticate(caller)?;
         let given = self.commands.take_next(device.no);
         let given = given.map_err(|error| DeviceHttpError::Unavailable(error.to_string()))?;
         Ok(match given {
@@ -208,26 +215,26 @@ impl DeviceHttpBackend for DeviceHttpService {
                     params: command.params,
                 };
                 // Logged under the topic that MQTT would have used.
-                let letter = EncodedDownlink {
+                let downlink = EncodedDownlink {
                     topic: format!("v1/devices/me/rpc/request/{}", pending.id),
                     payload: json!(pending).to_string(),
                     needs_subscription: false,
                     log_recipient: Recipient::if_logged(&device),
                 };
-                self.outputs.pending_log_entry(&letter).write();
+                self.outputs.pending_log_entry(&downlink).write();
                 NextCommand::Command(pending)
             }
-            None => NextCommand::None(Box::pin(async move { asker.wait().await })),
+            None => NextCommand::None(Box::pin(async move { poller.wait().await })),
         })
     }
 
     fn answer_command(
         &self,
-        knock: &DeviceCaller,
+        caller: &DeviceCaller,
         id: &str,
         body: &[u8],
     ) -> Result<(), DeviceHttpError> {
-        let device = self.authenticate(knock)?;
+        let device = self.authenticate(caller)?;
         let text = std::str::from_utf8(body)
             .map_err(|_| DeviceHttpError::Malformed("The body is not UTF-8".to_owned()))?;
         let body = match serde_json::from_str::<Value>(text) {
@@ -249,16 +256,16 @@ impl DeviceHttpBackend for DeviceHttpService {
         stored.map_err(|_| DeviceHttpError::Unavailable("the node is stopping".to_owned()))
     }
 
-    fn call_platform(&self, knock: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError> {
-        self.authenticate(knock)?;
+    fn call_platform(&self, caller: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError> {
+        self.authenticate(caller)?;
         let call: RpcRequestBody =
             serde_json::from_slice(body).map_err(|error| malformed_error(&error))?;
         let answer = answer_rpc(&call.method, now_ms() as i64);
         Ok(serde_json::from_str(&answer).unwrap_or(Value::Null))
     }
 
-    fn offer_claim(&self, knock: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError> {
-        let device = self.authenticate(knock)?;
+    fn offer_claim(&self, caller: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError> {
+        let device = self.authenticate(caller)?;
         let offer: ClaimOfferBody = match body {
             b"" => ClaimOfferBody::default(),
             body => serde_json::from_slice(body).map_err(|error| malformed_error(&error))?,

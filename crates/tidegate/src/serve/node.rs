@@ -228,6 +228,7 @@ impl Node {
             services.ingest.platform.clone(),
             services.devices.directory.clone(),
             services.commands.commands.clone(),
+            services.store.objects(),
             services.ingest.outputs.clone(),
         );
         ApiParts {

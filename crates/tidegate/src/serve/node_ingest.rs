@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use broker::BrokerHandle;
-use broker::control::PublishRequest;
+use broker::control::{PublishRequest, SubscriptionRequest};
 use devices::chain::{self, Chains};
 use devices::command::EncodedDownlink;
 use devices::device_hooks::{DeviceClients as _, DeviceHooks, DownTopicPolicy};
@@ -52,7 +52,7 @@ struct DeviceClientMessenger {
 
 impl ClientMessenger for DeviceClientMessenger {
     fn send(&self, client_id: &str, letter: EncodedDownlink) {
-        let Some((handle, _)) = self.broker.get() else {
+        let Some((handle, runtime)) = self.broker.get() else {
             return;
         };
         let log = self.outputs.pending_log_entry(&letter);
@@ -62,10 +62,23 @@ impl ClientMessenger for DeviceClientMessenger {
             qos: 1,
             ..PublishRequest::default()
         };
-        let report = |outcome: Result<bool, broker::control::ControlError>| match outcome {
-            Ok(true) => log.write(),
-            Ok(false) => {}
-            Err(refusal) => tracing::debug!(%refusal, "sending a message to a device failed"),
+        let again = letter.needs_subscription.then(|| Resend {
+            broker: handle.clone(),
+            client_id: client_id.to_owned(),
+            publication: publication.clone(),
+        });
+        let runtime = runtime.clone();
+        let report = move |outcome| match (outcome, again) {
+            (Ok(false), Some(resend)) => {
+                runtime.spawn(async move {
+                    if resend.subscribe_and_send().await {
+                        log.write();
+                    }
+                });
+            }
+            (Ok(true), _) => log.write(),
+            (Ok(false), None) => {}
+            (Err(error), _) => tracing::debug!(%error, "sending a message to a device failed"),
         };
         handle.send_to_client_then(client_id, publication, report);
     }
@@ -87,6 +100,44 @@ impl ClientMessenger for DeviceClientMessenger {
                 handle.terminate_client(&client_id).await;
             }
         });
+    }
+}
+
+/// A reply to a client that has not subscribed to it.
+struct Resend {
+    broker: BrokerHandle,
+    client_id: String,
+    publication: PublishRequest,
+}
+
+impl Resend {
+    /// Subscribes the client, with its own permissions, and sends the reply. Returns whether it was sent.
+    async fn subscribe_and_send(self) -> bool {
+        let subscription = SubscriptionRequest {
+            topic_filter: reply_filter(&self.publication.topic),
+            qos: 1,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: 2,
+        };
+        if !matches!(
+            self.broker.subscribe(&self.client_id, subscription).await,
+            Some(Ok(_))
+        ) {
+            return false;
+        }
+        let sent = self
+            .broker
+            .send_to_client(&self.client_id, self.publication);
+        sent.await.is_ok_and(|is_sent| is_sent)
+    }
+}
+
+/// A filter for all replies of this kind, so that a client has one subscription and not one per request.
+fn reply_filter(topic: &str) -> String {
+    match topic.rsplit_once('/') {
+        Some((kind, id)) if kind.ends_with("/response") && !id.is_empty() => format!("{kind}/+"),
+        _ => topic.to_owned(),
     }
 }
 

@@ -131,12 +131,14 @@ fn connections_and_long_polls_end_with_the_token_or_the_product() {
         assert_eq!(status, 200, "{answer}");
     };
     let poll = |token: &str, change: &dyn Fn()| {
-        let path = format!("{token}/rpc?timeout=60000");
+        let paths =
+            ["rpc", "attributes/updates"].map(|kind| format!("{token}/{kind}?timeout=60000"));
         std::thread::scope(|scope| {
-            let poll = scope.spawn(|| ask(&node, ("GET", &path), "", ""));
-            // Whenever it comes, it has no answer but this.
+            let polls = paths.each_ref();
+            let polls = polls.map(|path| scope.spawn(|| ask(&node, ("GET", path), "", "")));
+            // Whenever they come, they have no answer but this.
             change();
-            poll.join().unwrap().0
+            polls.map(|poll| poll.join().unwrap().0)
         })
     };
     with_token(&node, "a", "meter", json!({}));
@@ -144,12 +146,12 @@ fn connections_and_long_polls_end_with_the_token_or_the_product() {
     let (mut a, mut b) = (connect(&node, "a"), connect(&node, "b"));
     let rotated = json!({"product": "meter", "credentials": [{"type": "token", "token": "other"}]});
     let status = poll("token-a", &|| change("devices/a", &rotated));
-    assert_eq!(status, 401);
+    assert_eq!(status, [401; 2]);
     a.packets_until_closed();
     assert!(b.ping_for_packets().is_empty());
     let disabled = json!({"enabled": false});
     let status = poll("token-b", &|| change("products/meter", &disabled));
-    assert_eq!(status, 401);
+    assert_eq!(status, [401; 2]);
     b.packets_until_closed();
     assert_eq!(login(&node, &by_token("token-b")).1, super::WRONG);
     eventually("it is offline", || super::state(&node, "b") == "offline");

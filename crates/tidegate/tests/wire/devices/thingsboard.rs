@@ -6,10 +6,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{api, device, get, product};
+use super::{api, by_token, device, get, login, product};
 use crate::interop::client::Client;
 use crate::interop::{find_program, installed, skipped};
-use crate::support::{Node, eventually};
+use crate::support::{Node, eventually, kind};
 
 fn packages() -> Option<PathBuf> {
     let packages = installed("TIDEGATE_TEST_THINGSBOARD", "thingsboard");
@@ -97,6 +97,32 @@ fn the_client_of_a_device_reports_asks_and_is_told() {
     );
     client.feed("");
     assert_eq!(client.finish(), ["done"]);
+}
+
+/// ThingsBoard's server replies without looking at subscriptions, and its client for Python may ask before it has
+/// subscribed.
+#[test]
+fn requests_are_answered_without_a_subscription() {
+    let node = node();
+    set_shared(&node, "d", &json!({"rate": 5}));
+    let (mut raw, _) = login(&node, &by_token("T"));
+    for request in [7, 8] {
+        let topic = format!("v1/devices/me/attributes/request/{request}");
+        raw.publish(&topic, r#"{"sharedKeys":"rate"}"#);
+        let packet = raw.recv(kind::PUBLISH);
+        raw.acknowledge(&packet);
+        assert_eq!(
+            packet.topic,
+            format!("v1/devices/me/attributes/response/{request}")
+        );
+        assert_eq!(packet.payload, br#"{"shared":{"rate":5}}"#);
+    }
+    let listed = get(&node, "subscriptions");
+    let listed = listed["data"].as_array().unwrap().iter();
+    let filters: Vec<_> = listed
+        .map(|subscription| &subscription["topic_filter"])
+        .collect();
+    assert_eq!(filters, ["v1/devices/me/attributes/response/+"]);
 }
 
 #[test]
