@@ -92,6 +92,8 @@ pub struct BrokerLimits {
     pub max_connect_bytes: u32,
     /// Bytes of incomplete packets on all connections of a shard; a connection that exceeds the limit is closed.
     pub max_partial_packet_bytes_per_shard: u64,
+    /// The same for all shards together, checked in steps of 64 KiB.
+    pub max_partial_packet_bytes: u64,
     /// Seconds within which an incomplete packet has to be completed.
     pub packet_timeout_s: u32,
     pub max_topic_bytes: u16,
@@ -170,6 +172,7 @@ impl Default for BrokerLimits {
             max_packet_size: 1 << 20,
             max_connect_bytes: 16 << 10,
             max_partial_packet_bytes_per_shard: 64 << 20,
+            max_partial_packet_bytes: 512 << 20,
             packet_timeout_s: 60,
             max_topic_bytes: 4096,
             max_topic_levels: 128,

@@ -56,7 +56,7 @@ const fn bytes_per_shard(setting: &'static str, metric: &'static str) -> LimitRo
     }
 }
 
-const ROWS: [LimitRow; 12] = [
+const ROWS: [LimitRow; 13] = [
     row("limits.max_connections", "connections"),
     row("limits.max_sessions", "sessions"),
     bytes_per_shard(
@@ -69,6 +69,7 @@ const ROWS: [LimitRow; 12] = [
         "limits.max_partial_packet_bytes_per_shard",
         "partial_packet_bytes",
     ),
+    bytes("limits.max_partial_packet_bytes", "partial_packet_bytes"),
     row("limits.max_retained_messages", "retained_messages"),
     bytes("limits.max_retained_bytes", "retained_bytes"),
     row("limits.max_delayed_messages", "delayed_messages"),

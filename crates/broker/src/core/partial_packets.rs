@@ -1,5 +1,5 @@
 //! Limits on incomplete packets: how many bytes a shard keeps of them, for all of its connections and for each
-//! listener, and for how long.
+//! listener, how many all shards keep together, and for how long.
 //!
 //! It orchestrates: the bytes are counted in `PartialPacketBudget`, the times in `ConnectionDeadlines`.
 
@@ -29,29 +29,54 @@ impl Shard {
     fn recount_partial(&mut self, at: ConnectionIx, now: usize) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at];
         let before = std::mem::replace(&mut connection.partial_bytes_counted, now as u32) as usize;
-        let listener = connection.listener;
+        let (listener, phase) = (connection.listener, connection.phase);
         self.packet_budget.replace_bytes(listener, before, now);
-        if now < before || connection.phase == ConnectionPhase::Closing {
+        // The bytes of all shards are added only then, not for each read.
+        let is_published = self.publish_partial_step();
+        if now < before || phase == ConnectionPhase::Closing {
             return ConnectionAction::Continue;
         }
-        let of_node = self.limits.max_partial_packet_bytes_per_shard as usize;
+        let of_shard = self.limits.max_partial_packet_bytes_per_shard as usize;
         let of_listener = match self.node.listeners[usize::from(listener)]
             .config()
             .max_partial_packet_bytes_per_shard
         {
-            0 => of_node.div_ceil(2),
+            0 => of_shard.div_ceil(2),
             own => own as usize,
         };
         let budget = &self.packet_budget;
-        if budget.total() <= of_node && budget.of_listener(listener) <= of_listener {
+        let fits_shard = budget.total() <= of_shard && budget.of_listener(listener) <= of_listener;
+        let detail = if !fits_shard {
+            "too many bytes of incomplete packets; see limits.max_partial_packet_bytes_per_shard"
+        } else if is_published
+            && self.partial_bytes_of_node() > self.limits.max_partial_packet_bytes
+        {
+            "too many bytes of incomplete packets; see limits.max_partial_packet_bytes"
+        } else {
             return ConnectionAction::Continue;
-        }
+        };
         self.metrics().inc(Metric::PartialPacketsOverBudget);
-        let closing = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "quota_exceeded").with_detail(
-            "too many bytes of incomplete packets; see limits.max_partial_packet_bytes_per_shard",
-        );
+        let closing =
+            CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "quota_exceeded").with_detail(detail);
         self.close(at, closing);
         ConnectionAction::Close
+    }
+
+    /// Shows the bytes to other shards, if they have changed much; whether it has.
+    fn publish_partial_step(&mut self) -> bool {
+        let Some(total) = self.packet_budget.publish_step() else {
+            return false;
+        };
+        self.metrics().set(Metric::PartialPacketBytes, total as u64);
+        true
+    }
+
+    /// The bytes that all shards keep, as far as they have shown them.
+    fn partial_bytes_of_node(&self) -> u64 {
+        let shards = self.node.metrics.iter();
+        shards
+            .map(|shard| shard.get(Metric::PartialPacketBytes))
+            .sum()
     }
 
     /// Sets the bytes that the layers below MQTT keep of an incomplete handshake or frame.

@@ -584,7 +584,7 @@ impl Shard {
     /// Runs timers after time has passed.
     pub(crate) fn tick(&mut self) {
         let now_ms = self.now_ms();
-        let partial = self.packet_budget.total() as u64;
+        let partial = self.packet_budget.publish() as u64;
         self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
         self.close_unanswered_connections();

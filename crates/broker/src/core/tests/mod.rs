@@ -8,6 +8,7 @@ mod grants;
 mod inspection;
 mod journal;
 mod matching;
+mod partial_packets;
 mod qos;
 mod relay;
 mod scaling;

@@ -49,7 +49,8 @@ impl QuicShared {
             0 => self.node.limits.max_partial_packet_bytes_per_shard / 2,
             own => own,
         };
-        of_shard.saturating_mul(self.inboxes.len() as u64)
+        let of_shards = of_shard.saturating_mul(self.inboxes.len() as u64);
+        of_shards.min(self.node.limits.max_partial_packet_bytes)
     }
 
     /// The shard of the next connection.
