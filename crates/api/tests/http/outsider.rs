@@ -169,6 +169,9 @@ struct Operation {
     scope: String,
     role: String,
     is_stream: bool,
+    has_body: bool,
+    /// Whether the query parameter `namespace` selects a namespace.
+    has_namespace_filter: bool,
 }
 
 impl Operation {
@@ -219,8 +222,10 @@ async fn operations(server: &Server) -> Vec<Operation> {
                 continue;
             };
             let mut path = template.clone();
+            let mut has_namespace_filter = false;
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 let name = parameter["name"].as_str().unwrap();
+                has_namespace_filter |= parameter["in"] == "query" && name == "namespace";
                 if parameter["in"] == "path" {
                     let id = foreign_id(template, name).replace(FOREIGN_FILE, &file);
                     path = path.replace(&format!("{{{name}}}"), &id);
@@ -234,6 +239,8 @@ async fn operations(server: &Server) -> Vec<Operation> {
                 scope: operation["x-scope"].as_str().unwrap_or_default().to_owned(),
                 role: role.to_owned(),
                 is_stream: content["text/event-stream"].is_object(),
+                has_body: operation["requestBody"].is_object(),
+                has_namespace_filter,
             });
         }
     }
@@ -241,19 +248,60 @@ async fn operations(server: &Server) -> Vec<Operation> {
     all
 }
 
-/// A body that names foreign objects, for operations that name objects in their bodies.
-fn body_of(operation: &Operation) -> String {
-    match operation.id.as_str() {
+/// Kinds of objects that belong to a namespace: path, id field, and the fields of one in the foreign namespace.
+const CREATED_OBJECTS: [(&str, &str, &str); 9] = [
+    ("products", "id", r#"{"namespace": "acme"}"#),
+    ("device-groups", "id", r#"{"namespace": "acme"}"#),
+    ("notifications", "name", r#"{"namespace": "acme"}"#),
+    (
+        "endpoints",
+        "id",
+        r#"{"namespace": "acme", "mode": "direct"}"#,
+    ),
+    ("dashboards", "id", r#"{"namespace": "acme"}"#),
+    (
+        "api-keys",
+        "id",
+        r#"{"namespace": "acme", "role": "viewer"}"#,
+    ),
+    ("invites", "id", r#"{"namespace": "acme"}"#),
+    (
+        "firmware",
+        "id",
+        r#"{"namespace": "acme", "title": "t", "firmware_version": "2", "product": "foreign-product", "file": "f"}"#,
+    ),
+    (
+        "firmware-assignments",
+        "id",
+        r#"{"namespace": "acme", "package": "foreign-firmware", "product": "foreign-product"}"#,
+    ),
+];
+
+/// The body that creates an object of a kind in the foreign namespace.
+fn creation_of(path: &str) -> Option<String> {
+    let (_, id_field, fields) =
+        (CREATED_OBJECTS.iter()).find(|(kind, ..)| path == format!("/api/v1/{kind}"))?;
+    let mut body: Value = serde_json::from_str(fields).unwrap();
+    body[*id_field] = "new-one".into();
+    Some(body.to_string())
+}
+
+/// A body that names foreign objects; `None`: the operation names none in its body.
+fn foreign_body(operation: &Operation) -> Option<String> {
+    if operation.method == "POST"
+        && let Some(body) = creation_of(&operation.path)
+    {
+        return Some(body);
+    }
+    let body = match operation.id.as_str() {
         "createDevice" => json!({"id": "new-device", "product": "foreign-product"}).to_string(),
         "createInviteBatch" => json!({"count": 2, "namespace": "acme"}).to_string(),
-        "createProduct" | "createDeviceGroup" | "createNotification" | "createApiKey"
-        | "createInvite" | "createFirmware" | "createFirmwareAssignment" | "createDashboard" => {
-            json!({"id": "new-one", "name": "new-one", "role": "owner", "namespace": "acme"}).to_string()
-        }
         "createFirmwareCampaign" => {
             json!({"package": "foreign-firmware", "namespace": "acme"}).to_string()
         }
         "queryTelemetry" => json!({"devices": ["foreign-device"], "keys": ["t"], "from_ms": 0}).to_string(),
+        "startExport" => json!({"kind": "telemetry", "devices": ["foreign-device"]}).to_string(),
+        "uploadFile" | "tusCreate" => "content".to_owned(),
         "thingsboardSaveDevice" => json!({"name": "new-device", "type": "foreign-product"}).to_string(),
         "thingsboardSaveDeviceWithCredentials" => json!({
             "device": {"id": {"entityType": "DEVICE", "id": "foreign-device"}, "name": "x"},
@@ -264,11 +312,19 @@ fn body_of(operation: &Operation) -> String {
             "deviceId": {"entityType": "DEVICE", "id": "foreign-device"}, "credentialsId": "new-token",
         })
         .to_string(),
-        "importDevices" => "{\"id\": \"new-device\", \"product\": \"foreign-product\"}\n\
+        "importDevices" | "startImport" => "{\"id\": \"new-device\", \"product\": \"foreign-product\"}\n\
              {\"id\": \"foreign-device\", \"product\": \"own-product\"}\n"
             .to_owned(),
-        _ if operation.method == "GET" || operation.method == "DELETE" => String::new(),
-        _ => "{}".to_owned(),
+        _ => return None,
+    };
+    Some(body)
+}
+
+fn body_of(operation: &Operation) -> String {
+    match foreign_body(operation) {
+        Some(body) => body,
+        None if operation.method == "GET" || operation.method == "DELETE" => String::new(),
+        None => "{}".to_owned(),
     }
 }
 
@@ -276,6 +332,7 @@ fn body_of(operation: &Operation) -> String {
 fn query_of(operation: &Operation) -> &'static str {
     match operation.id.as_str() {
         "watchMessages" => "?client_id=foreign",
+        "startImport" => "?kind=devices",
         "watchTelemetryOfDevices" => "?devices=foreign-device,own-device",
         "thingsboardDevices" | "thingsboardDeviceByName" => "?deviceName=foreign-device",
         "thingsboardTenantDeviceInfos"
@@ -287,9 +344,24 @@ fn query_of(operation: &Operation) -> &'static str {
 }
 
 async fn call(server: &Server, credentials: &str, operation: &Operation) -> Answer {
-    let target = format!("{}{}", operation.path, query_of(operation));
+    call_with(server, credentials, operation, "").await
+}
+
+/// `more` is added to the query.
+async fn call_with(
+    server: &Server,
+    credentials: &str,
+    operation: &Operation,
+    more: &str,
+) -> Answer {
+    let query = match (query_of(operation), more) {
+        (query, "") => query.to_owned(),
+        ("", more) => format!("?{more}"),
+        (query, more) => format!("{query}&{more}"),
+    };
+    let target = format!("{}{query}", operation.path);
     let media_type = match operation.id.as_str() {
-        "importDevices" | "restore" => "Content-Type: application/x-ndjson\r\n",
+        "importDevices" | "restore" | "startImport" => "Content-Type: application/x-ndjson\r\n",
         _ => JSON,
     };
     let fields = format!("{credentials}{media_type}");
@@ -315,8 +387,25 @@ async fn head_of(server: &Server, target: &str, fields: &str) -> Answer {
     Answer::parse(&read)
 }
 
-/// Versions of everything that belongs to the other namespace, and the number of devices.
+/// Waits until the imports and exports have ended.
+async fn wait_for_jobs(server: &Server) {
+    let ended = async {
+        loop {
+            let jobs = admin(server, "GET", "/api/v1/jobs", Value::Null).await;
+            if !jobs.to_string().contains("\"running\"") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), ended)
+        .await
+        .expect("the jobs end");
+}
+
+/// Everything that belongs to the other namespace: the objects, the lists of them, and the usage of the quotas.
 async fn foreign_state(server: &Server) -> Value {
+    wait_for_jobs(server).await;
     let mut state = Vec::new();
     for path in [
         "products/foreign-product",
@@ -338,6 +427,22 @@ async fn foreign_state(server: &Server) -> Value {
         "devices",
         "products",
         "api-keys",
+        "operators",
+        "namespaces",
+        "namespaces/acme/usage",
+        "device-groups?namespace=acme",
+        "notifications?namespace=acme",
+        "endpoints?namespace=acme",
+        "endpoint-status?namespace=acme",
+        "dashboards?namespace=acme",
+        "invites?namespace=acme",
+        "firmware?namespace=acme",
+        "firmware-assignments?namespace=acme",
+        "firmware-campaigns?namespace=acme",
+        "files?namespace=acme",
+        "alarms?namespace=acme",
+        "commands?namespace=acme",
+        "devices?namespace=acme",
     ] {
         state.push(admin(server, "GET", &format!("/api/v1/{path}"), Value::Null).await);
     }
@@ -358,27 +463,132 @@ async fn an_outsider_reads_and_changes_nothing_over_any_route() {
         }
         let answer = call(&server, &outsider, &operation).await;
         let name = operation.name();
+        if operation.scope == "selected" {
+            check_selected(&server, &outsider, &operation, &answer).await;
+            continue;
+        }
         match operation.scope.as_str() {
             "node" => assert_eq!(answer.status, 403, "{name}: {}", answer.body),
             "object" => assert_eq!(answer.status, 404, "{name}: {}", answer.body),
             "caller" => assert!(answer.status < 500, "{name}: {}", answer.body),
-            "selected" => {
-                assert!(answer.status < 500, "{name}: {}", answer.body);
-                let shows = answer.status < 300 && answer.body.contains(FOREIGN);
-                let is_import = operation.id == "importDevices";
-                assert!(!shows || is_import, "{name}: {}", answer.body);
-                if is_import {
-                    let imported = answer.json();
-                    assert_eq!(
-                        (&imported["created"], &imported["updated"]),
-                        (&json!(0), &json!(0))
-                    );
-                }
-            }
             other => panic!("{name} declares no scope: {other:?}"),
         }
     }
     assert_eq!(foreign_state(&server).await, before);
+}
+
+/// The answer to an operation that selects what the caller may see: nothing foreign, also with a filter for the foreign namespace, and
+/// nothing is created from foreign objects.
+async fn check_selected(server: &Server, outsider: &str, operation: &Operation, answer: &Answer) {
+    let name = operation.name();
+    assert!(answer.status < 500, "{name}: {}", answer.body);
+    assert!(
+        !operation.has_body || foreign_body(operation).is_some(),
+        "{name}: add a body that names foreign objects to `foreign_body`"
+    );
+    // These name the lines that they refuse.
+    let names_lines = ["importDevices", "listJobs"].contains(&operation.id.as_str());
+    let shows = answer.status < 300 && answer.body.contains(FOREIGN);
+    assert!(!shows || names_lines, "{name}: {}", answer.body);
+    if operation.id.starts_with("create") || operation.id.starts_with("thingsboardS") {
+        assert!(
+            (400..500).contains(&answer.status),
+            "{name}: {}",
+            answer.body
+        );
+    }
+    if operation.id == "importDevices" {
+        let imported = answer.json();
+        let counts = (&imported["created"], &imported["updated"]);
+        assert_eq!(counts, (&json!(0), &json!(0)), "{}", answer.body);
+    }
+    if operation.has_namespace_filter && !operation.is_stream {
+        let filtered = call_with(server, outsider, operation, "namespace=acme").await;
+        assert!(filtered.status < 500, "{name}: {}", filtered.body);
+        let is_empty = filtered.status >= 400 || !filtered.body.contains(FOREIGN);
+        assert!(is_empty || names_lines, "{name}: {}", filtered.body);
+    }
+}
+
+#[tokio::test]
+async fn objects_are_created_only_in_the_own_namespace() {
+    let server = server().await;
+    let outsider = bearer(&token(&server, "outsider").await);
+    let insider = bearer(&token(&server, "insider").await);
+    // A new kind of objects in namespaces has to be in the table.
+    for operation in operations(&server).await {
+        let is_creation = operation.scope == "selected" && operation.id.starts_with("create");
+        let has_fields = operation.path.trim_start_matches("/api/v1/");
+        let is_listed = CREATED_OBJECTS.iter().any(|(path, ..)| *path == has_fields);
+        let is_other = [
+            "createDevice",
+            "createInviteBatch",
+            "createFirmwareCampaign",
+        ]
+        .contains(&operation.id.as_str());
+        assert!(
+            !is_creation || is_listed || is_other,
+            "{}",
+            operation.name()
+        );
+    }
+    for (kind, _, fields) in CREATED_OBJECTS {
+        let path = format!("/api/v1/{kind}/new-one");
+        let body: Value = serde_json::from_str(fields).unwrap();
+        let refused = send(&server, &outsider, "PUT", &path, &body).await;
+        assert_eq!(refused.status, 422, "{path}: {}", refused.body);
+        let problem = refused.problem();
+        assert!(
+            problem.contains("there is no namespace \"acme\""),
+            "{path}: {problem}"
+        );
+        let absent = send(&server, &local(), "GET", &path, &Value::Null).await;
+        assert_eq!(absent.status, 404, "{path}: {}", absent.body);
+        // The same is valid for an owner of that namespace.
+        let created = send(&server, &insider, "PUT", &path, &body).await;
+        assert_eq!(created.status, 201, "{path}: {}", created.body);
+        let hidden = send(&server, &outsider, "GET", &path, &Value::Null).await;
+        assert_eq!(hidden.status, 404, "{path}: {}", hidden.body);
+    }
+}
+
+#[tokio::test]
+async fn jobs_of_an_outsider_contain_and_change_nothing_foreign() {
+    let server = server().await;
+    let outsider = bearer(&token(&server, "outsider").await);
+    let before = foreign_state(&server).await;
+    let lines = "{\"id\": \"new-device\", \"product\": \"foreign-product\"}\n\
+         {\"id\": \"foreign-device\", \"product\": \"own-product\"}\n";
+    let fields = format!("{outsider}Content-Type: application/x-ndjson\r\n");
+    let import = request(
+        server.address,
+        "POST",
+        "/api/v1/imports?kind=devices",
+        &fields,
+        lines,
+    );
+    let import = import.await;
+    assert_eq!(import.status, 202, "{}", import.body);
+    let export = json!({"kind": "devices"});
+    let export = send(&server, &outsider, "POST", "/api/v1/exports", &export).await;
+    assert_eq!(export.status, 202, "{}", export.body);
+    wait_for_jobs(&server).await;
+    let job = format!("/api/v1/jobs/{}", import.json()["id"].as_str().unwrap());
+    let imported = send(&server, &outsider, "GET", &job, &Value::Null).await;
+    assert_eq!(imported.json()["failed"], 2, "{}", imported.body);
+    let id = export.json()["id"].as_str().unwrap().to_owned();
+    let content = format!("/api/v1/exports/{id}/content");
+    let exported = send(&server, &outsider, "GET", &content, &Value::Null).await;
+    assert_eq!(exported.status, 200, "{}", exported.body);
+    assert!(exported.body.contains("own-device"), "{}", exported.body);
+    assert!(!exported.body.contains(FOREIGN), "{}", exported.body);
+    assert_eq!(foreign_state(&server).await, before);
+    // Jobs of other people are as absent as other objects.
+    let insider = bearer(&token(&server, "insider").await);
+    for path in [&job, &content] {
+        let hidden = send(&server, &insider, "GET", path, &Value::Null).await;
+        assert_eq!(hidden.status, 404, "{path}: {}", hidden.body);
+    }
 }
 
 #[tokio::test]

@@ -287,3 +287,198 @@ fn a_person_registers_and_sees_and_changes_the_own_namespace_only() {
     assert_eq!(as_ann("GET", "devices", Value::Null).0, 401);
     raw.ping();
 }
+
+#[test]
+fn references_stay_in_a_namespace() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    for namespace in ["acme", "other"] {
+        made(&node, "namespaces", json!({"id": namespace}));
+        let product = json!({"id": format!("product-{namespace}"), "namespace": namespace});
+        made(&node, "products", product);
+        let room = json!({"id": format!("room-{namespace}"), "namespace": namespace});
+        made(&node, "endpoints", room);
+        let to = json!({"mqtt": {"topic": "alarms"}});
+        let name = format!("note-{namespace}");
+        made(
+            &node,
+            "notifications",
+            json!({"name": name, "namespace": namespace, "to": to}),
+        );
+    }
+    made(
+        &node,
+        "devices",
+        json!({"id": "d", "product": "product-other"}),
+    );
+    let rule = |notify: &str| {
+        let when = json!({"key": "t", "is": ">", "value": 60});
+        json!({"id": "hot", "notify": [notify], "raise": [{"severity": "MAJOR", "when": when}]})
+    };
+    let mqtt = json!({"mqtt": {"topic": "alarms"}});
+    for (path, field, body) in [
+        ("endpoints/new", "product", json!({"product": "product-NS"})),
+        (
+            "endpoints/room-acme",
+            "product",
+            json!({"product": "product-NS"}),
+        ),
+        (
+            "notifications/new",
+            "to.endpoint",
+            json!({"to": {"endpoint": "room-NS"}}),
+        ),
+        (
+            "notifications/new",
+            "products[0]",
+            json!({"to": mqtt, "products": ["product-NS"]}),
+        ),
+        (
+            "products/product-acme",
+            "alarms[0].notify[0]",
+            json!({"alarms": [rule("note-NS")]}),
+        ),
+        (
+            "device-groups/new",
+            "product",
+            json!({"product": "product-NS"}),
+        ),
+    ] {
+        let naming = |namespace: &str| -> Value {
+            let mut body: Value =
+                serde_json::from_str(&body.to_string().replace("NS", namespace)).unwrap();
+            body["namespace"] = "acme".into();
+            body
+        };
+        let (status, answer) = ask(&node, "PUT", path, naming("other"));
+        assert_eq!(status, 422, "{path}: {answer}");
+        assert_eq!(answer["parameter"], field, "{path}: {answer}");
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(
+            detail.contains("-other\" in the namespace \"acme\""),
+            "{path}: {detail}"
+        );
+        let (status, answer) = ask(&node, "PUT", path, naming("acme"));
+        assert!(status < 300, "{path}: {answer}");
+    }
+    // A device moves only within its namespace, and its endpoint is of the same one.
+    let (status, answer) = ask(
+        &node,
+        "PUT",
+        "devices/d",
+        json!({"product": "product-acme"}),
+    );
+    assert_eq!(status, 422, "{answer}");
+}
+
+/// Everything of a namespace that has a list, with the id of the namespace in its ids.
+fn fill(node: &Node, namespace: &str) {
+    let with_id = |kind: &str| format!("{kind}-{namespace}");
+    let put = |path: &str, kind: &str, fields: Value| {
+        let mut body = fields;
+        body["namespace"] = namespace.into();
+        let (status, answer) = ask(node, "PUT", &format!("{path}/{}", with_id(kind)), body);
+        assert!(status < 300, "{path}: {answer}");
+    };
+    made(node, "namespaces", json!({"id": namespace}));
+    let when = json!({"key": "t", "is": ">", "value": 60});
+    let rule = json!({"id": "hot", "raise": [{"severity": "MAJOR", "when": when}]});
+    put("products", "product", json!({"alarms": [rule]}));
+    put(
+        "device-groups",
+        "group",
+        json!({"product": with_id("product")}),
+    );
+    put(
+        "notifications",
+        "note",
+        json!({"to": {"mqtt": {"topic": "alarms"}}}),
+    );
+    put("endpoints", "room", json!({}));
+    put("dashboards", "dashboard", json!({}));
+    put("api-keys", "key", json!({"role": "viewer"}));
+    put("invites", "invite", json!({}));
+    let token = json!([{"type": "token", "token": with_id("token")}]);
+    let device =
+        json!({"id": with_id("device"), "product": with_id("product"), "credentials": token});
+    made(node, "devices", device);
+    let upload = format!("uploads/{}?namespace={namespace}", with_id("file"));
+    let (status, file) = ask(node, "PUT", &upload, json!(with_id("content")));
+    assert_eq!(status, 201, "{file}");
+    let firmware = json!({
+        "title": with_id("title"), "firmware_version": "1", "product": with_id("product"), "file": file["id"],
+    });
+    put("firmware", "firmware", firmware);
+    let assignment = json!({"package": with_id("firmware"), "product": with_id("product")});
+    put("firmware-assignments", "assignment", assignment);
+    let campaign = json!({"package": with_id("firmware"), "namespace": namespace});
+    made(node, "firmware-campaigns", campaign);
+    let export = format!("exports?namespace={namespace}");
+    let (status, answer) = ask(node, "POST", &export, json!({"kind": "devices"}));
+    assert_eq!(status, 202, "{answer}");
+    let commands = format!("devices/{}/commands", with_id("device"));
+    let (status, answer) = ask(
+        node,
+        "POST",
+        &commands,
+        json!({"method": "m", "wait": false}),
+    );
+    assert!(status < 300, "{answer}");
+    let telemetry = format!("/api/v1/{}/telemetry", with_id("token"));
+    assert_eq!(
+        send(node, "", "POST", &telemetry, &json!({"t": 70})).status,
+        200
+    );
+}
+
+#[test]
+fn every_list_can_be_limited_to_a_namespace() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    for namespace in ["ns-acme", "ns-other"] {
+        fill(&node, namespace);
+    }
+    let document = send(
+        &node,
+        &local_token(&node),
+        "GET",
+        "/api/v1/openapi.json",
+        &Value::Null,
+    );
+    let paths = document.body["paths"].as_object().expect("paths").iter();
+    let is_list = |operation: &Value| {
+        let mut parameters = operation["parameters"].as_array().into_iter().flatten();
+        let content = &operation["responses"]["200"]["content"];
+        parameters.any(|it| it["in"] == "query" && it["name"] == "namespace")
+            && content["application/json"].is_object()
+    };
+    let lists: Vec<&str> = paths
+        .filter(|(path, methods)| !path.contains('{') && is_list(&methods["get"]))
+        .filter_map(|(path, _)| path.strip_prefix("/api/v1/"))
+        .collect();
+    assert!(lists.len() >= 15, "{lists:?}");
+    for list in lists {
+        let get = |query: &str| {
+            let (status, answer) = ask(&node, "GET", &format!("{list}{query}"), Value::Null);
+            assert_eq!(status, 200, "{list}{query}: {answer}");
+            answer.to_string()
+        };
+        eventually(&format!("{list} contains both namespaces"), || {
+            let all = get("");
+            all.contains("ns-acme") && all.contains("ns-other")
+        });
+        for (own, foreign) in [("ns-acme", "ns-other"), ("ns-other", "ns-acme")] {
+            let rows = get(&format!("?namespace={own}"));
+            assert!(
+                rows.contains(own) && !rows.contains(foreign),
+                "{list} of {own}: {rows}"
+            );
+        }
+        let rows = get("?namespace=default");
+        assert!(!rows.contains("ns-"), "{list} of default: {rows}");
+    }
+}

@@ -10,6 +10,7 @@ mod limits;
 mod objects;
 mod rules;
 mod secrets;
+mod unknown_users;
 mod users;
 pub(crate) mod web_server;
 
