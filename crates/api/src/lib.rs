@@ -43,7 +43,7 @@ mod unwritten_entries;
 
 pub use access::{
     API_KEY_KIND, FirstOperator, FirstOperatorError, OPERATOR_KIND, RandomSourceError, Role,
-    ensure_first_operator, new_local_token,
+    ensure_first_operator, new_local_token, watch_owner_bans,
 };
 pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};

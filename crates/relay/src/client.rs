@@ -228,7 +228,7 @@ mod tests {
     use crate::endpoint::EndpointConnection;
     use crate::events::ConnectionEvents;
     use crate::message_history::HistoryPayload;
-    use crate::statistics::StatisticsRecord;
+    use crate::statistics::StatisticsCounters;
 
     #[derive(Default)]
     struct Platform {
@@ -287,7 +287,7 @@ mod tests {
         let endpoint = Arc::new(Endpoint::new(
             "room",
             definition,
-            StatisticsRecord::default(),
+            StatisticsCounters::default(),
         ));
         let (platform, sent) = (Arc::<Platform>::default(), Arc::<Sent>::default());
         let peer = (hooks::PeerAddress::Unix, 0);

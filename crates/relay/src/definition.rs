@@ -372,6 +372,12 @@ mod tests {
         assert!(error(json!({"mode": "jason"})).contains("mode: unknown variant `jason`"));
         assert!(error(json!({"mode": "custom_header"})).starts_with("header: "));
         assert!(error(json!({"header": "x"})).contains("only for mode"));
+        let with_header = |length: usize| {
+            let header = "ä".repeat(length);
+            EndpointDefinition::read(json!({"mode": "custom_header", "header": header}), None)
+        };
+        assert!(with_header(255).is_ok());
+        assert!(with_header(256).unwrap_err().to_string().contains("255"));
         assert!(error(json!({"max_connections": 0})).contains("from 1 to 1000000"));
         assert!(error(json!({"allowed_origins": ["example.org"]})).contains("https://example.org"));
         assert!(

@@ -164,9 +164,11 @@ impl DeviceConnection {
         self.handle().send_text(message.to_string());
     }
 
-    /// Tells the client of an error. `code` is such as `IDENTIFY_FAILED`.
-    pub fn send_error(&self, code: &str, message: &str) {
-        let text = system_message("error", code, message, now_ms());
+    /// The client could not identify itself: the connection is no device any more, whatever it was before.
+    pub fn reject_identity(&self, message: &str) {
+        self.device_name.store(None);
+        self.events.clear_device();
+        let text = system_message("error", "IDENTIFY_FAILED", message, now_ms());
         self.handle().send_text(text);
     }
 

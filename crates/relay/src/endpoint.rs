@@ -19,7 +19,7 @@ use crate::access_key::AccessKeyHash;
 use crate::definition::{EndpointDefinition, SlowReceivers};
 use crate::envelope;
 use crate::message_history::{HistoryEntry, MessageHistory};
-use crate::statistics::{EndpointStatistics, StatisticsCounters, StatisticsRecord};
+use crate::statistics::{EndpointStatistics, StatisticsCounters};
 
 /// A definition prepared for the shards.
 pub(crate) struct ActiveDefinition {
@@ -146,14 +146,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Endpoint {
-    pub(crate) fn new(id: &str, definition: EndpointDefinition, record: StatisticsRecord) -> Self {
+    pub(crate) fn new(
+        id: &str,
+        definition: EndpointDefinition,
+        counters: StatisticsCounters,
+    ) -> Self {
         Self {
             id: id.to_owned(),
             topic: format!("{RELAY_TOPIC_PREFIX}{id}"),
             active: ArcSwap::from_pointee(definition.into()),
             connections: Mutex::default(),
             history: Mutex::default(),
-            counters: StatisticsCounters::restored(record),
+            counters,
         }
     }
 

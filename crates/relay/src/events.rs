@@ -46,6 +46,11 @@ impl ConnectionEvents {
         self.device.store(Some(Arc::new(device)));
     }
 
+    /// The connection is no device any more.
+    pub(crate) fn clear_device(&self) {
+        self.device.store(None);
+    }
+
     pub(crate) fn emit(&self, kind: RelayEventKind, at_ms: u64) {
         let Some(port) = self.port.get().filter(|port| port.is_wanted()) else {
             return;

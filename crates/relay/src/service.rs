@@ -20,7 +20,8 @@ use crate::devices::{DeviceConnection, RelayDevices, device_close};
 use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
 use crate::events::{ConnectionEvents, RelayEvents, RelayEventsPort};
 use crate::message_history::HistoryEntry;
-use crate::statistics::StatisticsRecord;
+use crate::owner_ban::OwnerBan;
+use crate::statistics::{ChangedEndpoints, StatisticsCounters, StatisticsRecord};
 use crate::system_message::{policy_close, system_message};
 
 /// Sub-protocols that begin with this carry an access key.
@@ -35,6 +36,7 @@ const ENDPOINT_ID_LEN: usize = 10;
 const CONNECTION_ID_LEN: usize = 16;
 
 type EndpointMap = HashMap<String, Arc<Endpoint>, RandomState>;
+type OwnerBanMap = HashMap<String, OwnerBan, RandomState>;
 
 /// The endpoints of a node. Clones share them.
 #[derive(Clone, Default)]
@@ -50,6 +52,9 @@ struct ServiceInner {
     devices: OnceLock<Arc<dyn RelayDevices>>,
     events: RelayEventsPort,
     namespaces: OnceLock<Namespaces>,
+    /// Bans of the owners of namespaces, by namespace; a ban may have ended.
+    owner_bans: ArcSwap<OwnerBanMap>,
+    changed: Arc<ChangedEndpoints>,
     /// Removed endpoints whose stored statistics are not removed yet.
     removed: Mutex<Vec<String>>,
 }
@@ -150,7 +155,8 @@ impl RelayService {
                     true => StatisticsRecord::default(),
                     false => stored_statistics()?,
                 };
-                let endpoint = Arc::new(Endpoint::new(id, definition, record));
+                let counters = StatisticsCounters::restored(record, self.inner.changed.clone());
+                let endpoint = Arc::new(Endpoint::new(id, definition, counters));
                 self.change(|map| drop(map.insert(id.to_owned(), endpoint)));
             }
         }
@@ -183,12 +189,45 @@ impl RelayService {
 
     /// Closes the connections of all endpoints of a namespace that has been disabled.
     pub fn close_disabled_namespace(&self, namespace: &str, reason: &str) {
-        let close = disabled_namespace_close(reason, now_ms());
+        self.close_namespace(namespace, &disabled_namespace_close(reason, now_ms()));
+    }
+
+    /// Closes the endpoints of a namespace whose owners are banned, until the ban ends; `None`: they are not banned any more.
+    pub fn set_owner_ban(&self, namespace: &str, ban: Option<OwnerBan>) {
+        let now_ms = now_ms();
+        let close = ban.as_ref().and_then(|ban| ban.close(now_ms));
+        {
+            let _changing = (self.inner.change.lock()).unwrap_or_else(PoisonError::into_inner);
+            let mut bans = OwnerBanMap::clone(&self.inner.owner_bans.load());
+            match ban {
+                Some(ban) => drop(bans.insert(namespace.to_owned(), ban)),
+                None => drop(bans.remove(namespace)),
+            }
+            self.inner.owner_bans.store(Arc::new(bans));
+        }
+        if let Some(close) = close {
+            self.close_namespace(namespace, &close);
+        }
+    }
+
+    fn close_namespace(&self, namespace: &str, close: &RelayClose) {
         for endpoint in self.inner.endpoints.load().values() {
             if endpoint.active().definition.namespace == namespace {
-                endpoint.close_all(&close);
+                endpoint.close_all(close);
             }
         }
+    }
+
+    /// Why nobody may use the endpoints of a namespace now.
+    fn check_namespace(&self, namespace: &str, now_ms: u64) -> Result<(), RelayClose> {
+        let namespaces = self.inner.namespaces.get();
+        let limits = namespaces.and_then(|it| it.get(namespace));
+        if let Some(reason) = limits.as_ref().and_then(|it| it.disabled_reason.as_deref()) {
+            return Err(disabled_namespace_close(reason, now_ms));
+        }
+        let bans = self.inner.owner_bans.load();
+        let ban = bans.get(namespace);
+        ban.and_then(|ban| ban.close(now_ms)).map_or(Ok(()), Err)
     }
 
     /// Why a client that has just been added may not stay: its endpoint was disabled or deleted meanwhile, and the connections
@@ -202,12 +241,7 @@ impl RelayService {
         if let Some(reason) = &endpoint.active().definition.disabled_reason {
             return Err(disabled_close(reason, now_ms));
         }
-        let namespaces = self.inner.namespaces.get();
-        let limits = namespaces.and_then(|it| it.get(&endpoint.active().definition.namespace));
-        match limits.as_ref().and_then(|it| it.disabled_reason.as_deref()) {
-            Some(reason) => Err(disabled_namespace_close(reason, now_ms)),
-            None => Ok(()),
-        }
+        self.check_namespace(&endpoint.active().definition.namespace, now_ms)
     }
 
     /// Counts a connection in the namespace of its endpoint.
@@ -218,14 +252,9 @@ impl RelayService {
     ) -> Result<Option<CountedConnection>, RelayClose> {
         let active = endpoint.active();
         let namespace = &active.definition.namespace;
-        let Some(namespaces) = self.inner.namespaces.get() else {
-            return Ok(None);
-        };
-        let limits = namespaces.get(namespace);
-        if let Some(reason) = limits.as_ref().and_then(|it| it.disabled_reason.as_deref()) {
-            return Err(disabled_namespace_close(reason, now_ms));
-        }
-        let Some(usage) = namespaces.usage(namespace) else {
+        self.check_namespace(namespace, now_ms)?;
+        let namespaces = self.inner.namespaces.get();
+        let Some(usage) = namespaces.and_then(|it| it.usage(namespace)) else {
             return Ok(None);
         };
         usage.try_connect().map(Some).map_err(|limit| {
@@ -254,7 +283,15 @@ impl RelayService {
 
     /// `None`: there is no endpoint with this id.
     pub fn status(&self, id: &str) -> Option<EndpointStatus> {
-        Some(self.endpoint(id)?.status())
+        let endpoint = self.endpoint(id)?;
+        Some(self.status_of(&endpoint))
+    }
+
+    fn status_of(&self, endpoint: &Endpoint) -> EndpointStatus {
+        let mut status = endpoint.status();
+        let namespace = self.check_namespace(&status.namespace, now_ms());
+        status.is_enabled &= namespace.is_ok();
+        status
     }
 
     /// All endpoints, in the order of their ids.
@@ -262,7 +299,7 @@ impl RelayService {
         let endpoints = self.inner.endpoints.load();
         let mut all: Vec<_> = endpoints
             .values()
-            .map(|endpoint| endpoint.status())
+            .map(|endpoint| self.status_of(endpoint))
             .collect();
         all.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         all
@@ -293,6 +330,17 @@ impl RelayService {
         );
         self.endpoint(id)
             .is_some_and(|endpoint| endpoint.close_connection(connection_id, close))
+    }
+
+    /// Calls `store` when the statistics of many endpoints have changed since they were last stored; call it once. `store` is called
+    /// on the shards' threads; it must not block.
+    pub fn on_many_changes(&self, store: impl Fn() + Send + Sync + 'static) {
+        self.inner.changed.on_many(store);
+    }
+
+    /// Begins a new count of changes, because all of them are stored now.
+    pub(crate) fn reset_change_count(&self) {
+        self.inner.changed.reset();
     }
 
     /// The statistics that changed since the last call, at most `limit`, with the ids of their endpoints.

@@ -1,8 +1,8 @@
 //! Counters of an endpoint, and what of them outlives the node.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,35 @@ pub struct StatisticsRecord {
     pub last_active_ms: u64,
 }
 
+/// Changed endpoints after which statistics are stored at once.
+pub(crate) const STORE_AFTER_CHANGED: usize = 100;
+
+/// Number of endpoints whose statistics have changed since they were last stored, over all endpoints of a node.
+#[derive(Default)]
+pub(crate) struct ChangedEndpoints {
+    count: AtomicUsize,
+    on_many: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl ChangedEndpoints {
+    pub(crate) fn on_many(&self, store: impl Fn() + Send + Sync + 'static) {
+        // The first stays.
+        let _ = self.on_many.set(Box::new(store));
+    }
+
+    /// Counts an endpoint, which has been stored before.
+    fn add(&self) {
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        if let Some(store) = self.on_many.get().filter(|_| count == STORE_AFTER_CHANGED) {
+            store();
+        }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.count.store(0, Relaxed);
+    }
+}
+
 /// The counters, written by all shards.
 #[derive(Default)]
 pub(crate) struct StatisticsCounters {
@@ -53,13 +82,15 @@ pub(crate) struct StatisticsCounters {
     dropped_messages: AtomicU64,
     last_active_ms: AtomicU64,
     is_changed: AtomicBool,
+    changed: Arc<ChangedEndpoints>,
     /// Times and total messages, oldest first, over the last minute.
     samples: Mutex<VecDeque<(u64, u64)>>,
 }
 
 impl StatisticsCounters {
-    pub(crate) fn restored(record: StatisticsRecord) -> Self {
+    pub(crate) fn restored(record: StatisticsRecord, changed: Arc<ChangedEndpoints>) -> Self {
         Self {
+            changed,
             total_connections: record.total_connections.into(),
             rejected_connections: record.rejected_connections.into(),
             total_messages: record.total_messages.into(),
@@ -87,12 +118,12 @@ impl StatisticsCounters {
 
     pub(crate) fn disconnect(&self) {
         self.current_connections.fetch_sub(1, Relaxed);
-        self.is_changed.store(true, Relaxed);
+        self.mark_changed();
     }
 
     pub(crate) fn reject(&self) {
         self.rejected_connections.fetch_add(1, Relaxed);
-        self.is_changed.store(true, Relaxed);
+        self.mark_changed();
     }
 
     pub(crate) fn message(&self, bytes: usize, now_ms: u64) {
@@ -103,15 +134,12 @@ impl StatisticsCounters {
 
     pub(crate) fn dropped(&self, messages: u64) {
         self.dropped_messages.fetch_add(messages, Relaxed);
-        self.is_changed.store(true, Relaxed);
+        self.mark_changed();
     }
 
     fn touch(&self, now_ms: u64) {
         self.last_active_ms.store(now_ms, Relaxed);
-        // Usually set already; a read shares the cache line between shards.
-        if !self.is_changed.load(Relaxed) {
-            self.is_changed.store(true, Relaxed);
-        }
+        self.mark_changed();
     }
 
     pub(crate) fn current_connections(&self) -> u32 {
@@ -134,9 +162,12 @@ impl StatisticsCounters {
         self.is_changed.swap(false, Relaxed).then(|| self.record())
     }
 
-    /// The record returned last could not be stored.
+    /// What changed, or what was returned last and could not be stored, has to be stored.
     pub(crate) fn mark_changed(&self) {
-        self.is_changed.store(true, Relaxed);
+        // Usually set already; a read shares the cache line between shards.
+        if !self.is_changed.load(Relaxed) && !self.is_changed.swap(true, Relaxed) {
+            self.changed.add();
+        }
     }
 
     /// Samples the number of messages for the rate; called every few seconds.
@@ -186,11 +217,38 @@ mod tests {
         counters.message(10, 7);
         let record = counters.take_changed().unwrap();
         assert_eq!(counters.take_changed(), None);
-        let restored = StatisticsCounters::restored(record).statistics();
+        let restored = StatisticsCounters::restored(record, Arc::default()).statistics();
         assert_eq!(restored.current_connections, 0);
         assert_eq!(restored.total_connections, 1);
         assert_eq!((restored.total_messages, restored.total_bytes), (1, 10));
         assert_eq!(restored.last_active_ms, 7);
+    }
+
+    #[test]
+    fn the_hundredth_changed_endpoint_is_reported_once() {
+        let changed = Arc::<ChangedEndpoints>::default();
+        let reports = Arc::<AtomicUsize>::default();
+        let counted = reports.clone();
+        changed.on_many(move || {
+            counted.fetch_add(1, Relaxed);
+        });
+        let endpoints: Vec<_> = (0..2 * STORE_AFTER_CHANGED)
+            .map(|_| StatisticsCounters::restored(StatisticsRecord::default(), changed.clone()))
+            .collect();
+        let change = |count: usize| {
+            for endpoint in &endpoints[..count] {
+                endpoint.message(1, 1);
+                endpoint.message(1, 2);
+            }
+            reports.load(Relaxed)
+        };
+        assert_eq!(change(STORE_AFTER_CHANGED - 1), 0);
+        assert_eq!(change(STORE_AFTER_CHANGED), 1);
+        assert_eq!(change(2 * STORE_AFTER_CHANGED), 1);
+        changed.reset();
+        assert!(endpoints.iter().all(|it| it.take_changed().is_some()));
+        assert_eq!(change(STORE_AFTER_CHANGED - 1), 1);
+        assert_eq!(change(STORE_AFTER_CHANGED), 2);
     }
 
     #[test]

@@ -40,6 +40,8 @@ impl StoredStatistics {
     /// # Errors
     /// Fails if the store cannot be written; the next call writes them again.
     pub fn write_changed(&self, service: &RelayService) -> Result<(), StoreError> {
+        // Before they are read, so that no later change is missed.
+        service.reset_change_count();
         loop {
             let removed = service.take_removed();
             let changed = service.changed_statistics(STATISTICS_BATCH);

@@ -45,4 +45,24 @@ mod tests {
         let units = ["t", "Flow", "V", "volt", "n"].map(|key| unit_of(&own, key));
         assert_eq!(units, [Some("K"), Some("l/min"), None, Some("V"), None]);
     }
+
+    /// The table of the reference page is the promise.
+    #[test]
+    fn the_documented_keys_have_the_documented_units() {
+        let page = include_str!("../../../docs/reference/relay.md");
+        let (_, table) = page.split_once("| keys | unit |\n|---|---|\n").unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let mut keys = 0;
+        for row in rows {
+            let mut cells = row.trim_matches('|').split('|').map(str::trim);
+            let (names, unit) = (cells.next().unwrap(), cells.next().unwrap());
+            for key in names.split(", ").map(|name| name.trim_matches('`')) {
+                for key in [key.to_owned(), key.to_uppercase()] {
+                    assert_eq!(unit_of(&BTreeMap::new(), &key), Some(unit), "{key}");
+                }
+                keys += 1;
+            }
+        }
+        assert_eq!(keys, 32);
+    }
 }

@@ -23,7 +23,6 @@ import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
-import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { endpointsPath, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
 import { EndpointConnections } from './endpoint-connections';
@@ -33,6 +32,7 @@ import { EndpointExamples } from './endpoint-examples';
 import { useEndpointKind } from './endpoint-kind';
 import { EndpointMessages } from './endpoint-messages';
 import { EndpointOverview } from './endpoint-overview';
+import { EndpointState } from './endpoint-state';
 import { EndpointTest } from './endpoint-test';
 
 const refreshMs = 2_000;
@@ -67,17 +67,7 @@ export default function EndpointPage() {
   return (
     <Page
       title={data.name || data.id}
-      aside={
-        data.disabled_reason ? (
-          <StateBadge health="warning">
-            <Trans>disabled</Trans>
-          </StateBadge>
-        ) : (
-          <StateBadge health="good">
-            <Trans>enabled</Trans>
-          </StateBadge>
-        )
-      }
+      aside={<EndpointState endpoint={data} status={status.data} />}
       actions={
         <>
           <ShowCall method="GET" path={objectPath(endpointsPath, id)} ctl={`endpoints show ${id}`} />

@@ -7,10 +7,10 @@ import { Copy } from '../../ui/copy';
 import type { Column } from '../../ui/data-table';
 import { ObjectList } from '../../ui/object-list';
 import { Page } from '../../ui/page';
-import { StateBadge } from '../../ui/state-badge';
 import { Ago } from '../../ui/time';
 import { endpointHref, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
 import { useEndpointKind } from './endpoint-kind';
+import { EndpointState } from './endpoint-state';
 
 const refreshMs = 3_000;
 
@@ -27,16 +27,7 @@ export default function RelayPage() {
     {
       id: 'state',
       header: t`State`,
-      cell: (row) =>
-        row.disabled_reason ? (
-          <StateBadge health="warning">
-            <Trans>disabled</Trans>
-          </StateBadge>
-        ) : (
-          <StateBadge health="good">
-            <Trans>enabled</Trans>
-          </StateBadge>
-        ),
+      cell: (row) => <EndpointState endpoint={row} status={statusOf.get(row.id)} />,
     },
     {
       id: 'address',

@@ -9,6 +9,7 @@ mod console_sessions;
 mod endpoint_access;
 mod first_operator;
 mod login_attempts;
+mod owner_bans;
 mod password;
 mod role;
 mod scope_check;
@@ -25,6 +26,7 @@ pub(crate) use caller_identity::{AuthenticationMethod, CallerIdentity};
 pub(crate) use console_sessions::{end_all_sessions, find_session, session_login, store_session};
 pub(crate) use endpoint_access::EndpointAccess;
 pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
+pub use owner_bans::watch_owner_bans;
 pub(crate) use password::{
     check_registered as check_registered_password, check_strength as check_password,
 };

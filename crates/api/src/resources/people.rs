@@ -110,7 +110,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .summary("Ban an operator")
         .description(
-            "The operator's tokens are revoked and its streams end. A login is rejected with the reason until the ban ends.",
+            "The operator's tokens are revoked and its streams end. A login is rejected with the reason until the ban ends. The relay \
+             endpoints of namespaces without another owner who may log in are closed.",
         )
         .request_body::<OperatorBanInput>()
         .empty_response(204, "The operator is banned.")

@@ -4,6 +4,7 @@
 //! `PendingResponses`.
 
 use bytes::Bytes;
+use hooks::relay::RELAY_TOPIC_PREFIX;
 use hooks::{Client, MessageView, NEVER_MS, PacketFacts};
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, SubscriptionOptions};
 
@@ -137,6 +138,10 @@ impl Shard {
                 "retain",
                 "retained messages are disabled on this node",
             ));
+        }
+        if publication.retain && publication.topic.starts_with(RELAY_TOPIC_PREFIX) {
+            let expected = "expected false, because relay endpoints have no retained messages";
+            return Err(invalid_field("retain", expected));
         }
         let properties = build_properties(publication)?;
         let size = publication.topic.len()

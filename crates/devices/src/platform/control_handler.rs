@@ -263,7 +263,7 @@ impl Platform {
             .iter()
             .filter(|slot| slot.get().definition.description == CREATED_FOR_GATEWAY);
         if created.count() >= parts.max_gateway_products
-            || !self.registry().may_add_product(namespace)
+            || self.registry().check_room_for_product(namespace).is_err()
         {
             return None;
         }

@@ -42,6 +42,8 @@ pub enum EndpointDeviceError {
     OtherNamespace,
     #[error("the node cannot create a product for the devices of this endpoint")]
     ProductNotCreated,
+    #[error("it needs a product, but {0}, or name a product in the endpoint's field product")]
+    NoRoomForProduct(String),
     #[error("the device, its product or its namespace is disabled")]
     Disabled,
     #[error("the product of the device does not allow the protocol \"relay\"")]
@@ -139,9 +141,8 @@ impl Platform {
         if registry.product(&id).is_some() {
             return Ok(id);
         }
-        if !registry.may_add_product(identity.namespace) {
-            return Err(EndpointDeviceError::ProductNotCreated);
-        }
+        let checked = registry.check_room_for_product(identity.namespace);
+        checked.map_err(EndpointDeviceError::NoRoomForProduct)?;
         let product = json!({
             "name": format!("Relay endpoint {endpoint}"),
             "description": "Created for the devices of a relay endpoint",

@@ -33,25 +33,22 @@ impl Registry {
         self.inner.namespaces.get()?.usage(namespace)
     }
 
-    /// Whether a namespace may have one more product.
-    pub(crate) fn may_add_product(&self, namespace: &str) -> bool {
+    /// Checks that a namespace may have one more product.
+    pub(crate) fn check_room_for_product(&self, namespace: &str) -> Result<(), String> {
         let Some(limits) = self
             .inner
             .namespaces
             .get()
             .and_then(|all| all.get(namespace))
         else {
-            return true;
+            return Ok(());
         };
         let products = self.products();
         let used = products
             .iter()
             .filter(|slot| slot.get().namespace() == namespace);
         let used = used.count() as u64;
-        limits
-            .quotas
-            .check(Quota::Products, namespace, used, 1)
-            .is_ok()
+        limits.quotas.check(Quota::Products, namespace, used, 1)
     }
 }
 

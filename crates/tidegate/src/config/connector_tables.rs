@@ -85,7 +85,7 @@ fn read_table(
         .and_then(|table| table.remove("name"));
     let key = format!("{kind}.name");
     let Some(Value::String(name)) = name.filter(|name| name != "") else {
-        let message = format!("expected a text: a {kind} is known by its name");
+        let message = format!("expected a text, which identifies the {kind}");
         draft.add_error(table.origin, key, message);
         return;
     };

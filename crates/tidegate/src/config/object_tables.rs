@@ -217,7 +217,7 @@ fn read_table(
     let key = format!("{section}.{name_field}");
     let Some(name) = name.as_ref().and_then(Value::as_str).filter(|n| fits(n)) else {
         let message = format!(
-            "expected a text of 1 to {MAX_NAME_BYTES} bytes without control characters: a {section} is known by it"
+            "expected a text of 1 to {MAX_NAME_BYTES} bytes without control characters, which identifies the {section}"
         );
         return draft.add_error(origin, key, message);
     };

@@ -1,10 +1,12 @@
-//! Disconnects clients that are banned while they are connected.
+//! Disconnects clients that are banned while they are connected, and closes the relay endpoints of banned owners.
 
 use std::net::SocketAddr;
 
 use auth::{AuthService, Ban, BanTarget};
 use broker::BrokerHandle;
 use broker::info::ListQuery;
+use relay::RelayService;
+use store::{Objects, StoreError};
 
 /// Number of clients checked per batch.
 const BATCH_CLIENTS: usize = 1000;
@@ -17,6 +19,17 @@ pub(super) fn disconnect_banned(auth: &AuthService, handle: &BrokerHandle) {
         let (handle, ban) = (handle.clone(), ban.clone());
         runtime.spawn(async move { disconnect_matching(&handle, &ban).await });
     });
+}
+
+/// Closes the relay endpoints of namespaces whose owners are banned, now and from now on.
+pub(super) fn close_endpoints_of_banned_owners(
+    objects: &Objects,
+    relay: &RelayService,
+) -> Result<(), StoreError> {
+    let relay = relay.clone();
+    api::watch_owner_bans(objects, move |namespace, ban| {
+        relay.set_owner_ban(namespace, ban)
+    })
 }
 
 async fn disconnect_matching(handle: &BrokerHandle, ban: &Ban) {

@@ -41,7 +41,9 @@ use super::relay_endpoints::NodeRelay;
 use super::relay_events::RelayEventQueue;
 use super::relay_requests::RelayRequestHandler;
 use super::sink_port::NodeSinkPort;
-use super::{fallback_actions, node_files, start_error, store_health, telemetry_quota};
+use super::{
+    ban_enforcement, fallback_actions, node_files, start_error, store_health, telemetry_quota,
+};
 use crate::backup::{BackupLimits, BackupSources, Backups};
 use crate::config::Config;
 
@@ -310,7 +312,11 @@ async fn open_relay(config: &Config, store: &Store, engine: &Engine) -> anyhow::
     let declared = declared_of_kind(config, relay::KIND);
     let statistics = run_blocking("opening the relay endpoints", {
         let service = service.clone();
-        move || relay::open_endpoints(&service, &objects, &declared)
+        move || {
+            let statistics = relay::open_endpoints(&service, &objects, &declared)?;
+            ban_enforcement::close_endpoints_of_banned_owners(&objects, &service)?;
+            Ok::<_, store::StoreError>(statistics)
+        }
     });
     let statistics = statistics.await?;
     let relay = NodeRelay {

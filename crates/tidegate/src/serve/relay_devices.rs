@@ -226,7 +226,7 @@ impl RelayDeviceWorker {
                 self.detach(client_id, "identify_failed");
                 tracing::debug!(endpoint, device = identity.device_id, %error, "a client could not identify itself as a device");
                 let message = format!("The device cannot be identified: {error}.");
-                connection.send_error("IDENTIFY_FAILED", &message);
+                connection.reject_identity(&message);
                 return;
             }
         };
@@ -237,7 +237,7 @@ impl RelayDeviceWorker {
             // The client learns who it is before it gets commands.
             connection.confirm_identity(&identity.device_id, device.name(), device.id.as_str());
             if !platform.attach_endpoint_client(&device, client_id, &identity.device_id) {
-                connection.send_error("IDENTIFY_FAILED", "The device has just been changed.");
+                connection.reject_identity("The device has just been changed.");
                 return;
             }
             let known = ConnectedDevice {

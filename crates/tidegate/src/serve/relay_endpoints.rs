@@ -8,12 +8,16 @@ use hooks::relay::RelayService as RelayServicePort;
 use hooks::{Hooks, HooksFactory, NoHooks};
 use relay::{EndpointDefinition, EndpointError, RelayService, StoredStatistics};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::{interval, sleep};
 
 use super::node_devices::inline_schema;
 use super::relay_events::RelayEventQueue;
 
 /// Interval at which statistics are stored and rates sampled.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two writes of statistics, however many endpoints change.
+const MIN_WRITE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gives the shards the relay endpoints; their hooks do nothing.
 pub(super) struct RelayHooks(pub(super) RelayService);
@@ -37,22 +41,37 @@ pub(super) struct NodeRelay {
 }
 
 impl NodeRelay {
-    /// Stores statistics periodically; ends with the runtime.
+    /// Stores statistics periodically, and when those of many endpoints have changed; ends with the runtime.
     pub(super) async fn run(self) {
-        let mut interval = tokio::time::interval(STATISTICS_INTERVAL);
-        loop {
-            interval.tick().await;
-            self.service.sample_rates();
-            let this = self.clone();
-            // A panic is logged by the runtime's hook; the next interval tries again.
-            let _ = tokio::task::spawn_blocking(move || this.store_statistics()).await;
-        }
+        store_repeatedly(self.service, self.statistics, STATISTICS_INTERVAL).await;
     }
 
     pub(super) fn store_statistics(&self) {
-        if let Err(error) = self.statistics.write_changed(&self.service) {
-            tracing::error!(%error, "storing the statistics of relay endpoints failed");
+        store_changed(&self.service, &self.statistics);
+    }
+}
+
+async fn store_repeatedly(service: RelayService, statistics: StoredStatistics, every: Duration) {
+    let many_changed = Arc::new(Notify::new());
+    let notified = many_changed.clone();
+    service.on_many_changes(move || notified.notify_one());
+    let mut interval = interval(every);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => service.sample_rates(),
+            () = many_changed.notified() => {}
         }
+        let (service, statistics) = (service.clone(), statistics.clone());
+        // A panic is logged by the runtime's hook; the next interval tries again.
+        let write = move || store_changed(&service, &statistics);
+        let _ = tokio::task::spawn_blocking(write).await;
+        sleep(MIN_WRITE_PAUSE).await;
+    }
+}
+
+fn store_changed(service: &RelayService, statistics: &StoredStatistics) {
+    if let Err(error) = statistics.write_changed(service) {
+        tracing::error!(%error, "storing the statistics of relay endpoints failed");
     }
 }
 
@@ -103,4 +122,56 @@ pub(super) fn schemas() -> (Value, Value) {
         }),
     );
     (written, shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use hooks::MessageView;
+    use store::{ExpectedVersion, Store, StoreConfig};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn statistics_are_stored_at_once_when_a_hundred_endpoints_have_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
+        for number in 0..100 {
+            let put =
+                |id: &str| (store.objects()).put(relay::KIND, id, json!({}), ExpectedVersion::Any);
+            put(&format!("room-{number}")).unwrap();
+        }
+        let service = RelayService::new();
+        let statistics = relay::open_endpoints(&service, store.objects(), &[]).unwrap();
+        let running = tokio::spawn(store_repeatedly(service.clone(), statistics, HOUR));
+        // Read from the store, as after a crash.
+        let stored = || {
+            let restored = RelayService::new();
+            relay::open_endpoints(&restored, store.objects(), &[]).unwrap();
+            let all = restored.all_statuses();
+            all.iter()
+                .map(|it| it.statistics.total_messages)
+                .sum::<u64>()
+        };
+        let publish = |number: usize| {
+            let (id, topic) = (format!("room-{number}"), format!("$relay/room-{number}"));
+            service.published(&id, &MessageView::from_client("c", &topic, b"x", 1));
+        };
+        // The first write is that of the start.
+        sleep(2 * MIN_WRITE_PAUSE).await;
+        (0..99).for_each(publish);
+        // Longer than a write takes; with fewer changes, nothing is stored before the hour is over.
+        sleep(2 * MIN_WRITE_PAUSE).await;
+        assert_eq!(stored(), 0);
+        publish(99);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while stored() < 100 {
+            assert!(Instant::now() < deadline, "{} are stored", stored());
+            sleep(Duration::from_millis(10)).await;
+        }
+        running.abort();
+    }
 }

@@ -17,6 +17,8 @@ use crate::support::{
 const ROOM: &str = "room";
 const DEVICE: &str = "pump";
 const TEXT: u8 = 0x81;
+/// What the messages contain that are counted.
+const MESSAGE: &str = "hello";
 /// Messages per second, about.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Statistics are stored every five seconds; the rest is for a busy machine.
@@ -82,21 +84,27 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
     let mut dir = temporary_directory();
     let mut answered = Answered::default();
     let sent = AtomicU64::new(0);
-    // What the node has counted before.
-    let (mut counted, mut connections) = (0, 0);
+    let mut opened = OpenedConnections::default();
+    // What the node has counted and stored before.
+    let mut counted = Counted::default();
     for round in 0..kills {
         let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
         node.wait_until_it_listens().unwrap();
         if round == 0 {
-            let (status, answer) = ask(&node, "PUT", "endpoints/room", &json!({"mode": "direct"}));
+            let endpoint = json!({"mode": "direct", "allowed_origins": ["https://a.example"]});
+            let (status, answer) = ask(&node, "PUT", "endpoints/room", &endpoint);
             assert_eq!(status, 201, "{answer}");
         }
-        counted = check_statistics(&node, counted, &sent, connections, seed);
+        counted = check_statistics(&node, counted, &sent, opened, seed);
         check_answered(&node, &answered, seed);
         let mut device = Line::open(&node);
         let id = device.identify(DEVICE).expect("the node runs");
         let (newcomers, talker) = (Line::open(&node), Line::open(&node));
-        connections += 3;
+        opened.admitted += 3;
+        let page = "tidegate-relay\r\nOrigin: https://b.example";
+        let (_, head) = upgrade(node.address("ws"), &format!("/ws/{ROOM}"), Some(page));
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        opened.rejected += 1;
         // The last round is so long that what was counted at its beginning is stored.
         let is_last = round + 1 == kills;
         let (address, is_over) = (node.address("http").to_owned(), AtomicBool::new(false));
@@ -110,7 +118,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
             scope.spawn(|| send_messages(talker, is_over, &sent));
             std::thread::sleep(Duration::from_millis(50 + random.below(400) as u64));
             if is_last {
-                counted = count_messages(&node);
+                counted = Counted::by(&node);
                 std::thread::sleep(STATISTICS_STORED_AFTER);
             }
             let dir = node.kill();
@@ -120,7 +128,8 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
     }
     let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
     node.wait_until_it_listens().unwrap();
-    check_statistics(&node, counted, &sent, connections, seed);
+    assert!(counted.messages > 0 && counted.admitted >= 3 && counted.rejected >= 1);
+    check_statistics(&node, counted, &sent, opened, seed);
     check_answered(&node, &answered, seed);
     let (devices, commands) = (answered.devices.len(), answered.commands.len());
     assert!(
@@ -175,7 +184,7 @@ fn send_messages(mut line: Line, is_over: &AtomicBool, sent: &AtomicU64) -> Opti
     while !is_over.load(Relaxed) {
         // Counted before, because the node may read it and be killed at once.
         sent.fetch_add(1, Relaxed);
-        line.send("hello")?;
+        line.send(MESSAGE)?;
         std::thread::sleep(PAUSE);
     }
     Some(())
@@ -193,27 +202,74 @@ fn check_answered(node: &Node, answered: &Answered, seed: u64) {
     }
 }
 
-fn count_messages(node: &Node) -> u64 {
-    let status = get(node, &format!("endpoints/{ROOM}/status"));
-    status["total_messages"].as_u64().unwrap()
+/// Connections that clients have opened, whether the node has counted them or not.
+#[derive(Clone, Copy, Default)]
+struct OpenedConnections {
+    admitted: u64,
+    rejected: u64,
 }
 
-/// Statistics never exceed what happened, and never fall behind what was stored. Returns the number of messages.
+/// Totals of the endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    messages: u64,
+    bytes: u64,
+    admitted: u64,
+    rejected: u64,
+}
+
+impl Counted {
+    fn by(node: &Node) -> Self {
+        let status = get(node, &format!("endpoints/{ROOM}/status"));
+        let number = |field: &str| status[field].as_u64().unwrap();
+        Self {
+            messages: number("total_messages"),
+            bytes: number("total_bytes"),
+            admitted: number("total_connections"),
+            rejected: number("rejected_connections"),
+        }
+    }
+}
+
+/// Statistics never exceed what happened, and never fall behind what was stored. Returns them.
 fn check_statistics(
     node: &Node,
-    at_least: u64,
+    at_least: Counted,
     sent: &AtomicU64,
-    connections: u64,
+    opened: OpenedConnections,
     seed: u64,
-) -> u64 {
-    let status = get(node, &format!("endpoints/{ROOM}/status"));
-    let number = |field: &str| status[field].as_u64().unwrap();
-    let (messages, sent) = (number("total_messages"), sent.load(Relaxed));
+) -> Counted {
+    let now = Counted::by(node);
+    let sent = sent.load(Relaxed);
+    let message_bytes = MESSAGE.len() as u64;
+    for (what, found, least, most) in [
+        ("messages", now.messages, at_least.messages, sent),
+        ("bytes", now.bytes, at_least.bytes, sent * message_bytes),
+        (
+            "connections",
+            now.admitted,
+            at_least.admitted,
+            opened.admitted,
+        ),
+        (
+            "refused connections",
+            now.rejected,
+            at_least.rejected,
+            opened.rejected,
+        ),
+    ] {
+        assert!(
+            (least..=most).contains(&found),
+            "seed {seed}: {what}: {found}, and not {least} to {most}"
+        );
+    }
+    // Written together; one message may have been counted, and its bytes not yet.
     assert!(
-        (at_least..=sent).contains(&messages),
-        "seed {seed}: {at_least} messages were stored and {sent} sent: {status}"
+        now.bytes + message_bytes >= now.messages * message_bytes,
+        "seed {seed}: {now:?}"
     );
-    assert!(number("total_connections") <= connections, "{status}");
-    assert_eq!(number("current_connections"), 0, "seed {seed}: {status}");
-    messages
+    let status = get(node, &format!("endpoints/{ROOM}/status"));
+    assert_eq!(status["current_connections"], 0, "seed {seed}: {status}");
+    assert_eq!(status["dropped_messages"], 0, "seed {seed}: {status}");
+    now
 }

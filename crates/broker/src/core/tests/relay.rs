@@ -395,28 +395,69 @@ fn a_slow_receiver_is_disconnected_if_the_endpoint_wants_it() {
             ..limits()
         },
     );
-    let (sender, _slow) = (join(&mut sim, 0), join(&mut sim, 0));
+    let (sender, slow, reader) = (join(&mut sim, 0), join(&mut sim, 0), join(&mut sim, 0));
+    let mut read = 0;
     for _ in 0..100 {
         sim.send(&mut sender.clone(), &frame(Opcode::Binary, &[0; 10_000]));
+        read += received(&mut sim, reader).len();
     }
     sim.settle();
     assert_eq!(*endpoint.closed.lock().unwrap(), ["slow_receiver"]);
+    assert_eq!(read, 100, "others notice nothing");
+    let output = received(&mut sim, slow);
+    let end = output.last().map(String::as_str);
+    let expected = "close Some(1013) too many messages wait for this client";
+    assert_eq!(end, Some(expected), "{} frames", output.len());
+}
+
+/// A client sends messages at once and is read whenever its pause is over. Returns how many were relayed at once, and the milliseconds
+/// until all were relayed.
+fn send_at_once(limits: RelayLimits, text: &str, count: usize) -> (usize, u64) {
+    let (mut sim, ..) = relay_sim(1, limits);
+    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
+    let all = frame(Opcode::Text, text.as_bytes()).repeat(count);
+    let started_ms = sim.now_ms;
+    let mut action = sim.shards[0].receive(sender.at, &all);
+    let at_once = received(&mut sim, receiver).len();
+    let mut relayed = at_once;
+    for _ in 0..10 * count {
+        let ConnectionAction::Pause(ms) = action else {
+            break;
+        };
+        assert!((1..=10_000).contains(&ms), "{ms}");
+        // Also of the pings: nobody answers them.
+        sim.send(&mut receiver.clone(), &frame(Opcode::Pong, b""));
+        sim.pass(ms);
+        action = sim.shards[0].resume(sender.at);
+        let texts = received(&mut sim, receiver);
+        relayed += texts.iter().filter(|received| *received == text).count();
+    }
+    assert_eq!(action, ConnectionAction::Continue);
+    assert_eq!(relayed, count, "every message is relayed in the end");
+    (at_once, sim.now_ms - started_ms)
 }
 
 #[test]
-fn a_fast_client_is_not_read_for_a_while() {
-    let (mut sim, ..) = relay_sim(
-        1,
-        RelayLimits {
-            max_messages_per_s: 10,
-            ..limits()
-        },
-    );
-    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
-    let all: Vec<u8> = (0..100).flat_map(|_| frame(Opcode::Text, b"x")).collect();
-    let action = sim.shards[0].receive(sender.at, &all);
-    assert!(matches!(action, ConnectionAction::Pause(_)), "{action:?}");
-    assert!((10..=12).contains(&received(&mut sim, receiver).len()));
+fn a_client_that_sends_too_many_messages_is_not_read_for_a_while() {
+    let limits = RelayLimits {
+        max_messages_per_s: 10,
+        ..limits()
+    };
+    let (at_once, passed_ms) = send_at_once(limits, "x", 100);
+    assert!((10..=12).contains(&at_once), "{at_once}");
+    // One second of messages is allowed at once; the other 90 take 9 s.
+    assert!((8_500..=10_000).contains(&passed_ms), "{passed_ms}");
+}
+
+#[test]
+fn a_client_that_sends_too_many_bytes_is_not_read_for_a_while() {
+    let limits = RelayLimits {
+        max_bytes_per_s: 10_000,
+        ..limits()
+    };
+    // What the node has read is relayed; the next bytes are read when these are paid for.
+    let (_, passed_ms) = send_at_once(limits, &"x".repeat(1000), 100);
+    assert!((8_500..=12_000).contains(&passed_ms), "{passed_ms}");
 }
 
 #[test]
@@ -424,7 +465,18 @@ fn mqtt_clients_publish_and_subscribe_only_with_a_permission_and_never_retain() 
     let (mut sim, service, _) = relay_sim(1, limits());
     let web = join(&mut sim, 0);
     let mut client = sim.connect(0, "c", true);
-    sim.subscribe(&mut client, "$relay/room", QoS::AtMostOnce);
+    sim.take_bytes(client);
+    for filter in [
+        "$relay/room",
+        "$relay/+",
+        "$relay/#",
+        "$share/g/$relay/room",
+    ] {
+        sim.subscribe(&mut client, filter, QoS::AtMostOnce);
+        let suback = sim.take_bytes(client);
+        assert_eq!(suback.first(), Some(&0x90), "{filter}: {suback:x?}");
+        assert_eq!(suback.last(), Some(&0x87), "{filter}: {suback:x?}");
+    }
     sim.publish(&mut client, "$relay/room", b"denied", QoS::AtMostOnce, 0);
     sim.settle();
     assert!(received(&mut sim, web).is_empty());
@@ -437,6 +489,7 @@ fn mqtt_clients_publish_and_subscribe_only_with_a_permission_and_never_retain() 
     };
     sim.shards[0].publish_internal(&retained);
     assert_eq!(received(&mut sim, web), ["from a rule"]);
+    assert_eq!(sim.take(&mut client, true), [], "it has no subscription");
     let published = service.published.lock().unwrap().clone();
     assert_eq!(
         published,

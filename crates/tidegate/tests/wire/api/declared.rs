@@ -76,6 +76,13 @@ product = "meter"
 name = "night"
 to = {{ mqtt = {{ topic = "night" }} }}
 
+[[endpoint]]
+id = "workshop"
+namespace = "acme"
+mode = "custom_header"
+header = "> "
+access_key = "{SECRET}"
+
 [[pull_source]]
 name = "weather"
 interval_s = 3600
@@ -173,6 +180,13 @@ fn cases() -> Vec<Case> {
             "night",
             "[[notification]]",
             json!({"to": {"mqtt": {"topic": "day"}}}),
+        ),
+        case(
+            "endpoints",
+            "id",
+            "workshop",
+            "[[endpoint]]",
+            json!({"mode": "direct"}),
         ),
         case(
             "pull-sources",

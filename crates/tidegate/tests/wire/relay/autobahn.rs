@@ -9,16 +9,17 @@ use crate::support::{Node, masked_frame};
 
 const PONG: u8 = 0x8a;
 const TEXT_MORE: u8 = 0x01;
-const BINARY_MORE: u8 = 0x02;
 const MORE: u8 = 0x00;
 const END: u8 = 0x80;
 
+/// The word of the test suite; its second letter has three bytes.
+const KOSME: &[u8] = b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5";
 /// Code points of one to four bytes.
 const VALID: &str = "Hello-µ@ßöäüàá-UTF-8!!";
 
 /// One case: frames that a client sends, and what they cause.
 struct Case {
-    number: &'static str,
+    number: String,
     /// First bytes and payloads.
     sent: Vec<(u8, Vec<u8>)>,
     /// The bytes are sent in writes of this length.
@@ -34,9 +35,9 @@ struct Case {
 }
 
 /// A case whose connection stays open and which relays nothing.
-fn case(number: &'static str, sent: &[(u8, &[u8])]) -> Case {
+fn case(number: impl Into<String>, sent: &[(u8, &[u8])]) -> Case {
     Case {
-        number,
+        number: number.into(),
         sent: owned(sent),
         chop_bytes: usize::MAX,
         sent_bytes: usize::MAX,
@@ -74,15 +75,18 @@ impl Case {
 
 /// Runs cases one after the other at one endpoint. A receiver sees what is relayed; a last message of another client after
 /// each case shows that nothing else is. One shard keeps the order between them.
-fn run(cases: Vec<Case>) {
+fn run(cases: impl IntoIterator<Item = Case>) {
     if !own_node() {
         return;
     }
     let node = Node::start(&["--shards", "1"]);
-    let id = new_endpoint(&node, json!({"mode": "direct"}));
+    let definition = json!({
+        "mode": "direct", "max_message_bytes": 16 << 20, "max_backlog_bytes": 64 << 20,
+    });
+    let id = new_endpoint(&node, definition);
     let mut receiver = RelayClient::connect(&node, &id);
     for case in cases {
-        let number = case.number;
+        let number = &*case.number;
         let mut client = RelayClient::connect(&node, &id);
         let bytes: Vec<u8> = case
             .sent
@@ -300,7 +304,7 @@ fn autobahn_6_utf8() {
         case("6.2.1", &[(TEXT, text)]).relays(&[(TEXT, text)]),
         case("6.2.2", &[(TEXT_MORE, &text[..8]), (END, &text[8..])]).relays(&[(TEXT, text)]),
         case("6.2.3", &single).relays(&[(TEXT, text)]),
-        case("6.2.4", &fragments("κόσμε".as_bytes())).relays(&[(TEXT, "κόσμε".as_bytes())]),
+        case("6.2.4", &fragments(KOSME)).relays(&[(TEXT, KOSME)]),
         case("6.3.1", &[(TEXT, invalid)]).closes(1007),
         case("6.3.2", &fragments(invalid)).closes(1007),
         // Fail fast: the rest of the message does not arrive.
@@ -323,81 +327,189 @@ fn autobahn_6_utf8() {
         cut.sent_bytes = 6 + length;
         cases.push(cut.closes(1007));
     }
-    // 6.5 to 6.23: sequences, valid or not.
-    let valid: [(&'static str, &[u8]); 26] = [
-        ("6.6.2", b"\xce\xba"),
-        ("6.6.5", b"\xce\xba\xe1\xbd\xb9"),
-        ("6.6.7", b"\xce\xba\xe1\xbd\xb9\xcf\x83"),
-        ("6.6.9", b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc"),
-        ("6.6.11", b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5"),
-        ("6.7.1", b"\x00"),
-        ("6.7.2", b"\xc2\x80"),
-        ("6.7.3", b"\xe0\xa0\x80"),
-        ("6.7.4", b"\xf0\x90\x80\x80"),
-        ("6.9.1", b"\x7f"),
-        ("6.9.2", b"\xdf\xbf"),
-        ("6.9.3", b"\xef\xbf\xbf"),
-        ("6.9.4", b"\xf4\x8f\xbf\xbf"),
-        ("6.11.1", b"\xed\x9f\xbf"),
-        ("6.11.2", b"\xee\x80\x80"),
-        ("6.11.3", b"\xef\xbf\xbd"),
-        ("6.11.4", b"\xf4\x8f\xbf\xbf"),
-        ("6.22.1", b"\xef\xbf\xbe"),
-        ("6.22.2", b"\xef\xbf\xbf"),
-        ("6.22.3", b"\xf0\x9f\xbf\xbe"),
-        ("6.22.4", b"\xf0\x9f\xbf\xbf"),
-        ("6.22.33", b"\xf4\x8f\xbf\xbe"),
-        ("6.22.34", b"\xf4\x8f\xbf\xbf"),
-        ("6.23.1", b"\xef\xbf\xb9"),
-        ("6.23.5", b"\xef\xbf\xbd"),
-        ("6.23.7", b"\xef\xbf\xbf"),
-    ];
-    let invalid: [(&'static str, &[u8]); 37] = [
-        ("6.6.1", b"\xce"),
-        ("6.6.3", b"\xce\xba\xe1"),
-        ("6.6.4", b"\xce\xba\xe1\xbd"),
-        ("6.6.6", b"\xce\xba\xe1\xbd\xb9\xcf"),
-        ("6.6.8", b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce"),
-        ("6.6.10", b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce"),
-        ("6.8.1", b"\xf8\x88\x80\x80\x80"),
-        ("6.8.2", b"\xfc\x84\x80\x80\x80\x80"),
-        ("6.10.1", b"\xf7\xbf\xbf\xbf"),
-        ("6.10.2", b"\xfb\xbf\xbf\xbf\xbf"),
-        ("6.10.3", b"\xfd\xbf\xbf\xbf\xbf\xbf"),
-        ("6.11.5", b"\xf4\x90\x80\x80"),
-        ("6.12.1", b"\x80"),
-        ("6.12.2", b"\xbf"),
-        ("6.12.3", b"\x80\xbf"),
-        ("6.12.8", b"\x80\xbf\x80\xbf\x80\xbf\x80"),
-        ("6.13.1", b"\xc0 \xc1 \xc2 \xc3 "),
-        ("6.13.2", b"\xe0 \xe1 \xe2 \xe3 "),
-        ("6.13.3", b"\xf0 \xf1 \xf2 \xf3 "),
-        ("6.13.5", b"\xfc \xfd "),
-        ("6.14.1", b"\xc0"),
-        ("6.14.2", b"\xe0\x80"),
-        ("6.14.3", b"\xf0\x80\x80"),
-        ("6.14.6", b"\xdf"),
-        ("6.14.7", b"\xef\xbf"),
-        ("6.14.8", b"\xf7\xbf\xbf"),
-        ("6.15.1", b"\xc0\xe0\x80\xf0\x80\x80"),
-        ("6.16.1", b"\xfe"),
-        ("6.16.2", b"\xff"),
-        ("6.16.3", b"\xfe\xfe\xff\xff"),
-        ("6.17.1", b"\xc0\xaf"),
-        ("6.17.3", b"\xf0\x80\x80\xaf"),
-        ("6.18.1", b"\xc1\xbf"),
-        ("6.19.2", b"\xe0\x80\x80"),
-        ("6.20.1", b"\xed\xa0\x80"),
-        ("6.20.7", b"\xed\xbf\xbf"),
-        ("6.21.1", b"\xed\xa0\x80\xed\xb0\x80"),
-    ];
-    for (number, payload) in valid {
-        cases.push(case(number, &[(TEXT, payload)]).relays(&[(TEXT, payload)]));
+    for (section, sequences) in (5..).zip(utf8_sequences()) {
+        for (at, (is_valid, payload)) in (1..).zip(sequences) {
+            let message = [(TEXT, &payload[..])];
+            let case = case(format!("6.{section}.{at}"), &message);
+            cases.push(match is_valid {
+                true => case.relays(&message),
+                false => case.closes(1007),
+            });
+        }
     }
-    for (number, payload) in invalid {
-        cases.push(case(number, &[(TEXT, payload)]).closes(1007));
-    }
+    assert_eq!(cases.len(), 145);
     run(cases);
+}
+
+/// The sequences of cases 6.5 to 6.23, by section: those of Markus Kuhn's UTF-8 decoder test, and whether they are valid.
+fn utf8_sequences() -> Vec<Vec<(bool, Vec<u8>)>> {
+    let all = |is_valid: bool, sequences: &[&[u8]]| {
+        let sequences = sequences.iter();
+        sequences
+            .map(|it| (is_valid, it.to_vec()))
+            .collect::<Vec<_>>()
+    };
+    let prefixes = (1..=KOSME.len()).map(|length| {
+        let prefix = &KOSME[..length];
+        (std::str::from_utf8(prefix).is_ok(), prefix.to_vec())
+    });
+    let range = |first: u8, end: u8, after: &[u8]| -> Vec<u8> {
+        (first..end)
+            .flat_map(|byte| [&[byte], after].concat())
+            .collect()
+    };
+    let mut continuations: Vec<Vec<u8>> = vec![vec![0x80], vec![0xbf]];
+    continuations.extend((2..=6).map(|length| [0x80, 0xbf].repeat(3)[..length].to_vec()));
+    continuations.push(range(0x80, 0xbf, b""));
+    let starts = [
+        (0xc0, 0xdf),
+        (0xe0, 0xef),
+        (0xf0, 0xf7),
+        (0xf8, 0xfb),
+        (0xfc, 0xfd),
+    ];
+    let starts = starts.map(|(first, end)| range(first, end, b" "));
+    let incomplete: [&[u8]; 10] = [
+        b"\xc0",
+        b"\xe0\x80",
+        b"\xf0\x80\x80",
+        b"\xf8\x80\x80\x80",
+        b"\xfc\x80\x80\x80\x80",
+        b"\xdf",
+        b"\xef\xbf",
+        b"\xf7\xbf\xbf",
+        b"\xfb\xbf\xbf\xbf",
+        b"\xfd\xbf\xbf\xbf\xbf",
+    ];
+    let mut non_characters = all(true, &[b"\xef\xbf\xbe", b"\xef\xbf\xbf"]);
+    for first in 0xf0..=0xf4_u8 {
+        for second in [0x8f, 0x9f, 0xaf, 0xbf_u8] {
+            let is_overlong = first == 0xf0 && second == 0x8f;
+            let is_beyond = first == 0xf4 && second != 0x8f;
+            if !is_overlong && !is_beyond {
+                let last = [0xbe, 0xbf].map(|last| (true, vec![first, second, 0xbf, last]));
+                non_characters.extend(last);
+            }
+        }
+    }
+    let invalid = |sequences: Vec<Vec<u8>>| sequences.into_iter().map(|it| (false, it)).collect();
+    vec![
+        // 6.5: some valid text.
+        all(
+            true,
+            &[
+                b"hello\x24world",
+                b"hello\xc2\xa2world",
+                b"hello\xe2\x82\xacworld",
+                b"hello\xf0\xa4\xad\xa2world",
+                KOSME,
+            ],
+        ),
+        prefixes.collect(),
+        // 6.7 to 6.10: first and last sequences of each length.
+        all(
+            true,
+            &[b"\x00", b"\xc2\x80", b"\xe0\xa0\x80", b"\xf0\x90\x80\x80"],
+        ),
+        all(
+            false,
+            &[b"\xf8\x88\x80\x80\x80", b"\xfc\x84\x80\x80\x80\x80"],
+        ),
+        all(
+            true,
+            &[b"\x7f", b"\xdf\xbf", b"\xef\xbf\xbf", b"\xf4\x8f\xbf\xbf"],
+        ),
+        all(
+            false,
+            &[
+                b"\xf7\xbf\xbf\xbf",
+                b"\xfb\xbf\xbf\xbf\xbf",
+                b"\xfd\xbf\xbf\xbf\xbf\xbf",
+            ],
+        ),
+        // 6.11: other boundaries.
+        [
+            all(
+                true,
+                &[
+                    b"\xed\x9f\xbf",
+                    b"\xee\x80\x80",
+                    b"\xef\xbf\xbd",
+                    b"\xf4\x8f\xbf\xbf",
+                ],
+            ),
+            all(false, &[b"\xf4\x90\x80\x80"]),
+        ]
+        .concat(),
+        // 6.12 to 6.16: malformed sequences.
+        invalid(continuations),
+        invalid(starts.into()),
+        all(false, &incomplete),
+        invalid(vec![incomplete.concat()]),
+        all(false, &[b"\xfe", b"\xff", b"\xfe\xfe\xff\xff"]),
+        // 6.17 to 6.19: overlong sequences.
+        all(
+            false,
+            &[
+                b"\xc0\xaf",
+                b"\xe0\x80\xaf",
+                b"\xf0\x80\x80\xaf",
+                b"\xf8\x80\x80\x80\xaf",
+                b"\xfc\x80\x80\x80\x80\xaf",
+            ],
+        ),
+        all(
+            false,
+            &[
+                b"\xc1\xbf",
+                b"\xe0\x9f\xbf",
+                b"\xf0\x8f\xbf\xbf",
+                b"\xf8\x87\xbf\xbf\xbf",
+                b"\xfc\x83\xbf\xbf\xbf\xbf",
+            ],
+        ),
+        all(
+            false,
+            &[
+                b"\xc0\x80",
+                b"\xe0\x80\x80",
+                b"\xf0\x80\x80\x80",
+                b"\xf8\x80\x80\x80\x80",
+                b"\xfc\x80\x80\x80\x80\x80",
+            ],
+        ),
+        // 6.20 and 6.21: surrogates of UTF-16.
+        all(
+            false,
+            &[
+                b"\xed\xa0\x80",
+                b"\xed\xad\xbf",
+                b"\xed\xae\x80",
+                b"\xed\xaf\xbf",
+                b"\xed\xb0\x80",
+                b"\xed\xbe\x80",
+                b"\xed\xbf\xbf",
+            ],
+        ),
+        all(
+            false,
+            &[
+                b"\xed\xa0\x80\xed\xb0\x80",
+                b"\xed\xa0\x80\xed\xbf\xbf",
+                b"\xed\xad\xbf\xed\xb0\x80",
+                b"\xed\xad\xbf\xed\xbf\xbf",
+                b"\xed\xae\x80\xed\xb0\x80",
+                b"\xed\xae\x80\xed\xbf\xbf",
+                b"\xed\xaf\xbf\xed\xb0\x80",
+                b"\xed\xaf\xbf\xed\xbf\xbf",
+            ],
+        ),
+        // 6.22 and 6.23: code points that are no characters, and specials.
+        non_characters,
+        (0xb9..=0xbf)
+            .map(|last| (true, vec![0xef, 0xbf, last]))
+            .collect(),
+    ]
 }
 
 /// Fragments of one byte.
@@ -478,40 +590,81 @@ fn autobahn_7_closing() {
     run(cases);
 }
 
-/// Autobahn 9 and 10: long messages, in one frame and in fragments, within the limit of an endpoint.
-#[test]
-fn autobahn_9_and_10_long_messages() {
-    let text = vec![b'*'; 1 << 20];
-    let binary = vec![0xfe; 1 << 20];
-    let in_fragments = |message: &[u8], fragment_bytes: usize, opcode: u8| {
-        let mut frames: Vec<(u8, Vec<u8>)> = message
-            .chunks(fragment_bytes)
-            .map(|fragment| (MORE, fragment.to_vec()))
-            .collect();
-        frames[0].0 = opcode & 0x0f;
-        let last = frames.len() - 1;
-        frames[last].0 |= END;
-        frames
-    };
-    let mut cases = vec![
-        case("9.1.2", &[(TEXT, &text[..256 << 10])]).relays(&[(TEXT, &text[..256 << 10])]),
-        case("9.1.3", &[(TEXT, &text)]).relays(&[(TEXT, &text)]),
-        case("9.2.3", &[(BINARY, &binary)]).relays(&[(BINARY, &binary)]),
-        case("9.5.6", &[(TEXT, &text)])
-            .chopped(2048)
-            .relays(&[(TEXT, &text)]),
-    ];
-    for (number, opcode, message, fragment_bytes) in [
-        ("9.3.2", TEXT_MORE, &text, 256),
-        ("9.3.6", TEXT_MORE, &text, 65_536),
-        ("9.4.4", BINARY_MORE, &binary, 4096),
-        ("10.1.1", TEXT_MORE, &text[..65_536].to_vec(), 1300),
-    ] {
-        let relayed = [(opcode | END, &message[..])];
-        cases.push(Case {
-            sent: in_fragments(message, fragment_bytes, opcode),
-            ..case(number, &[]).relays(&relayed)
-        });
+/// The fragments of a message.
+fn in_fragments(message: &[u8], fragment_bytes: usize, opcode: u8) -> Vec<(u8, Vec<u8>)> {
+    let mut frames: Vec<(u8, Vec<u8>)> = message
+        .chunks(fragment_bytes)
+        .map(|fragment| (MORE, fragment.to_vec()))
+        .collect();
+    frames[0].0 = opcode & 0x0f;
+    let last = frames.len() - 1;
+    frames[last].0 |= END;
+    frames
+}
+
+/// A message in fragments, which is relayed as a whole.
+fn fragmented(number: String, message: (u8, &[u8]), fragment_bytes: usize) -> Case {
+    Case {
+        sent: in_fragments(message.1, fragment_bytes, message.0),
+        ..case(number, &[]).relays(&[message])
     }
-    run(cases);
+}
+
+#[test]
+fn autobahn_9_1_and_9_2_messages_of_64_kib_to_16_mib() {
+    let kinds = [(1, TEXT, b'*'), (2, BINARY, 0xfe)];
+    run(kinds.into_iter().flat_map(|(section, opcode, byte)| {
+        let lengths = [64, 256, 1024, 4096, 8192, 16384].map(|kib| kib << 10);
+        (1..).zip(lengths).map(move |(at, length)| {
+            let payload = vec![byte; length];
+            let message = [(opcode, &payload[..])];
+            case(format!("9.{section}.{at}"), &message).relays(&message)
+        })
+    }));
+}
+
+#[test]
+fn autobahn_9_3_and_9_4_messages_of_4_mib_in_fragments() {
+    let kinds = [(3, TEXT, b'*'), (4, BINARY, 0xfe)];
+    run(kinds.into_iter().flat_map(|(section, opcode, byte)| {
+        (0..9).map(move |step| {
+            let payload = vec![byte; 4 << 20];
+            let fragment_bytes = 64 << (2 * step);
+            let number = format!("9.{section}.{}", step + 1);
+            fragmented(number, (opcode, &payload), fragment_bytes)
+        })
+    }));
+}
+
+#[test]
+fn autobahn_9_5_and_9_6_messages_of_1_mib_in_small_writes() {
+    let kinds = [(5, TEXT, b'*'), (6, BINARY, 0xfe)];
+    run(kinds.into_iter().flat_map(|(section, opcode, byte)| {
+        (0..6).map(move |step| {
+            let payload = vec![byte; 1 << 20];
+            let message = [(opcode, &payload[..])];
+            let number = format!("9.{section}.{}", step + 1);
+            case(number, &message).chopped(64 << step).relays(&message)
+        })
+    }));
+}
+
+#[test]
+fn autobahn_9_7_and_9_8_a_thousand_messages() {
+    let kinds = [(7, TEXT, b'*'), (8, BINARY, 0xfe)];
+    run(kinds.into_iter().flat_map(|(section, opcode, byte)| {
+        (1..)
+            .zip([0, 16, 64, 256, 1024, 4096])
+            .map(move |(at, length)| {
+                let payload = vec![byte; length];
+                let messages = vec![(opcode, &payload[..]); 1000];
+                case(format!("9.{section}.{at}"), &messages).relays(&messages)
+            })
+    }));
+}
+
+#[test]
+fn autobahn_10_fragments_of_1300_bytes() {
+    let payload = vec![b'*'; 65_536];
+    run([fragmented("10.1.1".to_owned(), (TEXT, &payload), 1300)]);
 }

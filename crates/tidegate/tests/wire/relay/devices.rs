@@ -195,14 +195,73 @@ fn a_removed_or_disabled_device_loses_its_connection() {
 }
 
 #[test]
+fn a_client_whose_identification_failed_is_no_device_any_more() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let quotas = json!({"devices": 1, "products": 1});
+    create(&node, "namespaces/acme", json!({"quotas": quotas}));
+    let definition = json!({"namespace": "acme", "mode": "direct"});
+    let room = new_endpoint(&node, definition.clone());
+    let mut page = RelayClient::join(&node, &room);
+    let mut device = RelayClient::join(&node, &room);
+    let id = device.identify("first");
+    device.send_text(r#"{"t":1}"#);
+    assert_eq!(page.expect_text(), r#"{"t":1}"#);
+    eventually("the value is stored", || {
+        latest(&node, &id) == [("t".to_owned(), json!(1))]
+    });
+
+    device.send_json(&json!({"type": "identify", "deviceId": "second"}));
+    let error = device.expect_json();
+    assert_eq!(error["code"], "IDENTIFY_FAILED", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("quota devices"), "{message}");
+    eventually("the first device is offline", || {
+        state(&node, &id) == "offline"
+    });
+    device.send_text(r#"{"t":2}"#);
+    assert_eq!(page.expect_text(), r#"{"t":2}"#);
+    let response = device.request("status_sync", json!({}));
+    assert_eq!(response["error"]["code"], "DEVICE_NOT_IDENTIFIED");
+    // The request was answered after the data would have been stored.
+    assert_eq!(latest(&node, &id), [("t".to_owned(), json!(1))]);
+    let messages = get(&node, &format!("endpoints/{room}/messages"));
+    let sender = |at: usize| messages[at]["sender"].as_str().unwrap().to_owned();
+    assert!(sender(0).starts_with("connection "), "{messages}");
+    assert_eq!(sender(1), "Device firs", "{messages}");
+    // It may identify itself again.
+    assert_eq!(device.identify("first"), id);
+    eventually("the device is online", || state(&node, &id) == "online");
+
+    // The product of a second endpoint would be one too many.
+    let other = new_endpoint(&node, definition);
+    let mut client = RelayClient::connect(&node, &other);
+    client.send_json(&json!({"type": "identify", "deviceId": "d"}));
+    let error = client.expect_json();
+    assert_eq!(error["code"], "IDENTIFY_FAILED", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("quota products"), "{message}");
+}
+
+#[test]
 fn requests_of_devices_are_answered() {
     if !own_node() {
         return;
     }
     let node = Node::start(&[]);
-    let definition = json!({"mode": "direct", "units": {"N": "pcs"}});
-    let room = new_endpoint(&node, definition);
-    let mut page = RelayClient::connect(&node, &room);
+    // The thing model names the unit of one key, the endpoint those of two.
+    let properties =
+        json!([{"id": "flow", "name": "Flow", "valueType": {"type": "int", "unit": "l/min"}}]);
+    let product = json!({"model": {"properties": properties}, "protocols": ["relay"]});
+    create(&node, "products/pump", product);
+    let units = json!({"N": "pcs", "Flow": "m/s"});
+    let room = new_endpoint(
+        &node,
+        json!({"mode": "direct", "product": "pump", "units": units}),
+    );
+    let mut page = RelayClient::join(&node, &room);
     let mut device = RelayClient::connect(&node, &room);
     let refused = device.request("status_sync", json!({}));
     assert_eq!(refused["error"]["code"], "DEVICE_NOT_IDENTIFIED");
@@ -210,10 +269,12 @@ fn requests_of_devices_are_answered() {
     let start_ms = past_minute();
     for n in 0..5 {
         let ts_ms = start_ms + n * 1000;
-        device.send_json(&json!({"type": "data", "data": {"temp": n, "n": n}, "timestamp": ts_ms}));
+        device.send_json(
+            &json!({"type": "data", "data": {"temp": n, "n": n, "flow": n}, "timestamp": ts_ms}),
+        );
     }
     eventually("the values are stored", || {
-        latest(&node, &id).first() == Some(&("n".to_owned(), json!(4)))
+        latest(&node, &id).get(1) == Some(&("n".to_owned(), json!(4)))
     });
     let attributes = json!({"rate": 5, "name": "x"});
     let path = format!("devices/{id}/attributes/shared");
@@ -235,8 +296,12 @@ fn requests_of_devices_are_answered() {
         json!({"value": 4, "unit": "°C", "timestamp": start_ms + 4000})
     );
     assert_eq!(data["values"]["n"]["unit"], "pcs", "{response}");
+    assert_eq!(data["values"]["flow"]["unit"], "l/min", "{response}");
     assert_eq!(data["history"].as_array().map(Vec::len), Some(2));
-    assert_eq!(data["history"][1]["values"], json!({"temp": 3, "n": 3}));
+    assert_eq!(
+        data["history"][1]["values"],
+        json!({"temp": 3, "n": 3, "flow": 3})
+    );
 
     let range =
         json!({"dataKey": "temp", "startTime": start_ms + 1000, "endTime": start_ms + 4000});

@@ -5,24 +5,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{BINARY, PING, RelayClient, TEXT, ask, change_endpoint, new_endpoint};
+use super::{BINARY, PING, PONG, RelayClient, TEXT, ask, change_endpoint, new_endpoint};
 use crate::api::{own_node, send};
 use crate::support::{Connect, Node, Random, Raw};
 
 const ENDPOINTS: usize = 5;
 const STEPS: usize = 300;
-const PONG: u8 = 0x8a;
 const MODES: [&str; 3] = ["direct", "json", "custom_header"];
 
 /// A connection, and the numbers of messages that it should get and has got. It may also get messages that were sent just
 /// before it was connected.
 struct Member {
+    /// Of all members that there were.
+    number: usize,
     client: RelayClient,
     endpoint: usize,
     room: String,
     is_device: bool,
     expected: BTreeSet<usize>,
     received: BTreeSet<usize>,
+    /// The last message of each sender.
+    last: BTreeMap<String, usize>,
+}
+
+/// Contained in each message: the endpoint, the number of the message, whether it is sent as text or binary, and its sender.
+fn content(endpoint: usize, number: usize, first_byte: u8, sender: &str) -> String {
+    let kind = if first_byte == TEXT { 'T' } else { 'B' };
+    format!("{} {number} {kind}{sender}", marker(endpoint))
+}
+
+/// The sender of the messages of a member.
+fn member_name(number: usize) -> String {
+    format!("member{number}")
 }
 
 impl Member {
@@ -49,16 +63,31 @@ impl Member {
                 let (_, rest) = text
                     .rsplit_once(&own)
                     .unwrap_or_else(|| panic!("{own}: {text}"));
-                let digits = rest
-                    .trim_start()
-                    .split(|c: char| !c.is_ascii_digit())
-                    .next();
-                let number = digits.and_then(|digits| digits.parse().ok());
-                let number = number.unwrap_or_else(|| panic!("{own}: {text}"));
-                assert!(self.received.insert(number), "received twice: {text}");
+                self.check_message(first_byte, rest, &text);
             }
         }
         true
+    }
+
+    /// Checks number, kind and sender of a message; `rest` is what follows the marker of the endpoint.
+    fn check_message(&mut self, first_byte: u8, rest: &str, text: &str) {
+        let mut words = rest
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .filter(|word| !word.is_empty());
+        let number: Option<usize> = words.next().and_then(|word| word.parse().ok());
+        let (Some(number), Some(origin)) = (number, words.next()) else {
+            panic!("{text}");
+        };
+        let (kind, sender) = origin.split_at(1);
+        let expected = if kind == "T" { TEXT } else { BINARY };
+        assert_eq!(first_byte, expected, "another kind of frame: {text}");
+        assert_ne!(sender, member_name(self.number), "sent back: {text}");
+        // Requests to the API may be handled by different shards.
+        if sender != "http" {
+            let before = self.last.insert(sender.to_owned(), number);
+            assert!(before < Some(number), "{number} after {before:?}: {text}");
+        }
+        assert!(self.received.insert(number), "received twice: {text}");
     }
 
     /// Returns when the node has read everything that was sent.
@@ -72,6 +101,8 @@ struct Rooms<'a> {
     node: &'a Node,
     ids: Vec<String>,
     members: Vec<Member>,
+    /// Members so far, also those that have vanished.
+    joined: usize,
 }
 
 /// Contained in everything that is sent to an endpoint.
@@ -90,13 +121,16 @@ impl Rooms<'_> {
     /// Connects a client; returns when the node answers, so that it gets everything that is sent from then on.
     fn connect(&mut self, endpoint: usize) {
         let room = self.ids[endpoint].clone();
+        self.joined += 1;
         let mut member = Member {
+            number: self.joined,
             client: RelayClient::connect(self.node, &room),
             endpoint,
             room,
             is_device: false,
             expected: BTreeSet::new(),
             received: BTreeSet::new(),
+            last: BTreeMap::new(),
         };
         member.synchronise();
         self.members.push(member);
@@ -114,16 +148,17 @@ impl Rooms<'_> {
     fn send_as_member(&mut self, random: &mut Random, number: usize) {
         let at = random.below(self.members.len());
         let endpoint = self.members[at].endpoint;
-        let text = format!("{} {number}", marker(endpoint));
+        let sender = member_name(self.members[at].number);
+        let text = content(endpoint, number, TEXT, &sender);
+        let bytes = content(endpoint, number, BINARY, &sender).into_bytes();
         let client = &mut self.members[at].client;
-        match random.below(4) {
+        match random.below(5) {
             0 => client.send_text(&text),
             1 => client.send_text(&json!({"type": "t", "data": text}).to_string()),
             2 => client.send_text(&json!({"n": number, "text": text}).to_string()),
-            _ => {
-                let bytes = [text.as_bytes(), &[0xff]].concat();
-                client.0.send_frame(BINARY, &bytes);
-            }
+            // Binary, although it could be a text.
+            3 => client.0.send_frame(BINARY, &bytes),
+            _ => client.0.send_frame(BINARY, &[&bytes[..], &[0xff]].concat()),
         }
         self.expect_at_others(endpoint, Some(at), number);
     }
@@ -131,10 +166,13 @@ impl Rooms<'_> {
     fn publish(&mut self, random: &mut Random, mqtt: &mut Raw, number: usize) {
         let endpoint = random.below(ENDPOINTS);
         let topic = format!("$relay/{}", self.ids[endpoint]);
-        let text = format!("{} {number}", marker(endpoint));
         match random.below(2) {
-            0 => mqtt.publish_qos1(&topic, &text, 1),
+            0 => {
+                let text = content(endpoint, number, TEXT, "mqtt");
+                mqtt.publish_qos1(&topic, &text, 1);
+            }
             _ => {
+                let text = content(endpoint, number, TEXT, "http");
                 let body = json!({"topic": topic, "payload": text});
                 let (status, answer) = ask(self.node, "POST", "publish", body);
                 assert!(status < 300, "{answer}");
@@ -193,6 +231,7 @@ fn receivers_only_get_the_messages_of_their_endpoint() {
             node: &node,
             ids,
             members: Vec::new(),
+            joined: 0,
         };
         for number in 0..STEPS {
             match random.below(20) {
@@ -220,17 +259,27 @@ struct OwnedObject {
     path: String,
     id: String,
     namespace: usize,
+    /// A change that its owner may make.
+    change: Value,
 }
 
 fn create_objects(node: &Node, random: &mut Random, namespaces: usize) -> Vec<OwnedObject> {
     let mut objects = Vec::new();
     let mut create = |kind: &str, id: String, namespace: usize, body: Value| {
-        let (status, answer) = ask(node, "PUT", &format!("{kind}/{id}"), body);
+        let (status, answer) = ask(node, "PUT", &format!("{kind}/{id}"), body.clone());
         assert!(status < 300, "{kind}/{id}: {answer}");
+        let mut change = body;
+        let text = if kind == "notifications" {
+            "description"
+        } else {
+            "name"
+        };
+        change[text] = "changed".into();
         objects.push(OwnedObject {
             path: format!("{kind}/{id}"),
             id,
             namespace,
+            change,
         });
     };
     for number in 0..30 {
@@ -272,6 +321,15 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
         assert_eq!(status, 201, "{answer}");
     }
     let objects = create_objects(&node, &mut random, NAMESPACES);
+    let show_all = || {
+        let show = |object: &OwnedObject| {
+            let (status, shown) = ask(&node, "GET", &object.path, json!(null));
+            assert_eq!(status, 200, "{}: {shown}", object.path);
+            shown
+        };
+        objects.iter().map(show).collect::<Vec<_>>()
+    };
+    let before = show_all();
     for number in 0..4 {
         let name = format!("operator{number}");
         // Of one or two namespaces.
@@ -328,8 +386,10 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
                 let is_viewer = roles.values().all(|role| *role == "viewer");
                 let expected = if is_viewer { 403 } else { 404 };
                 assert_eq!(status, expected, "{what}: {answer}");
-                let (status, answer) = request("PUT", &object.path, json!({}));
-                assert!((400..500).contains(&status), "{what}: {answer}");
+                for body in [json!({}), object.change.clone()] {
+                    let (status, answer) = request("PUT", &object.path, body);
+                    assert_eq!(status, expected, "{what}: {answer}");
+                }
             }
         }
         for namespace in 0..NAMESPACES {
@@ -342,9 +402,16 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
             assert_eq!(request("GET", &path, json!(null)).0, expected, "{path}");
         }
     }
-    // Nothing was changed meanwhile.
+    assert_eq!(show_all(), before, "something was changed");
+    // The refused changes are such that an owner may make.
     for object in &objects {
-        let (status, answer) = ask(&node, "GET", &object.path, json!(null));
+        let (status, answer) = ask(&node, "PUT", &object.path, object.change.clone());
         assert_eq!(status, 200, "{}: {answer}", object.path);
     }
+    assert!(
+        show_all()
+            .iter()
+            .zip(&before)
+            .all(|(one, other)| one != other)
+    );
 }

@@ -7,9 +7,12 @@ mod compression;
 mod devices;
 mod endpoints;
 mod events;
+mod faulty_proxy;
 mod floods;
+mod guide;
 mod isolation;
 mod messages;
+mod owner_bans;
 mod quotas;
 mod soak;
 
@@ -22,6 +25,7 @@ pub(crate) const TEXT: u8 = 0x81;
 pub(crate) const BINARY: u8 = 0x82;
 pub(crate) const CLOSE: u8 = 0x88;
 pub(crate) const PING: u8 = 0x89;
+pub(crate) const PONG: u8 = 0x8a;
 
 /// Sends a request to the API; its status and body.
 pub(crate) fn ask(node: &Node, method: &str, path: &str, body: Value) -> (u16, Value) {
@@ -57,6 +61,19 @@ impl RelayClient {
         let (socket, head) = upgrade(node.address("ws"), &format!("/ws/{target}"), None);
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         Self(WsStream::over(socket))
+    }
+
+    /// Connects, and waits until the client gets everything that is sent from then on.
+    pub(crate) fn join(node: &Node, target: &str) -> Self {
+        let mut client = Self::connect(node, target);
+        client.synchronise();
+        client
+    }
+
+    /// Waits until the node has processed what this client has sent. Nothing else may arrive meanwhile.
+    pub(crate) fn synchronise(&mut self) {
+        self.0.send_frame(PING, b"synchronise");
+        assert_eq!(self.receive(), Some((PONG, b"synchronise".to_vec())));
     }
 
     pub(crate) fn send_text(&mut self, text: &str) {

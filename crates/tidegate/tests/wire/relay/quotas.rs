@@ -1,5 +1,7 @@
 //! Quotas of namespaces on connections, messages and stored telemetry.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{RelayClient, ask, new_endpoint};
@@ -85,23 +87,93 @@ fn connections_of_endpoints_and_devices_count_together() {
 }
 
 #[test]
+fn a_namespace_may_own_as_many_objects_as_its_quotas_say() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let create = |path: &str, number: usize, fields: &Value| {
+        let mut body = fields.clone();
+        body["namespace"] = "acme".into();
+        ask(&node, "PUT", &format!("{path}/{path}-{number}"), body)
+    };
+    assert_eq!(ask(&node, "PUT", "namespaces/acme", json!({})).0, 201);
+    for (quota, limit) in [
+        ("products", 20),
+        ("groups", 20),
+        ("alarm_rules", 50),
+        ("notifications", 20),
+        ("api_keys", 20),
+        ("endpoints", 5),
+        ("dashboards", 50),
+    ] {
+        assert_eq!(usage(&node, quota), (0, Some(limit)), "{quota}");
+    }
+    for quota in [
+        "devices",
+        "connections",
+        "messages_per_s",
+        "telemetry_megabytes",
+    ] {
+        assert_eq!(usage(&node, quota), (0, None), "{quota}");
+    }
+    let quotas = json!({"notifications": 2, "api_keys": 2, "dashboards": 2, "groups": 2});
+    let (status, answer) = ask(&node, "PUT", "namespaces/acme", json!({"quotas": quotas}));
+    assert_eq!(status, 200, "{answer}");
+    let topic = json!({"to": {"mqtt": {"topic": "alarms"}}});
+    for (path, quota, limit, fields) in [
+        // The default.
+        ("endpoints", "endpoints", 5, json!({})),
+        ("notifications", "notifications", 2, topic),
+        ("api-keys", "api_keys", 2, json!({"role": "viewer"})),
+        ("dashboards", "dashboards", 2, json!({})),
+        ("device-groups", "groups", 2, json!({"tags": {"site": "a"}})),
+    ] {
+        for number in 0..limit {
+            let (status, answer) = create(path, number, &fields);
+            assert_eq!(status, 201, "{path}: {answer}");
+        }
+        let (status, answer) = create(path, limit, &fields);
+        assert_eq!(status, 409, "{path}: {answer}");
+        let detail = answer["detail"].as_str().unwrap();
+        let expected = format!(
+            "The quota {quota} of the namespace \"acme\" is {limit}, and {limit} are in use"
+        );
+        assert!(detail.contains(&expected), "{detail}");
+        let limit = limit as u64;
+        assert_eq!(usage(&node, quota), (limit, Some(limit)), "{path}");
+        // A change is not a creation, and a deletion makes room.
+        assert_eq!(create(path, 0, &fields).0, 200, "{path}");
+        let (status, answer) = ask(&node, "DELETE", &format!("{path}/{path}-0"), Value::Null);
+        assert_eq!(status, 204, "{path}: {answer}");
+        assert_eq!(create(path, 99, &fields).0, 201, "{path}");
+    }
+}
+
+#[test]
 fn a_sender_over_the_quota_of_messages_is_slowed_and_loses_nothing() {
     if !own_node() {
         return;
     }
     let node = Node::start(&["--shards", "2"]);
     let room = set_up(&node, json!({"messages_per_s": 20}));
-    let mut receiver = RelayClient::connect(&node, &room);
-    let mut sender = RelayClient::connect(&node, &room);
-    for n in 0..40 {
+    let mut receiver = RelayClient::join(&node, &room);
+    let mut sender = RelayClient::join(&node, &room);
+    let started = Instant::now();
+    for n in 0..80 {
         sender.send_text(&n.to_string());
     }
     let warning = sender.expect_json();
     assert_eq!(warning["code"], "RATE_LIMIT_WARNING", "{warning}");
     assert_eq!(warning["level"], "warning", "{warning}");
-    for n in 0..40 {
+    for n in 0..80 {
         assert_eq!(receiver.expect_text(), n.to_string());
     }
+    // The messages of one second may pass at once; the other 60 take three seconds, on a loaded machine more.
+    assert!(
+        started.elapsed() > Duration::from_secs(2),
+        "the sender was not slowed"
+    );
     assert_eq!(usage(&node, "messages_per_s").1, Some(20));
 }
 

@@ -1,0 +1,27 @@
+import { Trans } from '@lingui/react/macro';
+import { StateBadge } from '../../ui/state-badge';
+import type { EndpointStatus, RelayEndpoint } from './endpoint-address';
+
+/** Whether clients can connect. */
+export function EndpointState({ endpoint, status }: { endpoint: RelayEndpoint; status: EndpointStatus | undefined }) {
+  if (endpoint.disabled_reason) {
+    return (
+      <StateBadge health="warning">
+        <Trans>disabled</Trans>
+      </StateBadge>
+    );
+  }
+  // Its namespace is disabled, or the owners of its namespace are banned.
+  if (status?.is_enabled === false) {
+    return (
+      <StateBadge health="warning">
+        <Trans>closed by the namespace</Trans>
+      </StateBadge>
+    );
+  }
+  return (
+    <StateBadge health="good">
+      <Trans>enabled</Trans>
+    </StateBadge>
+  );
+}
