@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::assertion::Assertion;
 use crate::endpoint::{ComparisonBroker, Endpoint, SourceAddresses};
+use crate::metrics::Assertion;
 use crate::units;
 
 /// Version of the protocol to speak.
@@ -146,11 +146,11 @@ pub(crate) struct PaceArgs {
     /// broker has not acknowledged) [default: 200; fanin and fanout: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) window: Option<u32>,
-    /// Send this many messages per second in total instead, whatever comes back; latency counts from the time a
-    /// message was due
+    /// Send this many messages per second in total instead, without waiting for answers; latency is measured from the
+    /// time at which a message was due
     #[arg(long, value_name = "PER_SECOND", value_parser = units::parse_rate, conflicts_with = "window")]
     pub(crate) rate: Option<f64>,
-    /// With --rate: send what comes within so long together, at its end, as devices do that gather readings
+    /// With --rate: send the messages of each interval of this length together at its end, like devices that collect readings
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_duration, requires = "rate")]
     pub(crate) tick: Duration,
 }

@@ -7,8 +7,8 @@ use rustls::pki_types::ServerName;
 
 use crate::args::{ClientArgs, TargetArgs};
 use crate::endpoint::{Endpoint, SourceAddresses};
-use crate::link::{LinkDialer, TlsFiles, client_config};
 use crate::packets::ConnectTemplate;
+use crate::transport::{BrokerDialer, TlsFiles, client_config};
 
 /// Before the client identifier of the publisher in topics that rules publish to.
 pub(crate) const OUTPUT_TOPICS: &str = "bench/out";
@@ -16,7 +16,7 @@ pub(crate) const OUTPUT_TOPICS: &str = "bench/out";
 /// How clients of one run reach one broker.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerAccess {
-    pub(crate) dialer: LinkDialer,
+    pub(crate) dialer: BrokerDialer,
     pub(crate) greeting: ConnectTemplate,
     pub(crate) sources: SourceAddresses,
     pub(crate) client_prefix: String,
@@ -41,7 +41,7 @@ impl BrokerAccess {
             "--keep-alive {keep_alive_s}s is more than MQTT's 65535 s"
         );
         Ok(Self {
-            dialer: LinkDialer {
+            dialer: BrokerDialer {
                 target,
                 tls: None,
                 websocket: None,

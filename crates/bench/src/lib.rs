@@ -5,7 +5,6 @@
 mod alarm_evaluator;
 mod alternation;
 mod args;
-mod assertion;
 mod broker_access;
 mod devices_bench;
 mod files_bench;
@@ -28,13 +27,15 @@ mod round_outcome;
 mod rule_api;
 mod rules_bench;
 mod scenario;
-mod sequence_checker;
 mod telemetry_bench;
 mod worker;
 
 use std::process::ExitCode;
 
-use load_client::{client_failure, endpoint, host, link, node_api, packet_scanner, timer, units};
+use load_client::{
+    client_failure, endpoint, host, node_api, packet_scanner, sequence_checker, timer, transport,
+    units,
+};
 
 /// Arguments of `tidegate bench`.
 #[derive(clap::Args, Clone, Debug)]
@@ -155,7 +156,7 @@ mod tests {
         assert!(error("link throughput --connections 0").contains("1..=10000"));
         assert!(error("files --size 20GB").contains("10GB"));
         assert!(error("firmware --devices 0").contains("1..=20000"));
-        assert!(error("files --way ftp").contains("mqtt, http, tus, link"));
+        assert!(error("files --method ftp").contains("mqtt, http, tus, link"));
         assert!(error("link throughput --size 20GB").contains("10GB"));
         assert!(error("link network --assert ratio_trougput>=1").contains("did you mean"));
     }

@@ -1,22 +1,20 @@
 //! The named numbers a run yields. Tables, JSON, plots and assertions all know a number by the name listed here.
 
-use hdrhistogram::Histogram;
-
 use crate::units::Unit;
 pub(crate) use load_client::latency::{latency_classes, latency_histogram};
+use load_client::metrics::{MetricDefinition, MetricTable, metric};
 
-/// What one of the numbers means.
-#[derive(Debug)]
-pub(crate) struct MetricDefinition {
-    /// Name in `--assert` and in JSON.
-    pub(crate) name: &'static str,
-    pub(crate) unit: Unit,
-    /// What it is, for tables.
-    pub(crate) label: &'static str,
-}
+pub(crate) type MetricValues = load_client::metrics::MetricValues<BenchMetrics>;
+pub(crate) type Assertion = load_client::assertion::Assertion<BenchMetrics>;
 
-const fn metric(name: &'static str, unit: Unit, label: &'static str) -> MetricDefinition {
-    MetricDefinition { name, unit, label }
+/// The metrics of all benchmarks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BenchMetrics;
+
+impl MetricTable for BenchMetrics {
+    const METRICS: &'static [MetricDefinition] = METRICS;
+    const EXAMPLE: &'static str = "p99<5ms";
+    const NOT_MEASURED: &'static str = " in this run (metrics of the broker's process need its id)";
 }
 
 /// Every metric, in the order of the table.
@@ -39,14 +37,14 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         "connections accepted per second",
     ),
     metric("seconds", Unit::Seconds, "measured time"),
-    metric("min", Unit::Nanoseconds, "latency, least"),
+    metric("min", Unit::Nanoseconds, "latency, minimum"),
     metric("mean", Unit::Nanoseconds, "latency, mean"),
     metric("p50", Unit::Nanoseconds, "latency, 50 %"),
     metric("p90", Unit::Nanoseconds, "latency, 90 %"),
     metric("p95", Unit::Nanoseconds, "latency, 95 %"),
     metric("p99", Unit::Nanoseconds, "latency, 99 %"),
     metric("p99.9", Unit::Nanoseconds, "latency, 99.9 %"),
-    metric("max", Unit::Nanoseconds, "latency, most"),
+    metric("max", Unit::Nanoseconds, "latency, maximum"),
     metric(
         "unfairness",
         Unit::Ratio,
@@ -175,57 +173,6 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     ),
 ];
 
-/// Looks a metric up by name.
-pub(crate) fn find(name: &str) -> Option<&'static MetricDefinition> {
-    METRICS.iter().find(|metric| metric.name == name)
-}
-
-/// The values of some metrics.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct MetricValues(Vec<(&'static MetricDefinition, f64)>);
-
-const QUANTILES: [(&str, f64); 5] = [
-    ("p50", 0.5),
-    ("p90", 0.9),
-    ("p95", 0.95),
-    ("p99", 0.99),
-    ("p99.9", 0.999),
-];
-
-impl MetricValues {
-    /// Adds a value. `name` is one of [`METRICS`].
-    pub(crate) fn set(&mut self, name: &str, value: f64) {
-        let metric = find(name);
-        debug_assert!(metric.is_some(), "unknown metric {name}");
-        if let Some(metric) = metric {
-            self.0.push((metric, value));
-        }
-    }
-
-    /// The value of a metric, if it was measured.
-    pub(crate) fn get(&self, name: &str) -> Option<f64> {
-        let found = self.0.iter().find(|(metric, _)| metric.name == name);
-        found.map(|(_, value)| *value)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static MetricDefinition, f64)> {
-        self.0.iter().copied()
-    }
-
-    /// Adds the latencies of a histogram of nanoseconds, unless it is empty.
-    pub(crate) fn set_latencies(&mut self, histogram: &Histogram<u64>) {
-        if histogram.is_empty() {
-            return;
-        }
-        self.set("min", histogram.min() as f64);
-        self.set("mean", histogram.mean());
-        for (name, quantile) in QUANTILES {
-            self.set(name, histogram.value_at_quantile(quantile) as f64);
-        }
-        self.set("max", histogram.max() as f64);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,18 +195,5 @@ mod tests {
                 metric.name
             );
         }
-    }
-
-    #[test]
-    fn latencies_of_nothing_are_not_zero() {
-        let mut measures = MetricValues::default();
-        measures.set_latencies(&latency_histogram());
-        assert_eq!(measures.get("p99"), None);
-        let mut histogram = latency_histogram();
-        histogram.saturating_record_n(1000, 99);
-        histogram.saturating_record(1_000_000);
-        measures.set_latencies(&histogram);
-        assert_eq!(measures.get("p50"), Some(1000.0));
-        assert!(measures.get("max").is_some_and(|max| max >= 1_000_000.0));
     }
 }

@@ -108,7 +108,7 @@ impl RoundOutcome {
             }
         }
         measures.set("seconds", tally.seconds);
-        measures.set_latencies(&tally.latency);
+        measures.set_latencies("", &tally.latency);
         if !matches!(self.subject, MeasuredSubject::Connections { .. }) {
             if tally.expected > 0 {
                 let got = tally.expected.saturating_sub(tally.faults.lost);

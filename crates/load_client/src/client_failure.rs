@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use crate::link::LinkError;
 use crate::packet_scanner::ScanError;
+use crate::transport::TransportError;
 
 /// Failures described in full; the rest is only counted.
 const MAX_DESCRIBED: usize = 5;
@@ -13,7 +13,7 @@ const MAX_DESCRIBED: usize = 5;
 /// Why a client's connection failed.
 #[derive(Debug)]
 pub enum ClientFailure {
-    Link(LinkError),
+    Transport(TransportError),
     Malformed(ScanError),
     /// CONNACK with a reason.
     Refused(String),
@@ -27,9 +27,9 @@ pub enum ClientFailure {
     Protocol(String),
 }
 
-impl From<LinkError> for ClientFailure {
-    fn from(error: LinkError) -> Self {
-        Self::Link(error)
+impl From<TransportError> for ClientFailure {
+    fn from(error: TransportError) -> Self {
+        Self::Transport(error)
     }
 }
 
@@ -43,8 +43,8 @@ impl ClientFailure {
     /// What failures are counted by.
     fn kind(&self) -> String {
         match self {
-            Self::Link(LinkError::Closed) => "closed by the broker".to_owned(),
-            Self::Link(LinkError::Io(error)) => match error.kind() {
+            Self::Transport(TransportError::Closed) => "closed by the broker".to_owned(),
+            Self::Transport(TransportError::Io(error)) => match error.kind() {
                 io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                     "connection reset".to_owned()
@@ -54,8 +54,8 @@ impl ClientFailure {
                 }
                 _ => error.to_string(),
             },
-            Self::Link(LinkError::Tls(_)) => "TLS".to_owned(),
-            Self::Link(LinkError::WebSocket(_)) => "WebSocket".to_owned(),
+            Self::Transport(TransportError::Tls(_)) => "TLS".to_owned(),
+            Self::Transport(TransportError::WebSocket(_)) => "WebSocket".to_owned(),
             Self::Malformed(_) | Self::Protocol(_) => "protocol error".to_owned(),
             Self::Refused(reason) => format!("CONNACK {reason}"),
             Self::Disconnected(reason) => format!("DISCONNECT {reason}"),
@@ -68,9 +68,9 @@ impl ClientFailure {
 impl fmt::Display for ClientFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Link(LinkError::Tls(reason)) => write!(f, "TLS: {reason}"),
-            Self::Link(LinkError::WebSocket(reason)) => write!(f, "WebSocket: {reason}"),
-            Self::Link(_) => f.write_str(&self.kind()),
+            Self::Transport(TransportError::Tls(reason)) => write!(f, "TLS: {reason}"),
+            Self::Transport(TransportError::WebSocket(reason)) => write!(f, "WebSocket: {reason}"),
+            Self::Transport(_) => f.write_str(&self.kind()),
             Self::Malformed(error) => error.fmt(f),
             Self::Protocol(reason) | Self::Subscription(reason) => f.write_str(reason),
             Self::Refused(reason) => write!(f, "the broker refused the connection: {reason}"),
@@ -121,7 +121,7 @@ mod tests {
         let mut failures = FailureLog::default();
         for number in 0..10 {
             let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-            failures.record(&format!("c{number}"), &LinkError::Io(refused).into());
+            failures.record(&format!("c{number}"), &TransportError::Io(refused).into());
         }
         failures.record("c10", &ClientFailure::Refused("Not authorized".to_owned()));
         assert_eq!(failures.count(), 11);

@@ -3,13 +3,16 @@
 //!
 //! `bench` measures brokers with it, `simulate` connects fleets of devices.
 
+pub mod assertion;
 pub mod client_failure;
 pub mod endpoint;
 pub mod host;
 pub mod latency;
-pub mod link;
+pub mod metrics;
 pub mod node_api;
 pub mod packet_scanner;
 pub mod plot;
+pub mod sequence_checker;
 pub mod timer;
+pub mod transport;
 pub mod units;

@@ -3,9 +3,8 @@
 //! A `definition` is what a file contains. It is compiled to a `plan`, from which `preview` prints messages and
 //! `run` connects devices to a broker.
 
-mod assertion;
 mod definition;
-mod dialect;
+mod device_protocol;
 mod interrupt;
 mod metrics;
 mod phase_plan;
@@ -19,6 +18,7 @@ mod run;
 mod schedule;
 mod setup;
 mod state;
+mod suggestion;
 mod template;
 
 use std::fs::OpenOptions;
@@ -172,8 +172,11 @@ fn read(file: &Path) -> anyhow::Result<String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let ready_made = file.to_str().and_then(ready_made::find);
             let simulation = ready_made.with_context(|| {
+                let names = ready_made::READY_MADE.iter().map(|known| known.name);
+                let near = rules::nearest_name(&file.to_string_lossy(), names)
+                    .map_or(String::new(), |near| format!("did you mean `{near}`? "));
                 format!(
-                    "there is no file {}, and no simulation of this name; see `tidegate simulate --list`",
+                    "there is no file {}, and no simulation of this name; {near}see `tidegate simulate --list`",
                     file.display()
                 )
             })?;

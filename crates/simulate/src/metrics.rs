@@ -1,17 +1,19 @@
 //! The numbers of a phase by name: tables, JSON and assertions use these names.
 
+use load_client::metrics::{MetricDefinition, MetricTable, metric};
 use load_client::units::Unit;
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MetricDefinition {
-    pub(crate) name: &'static str,
-    pub(crate) unit: Unit,
-    /// For tables.
-    pub(crate) label: &'static str,
-}
+pub(crate) type MetricValues = load_client::metrics::MetricValues<SimulationMetrics>;
+pub(crate) type Assertion = load_client::assertion::Assertion<SimulationMetrics>;
 
-const fn metric(name: &'static str, unit: Unit, label: &'static str) -> MetricDefinition {
-    MetricDefinition { name, unit, label }
+/// The metrics of a phase.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SimulationMetrics;
+
+impl MetricTable for SimulationMetrics {
+    const METRICS: &'static [MetricDefinition] = METRICS;
+    const EXAMPLE: &'static str = "connect_p99<50ms";
+    const NOT_MEASURED: &'static str = " in this phase";
 }
 
 /// In the order of the table.
@@ -28,7 +30,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     metric("connect_mean", Unit::Nanoseconds, "connect time, mean"),
     metric("connect_p50", Unit::Nanoseconds, "connect time, 50 %"),
     metric("connect_p99", Unit::Nanoseconds, "connect time, 99 %"),
-    metric("connect_max", Unit::Nanoseconds, "connect time, most"),
+    metric("connect_max", Unit::Nanoseconds, "connect time, maximum"),
     metric(
         "disconnects",
         Unit::Count,
@@ -89,7 +91,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     metric(
         "ack_max",
         Unit::Nanoseconds,
-        "time to acknowledgement, most",
+        "time to acknowledgement, maximum",
     ),
     metric("received", Unit::Count, "messages to devices"),
     metric("requests", Unit::Count, "requests to devices"),
@@ -105,45 +107,6 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         "requests without an answer, as configured",
     ),
 ];
-
-pub(crate) fn find(name: &str) -> Option<&'static MetricDefinition> {
-    METRICS.iter().find(|metric| metric.name == name)
-}
-
-/// The metric whose name is most like this one.
-pub(crate) fn nearest(name: &str) -> Option<&'static str> {
-    METRICS
-        .iter()
-        .map(|metric| (strsim::levenshtein(name, metric.name), metric.name))
-        .min()
-        .filter(|(steps, _)| *steps <= 3)
-        .map(|(_, name)| name)
-}
-
-/// The values of a phase.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct MetricValues(Vec<(&'static MetricDefinition, f64)>);
-
-impl MetricValues {
-    /// Adds a value of one of [`METRICS`].
-    pub(crate) fn set(&mut self, name: &str, value: f64) {
-        let metric = find(name);
-        debug_assert!(metric.is_some(), "unknown metric {name}");
-        self.0.extend(metric.map(|metric| (metric, value)));
-    }
-
-    pub(crate) fn get(&self, name: &str) -> Option<f64> {
-        let found = self.0.iter().find(|(metric, _)| metric.name == name);
-        found.map(|(_, value)| *value)
-    }
-
-    /// In the order of [`METRICS`].
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static MetricDefinition, f64)> {
-        METRICS
-            .iter()
-            .filter_map(|metric| Some((metric, self.get(metric.name)?)))
-    }
-}
 
 #[cfg(test)]
 mod tests {

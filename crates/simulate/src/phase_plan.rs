@@ -1,9 +1,10 @@
 //! Phases, checked: how each connects, loads and ends.
 
-use crate::assertion::Assertion;
 use crate::definition::{
     DefinitionError, FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition,
 };
+use crate::metrics::Assertion;
+use crate::suggestion::unknown_name;
 
 const MAX_PHASES: usize = 100;
 const MAX_STEPS: usize = 1000;
@@ -178,10 +179,7 @@ fn compile_fault(
     let fleet = definition.fleet.as_ref().and_then(|name| {
         let found = fleets.iter().position(|known| known == name);
         if found.is_none() {
-            error(
-                "fleet",
-                format!("unknown fleet `{name}`; the file has {}", fleets.join(", ")),
-            );
+            error("fleet", unknown_name("fleet", name, fleets.iter().copied()));
         }
         found
     });

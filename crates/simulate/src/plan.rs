@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use crate::definition::{
-    DefinitionError, DefinitionErrors, Dialect, FleetDefinition, RequestKind, ResponseDefinition,
-    SendDefinition, SendStart, SimulationDefinition, SourceDocument, TimeRange,
+    DefinitionError, DefinitionErrors, DeviceProtocol, FleetDefinition, RequestKind,
+    ResponseDefinition, SendDefinition, SendStart, SimulationDefinition, SourceDocument, TimeRange,
 };
-use crate::dialect::{message_form, request_form};
+use crate::device_protocol::{message_form, request_form};
 use crate::phase_plan::PhasePlan;
 use crate::random::RandomKey;
 use crate::state::{DeviceState, StateProgram};
+use crate::suggestion::unknown_name;
 use crate::template::{RenderInput, RequestView, Template, TemplateScope};
 use wall_clock::now_ms;
 
@@ -66,7 +67,7 @@ pub(crate) struct SendPlan {
 #[derive(Debug)]
 pub(crate) struct ResponsePlan {
     pub(crate) kind: RequestKind,
-    pub(crate) dialect: Dialect,
+    pub(crate) protocol: DeviceProtocol,
     /// Template of the filter that the topic matches.
     pub(crate) filter: Template,
     pub(crate) method: Option<String>,
@@ -136,10 +137,10 @@ impl SimulationPlan {
                 path: format!("fleet.{name}"),
                 name,
                 fleet,
-                dialect: Dialect::Raw,
+                protocol: DeviceProtocol::Raw,
                 errors: &mut errors,
             };
-            compiler.dialect = compiler.find_dialect(&definition);
+            compiler.protocol = compiler.find_protocol(&definition);
             fleets.push(compiler.compile(number as u32, folder));
         }
         let devices: u64 = fleets.iter().map(|fleet| u64::from(fleet.count)).sum();
@@ -172,7 +173,7 @@ struct FleetCompiler<'d> {
     path: String,
     name: &'d str,
     fleet: &'d FleetDefinition,
-    dialect: Dialect,
+    protocol: DeviceProtocol,
     errors: &'d mut Vec<DefinitionError>,
 }
 
@@ -182,18 +183,22 @@ impl FleetCompiler<'_> {
         self.errors.push(DefinitionError::new(path, message));
     }
 
-    fn find_dialect(&mut self, definition: &SimulationDefinition) -> Dialect {
+    fn find_protocol(&mut self, definition: &SimulationDefinition) -> DeviceProtocol {
         let Some(product) = &self.fleet.product else {
-            return Dialect::Raw;
+            return DeviceProtocol::Raw;
         };
         match definition.product.get(product) {
-            Some(product) => product.dialect,
+            Some(product) => product.protocol,
             None => {
-                self.error(
-                    "product",
-                    format!("unknown product `{product}`; add a table [product.{product}] with `dialect`"),
-                );
-                Dialect::Raw
+                let known = definition.product.keys().map(String::as_str);
+                let message = match rules::nearest_name(product, known) {
+                    Some(near) => format!("unknown product `{product}`; did you mean `{near}`?"),
+                    None => format!(
+                        "unknown product `{product}`; add a table [product.{product}] with `protocol`"
+                    ),
+                };
+                self.error("product", message);
+                DeviceProtocol::Raw
             }
         }
     }
@@ -233,9 +238,11 @@ impl FleetCompiler<'_> {
             fleet.client_id.as_deref().unwrap_or("{id}"),
             &of_device,
         );
-        let username = fleet.username.as_deref().or(match self.dialect {
-            Dialect::Thingsboard | Dialect::Jetlinks | Dialect::Tidegate => Some("{id}"),
-            Dialect::Raw => None,
+        let username = fleet.username.as_deref().or(match self.protocol {
+            DeviceProtocol::Thingsboard | DeviceProtocol::Jetlinks | DeviceProtocol::Native => {
+                Some("{id}")
+            }
+            DeviceProtocol::Raw => None,
         });
         let username = username.map(|text| self.template("username", text, &of_device));
         let password = fleet
@@ -353,11 +360,8 @@ impl FleetCompiler<'_> {
             match state.find(name) {
                 Some(number) => numbers.push(number),
                 None => {
-                    let known = state.names().join(", ");
-                    self.error(
-                        field,
-                        format!("unknown value `{name}`; the fleet has {known}"),
-                    );
+                    let known = state.names().iter().map(String::as_str);
+                    self.error(field, unknown_name("value", name, known));
                 }
             }
         }
@@ -390,7 +394,7 @@ impl FleetCompiler<'_> {
                 "the kind `event` has the name of an event, and no other kind has one",
             );
         }
-        let form = match message_form(self.dialect, kind) {
+        let form = match message_form(self.protocol, kind) {
             Ok(form) => form,
             Err(message) => {
                 self.error(&field("kind"), message);
@@ -455,7 +459,7 @@ impl FleetCompiler<'_> {
             };
             (topic, response.method.clone(), answer)
         } else {
-            let form = match request_form(self.dialect, response.kind) {
+            let form = match request_form(self.protocol, response.kind) {
                 Ok(form) => form,
                 Err(message) => {
                     self.error(&field("kind"), message);
@@ -478,7 +482,7 @@ impl FleetCompiler<'_> {
         });
         let plan = ResponsePlan {
             kind: response.kind,
-            dialect: self.dialect,
+            protocol: self.protocol,
             filter: self.template(&field("topic"), filter, scope),
             method,
             delay: response.delay,

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use load_client::assertion::AssertionOutcome;
 use load_client::latency::latency_classes;
 use load_client::units::Unit;
 use serde_json::{Value, json};
 
-use crate::assertion::AssertionOutcome;
 use crate::metrics::MetricValues;
 use crate::plan::SimulationPlan;
 use crate::run::{PhaseResult, RunResult, SeriesPoint, TargetAccess};
@@ -77,7 +77,7 @@ impl SimulationReport {
 
     pub(crate) fn to_json(&self) -> Value {
         let phases = self.phases.iter().map(|phase| {
-            let metrics = phase.values.iter();
+            let metrics = phase.values.iter_table();
             let metrics =
                 metrics.map(|(metric, value)| (metric.name.to_owned(), number(metric.unit, value)));
             let classes = phase
@@ -149,7 +149,7 @@ impl PhaseReport {
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "\n{}", self.name)?;
-        for (metric, value) in self.values.iter() {
+        for (metric, value) in self.values.iter_table() {
             writeln!(
                 out,
                 "  {:<52} {:<14} {}",
@@ -214,25 +214,11 @@ fn phase_values(result: &PhaseResult) -> MetricValues {
     values.set("failed_answers", counts.failed_answers as f64);
     values.set("unanswered", counts.unanswered as f64);
     for (prefix, histogram) in [
-        ("connect", &counts.connect),
-        ("reconnect", &counts.reconnect),
-        ("ack", &counts.ack),
+        ("connect_", &counts.connect),
+        ("reconnect_", &counts.reconnect),
+        ("ack_", &counts.ack),
     ] {
-        if histogram.is_empty() {
-            continue;
-        }
-        let mut set = |name: &str, value: f64| {
-            let name = format!("{prefix}_{name}");
-            // Not every histogram has all of them.
-            if crate::metrics::find(&name).is_some() {
-                values.set(&name, value);
-            }
-        };
-        set("mean", histogram.mean());
-        set("p50", histogram.value_at_quantile(0.5) as f64);
-        set("p99", histogram.value_at_quantile(0.99) as f64);
-        set("p99.9", histogram.value_at_quantile(0.999) as f64);
-        set("max", histogram.max() as f64);
+        values.set_latencies(prefix, histogram);
     }
     values
 }

@@ -283,9 +283,9 @@ fn write_failures(page: &mut String, phase: &PhaseReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assertion::AssertionOutcome;
     use crate::metrics::MetricValues;
     use crate::run::RunProgress;
+    use load_client::assertion::AssertionOutcome;
 
     #[test]
     fn a_page_stands_on_its_own() {

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::random::RandomKey;
 use crate::state::{Component, DeviceState, StateProgram, StateValue};
+use crate::suggestion::unknown_name;
 
 /// A longer text is refused.
 const MAX_TEXT_BYTES: usize = 256 * 1024;
@@ -280,10 +281,10 @@ fn placeholder(text: &str) -> Option<&str> {
 fn state_segment(path: &str, state: &StateProgram) -> Result<Segment, String> {
     let (name, component) = path.split_once('.').unwrap_or((path, ""));
     let Some(value) = state.find(name) else {
-        let known = state.names().join(", ");
-        return Err(match known.is_empty() {
+        let known = state.names().iter().map(String::as_str);
+        return Err(match state.names().is_empty() {
             true => format!("`{{state.{path}}}`: the fleet has no table `state`"),
-            false => format!("`{{state.{path}}}`: unknown value `{name}`; the fleet has {known}"),
+            false => format!("`{{state.{path}}}`: {}", unknown_name("value", name, known)),
         });
     };
     let component = match component {
@@ -317,6 +318,9 @@ fn unknown_placeholder(name: &str, scope: &TemplateScope<'_>) -> String {
     }
     if scope.is_response {
         known.extend(REQUEST_FIELDS.iter().map(|(name, _)| *name));
+    }
+    if let Some(near) = rules::nearest_name(name, known.iter().copied()) {
+        return format!("unknown placeholder `{{{name}}}`; did you mean `{{{near}}}`?");
     }
     format!(
         "unknown placeholder `{{{name}}}`; expected one of {}, or `{{{{{name}}}}}` for this text itself",
@@ -514,8 +518,9 @@ mod tests {
     #[test]
     fn unknown_names_are_errors() {
         let error = |text: &str| compile(text).unwrap_err();
-        assert!(error("{indx}").contains("expected one of fleet, product, index"));
-        assert!(error("{state.x}").contains("the fleet has mode, on, power"));
+        assert!(error("{indx}").contains("did you mean `{index}`?"));
+        assert!(error("{zzz}").contains("expected one of fleet, product, index"));
+        assert!(error("{state.x}").contains("unknown value `x`; expected one of mode, on, power"));
         assert!(error("{state.on.lat}").contains("lon, lat"));
         assert!(error("{request.id}").contains("unknown placeholder"));
     }

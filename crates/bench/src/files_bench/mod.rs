@@ -1,4 +1,4 @@
-//! `tidegate bench files`: one file at a time to a node of its own, by each way in.
+//! `tidegate bench files`: one file at a time to a node of its own, by each method in.
 //!
 //! A file counts when the node has stored it, verified its SHA-256 digest, and shows it with this size and digest. The
 //! same content is sent over plain TCP in the same run.
@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 
 pub(crate) use self::file_content::{FileContent, hex};
 use self::uploads::send_over_plain_tcp;
-pub(crate) use self::uploads::{NodeAddresses, UploadWay};
+pub(crate) use self::uploads::{NodeAddresses, UploadMethod};
 use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use crate::metrics::MetricValues;
 use crate::node_api::NodeApi;
@@ -38,8 +38,8 @@ pub(crate) struct FilesArgs {
     size: usize,
     /// Way of the file, repeatable [default: all]
     #[arg(long, value_enum)]
-    way: Vec<UploadWay>,
-    /// Time to send files by each way, one after the other; at least one is sent
+    method: Vec<UploadMethod>,
+    /// Time to send files by each method, one after the other; at least one is sent
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
     /// Program of the node [default: this one]
@@ -52,7 +52,7 @@ pub(crate) struct FilesArgs {
     output: LinkOutputArgs,
 }
 
-/// Files of one way, or of plain TCP.
+/// Files of one method, or of plain TCP.
 #[derive(Default)]
 struct SentFiles {
     files: u64,
@@ -89,17 +89,17 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
         token: token.trim().to_owned(),
     };
     let api = NodeApi::new(&addresses.http, Some(&node.token_file()))?;
-    let ways = match &arguments.way[..] {
-        [] => UploadWay::ALL.to_vec(),
-        ways => ways.to_vec(),
+    let methods = match &arguments.method[..] {
+        [] => UploadMethod::ALL.to_vec(),
+        methods => methods.to_vec(),
     };
     let mut outcome = LinkOutcome::new(&arguments.output);
     outcome.print(&format!(
         "{:<12} {:>6} {:>14} {:>9} {:>10} {:>10} {:>6}",
-        "way", "files", "bytes", "seconds", "MB/s", "TCP MB/s", "ratio"
+        "method", "files", "bytes", "seconds", "MB/s", "TCP MB/s", "ratio"
     ));
     let mut number = 0;
-    for way in ways {
+    for method in methods {
         let (mut sent, mut tcp) = (SentFiles::default(), SentFiles::default());
         while sent.files == 0 || sent.seconds < arguments.duration.as_secs_f64() {
             tcp.bytes += content.size;
@@ -107,8 +107,8 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             number += 1;
             let name = format!("bench-{number}");
             let start = Instant::now();
-            let result = way.send(&addresses, &name, &content, &digest);
-            result.with_context(|| format!("{}: file {number}", way.name()))?;
+            let result = method.send(&addresses, &name, &content, &digest);
+            result.with_context(|| format!("{}: file {number}", method.name()))?;
             sent.seconds += start.elapsed().as_secs_f64();
             verify(&api, &name, content.size, &hex(&digest))?;
             sent.files += 1;
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
         }
         let line = format!(
             "{:<12} {:>6} {:>14} {:>9.1} {:>10.0} {:>10.0} {:>6.2}",
-            way.name(),
+            method.name(),
             sent.files,
             sent.bytes,
             sent.seconds,
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             tcp.rate() / 1e6,
             sent.rate() / tcp.rate()
         );
-        let name = way.name().to_owned();
+        let name = method.name().to_owned();
         outcome.add(LinkCase { name, measures }, &line);
     }
     outcome.finish("files")

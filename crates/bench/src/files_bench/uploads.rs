@@ -1,4 +1,4 @@
-//! One upload by each way into a node.
+//! One upload by each method into a node.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -33,9 +33,9 @@ pub(crate) struct NodeAddresses {
     pub(crate) token: String,
 }
 
-/// The way that a file takes.
+/// The method that a file takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum UploadWay {
+pub(crate) enum UploadMethod {
     /// MQTT with `$file/`
     Mqtt,
     /// HTTP with one PUT
@@ -46,7 +46,7 @@ pub(crate) enum UploadWay {
     Link,
 }
 
-impl UploadWay {
+impl UploadMethod {
     pub(crate) const ALL: [Self; 4] = [Self::Mqtt, Self::Http, Self::Tus, Self::Link];
 
     pub(crate) fn name(self) -> &'static str {

@@ -18,7 +18,7 @@ use serde_json::json;
 use self::devices::{DownloadPlan, download_all};
 use self::other_clients::OtherClients;
 use self::thread_usage::{ThreadUsage, busiest_thread};
-use crate::files_bench::{FileContent, NodeAddresses, UploadWay, hex};
+use crate::files_bench::{FileContent, NodeAddresses, UploadMethod, hex};
 use crate::host;
 use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use crate::metrics::MetricValues;
@@ -169,7 +169,7 @@ fn report_latency(
         histogram.max() as f64 / 1e6
     );
     let mut measures = MetricValues::default();
-    measures.set_latencies(histogram);
+    measures.set_latencies("", histogram);
     for (metric, value) in others {
         measures.set(metric, *value);
     }
@@ -209,7 +209,7 @@ fn assign_image(
         link: String::new(),
         token: token.trim().to_owned(),
     };
-    UploadWay::Http.send(&addresses, FILE, content, &plan.digest)?;
+    UploadMethod::Http.send(&addresses, FILE, content, &plan.digest)?;
     let listed = api.request_json("GET", "/api/v1/files", None)?;
     let file = &listed["data"][0];
     ensure!(

@@ -57,7 +57,7 @@ impl LinkLatencyScenario {
             );
             let mut measures = MetricValues::default();
             measures.set("received", histogram.len() as f64);
-            measures.set_latencies(&histogram);
+            measures.set_latencies("", &histogram);
             measures.set("payload_rate", bulk_bytes as f64 / seconds);
             let name = name.to_owned();
             outcome.add(LinkCase { name, measures }, &line);

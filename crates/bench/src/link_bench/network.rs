@@ -221,7 +221,7 @@ impl LinkNetworkScenario {
             error = &mut bulk => return Err(error),
         };
         let mut measures = MetricValues::default();
-        measures.set_latencies(&latency);
+        measures.set_latencies("", &latency);
         measures.set("recovery", recovery.as_nanos() as f64);
         let line = format!(
             "stalled reader: {} messages beside it, the slowest took {:.0} ms; new content {:.0} ms after it has resumed",

@@ -1,4 +1,4 @@
-//! What the cases of a scenario yield: a line of a table each, JSON, and demands that all of them must satisfy.
+//! What the cases of a scenario yield: a line of a table each, JSON, and conditions that all of them must satisfy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use crate::assertion::{Assertion, AssertionOutcome};
-use crate::metrics::MetricValues;
+use load_client::assertion::AssertionOutcome;
+
+use crate::metrics::{Assertion, MetricValues};
 
 /// Version of the JSON, raised when a field changes its meaning or goes away.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Result")]
@@ -58,10 +59,12 @@ impl<'a> LinkOutcome<'a> {
         self.cases.push(case);
     }
 
-    /// Writes the JSON, checks the demands, and says how the process should end.
+    /// Writes the JSON, checks the conditions, and says how the process should end.
     pub(crate) fn finish(self, scenario: &str) -> anyhow::Result<ExitCode> {
-        let demands = self.output.asserts.iter();
-        let outcomes: Vec<_> = demands.flat_map(|demand| self.evaluate(demand)).collect();
+        let conditions = self.output.asserts.iter();
+        let outcomes: Vec<_> = conditions
+            .flat_map(|condition| self.evaluate(condition))
+            .collect();
         if let Some(path) = &self.output.json {
             let text = format!("{:#}\n", self.to_json(scenario, &outcomes));
             if path == Path::new("-") {
@@ -85,7 +88,7 @@ impl<'a> LinkOutcome<'a> {
         for (case, outcome) in outcomes.iter().filter(|(_, outcome)| !outcome.holds) {
             eprintln!(
                 "{case}: assertion `{}` is broken: {}",
-                outcome.demand, outcome.found
+                outcome.condition, outcome.found
             );
             is_right = false;
         }
@@ -95,15 +98,15 @@ impl<'a> LinkOutcome<'a> {
         })
     }
 
-    /// The result of a demand in each case that has its metric; one that no case has is broken.
-    fn evaluate(&self, demand: &Assertion) -> Vec<(String, AssertionOutcome)> {
+    /// The result of a condition in each case that has its metric; one that no case has is broken.
+    fn evaluate(&self, condition: &Assertion) -> Vec<(String, AssertionOutcome)> {
         let cases = self.cases.iter();
         let measured: Vec<_> = cases
-            .filter(|case| case.measures.get(demand.metric_name()).is_some())
-            .map(|case| (case.name.clone(), demand.evaluate(&case.measures)))
+            .filter(|case| case.measures.get(condition.metric_name()).is_some())
+            .map(|case| (case.name.clone(), condition.evaluate(&case.measures)))
             .collect();
         if measured.is_empty() {
-            let nothing = demand.evaluate(&MetricValues::default());
+            let nothing = condition.evaluate(&MetricValues::default());
             return vec![("all cases".to_owned(), nothing)];
         }
         measured
@@ -120,7 +123,7 @@ impl<'a> LinkOutcome<'a> {
         });
         let asserts = outcomes.iter().map(|(case, outcome)| {
             json!({
-                "case": case, "demand": outcome.demand, "holds": outcome.holds, "found": outcome.found,
+                "case": case, "condition": outcome.condition, "holds": outcome.holds, "found": outcome.found,
             })
         });
         json!({
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demands_concern_the_cases_that_have_the_metric() {
+    fn conditions_concern_the_cases_that_have_the_metric() {
         let output = LinkOutputArgs {
             asserts: Vec::new(),
             json: None,
@@ -150,9 +153,9 @@ mod tests {
             let name = name.to_owned();
             outcome.cases.push(LinkCase { name, measures });
         }
-        let results = |demand: &str| {
-            let demand = demand.parse().expect("well-formed");
-            let results = outcome.evaluate(&demand).into_iter();
+        let results = |condition: &str| {
+            let condition = condition.parse().expect("well-formed");
+            let results = outcome.evaluate(&condition).into_iter();
             results
                 .map(|(case, result)| (case, result.holds))
                 .collect::<Vec<_>>()

@@ -11,7 +11,7 @@ use ws::{
 
 use crate::client_failure::ClientFailure;
 use crate::host::now_ns;
-use crate::link::{LinkError, read_some, start_connect, write_some};
+use crate::transport::{TransportError, read_some, start_connect, write_some};
 
 /// Longest message that is accepted.
 const MAX_MESSAGE_BYTES: u64 = 32 << 20;
@@ -45,7 +45,7 @@ pub(super) struct ReadOutcome {
 }
 
 fn failed(reason: impl std::fmt::Display) -> ClientFailure {
-    LinkError::WebSocket(reason.to_string()).into()
+    TransportError::WebSocket(reason.to_string()).into()
 }
 
 impl MessageDecoder {
@@ -152,10 +152,10 @@ impl RelayConnection {
         token: Token,
     ) -> Result<Self, ClientFailure> {
         let (decoder, request) = MessageDecoder::start(host, path)?;
-        let mut stream = start_connect(target, source).map_err(LinkError::from)?;
+        let mut stream = start_connect(target, source).map_err(TransportError::from)?;
         registry
             .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)
-            .map_err(LinkError::from)?;
+            .map_err(TransportError::from)?;
         Ok(Self {
             stream,
             decoder,
@@ -167,8 +167,8 @@ impl RelayConnection {
     /// What went wrong, after the poll has reported an error.
     pub(super) fn take_error(&self) -> ClientFailure {
         match self.stream.take_error() {
-            Ok(Some(error)) | Err(error) => LinkError::from(error).into(),
-            Ok(None) => LinkError::Closed.into(),
+            Ok(Some(error)) | Err(error) => TransportError::from(error).into(),
+            Ok(None) => TransportError::Closed.into(),
         }
     }
 

@@ -172,7 +172,7 @@ impl<'a> Generator<'a> {
             );
             attempt += 1;
             match &dialed {
-                Err(ClientFailure::Link(error))
+                Err(ClientFailure::Transport(error))
                     if error.is_address_in_use()
                         && source.is_some()
                         && attempt < MAX_PORT_ATTEMPTS => {}

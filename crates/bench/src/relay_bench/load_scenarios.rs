@@ -65,8 +65,8 @@ struct RelayPaceArgs {
     /// Messages that a sender may have sent and its slowest receiver has not received
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     window: u32,
-    /// Send so many messages per second in total instead, whatever comes back; latency counts from the time a message
-    /// was due
+    /// Send this many messages per second in total instead, without waiting for receivers; latency is measured from the
+    /// time at which a message was due
     #[arg(long, value_name = "PER_SECOND", value_parser = units::parse_rate, conflicts_with = "window")]
     rate: Option<f64>,
 }

@@ -27,7 +27,7 @@ pub(crate) enum RelayScenario {
     Fanout(load_scenarios::RelayFanOutScenario),
     /// Endpoints with one sender and one receiver
     Pairs(load_scenarios::RelayPairsScenario),
-    /// Very many connections: memory while they are idle, then latency at a fixed rate
+    /// Very many connections: memory of idle connections, then latency at a fixed rate
     Connections(load_scenarios::RelayConnectionsScenario),
 }
 

@@ -50,7 +50,7 @@ fn write_assertions(page: &mut String, report: &LoadReport) {
         let _ = writeln!(
             page,
             "<tr><td><code>{}</code></td><td class=\"{class}\">{word}</td><td>{}</td></tr>",
-            escape(&verdict.demand),
+            escape(&verdict.condition),
             escape(&verdict.found)
         );
     }

@@ -8,7 +8,7 @@ use crate::metrics::{MetricValues, latency_classes};
 use crate::round_outcome::{MeasuredSubject, RoundOutcome};
 
 /// Version of the format, raised when a field changes its meaning or goes away.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Renders the report.
 pub(super) fn render(report: &LoadReport) -> anyhow::Result<String> {

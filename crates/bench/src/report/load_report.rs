@@ -1,8 +1,8 @@
 //! What a report contains: the outcome of each side, ratios and warnings.
 
-use crate::assertion::AssertionOutcome;
 use crate::metrics::MetricValues;
 use crate::round_outcome::{MeasuredSubject, RoundOutcome, ratios};
+use load_client::assertion::AssertionOutcome;
 
 /// One of the things compared: a broker, or a way to use it.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl LoadReport {
         }
     }
 
-    /// What demands are checked against: the first side, the worst of both for faults, and the ratios.
+    /// What conditions are checked against: the first side, the worst of both for faults, and the ratios.
     pub(super) fn asserted_values(&self) -> MetricValues {
         let mut all = MetricValues::default();
         let each: Vec<MetricValues> = self.sides.iter().map(|s| s.total.measures()).collect();

@@ -16,16 +16,16 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::args::OutputArgs;
-use crate::assertion::AssertionOutcome;
+use load_client::assertion::AssertionOutcome;
 
 impl LoadReport {
-    /// Checks the demands, writes everything that was asked for, and says how the process should end.
+    /// Checks the conditions, writes everything that was asked for, and says how the process should end.
     pub(crate) fn write_and_finish(mut self, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-        let demanded = self.asserted_values();
+        let asserted = self.asserted_values();
         let checked = output
             .asserts
             .iter()
-            .map(|demand| demand.evaluate(&demanded));
+            .map(|condition| condition.evaluate(&asserted));
         self.verdicts = checked.collect();
         let to_stdout = output.json.as_deref() == Some(Path::new("-"));
         if let Some(path) = &output.json {
@@ -60,7 +60,7 @@ impl LoadReport {
         for verdict in &broken {
             eprintln!(
                 "assertion `{}` is broken: {}",
-                verdict.demand, verdict.found
+                verdict.condition, verdict.found
             );
         }
         Ok(if broken.is_empty() && !failed {
@@ -134,10 +134,10 @@ pub(crate) mod tests {
     #[test]
     fn faults_of_any_side_count() {
         let report = example();
-        let demanded = report.asserted_values();
-        assert_eq!(demanded.get("lost"), Some(2.0));
-        assert_eq!(demanded.get("throughput"), Some(2_000_000.0));
-        assert_eq!(demanded.get("ratio"), Some(2.0));
+        let asserted = report.asserted_values();
+        assert_eq!(asserted.get("lost"), Some(2.0));
+        assert_eq!(asserted.get("throughput"), Some(2_000_000.0));
+        assert_eq!(asserted.get("ratio"), Some(2.0));
     }
 
     #[test]

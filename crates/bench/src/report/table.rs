@@ -49,7 +49,10 @@ pub(super) fn render(report: &LoadReport) -> String {
         let outcome = if verdict.holds { "holds" } else { "BROKEN" };
         line(
             &mut out,
-            &format!("assert {}: {outcome} ({})", verdict.demand, verdict.found),
+            &format!(
+                "assert {}: {outcome} ({})",
+                verdict.condition, verdict.found
+            ),
         );
     }
     out

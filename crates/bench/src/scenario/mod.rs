@@ -24,7 +24,7 @@ pub(crate) enum Scenario {
     Fanin(fanin::FanInScenario),
     /// One publisher, many subscribers that all get every message
     Fanout(fanout::FanOutScenario),
-    /// Pairs at a fixed total rate, for latency
+    /// Pairs at a fixed total rate, to measure latency
     Rate(rate::RateScenario),
     /// Many connections, opened with a bounded concurrency and then held: time and memory of each
     Connect(connect::ConnectScenario),

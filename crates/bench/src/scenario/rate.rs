@@ -10,7 +10,7 @@ use crate::worker::LoadPace;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct RateScenario {
-    /// Messages per second, over all pairs; latency counts from the time a message was due
+    /// Messages per second, over all pairs; latency is measured from the time at which one was due
     #[arg(long, value_name = "PER_SECOND", default_value = "20000", value_parser = units::parse_rate)]
     rate: f64,
     /// Pairs of publisher and subscriber

@@ -64,7 +64,7 @@ pub(crate) struct RulesScenario {
     /// Template of what the rules publish; it has to have the header in it [default: the output as JSON]
     #[arg(long, value_name = "TEXT")]
     republish: Option<String>,
-    /// Measure once more, at half of the messages per second that came through, for latency
+    /// Measure latency in a second run with half of the rate of messages received in the first
     #[arg(long, conflicts_with = "rate")]
     half_load: bool,
     #[command(flatten)]

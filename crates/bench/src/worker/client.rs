@@ -1,9 +1,9 @@
 //! The clients a worker drives: their connections, and what they are for.
 
 use crate::flow_window::{AckWindow, SubscriberProgress};
-use crate::link::BrokerLink;
 use crate::packets::PublishTemplate;
 use crate::payload_stamp::PayloadStamp;
+use crate::transport::BrokerConnection;
 
 /// What a connection is for; the number is an index into the worker's publishers or subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) enum ConnectionState {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct BenchConnection {
-    pub(crate) link: Option<BrokerLink>,
+    pub(crate) transport: Option<BrokerConnection>,
     pub(crate) role: ConnectionRole,
     pub(crate) state: ConnectionState,
     /// When dialling began.
@@ -57,7 +57,7 @@ pub(crate) struct LargeMessage {
 impl BenchConnection {
     pub(crate) fn new(role: ConnectionRole) -> Self {
         Self {
-            link: None,
+            transport: None,
             role,
             state: ConnectionState::New,
             started_ns: 0,

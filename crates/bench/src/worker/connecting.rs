@@ -11,10 +11,10 @@ use mio::event::Event;
 use super::client::{ConnectionRole, ConnectionState};
 use super::{Worker, run_shared};
 use crate::client_failure::ClientFailure;
-use crate::link::BrokerLink;
 use crate::load_shape::TopicLayout;
 use crate::observer::RunObserver;
 use crate::packets::{self, BrokerReply, SessionKind};
+use crate::transport::BrokerConnection;
 
 /// Local ports tried for one connection.
 const MAX_PORT_ATTEMPTS: usize = 100;
@@ -83,7 +83,8 @@ impl Worker<'_> {
         let dialed = loop {
             let source = self.access.sources.pick(number, attempt, self.access.run);
             let registry = self.poll.registry();
-            let dialed = BrokerLink::dial(&self.access.dialer, source, registry, Token(index));
+            let dialed =
+                BrokerConnection::dial(&self.access.dialer, source, registry, Token(index));
             attempt += 1;
             match &dialed {
                 Err(error)
@@ -100,7 +101,7 @@ impl Worker<'_> {
         connection.state = ConnectionState::Dialing;
         self.unsettled += 1;
         match dialed {
-            Ok(link) => connection.link = Some(link),
+            Ok(transport) => connection.transport = Some(transport),
             Err(error) => self.fail_connection(index, &error.into()),
         }
     }
@@ -113,16 +114,16 @@ impl Worker<'_> {
             ConnectionRole::Subscriber(_) => self.session,
             ConnectionRole::Publisher(_) | ConnectionRole::Idle => SessionKind::Clean,
         };
-        let Some(link) = &mut connection.link else {
+        let Some(transport) = &mut connection.transport else {
             return Ok(());
         };
         if event.is_error() || event.is_write_closed() {
-            return Err(link.take_error().into());
+            return Err(transport.take_error().into());
         }
         if event.is_writable() {
             connection.state = ConnectionState::Greeting;
-            link.flush()?;
-            link.send(&self.access.greeting.connect(&client_id, session))?;
+            transport.flush()?;
+            transport.send(&self.access.greeting.connect(&client_id, session))?;
         }
         Ok(())
     }
@@ -198,8 +199,8 @@ impl Worker<'_> {
                 let version = self.access.greeting.version;
                 let (bytes, count) = packets::subscribe(version, &filters, self.qos);
                 connection.state = ConnectionState::Subscribing(count);
-                if let Some(link) = &mut connection.link {
-                    link.send(&bytes)?;
+                if let Some(transport) = &mut connection.transport {
+                    transport.send(&bytes)?;
                 }
             }
         }

@@ -28,14 +28,14 @@ impl Worker<'_> {
             // The run is over: whether the goodbye arrives changes nothing.
             let has_said_goodbye = connection.state == ConnectionState::Ready
                 && connection
-                    .link
+                    .transport
                     .as_mut()
-                    .is_some_and(|link| link.send(packets::DISCONNECT).is_ok());
+                    .is_some_and(|transport| transport.send(packets::DISCONNECT).is_ok());
             if has_said_goodbye {
                 connection.state = ConnectionState::Leaving;
                 leaving += 1;
             } else {
-                connection.link = None;
+                connection.transport = None;
                 connection.state = ConnectionState::Closed;
             }
         }
@@ -45,7 +45,7 @@ impl Worker<'_> {
             self.poll_once(Duration::from_millis(10))?;
         }
         for connection in &mut self.connections[which] {
-            connection.link = None;
+            connection.transport = None;
             connection.state = ConnectionState::Closed;
         }
         self.unsettled = 0;
@@ -55,18 +55,18 @@ impl Worker<'_> {
     /// Something arrived on a connection that is being left: its end, or what nobody waits for any more.
     pub(super) fn on_disconnecting(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let Some(link) = &mut connection.link else {
+        let Some(transport) = &mut connection.transport else {
             return;
         };
-        let mut has_ended = link.flush().is_err();
+        let mut has_ended = transport.flush().is_err();
         while !has_ended {
-            match link.receive(&mut self.inbox, &mut self.raw) {
+            match transport.receive(&mut self.inbox, &mut self.raw) {
                 Ok(received) if received.more => {}
                 Ok(_) => return,
                 Err(_) => has_ended = true,
             }
         }
-        connection.link = None;
+        connection.transport = None;
         connection.state = ConnectionState::Closed;
         self.unsettled -= 1;
     }

@@ -32,13 +32,13 @@ use crate::broker_access::BrokerAccess;
 use crate::client_failure::ClientFailure;
 use crate::flow_window::{MAX_IN_FLIGHT, SubscriberProgress};
 use crate::host::now_ns;
-use crate::link::RAW_BYTES;
 use crate::load_shape::LoadShape;
 use crate::observer::RunObserver;
 use crate::packets;
 use crate::payload_stamp::{PayloadStamp, StampFinder};
 use crate::sequence_checker::SequenceChecker;
 use crate::timer::{TIMER, wait_for_events};
+use crate::transport::RAW_BYTES;
 
 use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
 pub(crate) use load_plan::LoadPlan;
@@ -297,7 +297,7 @@ impl<'a> Worker<'a> {
             ConnectionState::Ready | ConnectionState::New | ConnectionState::Closed
         );
         self.unsettled -= usize::from(was_under_way);
-        connection.link = None;
+        connection.transport = None;
         connection.state = ConnectionState::Closed;
         match connection.role {
             ConnectionRole::Publisher(p) => self.publishers[p as usize].is_active = false,
@@ -344,8 +344,8 @@ impl<'a> Worker<'a> {
             let index = self.ping_cursor % count;
             self.ping_cursor = index + 1;
             if self.connections[index].state == ConnectionState::Ready
-                && let Some(link) = &mut self.connections[index].link
-                && let Err(error) = link.send(packets::PING)
+                && let Some(transport) = &mut self.connections[index].transport
+                && let Err(error) = transport.send(packets::PING)
             {
                 self.fail_connection(index, &error.into());
             }

@@ -28,12 +28,12 @@ impl Worker<'_> {
     pub(super) fn on_readable(&mut self, index: usize) -> Result<(), ClientFailure> {
         loop {
             let connection = &mut self.connections[index];
-            let Some(link) = &mut connection.link else {
+            let Some(transport) = &mut connection.transport else {
                 return Ok(());
             };
             let kept = connection.partial.len();
             self.inbox[..kept].copy_from_slice(&connection.partial);
-            let received = link.receive(&mut self.inbox[kept..], &mut self.raw)?;
+            let received = transport.receive(&mut self.inbox[kept..], &mut self.raw)?;
             if received.bytes > 0 {
                 connection.partial.clear();
                 self.read_ns = self.now_ns();
@@ -53,12 +53,12 @@ impl Worker<'_> {
     /// The socket takes bytes again.
     pub(super) fn on_writable(&mut self, index: usize) -> Result<(), ClientFailure> {
         let connection = &mut self.connections[index];
-        if let Some(link) = &mut connection.link
-            && link.has_backlog()
+        if let Some(transport) = &mut connection.transport
+            && transport.has_backlog()
         {
-            link.flush()?;
+            transport.flush()?;
             if let ConnectionRole::Publisher(publisher) = connection.role
-                && !link.has_backlog()
+                && !transport.has_backlog()
             {
                 self.enqueue(publisher as usize);
             }
@@ -75,8 +75,8 @@ impl Worker<'_> {
         if let ConnectionRole::Publisher(publisher) = connection.role {
             let control = &mut self.publishers[publisher as usize].control;
             control.extend_from_slice(&self.replies);
-        } else if let Some(link) = &mut connection.link {
-            link.send(&self.replies)?;
+        } else if let Some(transport) = &mut connection.transport {
+            transport.send(&self.replies)?;
         }
         self.replies.clear();
         Ok(())

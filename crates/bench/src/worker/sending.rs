@@ -55,7 +55,7 @@ impl Worker<'_> {
     fn send_publisher(&mut self, index: usize) -> Result<(), ClientFailure> {
         let publisher = &mut self.publishers[index];
         let connection = &mut self.connections[publisher.connection];
-        let Some(link) = &mut connection.link else {
+        let Some(transport) = &mut connection.transport else {
             return Ok(());
         };
         if connection.state != ConnectionState::Ready {
@@ -64,7 +64,7 @@ impl Worker<'_> {
         let packet_bytes = publisher.template.packet_bytes();
         let batch = (BATCH_BYTES / packet_bytes).max(1) as u64;
         // What the socket does not take goes out on its next writable event, which puts the publisher in line again.
-        while !link.has_backlog() {
+        while !transport.has_backlog() {
             let allowed = allowance(
                 publisher,
                 index,
@@ -93,7 +93,7 @@ impl Worker<'_> {
                     publisher.acks.record_sent(count);
                 }
             }
-            link.send(&self.outbox[..bytes])?;
+            transport.send(&self.outbox[..bytes])?;
             if allowed <= batch {
                 return Ok(());
             }

@@ -8,23 +8,23 @@ use serde_json::{Map, Value};
 use super::quantity::{Share, TimeRange, TimeSpan};
 use super::state_definition::StateDefinition;
 
-/// Topics and payloads of devices.
+/// Topics and payloads of devices, as in docs/reference/device-protocols.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Dialect {
+pub(crate) enum DeviceProtocol {
     /// Each send has its own topic and payload.
     #[default]
     Raw,
     Thingsboard,
     Jetlinks,
-    Tidegate,
+    Native,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProductDefinition {
     #[serde(default)]
-    pub(crate) dialect: Dialect,
+    pub(crate) protocol: DeviceProtocol,
     /// Whether the product and the devices of its fleets are created on the node, and removed at the end.
     #[serde(default)]
     pub(crate) create: bool,
@@ -37,7 +37,7 @@ pub(crate) struct ProductDefinition {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FleetDefinition {
-    /// Without one, the dialect is `raw`.
+    /// Without one, the protocol is `raw`.
     pub(crate) product: Option<String>,
     pub(crate) count: u32,
     /// Index of the first device.
@@ -47,7 +47,7 @@ pub(crate) struct FleetDefinition {
     pub(crate) id: String,
     /// Default: the id.
     pub(crate) client_id: Option<String>,
-    /// Default with a product: the credentials that the dialect usually has.
+    /// Default with a product: the credentials that the protocol usually has.
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     #[serde(default = "default_keep_alive")]
@@ -82,7 +82,7 @@ fn yes() -> bool {
     true
 }
 
-/// Kinds of messages of dialects.
+/// Kinds of messages of device protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SendKind {

@@ -13,7 +13,7 @@ pub(crate) use document::SourceDocument;
 pub(crate) use error::DefinitionError;
 pub use error::DefinitionErrors;
 pub(crate) use fleet_definition::{
-    Dialect, FleetDefinition, ProductDefinition, ReconnectDefinition, RequestKind,
+    DeviceProtocol, FleetDefinition, ProductDefinition, ReconnectDefinition, RequestKind,
     ResponseDefinition, SendDefinition, SendKind, SendStart,
 };
 pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition};

@@ -38,7 +38,8 @@ impl SimulationDefinition {
         serde_path_to_error::deserialize(document.value()).map_err(|error| {
             let path = error.path().to_string();
             let path = if path == "." { "" } else { &path };
-            document.errors(vec![DefinitionError::new(path, error.inner().to_string())])
+            let message = rules::with_suggestion(&error.inner().to_string());
+            document.errors(vec![DefinitionError::new(path, message)])
         })
     }
 }

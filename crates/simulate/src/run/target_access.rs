@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use load_client::endpoint::{Endpoint, SourceAddresses};
-use load_client::link::{LinkDialer, TlsFiles, client_config};
+use load_client::transport::{BrokerDialer, TlsFiles, client_config};
 use mqtt::Version;
 use rustls::pki_types::ServerName;
 
@@ -14,7 +14,7 @@ const MAX_THREADS: u16 = 64;
 
 #[derive(Clone, Debug)]
 pub(crate) struct TargetAccess {
-    pub(crate) dialer: LinkDialer,
+    pub(crate) dialer: BrokerDialer,
     /// As written, for reports.
     pub(crate) broker: String,
     pub(crate) version: Version,
@@ -57,7 +57,7 @@ impl TargetAccess {
             bail!("target.connect_timeout: must be above 0");
         }
         Ok(Self {
-            dialer: LinkDialer {
+            dialer: BrokerDialer {
                 target: address,
                 tls: tls(target, &endpoint, folder)?,
                 websocket: endpoint

@@ -171,32 +171,32 @@ fn an_interrupted_run_disconnects_and_reports() {
 }
 
 #[test]
-fn devices_of_each_dialect_report_and_answer() {
+fn devices_of_each_protocol_report_and_answer() {
     let node = Node::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let mut text = String::new();
     let model = r#"model={"properties": [{"id": "level", "valueType": {"type": "int"}}], "functions": [{"id": "open", "inputs": []}]}"#;
-    for dialect in ["thingsboard", "jetlinks", "tidegate"] {
-        ctl(&node, &["products", "add", dialect, model]);
-        let credentials = format!(r#"[{{"type": "token", "token": "{dialect}-0"}}]"#);
+    for protocol in ["thingsboard", "jetlinks", "native"] {
+        ctl(&node, &["products", "add", protocol, model]);
+        let credentials = format!(r#"[{{"type": "token", "token": "{protocol}-0"}}]"#);
         ctl(
             &node,
             &[
                 "devices",
                 "add",
-                &format!("{dialect}-0"),
+                &format!("{protocol}-0"),
                 "--product",
-                dialect,
+                protocol,
                 "--credentials",
                 &credentials,
             ],
         );
         text += &format!(
             r#"
-[product.{dialect}]
-dialect = "{dialect}"
-[fleet.{dialect}]
-product = "{dialect}"
+[product.{protocol}]
+protocol = "{protocol}"
+[fleet.{protocol}]
+product = "{protocol}"
 count = 1
 state.level = 7
 send = [{{ every = "100ms", kind = "telemetry", qos = 1 }}]
@@ -210,8 +210,8 @@ on = [
     }
     let file = simulation(folder.path(), Some(&node), &text);
     let mut running = RunningProgram::start(tidegate(&["simulate", file.to_str().unwrap()]));
-    for dialect in ["thingsboard", "jetlinks", "tidegate"] {
-        let device = format!("{dialect}-0");
+    for protocol in ["thingsboard", "jetlinks", "native"] {
+        let device = format!("{protocol}-0");
         let command = |arguments: &[&str]| ctl(&node, &[&["commands"], arguments].concat());
         let deadline = std::time::Instant::now() + crate::program::DEADLINE;
         while ctl(&node, &["devices", "show", &device])["state"] != "online" {
@@ -227,9 +227,9 @@ on = [
         assert_eq!(latest[0]["value"], 7, "{latest}");
     }
     // ThingsBoard's protocol has no failed answers.
-    for dialect in ["jetlinks", "tidegate"] {
+    for protocol in ["jetlinks", "native"] {
         let data_dir = node.data_dir().display().to_string();
-        let device = format!("{dialect}-0");
+        let device = format!("{protocol}-0");
         let all = [
             "ctl",
             "--json",
@@ -295,9 +295,17 @@ payload = "{indx}"
     }
     let wrong = simulate(&file, &["--check", "--set", "fleet.meters.cuont=3"]).failed(2);
     assert!(
-        wrong.contains("--set fleet.meters.cuont=3") && wrong.contains("unknown field"),
+        wrong.contains("--set fleet.meters.cuont=3") && wrong.contains("did you mean `count`?"),
         "{wrong}"
     );
+    let kind = simulate(
+        &file,
+        &["--check", "--set", "fleet.meters.send[0].kind=telemtry"],
+    );
+    let kind = kind.failed(2);
+    assert!(kind.contains("did you mean `telemetry`?"), "{kind}");
+    let name = run(&["simulate", "wether", "--check"]).failed(1);
+    assert!(name.contains("did you mean `weather`?"), "{name}");
     let missing = simulate(&folder.path().join("none.toml"), &[]).failed(1);
     assert!(
         missing.contains("none.toml") && missing.contains("--list"),
@@ -426,7 +434,7 @@ fn created_fleet(folder: &Path, node: &Node, phases: &str) -> PathBuf {
 api = "http://{}"
 token_file = "{}"
 [product.simulated]
-dialect = "tidegate"
+protocol = "native"
 create = true
 fields = {{ name = "Simulated meters" }}
 [fleet.meters]

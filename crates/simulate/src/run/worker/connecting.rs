@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use load_client::client_failure::ClientFailure;
-use load_client::link::BrokerLink;
+use load_client::transport::BrokerConnection;
 use mio::Token;
 use mio::event::Event;
 use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions};
@@ -65,7 +65,8 @@ impl Worker<'_> {
                 self.plan.seed as u32,
             );
             let registry = self.poll.registry();
-            let dialed = BrokerLink::dial(&self.access.dialer, source, registry, Token(device));
+            let dialed =
+                BrokerConnection::dial(&self.access.dialer, source, registry, Token(device));
             attempt += 1;
             match &dialed {
                 Err(error)
@@ -81,28 +82,28 @@ impl Worker<'_> {
         self.connecting_count += 1;
         self.connecting.push_back((device as u32, started_ns));
         match dialed {
-            Ok(link) => entry.link = Some(link),
+            Ok(transport) => entry.transport = Some(transport),
             Err(error) => self.fail(device, &error.into()),
         }
     }
 
     /// TCP may be set up: sends CONNECT.
     pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
-        let Some(link) = &mut self.devices[device].link else {
+        let Some(transport) = &mut self.devices[device].transport else {
             return Ok(());
         };
         if event.is_error() || event.is_write_closed() {
-            return Err(link.take_error().into());
+            return Err(transport.take_error().into());
         }
         if !event.is_writable() {
             return Ok(());
         }
-        link.flush()?;
+        transport.flush()?;
         let packet = self.connect_packet(device);
         let entry = &mut self.devices[device];
         entry.stage = ConnectionStage::Greeting;
-        if let Some(link) = &mut entry.link {
-            link.send(&packet)?;
+        if let Some(transport) = &mut entry.transport {
+            transport.send(&packet)?;
         }
         Ok(())
     }
@@ -192,8 +193,8 @@ impl Worker<'_> {
         packet.encode(Properties::EMPTY, self.access.version, &mut out);
         let entry = &mut self.devices[device];
         entry.stage = ConnectionStage::Subscribing;
-        if let Some(link) = &mut entry.link {
-            link.send(&out)?;
+        if let Some(transport) = &mut entry.transport {
+            transport.send(&out)?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! An idle device has no buffers. Its id, topics and credentials are rendered from its index when they are needed.
 
-use load_client::link::BrokerLink;
+use load_client::transport::BrokerConnection;
 
 /// How far the connection of a device has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) struct InFlightMessage {
 
 #[derive(Debug)]
 pub(super) struct SimulatedDevice {
-    pub(super) link: Option<BrokerLink>,
+    pub(super) transport: Option<BrokerConnection>,
     /// The front of an incomplete packet.
     pub(super) partial: Vec<u8>,
     /// Packets of this turn that are not yet written.
@@ -62,7 +62,7 @@ pub(super) struct SimulatedDevice {
 impl SimulatedDevice {
     pub(super) fn new(fleet: u16, number: u32) -> Self {
         Self {
-            link: None,
+            transport: None,
             partial: Vec::new(),
             outbox: Vec::new(),
             in_flight: Vec::new(),

@@ -90,9 +90,9 @@ impl Worker<'_> {
                 self.stay_away(device, until_ns);
             }
             FaultKind::Abort => {
-                if let Some(link) = &self.devices[device].link {
+                if let Some(transport) = &self.devices[device].transport {
                     // The connection is closed in any case.
-                    let _ = link.reset_on_close();
+                    let _ = transport.reset_on_close();
                 }
                 self.close(device);
                 self.stay_away(device, until_ns);

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use load_client::client_failure::ClientFailure;
 use load_client::host::now_ns;
-use load_client::link::RAW_BYTES;
 use load_client::timer::wait_for_events;
+use load_client::transport::RAW_BYTES;
 use mio::event::Event;
 use mio::{Events, Poll};
 use wall_clock::now_ms;
@@ -369,10 +369,10 @@ impl<'a> Worker<'a> {
 
     fn on_ready(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
         if event.is_writable()
-            && let Some(link) = &mut self.devices[device].link
-            && link.has_backlog()
+            && let Some(transport) = &mut self.devices[device].transport
+            && transport.has_backlog()
         {
-            link.flush()?;
+            transport.flush()?;
         }
         let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
         if is_input && !self.is_deaf(device) {
@@ -408,8 +408,8 @@ impl<'a> Worker<'a> {
             let entry = &mut self.devices[device];
             if keeps_alive
                 && entry.stage == ConnectionStage::Ready
-                && let Some(link) = &mut entry.link
-                && let Err(error) = link.send(PING)
+                && let Some(transport) = &mut entry.transport
+                && let Err(error) = transport.send(PING)
             {
                 self.fail(device, &error.into());
             }
@@ -440,10 +440,10 @@ impl<'a> Worker<'a> {
         let _ = self.write_outbox(device);
         let entry = &mut self.devices[device];
         let stage = entry.stage;
-        if let Some(link) = &mut entry.link
+        if let Some(transport) = &mut entry.transport
             && stage == ConnectionStage::Ready
         {
-            let _ = link.send(DISCONNECT);
+            let _ = transport.send(DISCONNECT);
         }
         self.close(device);
         self.settle(device);
@@ -454,7 +454,7 @@ impl<'a> Worker<'a> {
         let entry = &mut self.devices[device];
         self.connecting_count -= usize::from(entry.is_connecting());
         self.connected -= u64::from(entry.stage == ConnectionStage::Ready);
-        entry.link = None;
+        entry.transport = None;
         entry.stage = ConnectionStage::Offline;
         entry.fault = 0;
         entry.partial = Vec::new();

@@ -21,7 +21,7 @@ impl Worker<'_> {
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), ClientFailure> {
         let entry = &mut self.devices[device];
-        if entry.link.is_none() {
+        if entry.transport.is_none() {
             return Ok(());
         }
         if entry.outbox.is_empty() {
@@ -46,7 +46,7 @@ impl Worker<'_> {
         self.unwritten = unwritten;
     }
 
-    /// Writes the packets of a device; what the socket does not take waits in its link.
+    /// Writes the packets of a device; what the socket does not take waits in its connection.
     pub(super) fn write_outbox(&mut self, device: usize) -> Result<(), ClientFailure> {
         let entry = &mut self.devices[device];
         if entry.outbox.is_empty() {
@@ -54,9 +54,9 @@ impl Worker<'_> {
         }
         let mut outbox = std::mem::take(&mut entry.outbox);
         let written = entry
-            .link
+            .transport
             .as_mut()
-            .map_or(Ok(()), |link| link.send(&outbox));
+            .map_or(Ok(()), |transport| transport.send(&outbox));
         outbox.clear();
         let is_kept =
             outbox.capacity() <= MAX_FREE_BYTES && self.free_outboxes.len() < MAX_FREE_OUTBOXES;

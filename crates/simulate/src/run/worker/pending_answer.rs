@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use crate::definition::{Dialect, RequestKind};
+use crate::definition::{DeviceProtocol, RequestKind};
 use crate::plan::ResponsePlan;
 use crate::template::RequestView;
 
@@ -58,21 +58,21 @@ impl Request {
             Value::String(text) => text.clone(),
             value => value.to_string(),
         };
-        let (id, method, params) = match (response.dialect, response.kind) {
-            (Dialect::Jetlinks, RequestKind::Read | RequestKind::Write) => (
+        let (id, method, params) = match (response.protocol, response.kind) {
+            (DeviceProtocol::Jetlinks, RequestKind::Read | RequestKind::Write) => (
                 text(&payload["messageId"]),
                 String::new(),
                 &payload["properties"],
             ),
-            (Dialect::Jetlinks, _) => {
+            (DeviceProtocol::Jetlinks, _) => {
                 let method = match text(&payload["functionId"]) {
                     method if method.is_empty() => text(&payload["function"]),
                     method => method,
                 };
                 (text(&payload["messageId"]), method, &payload["inputs"])
             }
-            (Dialect::Raw, _) => (text(&payload["id"]), text(&payload["method"]), payload),
-            (Dialect::Thingsboard | Dialect::Tidegate, _) => (
+            (DeviceProtocol::Raw, _) => (text(&payload["id"]), text(&payload["method"]), payload),
+            (DeviceProtocol::Thingsboard | DeviceProtocol::Native, _) => (
                 topic_end.clone(),
                 text(&payload["method"]),
                 &payload["params"],

@@ -17,12 +17,12 @@ impl Worker<'_> {
     pub(super) fn on_readable(&mut self, device: usize) -> Result<(), ClientFailure> {
         loop {
             let entry = &mut self.devices[device];
-            let Some(link) = &mut entry.link else {
+            let Some(transport) = &mut entry.transport else {
                 return Ok(());
             };
             let kept = entry.partial.len();
             self.inbox[..kept].copy_from_slice(&entry.partial);
-            let received = link.receive(&mut self.inbox[kept..], &mut self.raw)?;
+            let received = transport.receive(&mut self.inbox[kept..], &mut self.raw)?;
             if received.bytes > 0 {
                 entry.partial = Vec::new();
                 // Taken out so that the bytes and the rest of the worker can be borrowed side by side.
@@ -53,7 +53,7 @@ impl Worker<'_> {
                             self.on_packet(device, packet)?
                         }
                     }
-                    if self.devices[device].link.is_none() {
+                    if self.devices[device].transport.is_none() {
                         return Ok(());
                     }
                 }

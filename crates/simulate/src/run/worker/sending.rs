@@ -100,7 +100,10 @@ impl Worker<'_> {
             return;
         }
         let is_busy = entry.in_flight.len() >= MAX_IN_FLIGHT
-            || entry.link.as_ref().is_none_or(|link| link.has_backlog());
+            || entry
+                .transport
+                .as_ref()
+                .is_none_or(|transport| transport.has_backlog());
         if is_busy {
             self.counts().skipped += 1;
             return;

@@ -9,18 +9,18 @@ const MAX_GAPS: usize = 1024;
 
 /// What went wrong in one or many sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct SequenceFaults {
+pub struct SequenceFaults {
     /// Sent but never received.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Received more than once.
-    pub(crate) repeated: u64,
+    pub repeated: u64,
     /// Received after a message that was sent later.
-    pub(crate) reordered: u64,
+    pub reordered: u64,
 }
 
 impl SequenceFaults {
     /// Adds the faults of another sequence.
-    pub(crate) fn add(&mut self, other: SequenceFaults) {
+    pub fn add(&mut self, other: SequenceFaults) {
         self.lost += other.lost;
         self.repeated += other.repeated;
         self.reordered += other.reordered;
@@ -29,7 +29,7 @@ impl SequenceFaults {
 
 /// The state of one (subscriber, publisher) pair: 16 bytes while nothing goes wrong.
 #[derive(Debug, Default)]
-pub(crate) struct SequenceChecker {
+pub struct SequenceChecker {
     next: u64,
     trouble: Option<Box<SequenceGaps>>,
 }
@@ -54,7 +54,7 @@ impl SequenceGaps {
 impl SequenceChecker {
     /// Takes the next received number; false if it came before.
     #[inline]
-    pub(crate) fn record(&mut self, sequence: u64) -> bool {
+    pub fn record(&mut self, sequence: u64) -> bool {
         if sequence == self.next {
             self.next += 1;
             true
@@ -65,7 +65,7 @@ impl SequenceChecker {
 
     /// One more than the highest number received.
     #[inline]
-    pub(crate) fn next_expected(&self) -> u64 {
+    pub fn next_expected(&self) -> u64 {
         self.next
     }
 
@@ -104,7 +104,7 @@ impl SequenceChecker {
     }
 
     /// The faults seen so far, counting as lost whatever of the first `sent` messages is still missing.
-    pub(crate) fn faults(&self, sent: u64) -> SequenceFaults {
+    pub fn faults(&self, sent: u64) -> SequenceFaults {
         let mut faults = SequenceFaults::default();
         if let Some(trouble) = &self.trouble {
             faults = trouble.faults;

@@ -1,7 +1,7 @@
 //! One connection's bytes: TCP, with TLS and WebSocket on top where asked, all driven by the same event loop.
 //!
 //! Sockets do not block and the poll is edge-triggered: reading goes on until a short read, writing until the
-//! socket takes no more; what is left waits in the link for the next writable event.
+//! socket takes no more; what is left waits in the connection for the next writable event.
 
 mod error;
 mod tls;
@@ -16,7 +16,7 @@ use mio::{Interest, Registry, Token};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-pub use error::LinkError;
+pub use error::TransportError;
 pub use tls::{TlsFiles, client_config};
 use websocket::WebSocketLayer;
 
@@ -25,7 +25,7 @@ pub const RAW_BYTES: usize = 64 * 1024;
 
 /// How to reach the broker: address, TLS, WebSocket.
 #[derive(Clone, Debug)]
-pub struct LinkDialer {
+pub struct BrokerDialer {
     pub target: SocketAddr,
     pub tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
     /// `Host` header and path of the WebSocket endpoint.
@@ -42,7 +42,7 @@ pub struct ReceiveOutcome {
 
 /// A connection to the broker.
 #[derive(Debug)]
-pub struct BrokerLink {
+pub struct BrokerConnection {
     stream: TcpStream,
     tls: Option<Box<rustls::ClientConnection>>,
     websocket: Option<Box<WebSocketLayer>>,
@@ -51,46 +51,46 @@ pub struct BrokerLink {
     unsent_at: usize,
 }
 
-impl BrokerLink {
-    /// Starts to connect; the poll reports under `token` when the link is writable or has failed.
+impl BrokerConnection {
+    /// Starts to connect; the poll reports under `token` when the connection is writable or has failed.
     pub fn dial(
-        dialer: &LinkDialer,
+        dialer: &BrokerDialer,
         source: Option<SocketAddr>,
         registry: &Registry,
         token: Token,
-    ) -> Result<Self, LinkError> {
+    ) -> Result<Self, TransportError> {
         let mut stream = start_connect(dialer.target, source)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let tls = match &dialer.tls {
             Some((config, name)) => Some(Box::new(
                 rustls::ClientConnection::new(config.clone(), name.clone())
-                    .map_err(|error| LinkError::Tls(error.to_string()))?,
+                    .map_err(|error| TransportError::Tls(error.to_string()))?,
             )),
             None => None,
         };
-        let mut link = Self {
+        let mut connection = Self {
             stream,
             tls,
             websocket: None,
             unsent: Vec::new(),
             unsent_at: 0,
         };
-        if let Some(tls) = &mut link.tls {
+        if let Some(tls) = &mut connection.tls {
             tls.set_buffer_limit(None);
         }
         if let Some((host, path)) = &dialer.websocket {
             let (websocket, request) = WebSocketLayer::start(host, path)?;
-            link.websocket = Some(Box::new(websocket));
-            link.queue(&request)?;
+            connection.websocket = Some(Box::new(websocket));
+            connection.queue(&request)?;
         }
-        Ok(link)
+        Ok(connection)
     }
 
     /// What went wrong, after the poll has reported an error.
-    pub fn take_error(&self) -> LinkError {
+    pub fn take_error(&self) -> TransportError {
         match self.stream.take_error() {
             Ok(Some(error)) | Err(error) => error.into(),
-            Ok(None) => LinkError::Closed,
+            Ok(None) => TransportError::Closed,
         }
     }
 
@@ -101,7 +101,7 @@ impl BrokerLink {
 
     /// Sends bytes of MQTT, or keeps those that the socket does not take now.
     #[inline]
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         match &mut self.websocket {
             None => self.send_raw(bytes),
             Some(websocket) => match websocket.encode_frame(bytes) {
@@ -118,7 +118,7 @@ impl BrokerLink {
     }
 
     /// Puts bytes below the WebSocket layer in line without touching the socket.
-    fn queue(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+    fn queue(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         match &mut self.tls {
             Some(tls) => tls.writer().write_all(bytes)?,
             None => self.unsent.extend_from_slice(bytes),
@@ -127,7 +127,7 @@ impl BrokerLink {
     }
 
     #[inline]
-    fn send_raw(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+    fn send_raw(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         if self.tls.is_some() || self.has_backlog() {
             self.queue(bytes)?;
             return self.flush();
@@ -138,7 +138,7 @@ impl BrokerLink {
     }
 
     /// Writes what waits to be written, as far as the socket takes it.
-    pub fn flush(&mut self) -> Result<(), LinkError> {
+    pub fn flush(&mut self) -> Result<(), TransportError> {
         if let Some(tls) = &mut self.tls {
             while tls.wants_write() {
                 match tls.write_tls(&mut self.stream) {
@@ -167,7 +167,11 @@ impl BrokerLink {
 
     /// Reads bytes of MQTT into `buf`, which is at least two [`RAW_BYTES`] long. `raw` is room for ciphertext.
     #[inline]
-    pub fn receive(&mut self, buf: &mut [u8], raw: &mut [u8]) -> Result<ReceiveOutcome, LinkError> {
+    pub fn receive(
+        &mut self,
+        buf: &mut [u8],
+        raw: &mut [u8],
+    ) -> Result<ReceiveOutcome, TransportError> {
         let Some(mut websocket) = self.websocket.take() else {
             return self.receive_raw(buf, raw);
         };
@@ -187,7 +191,11 @@ impl BrokerLink {
     }
 
     #[inline]
-    fn receive_raw(&mut self, buf: &mut [u8], raw: &mut [u8]) -> Result<ReceiveOutcome, LinkError> {
+    fn receive_raw(
+        &mut self,
+        buf: &mut [u8],
+        raw: &mut [u8],
+    ) -> Result<ReceiveOutcome, TransportError> {
         let Some(tls) = &mut self.tls else {
             let bytes = read_some(&mut self.stream, buf)?;
             return Ok(ReceiveOutcome {
@@ -234,10 +242,10 @@ const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();
 
 /// Reads once; 0 means that nothing is there now.
 #[inline]
-pub fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkError> {
+pub fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, TransportError> {
     loop {
         match stream.read(buf) {
-            Ok(0) => return Err(LinkError::Closed),
+            Ok(0) => return Err(TransportError::Closed),
             Ok(bytes) => return Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -248,7 +256,7 @@ pub fn read_some(stream: &mut TcpStream, buf: &mut [u8]) -> Result<usize, LinkEr
 
 /// Writes once; fewer bytes than given mean that a writable event will follow.
 #[inline]
-pub fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LinkError> {
+pub fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, TransportError> {
     loop {
         match stream.write(bytes) {
             Ok(written) => return Ok(written),

@@ -7,7 +7,7 @@ use ws::{
     encode_frame,
 };
 
-use super::error::LinkError;
+use super::error::TransportError;
 
 /// State of one WebSocket connection.
 pub(super) struct WebSocketLayer {
@@ -30,13 +30,13 @@ impl fmt::Debug for WebSocketLayer {
     }
 }
 
-fn failed(reason: impl fmt::Display) -> LinkError {
-    LinkError::WebSocket(reason.to_string())
+fn failed(reason: impl fmt::Display) -> TransportError {
+    TransportError::WebSocket(reason.to_string())
 }
 
 impl WebSocketLayer {
     /// A connection to be, and the request that opens it.
-    pub(super) fn start(host: &str, path: &str) -> Result<(Self, Vec<u8>), LinkError> {
+    pub(super) fn start(host: &str, path: &str) -> Result<(Self, Vec<u8>), TransportError> {
         let (handshake, request) = ClientHandshake::start(&ClientRequest {
             host,
             path,
@@ -92,7 +92,7 @@ impl WebSocketLayer {
     }
 
     /// Turns the WebSocket bytes in `buf` into MQTT bytes at its front; returns how many.
-    pub(super) fn decode(&mut self, buf: &mut [u8]) -> Result<usize, LinkError> {
+    pub(super) fn decode(&mut self, buf: &mut [u8]) -> Result<usize, TransportError> {
         let mut at = 0;
         if let Some(handshake) = &mut self.handshake {
             let Some(accepted) = handshake.feed(buf).map_err(failed)? else {
@@ -117,7 +117,7 @@ impl WebSocketLayer {
         self.decode_frames(buf, at)
     }
 
-    fn decode_frames(&mut self, buf: &mut [u8], mut at: usize) -> Result<usize, LinkError> {
+    fn decode_frames(&mut self, buf: &mut [u8], mut at: usize) -> Result<usize, TransportError> {
         let mut filled = 0;
         loop {
             let step = self.decoder.decode(&mut buf[at..]).map_err(failed)?;

@@ -13,7 +13,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
-use super::error::LinkError;
+use super::error::TransportError;
 
 /// The files that TLS needs, all in PEM form.
 #[derive(Clone, Debug, Default)]
@@ -86,20 +86,24 @@ pub(super) fn decrypt(
     tls: &mut ClientConnection,
     mut raw: &[u8],
     buf: &mut [u8],
-) -> Result<usize, LinkError> {
+) -> Result<usize, TransportError> {
     let mut filled = 0;
     while !raw.is_empty() {
         tls.read_tls(&mut raw)?;
         tls.process_new_packets()
-            .map_err(|error| LinkError::Tls(error.to_string()))?;
+            .map_err(|error| TransportError::Tls(error.to_string()))?;
         loop {
             match tls.reader().read(&mut buf[filled..]) {
-                Ok(0) if filled < buf.len() => return Err(LinkError::Closed),
-                Ok(0) => return Err(LinkError::Tls("more plaintext than ciphertext".to_owned())),
+                Ok(0) if filled < buf.len() => return Err(TransportError::Closed),
+                Ok(0) => {
+                    return Err(TransportError::Tls(
+                        "more plaintext than ciphertext".to_owned(),
+                    ));
+                }
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(LinkError::Closed);
+                    return Err(TransportError::Closed);
                 }
                 Err(error) => return Err(error.into()),
             }

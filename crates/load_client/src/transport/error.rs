@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// Why a link can no longer be used.
+/// Why a connection can no longer be used.
 #[derive(Debug)]
-pub enum LinkError {
+pub enum TransportError {
     /// The broker closed the connection.
     Closed,
     Io(io::Error),
@@ -12,7 +12,7 @@ pub enum LinkError {
     WebSocket(String),
 }
 
-impl LinkError {
+impl TransportError {
     /// Whether the local port was taken.
     pub fn is_address_in_use(&self) -> bool {
         let Self::Io(error) = self else {
@@ -23,7 +23,7 @@ impl LinkError {
     }
 }
 
-impl From<io::Error> for LinkError {
+impl From<io::Error> for TransportError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

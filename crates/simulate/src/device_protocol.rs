@@ -1,6 +1,6 @@
-//! Topics and payloads of the dialects: ThingsBoard, JetLinks and Tidegate. See docs/reference/device-protocols.md.
+//! Topics and payloads of device protocols: ThingsBoard, JetLinks and native. See docs/reference/device-protocols.md.
 
-use crate::definition::{Dialect, RequestKind, SendKind};
+use crate::definition::{DeviceProtocol, RequestKind, SendKind};
 
 /// What is written before and after the values of a message.
 #[derive(Clone, Copy, Debug)]
@@ -12,43 +12,46 @@ pub(crate) struct MessageForm {
     pub(crate) back: &'static str,
 }
 
-/// How devices of a dialect send messages of a kind.
-pub(crate) fn message_form(dialect: Dialect, kind: SendKind) -> Result<MessageForm, String> {
+/// How devices of a protocol send messages of a kind.
+pub(crate) fn message_form(
+    protocol: DeviceProtocol,
+    kind: SendKind,
+) -> Result<MessageForm, String> {
     let form = |topic, front, back| Ok(MessageForm { topic, front, back });
-    match (dialect, kind) {
-        (Dialect::Raw, _) => Err(
-            "`kind` needs a product with the dialect thingsboard, jetlinks or tidegate; give `topic` and `payload`"
+    match (protocol, kind) {
+        (DeviceProtocol::Raw, _) => Err(
+            "`kind` needs a product with `protocol` thingsboard, jetlinks or native; give `topic` and `payload`"
                 .to_owned(),
         ),
-        (Dialect::Thingsboard, SendKind::Telemetry) => {
+        (DeviceProtocol::Thingsboard, SendKind::Telemetry) => {
             form("v1/devices/me/telemetry", "{\"ts\":{now},\"values\":", "}")
         }
-        (Dialect::Thingsboard, SendKind::Attributes) => form("v1/devices/me/attributes", "", ""),
-        (Dialect::Thingsboard, SendKind::Event) => {
+        (DeviceProtocol::Thingsboard, SendKind::Attributes) => form("v1/devices/me/attributes", "", ""),
+        (DeviceProtocol::Thingsboard, SendKind::Event) => {
             Err("ThingsBoard has no events; send `telemetry`".to_owned())
         }
-        (Dialect::Jetlinks, SendKind::Telemetry) => form(
+        (DeviceProtocol::Jetlinks, SendKind::Telemetry) => form(
             "/{product}/{id}/properties/report",
             "{\"messageId\":\"{message}\",\"timestamp\":{now},\"properties\":",
             "}",
         ),
-        (Dialect::Jetlinks, SendKind::Event) => form(
+        (DeviceProtocol::Jetlinks, SendKind::Event) => form(
             "/{product}/{id}/event/{event}",
             "{\"messageId\":\"{message}\",\"timestamp\":{now},\"data\":",
             "}",
         ),
-        (Dialect::Jetlinks, SendKind::Attributes) => {
+        (DeviceProtocol::Jetlinks, SendKind::Attributes) => {
             Err("JetLinks has no attributes of devices; send `telemetry`".to_owned())
         }
-        (Dialect::Tidegate, SendKind::Telemetry) => {
+        (DeviceProtocol::Native, SendKind::Telemetry) => {
             form("tg/{id}/up/telemetry", "{\"ts\":{now},\"values\":", "}")
         }
-        (Dialect::Tidegate, SendKind::Attributes) => form("tg/{id}/up/attributes", "", ""),
-        (Dialect::Tidegate, SendKind::Event) => form("tg/{id}/up/event/{event}", "", ""),
+        (DeviceProtocol::Native, SendKind::Attributes) => form("tg/{id}/up/attributes", "", ""),
+        (DeviceProtocol::Native, SendKind::Event) => form("tg/{id}/up/event/{event}", "", ""),
     }
 }
 
-/// How devices of a dialect receive and answer requests of a kind.
+/// How devices of a protocol receive and answer requests of a kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestForm {
     /// Template of the topic filter.
@@ -61,8 +64,11 @@ pub(crate) struct RequestForm {
     pub(crate) failure: &'static str,
 }
 
-/// How devices of a dialect receive requests of a kind.
-pub(crate) fn request_form(dialect: Dialect, kind: RequestKind) -> Result<RequestForm, String> {
+/// How devices of a protocol receive requests of a kind.
+pub(crate) fn request_form(
+    protocol: DeviceProtocol,
+    kind: RequestKind,
+) -> Result<RequestForm, String> {
     let form = |filter, method, answer_topic, success, failure| {
         Ok(RequestForm {
             filter,
@@ -82,7 +88,7 @@ pub(crate) fn request_form(dialect: Dialect, kind: RequestKind) -> Result<Reques
             failed,
         )
     };
-    let tidegate = |method, success| {
+    let native = |method, success| {
         form(
             "tg/{id}/down/command/+",
             method,
@@ -96,50 +102,50 @@ pub(crate) fn request_form(dialect: Dialect, kind: RequestKind) -> Result<Reques
                       \"message\":\"simulated failure\"}";
         form(filter, None, answer_topic, success, failed)
     };
-    match (dialect, kind) {
+    match (protocol, kind) {
         (_, RequestKind::Topic) => Err("`kind = \"topic\"` has its own `topic`".to_owned()),
-        (Dialect::Raw, _) => Err(
-            "this kind needs a product with the dialect thingsboard, jetlinks or tidegate; use `kind = \"topic\"`"
+        (DeviceProtocol::Raw, _) => Err(
+            "this kind needs a product with `protocol` thingsboard, jetlinks or native; use `kind = \"topic\"`"
                 .to_owned(),
         ),
-        (Dialect::Thingsboard, RequestKind::Command | RequestKind::Function) => {
+        (DeviceProtocol::Thingsboard, RequestKind::Command | RequestKind::Function) => {
             thingsboard(None, "{\"success\":true}")
         }
-        (Dialect::Thingsboard, RequestKind::Read) => thingsboard(Some("readProperties"), "{values}"),
-        (Dialect::Thingsboard, RequestKind::Write) => {
+        (DeviceProtocol::Thingsboard, RequestKind::Read) => thingsboard(Some("readProperties"), "{values}"),
+        (DeviceProtocol::Thingsboard, RequestKind::Write) => {
             thingsboard(Some("writeProperties"), "{\"success\":true}")
         }
-        (Dialect::Tidegate, RequestKind::Command | RequestKind::Function) => {
-            tidegate(None, "{\"success\":true}")
+        (DeviceProtocol::Native, RequestKind::Command | RequestKind::Function) => {
+            native(None, "{\"success\":true}")
         }
-        (Dialect::Tidegate, RequestKind::Read) => {
-            tidegate(Some("readProperties"), "{\"success\":true,\"data\":{values}}")
+        (DeviceProtocol::Native, RequestKind::Read) => {
+            native(Some("readProperties"), "{\"success\":true,\"data\":{values}}")
         }
-        (Dialect::Tidegate, RequestKind::Write) => {
-            tidegate(Some("writeProperties"), "{\"success\":true}")
+        (DeviceProtocol::Native, RequestKind::Write) => {
+            native(Some("writeProperties"), "{\"success\":true}")
         }
-        (Dialect::Jetlinks, RequestKind::Command | RequestKind::Function) => jetlinks(
+        (DeviceProtocol::Jetlinks, RequestKind::Command | RequestKind::Function) => jetlinks(
             "/{product}/{id}/function/invoke",
             "/{product}/{id}/function/invoke/reply",
             "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":true,\"output\":true}",
         ),
-        (Dialect::Jetlinks, RequestKind::Read) => jetlinks(
+        (DeviceProtocol::Jetlinks, RequestKind::Read) => jetlinks(
             "/{product}/{id}/properties/read",
             "/{product}/{id}/properties/read/reply",
             "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":true,\"properties\":{values}}",
         ),
-        (Dialect::Jetlinks, RequestKind::Write) => jetlinks(
+        (DeviceProtocol::Jetlinks, RequestKind::Write) => jetlinks(
             "/{product}/{id}/properties/write",
             "/{product}/{id}/properties/write/reply",
             "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":true,\"properties\":{request.params}}",
         ),
-        (Dialect::Thingsboard, RequestKind::Attributes) => {
+        (DeviceProtocol::Thingsboard, RequestKind::Attributes) => {
             form("v1/devices/me/attributes", None, "", "", "")
         }
-        (Dialect::Tidegate, RequestKind::Attributes) => {
+        (DeviceProtocol::Native, RequestKind::Attributes) => {
             form("tg/{id}/down/attributes", None, "", "", "")
         }
-        (Dialect::Jetlinks, RequestKind::Attributes) => {
+        (DeviceProtocol::Jetlinks, RequestKind::Attributes) => {
             Err("JetLinks has no shared attributes; use `write`".to_owned())
         }
     }
