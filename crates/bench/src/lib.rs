@@ -19,7 +19,6 @@ mod metrics;
 mod observer;
 mod own_node;
 mod packets;
-mod payload_stamp;
 mod pipeline_bench;
 mod relay_bench;
 mod report;
@@ -33,8 +32,8 @@ mod worker;
 use std::process::ExitCode;
 
 use load_client::{
-    client_failure, endpoint, host, node_api, packet_scanner, sequence_checker, timer, transport,
-    units,
+    client_failure, endpoint, host, node_api, packet_scanner, payload_stamp, sequence_checker,
+    timer, transport, units,
 };
 
 /// Arguments of `tidegate bench`.

@@ -247,7 +247,7 @@ impl PublishTemplate {
         body: &PayloadTemplate,
         stamp: PayloadStamp,
     ) -> anyhow::Result<Self> {
-        let (payload_bytes, stamp_bytes) = (body.len(), body.stamp_format().len());
+        let (payload_bytes, stamp_bytes) = (body.len(), body.stamp_format().bytes());
         ensure!(
             payload_bytes >= stamp_bytes,
             "--payload {payload_bytes} is too small: the header that tells publisher, sequence and time takes \
@@ -310,7 +310,7 @@ impl PublishTemplate {
         id: impl Fn(u64) -> u16,
     ) {
         self.copy_packets(out, first);
-        let stamp_at = self.head_bytes - self.form.len();
+        let stamp_at = self.head_bytes - self.form.bytes();
         for (packet, number) in out.chunks_exact_mut(self.packet_bytes).zip(first..) {
             let stamp = &mut packet[stamp_at..];
             match self.form {

@@ -11,6 +11,7 @@ pub mod latency;
 pub mod metrics;
 pub mod node_api;
 pub mod packet_scanner;
+pub mod payload_stamp;
 pub mod plot;
 pub mod sequence_checker;
 pub mod timer;

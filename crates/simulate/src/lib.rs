@@ -20,6 +20,7 @@ mod setup;
 mod state;
 mod suggestion;
 mod template;
+mod verification_plan;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -133,12 +134,20 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
             "removed {devices} devices and {products} products\n"
         ));
     }
+    let measures_storage = plan
+        .verification
+        .as_ref()
+        .is_some_and(|verification| verification.storage);
+    let storage_node = measures_storage
+        .then(|| setup::node_api(&definition.target, folder))
+        .transpose()?;
     let started = jiff::Timestamp::now();
     let mut created = CreatedObjects::default();
     let is_created = setup
         .as_ref()
         .map_or(Ok(()), |setup| setup.create(&mut created));
-    let result = is_created.and_then(|()| run::run(&plan, &access, &interrupt, is_quiet));
+    let result = is_created
+        .and_then(|()| run::run(&plan, &access, storage_node.as_ref(), &interrupt, is_quiet));
     // Also after a failure and an interrupt.
     let is_removed = setup
         .as_ref()

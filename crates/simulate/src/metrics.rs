@@ -106,6 +106,48 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Count,
         "requests without an answer, as configured",
     ),
+    metric(
+        "delivered",
+        Unit::Count,
+        "messages delivered to subscribers",
+    ),
+    metric("lost", Unit::Count, "messages not delivered to subscribers"),
+    metric("repeated", Unit::Count, "messages delivered more than once"),
+    metric(
+        "reordered",
+        Unit::Count,
+        "messages delivered after a later one",
+    ),
+    metric(
+        "delivery_mean",
+        Unit::Nanoseconds,
+        "time to a subscriber, mean",
+    ),
+    metric(
+        "delivery_p50",
+        Unit::Nanoseconds,
+        "time to a subscriber, 50 %",
+    ),
+    metric(
+        "delivery_p99",
+        Unit::Nanoseconds,
+        "time to a subscriber, 99 %",
+    ),
+    metric(
+        "delivery_p99.9",
+        Unit::Nanoseconds,
+        "time to a subscriber, 99.9 %",
+    ),
+    metric(
+        "delivery_max",
+        Unit::Nanoseconds,
+        "time to a subscriber, maximum",
+    ),
+    metric("stored", Unit::Count, "samples of time to storage"),
+    metric("unstored", Unit::Count, "samples not stored within 10 s"),
+    metric("storage_p50", Unit::Nanoseconds, "time to storage, 50 %"),
+    metric("storage_p99", Unit::Nanoseconds, "time to storage, 99 %"),
+    metric("storage_max", Unit::Nanoseconds, "time to storage, maximum"),
 ];
 
 #[cfg(test)]

@@ -4,14 +4,16 @@ use std::path::Path;
 
 use crate::definition::{
     DefinitionError, DefinitionErrors, DeviceProtocol, FleetDefinition, RequestKind,
-    ResponseDefinition, SendDefinition, SendStart, SimulationDefinition, SourceDocument, TimeRange,
+    ResponseDefinition, SendDefinition, SendKind, SendStart, SimulationDefinition, SourceDocument,
+    TimeRange,
 };
 use crate::device_protocol::{message_form, request_form};
 use crate::phase_plan::PhasePlan;
 use crate::random::RandomKey;
 use crate::state::{DeviceState, StateProgram};
 use crate::suggestion::unknown_name;
-use crate::template::{RenderInput, RequestView, Template, TemplateScope};
+use crate::template::{NO_STAMP, RenderInput, RequestView, Template, TemplateScope};
+use crate::verification_plan::{SendProperties, VerificationPlan};
 use wall_clock::now_ms;
 
 /// Most devices of a simulation in one process.
@@ -24,6 +26,7 @@ pub(crate) struct SimulationPlan {
     pub(crate) seed: u64,
     pub(crate) fleets: Vec<FleetPlan>,
     pub(crate) phases: Vec<PhasePlan>,
+    pub(crate) verification: Option<VerificationPlan>,
 }
 
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) struct FleetPlan {
     /// Empty if it has none.
     pub(crate) product: String,
     pub(crate) number: u32,
+    /// Devices of the fleets before it.
+    pub(crate) devices_before: u32,
     pub(crate) first: u32,
     pub(crate) count: u32,
     pub(crate) id: Template,
@@ -61,6 +66,8 @@ pub(crate) struct SendPlan {
     pub(crate) payload: Template,
     pub(crate) qos: u8,
     pub(crate) retain: bool,
+    /// Whether a node stores its values with the time `{now}`.
+    pub(crate) is_telemetry: bool,
 }
 
 /// How a request is recognised and answered.
@@ -105,6 +112,7 @@ impl FleetPlan {
             },
             program: &self.state,
             request: RequestView::default(),
+            stamp: &NO_STAMP,
         };
         template.render(&input, &mut text);
         String::from_utf8(text).expect("templates are UTF-8")
@@ -143,7 +151,12 @@ impl SimulationPlan {
             compiler.protocol = compiler.find_protocol(&definition);
             fleets.push(compiler.compile(number as u32, folder));
         }
-        let devices: u64 = fleets.iter().map(|fleet| u64::from(fleet.count)).sum();
+        let mut devices: u64 = 0;
+        for fleet in &mut fleets {
+            // More devices than the limit below are refused.
+            fleet.devices_before = devices as u32;
+            devices += u64::from(fleet.count);
+        }
         if devices > MAX_DEVICES {
             errors.push(DefinitionError::new(
                 "fleet",
@@ -152,6 +165,15 @@ impl SimulationPlan {
         }
         let names: Vec<&str> = definition.fleet.keys().map(String::as_str).collect();
         let phases = crate::phase_plan::compile(&definition.phase, &names, &mut errors);
+        let verification = definition.verify.as_ref().map(|verify| {
+            let version = definition.target.version.into();
+            let mut sends = fleets.iter().flat_map(|fleet| &fleet.sends);
+            let properties = SendProperties {
+                have_stamp: sends.clone().any(|send| send.payload.has_stamp()),
+                have_telemetry: sends.any(|send| send.is_telemetry),
+            };
+            crate::verification_plan::compile(verify, version, properties, &mut errors)
+        });
         if !errors.is_empty() {
             return Err(document.errors(errors));
         }
@@ -159,6 +181,7 @@ impl SimulationPlan {
             seed: definition.seed,
             fleets,
             phases,
+            verification,
         };
         Ok((definition, plan))
     }
@@ -291,6 +314,7 @@ impl FleetCompiler<'_> {
             name: name.to_owned(),
             product: product.to_owned(),
             number,
+            devices_before: 0,
             first: fleet.first,
             count: fleet.count,
             id: id.clone(),
@@ -351,6 +375,7 @@ impl FleetCompiler<'_> {
             payload,
             qos,
             retain: send.retain,
+            is_telemetry: send.kind == Some(SendKind::Telemetry) && send.payload.is_none(),
         }
     }
 
@@ -388,7 +413,7 @@ impl FleetCompiler<'_> {
             return (topic, self.template(&field("payload"), payload, scope));
         };
         let event = send.event.as_deref().unwrap_or_default();
-        if (kind == crate::definition::SendKind::Event) == event.is_empty() {
+        if (kind == SendKind::Event) == event.is_empty() {
             self.error(
                 &field("event"),
                 "the kind `event` has the name of an event, and no other kind has one",

@@ -8,7 +8,7 @@ use crate::plan::SimulationPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, SendSchedule, first_delay_ns, interval_ns};
 use crate::state::DeviceState;
-use crate::template::{RenderInput, RequestView, Template};
+use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 
 /// Messages that are made at most; those without a change are not printed.
 const MAX_MESSAGES: usize = 1_000_000;
@@ -137,6 +137,7 @@ impl PreviewPrinter<'_> {
             },
             program: &fleet.state,
             request: RequestView::default(),
+            stamp: &NO_STAMP,
         };
         let render = |template: &Template| {
             let mut text = Vec::new();

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::metrics::MetricValues;
 use crate::plan::SimulationPlan;
-use crate::run::{PhaseResult, RunResult, SeriesPoint, TargetAccess};
+use crate::run::{PhaseCounts, PhaseResult, RunResult, SeriesPoint, TargetAccess};
+use crate::verification_plan::VerificationPlan;
 
 /// What a report is about.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct SimulationReport {
     pub(crate) started: String,
     pub(crate) series: Vec<SeriesPoint>,
     pub(crate) phases: Vec<PhaseReport>,
+    /// The whole run, as subscribers and the storage of a node have seen it.
+    pub(crate) verification: Option<PhaseReport>,
     pub(crate) is_interrupted: bool,
     pub(crate) broker: String,
     pub(crate) devices: u64,
@@ -61,6 +64,10 @@ impl SimulationReport {
                 .iter()
                 .map(|phase| PhaseReport::new(plan, phase))
                 .collect(),
+            verification: plan
+                .verification
+                .as_ref()
+                .map(|verification| verification_report(verification, result)),
             is_interrupted: result.is_interrupted,
             broker: access.broker.clone(),
             devices: plan.devices(),
@@ -70,13 +77,17 @@ impl SimulationReport {
 
     /// Whether all conditions hold.
     pub(crate) fn holds(&self) -> bool {
-        self.phases
-            .iter()
+        self.sections()
             .all(|phase| phase.conditions.iter().all(|condition| condition.holds))
     }
 
+    /// The phases and the verification.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &PhaseReport> {
+        self.phases.iter().chain(&self.verification)
+    }
+
     pub(crate) fn to_json(&self) -> Value {
-        let phases = self.phases.iter().map(|phase| {
+        let section = |phase: &PhaseReport| {
             let metrics = phase.values.iter_table();
             let metrics =
                 metrics.map(|(metric, value)| (metric.name.to_owned(), number(metric.unit, value)));
@@ -92,10 +103,12 @@ impl SimulationReport {
                 "first_failures": phase.failures.first,
                 "assertions": phase.conditions,
             })
-        });
+        };
+        let phases = self.phases.iter().map(section);
         json!({
             "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
             "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
+            "verification": self.verification.as_ref().map(section),
         })
     }
 
@@ -108,7 +121,7 @@ impl SimulationReport {
             self.broker, self.seed
         )
         .expect("a text takes all");
-        for phase in &self.phases {
+        for phase in self.sections() {
             phase.write(&mut out).expect("a text takes all");
         }
         if self.is_interrupted {
@@ -128,7 +141,7 @@ fn number(unit: Unit, value: f64) -> Value {
 
 impl PhaseReport {
     fn new(plan: &SimulationPlan, result: &PhaseResult) -> Self {
-        let values = phase_values(result);
+        let values = phase_values(result, plan.verification.is_some());
         let phase = &plan.phases[result.phase];
         let classes = match result.counts.connect.is_empty() {
             true => Vec::new(),
@@ -188,7 +201,45 @@ impl PhaseReport {
     }
 }
 
-fn phase_values(result: &PhaseResult) -> MetricValues {
+/// What subscribers have received in the whole run, and what a node has stored.
+fn verification_report(plan: &VerificationPlan, result: &RunResult) -> PhaseReport {
+    let mut counts = PhaseCounts::default();
+    for phase in &result.phases {
+        counts.add(&phase.counts);
+    }
+    let mut values = MetricValues::default();
+    if let Some(verified) = result.verified {
+        values.set("sent", verified.sent as f64);
+        values.set("lost", verified.lost as f64);
+    }
+    set_deliveries(&mut values, &counts);
+    PhaseReport {
+        name: "verification".to_owned(),
+        conditions: plan
+            .assertions
+            .iter()
+            .map(|condition| condition.evaluate(&values))
+            .collect(),
+        classes: Vec::new(),
+        failures: Default::default(),
+        values,
+    }
+}
+
+fn set_deliveries(values: &mut MetricValues, counts: &PhaseCounts) {
+    values.set("delivered", counts.delivered as f64);
+    values.set("repeated", counts.repeated as f64);
+    values.set("reordered", counts.reordered as f64);
+    values.set_latencies("delivery_", &counts.delivery);
+    let stored = counts.storage.len();
+    if stored + counts.unstored > 0 {
+        values.set("stored", stored as f64);
+        values.set("unstored", counts.unstored as f64);
+        values.set_latencies("storage_", &counts.storage);
+    }
+}
+
+fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
     let counts = &result.counts;
     let mut values = MetricValues::default();
     let per_s = |count: u64| count as f64 / result.seconds.max(1e-9);
@@ -219,6 +270,9 @@ fn phase_values(result: &PhaseResult) -> MetricValues {
         ("ack_", &counts.ack),
     ] {
         values.set_latencies(prefix, histogram);
+    }
+    if is_verified {
+        set_deliveries(&mut values, counts);
     }
     values
 }

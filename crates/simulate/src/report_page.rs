@@ -47,9 +47,16 @@ pub(crate) fn render(report: &SimulationReport) -> String {
     if report.is_interrupted {
         page.push_str("<p class=\"note\">The run was interrupted.</p>\n");
     }
-    write_conditions(&mut page, &report.phases);
+    write_conditions(&mut page, report);
     page.push_str(&charts(report));
-    write_metrics(&mut page, &report.phases);
+    write_metrics(&mut page, "Metrics by phase", &report.phases);
+    if let Some(verification) = &report.verification {
+        write_metrics(
+            &mut page,
+            "Verification",
+            std::slice::from_ref(verification),
+        );
+    }
     write_classes(&mut page, &report.phases);
     for phase in &report.phases {
         write_failures(&mut page, phase);
@@ -62,12 +69,12 @@ fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     page.write_fmt(text).expect("a text takes all");
 }
 
-fn write_conditions(page: &mut String, phases: &[PhaseReport]) {
-    if phases.iter().all(|phase| phase.conditions.is_empty()) {
+fn write_conditions(page: &mut String, report: &SimulationReport) {
+    if report.sections().all(|phase| phase.conditions.is_empty()) {
         return;
     }
     page.push_str("<h2>Conditions</h2>\n<div class=\"wide\"><table><tr><th>phase</th><th>condition</th><th></th><th></th></tr>\n");
-    for phase in phases {
+    for phase in report.sections() {
         for condition in &phase.conditions {
             let (class, word) = match condition.holds {
                 true => ("", "holds"),
@@ -208,8 +215,8 @@ fn write_head(page: &mut String, title: &str, phases: &[PhaseReport]) {
     page.push_str("</tr>\n");
 }
 
-fn write_metrics(page: &mut String, phases: &[PhaseReport]) {
-    write_head(page, "Metrics by phase", phases);
+fn write_metrics(page: &mut String, title: &str, phases: &[PhaseReport]) {
+    write_head(page, title, phases);
     for metric in METRICS {
         let values: Vec<Option<f64>> = phases
             .iter()
@@ -320,6 +327,7 @@ mod tests {
             description: String::new(),
             started: "2026-01-01T00:00:00Z".to_owned(),
             phases: vec![phase("first", true), phase("second", false)],
+            verification: Some(phase("verification", true)),
             series: (0..5).map(point).collect(),
             is_interrupted: false,
             broker: "mqtt://127.0.0.1:1883".to_owned(),
@@ -329,6 +337,7 @@ mod tests {
         // No connection failed, and none was accepted in the series.
         assert_eq!(page.matches("<svg").count(), 3, "{page}");
         assert_eq!(page.matches(">fails<").count(), 1);
+        assert_eq!(page.matches(">holds<").count(), 2);
         assert!(page.contains("a&lt;b&gt;") && !page.contains("a<b>"));
         assert!(page.contains("1.00 us") || page.contains("1 us"), "{page}");
         assert!(!page.contains("http") && !page.contains("NaN"), "{page}");

@@ -11,7 +11,7 @@ use load_client::node_api::NodeApi;
 use load_client::units::Unit;
 use serde_json::{Value, json};
 
-use crate::definition::{ProductDefinition, SimulationDefinition};
+use crate::definition::{ProductDefinition, SimulationDefinition, TargetDefinition};
 use crate::interrupt::Interrupt;
 use crate::plan::{FleetPlan, SimulationPlan};
 
@@ -29,6 +29,15 @@ pub(crate) struct CreatedObjects {
     products: Vec<String>,
     /// Number of the fleet, and positions in it.
     devices: Vec<(usize, Range<u32>)>,
+}
+
+/// The HTTP API of the node.
+pub(crate) fn node_api(
+    target: &TargetDefinition,
+    folder: &std::path::Path,
+) -> anyhow::Result<NodeApi> {
+    let token_file = target.token_file.as_ref().map(|file| folder.join(file));
+    NodeApi::new(&target.api, token_file.as_deref()).context("target.api and target.token_file")
 }
 
 pub(crate) struct FleetSetup<'a> {
@@ -51,13 +60,7 @@ impl<'a> FleetSetup<'a> {
         if !definition.product.values().any(|product| product.create) {
             return Ok(None);
         }
-        let token_file = definition
-            .target
-            .token_file
-            .as_ref()
-            .map(|file| folder.join(file));
-        let node = NodeApi::new(&definition.target.api, token_file.as_deref())
-            .context("target.api and target.token_file")?;
+        let node = node_api(&definition.target, folder)?;
         Ok(Some(Self {
             node,
             plan,

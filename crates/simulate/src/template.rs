@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::ops::Range;
 
 use jiff::Timestamp;
+use load_client::payload_stamp::TEXT_BYTES;
 
 use crate::random::RandomKey;
 use crate::state::{Component, DeviceState, StateProgram, StateValue};
@@ -16,6 +17,10 @@ use crate::suggestion::unknown_name;
 const MAX_TEXT_BYTES: usize = 256 * 1024;
 /// Purpose of a device's random key from which identifiers are drawn.
 const UUID_PURPOSE: u64 = u64::MAX - 1;
+
+/// The stamp of a message that is not verified.
+pub(crate) const NO_STAMP: [u8; TEXT_BYTES] =
+    *b"tg=000000000000000000000000000000000000000000000000";
 
 /// A compiled text.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +42,8 @@ enum Segment {
     Uuid,
     /// Number of the message of this device, beginning with 1.
     MessageNumber,
+    /// By which a subscriber of the simulation recognises the message.
+    Stamp,
     /// A value; texts are escaped for JSON, and quoted where the segment says so.
     State {
         value: u16,
@@ -96,6 +103,7 @@ pub(crate) struct RenderInput<'a> {
     pub(crate) device: DeviceState<'a>,
     pub(crate) program: &'a StateProgram,
     pub(crate) request: RequestView<'a>,
+    pub(crate) stamp: &'a [u8; TEXT_BYTES],
 }
 
 impl Template {
@@ -128,6 +136,11 @@ impl Template {
         }
         template.push_text(rest);
         Ok(template)
+    }
+
+    /// Whether it contains `{stamp}`.
+    pub(crate) fn has_stamp(&self) -> bool {
+        self.segments.contains(&Segment::Stamp)
     }
 
     /// Appends text.
@@ -209,6 +222,7 @@ impl Template {
             "time" => Segment::Time,
             "uuid" => Segment::Uuid,
             "message" => Segment::MessageNumber,
+            "stamp" => Segment::Stamp,
             _ => {
                 let request = REQUEST_FIELDS.iter().find(|(known, _)| *known == name);
                 match (request, name.strip_prefix("state."), scope.state) {
@@ -250,6 +264,7 @@ fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
         Segment::Index => write_integer(i64::from(input.index), out),
         Segment::Now => write_integer(device.wall_ms as i64, out),
         Segment::NowSeconds => write_integer((device.wall_ms / 1000) as i64, out),
+        Segment::Stamp => out.extend_from_slice(input.stamp),
         Segment::MessageNumber => write_integer(i64::from(device.step) + 1, out),
         Segment::Time => {
             let time = Timestamp::from_millisecond(device.wall_ms as i64).unwrap_or_default();
@@ -308,7 +323,7 @@ fn state_segment(path: &str, state: &StateProgram) -> Result<Segment, String> {
 
 fn unknown_placeholder(name: &str, scope: &TemplateScope<'_>) -> String {
     let mut known = vec![
-        "fleet", "product", "index", "now", "now_s", "time", "uuid", "message",
+        "fleet", "product", "index", "now", "now_s", "time", "uuid", "message", "stamp",
     ];
     if scope.id.is_some() {
         known.push("id");
@@ -491,6 +506,7 @@ mod tests {
             device,
             program: &program,
             request: RequestView::default(),
+            stamp: &NO_STAMP,
         };
         template.render(&input, &mut out);
         String::from_utf8(out).expect("text")

@@ -8,6 +8,7 @@ mod quantity;
 mod simulation_definition;
 mod state_definition;
 mod target_definition;
+mod verify_definition;
 
 pub(crate) use document::SourceDocument;
 pub(crate) use error::DefinitionError;
@@ -22,4 +23,5 @@ pub(crate) use simulation_definition::SimulationDefinition;
 pub(crate) use state_definition::{
     GeneratorTable, ReplayStart, RouteDefinition, RouteEnd, RouteStart, Scalar, StateDefinition,
 };
-pub(crate) use target_definition::{ProtocolVersion, TargetDefinition};
+pub(crate) use target_definition::TargetDefinition;
+pub(crate) use verify_definition::VerifyDefinition;

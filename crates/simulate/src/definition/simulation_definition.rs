@@ -9,6 +9,7 @@ use super::error::{DefinitionError, DefinitionErrors};
 use super::fleet_definition::{FleetDefinition, ProductDefinition};
 use super::phase_definition::PhaseDefinition;
 use super::target_definition::TargetDefinition;
+use super::verify_definition::VerifyDefinition;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +27,7 @@ pub(crate) struct SimulationDefinition {
     pub(crate) fleet: BTreeMap<String, FleetDefinition>,
     #[serde(default)]
     pub(crate) phase: Vec<PhaseDefinition>,
+    pub(crate) verify: Option<VerifyDefinition>,
 }
 
 fn default_seed() -> u64 {

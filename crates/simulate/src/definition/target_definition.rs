@@ -15,6 +15,15 @@ pub(crate) enum ProtocolVersion {
     V5,
 }
 
+impl From<ProtocolVersion> for mqtt::Version {
+    fn from(version: ProtocolVersion) -> Self {
+        match version {
+            ProtocolVersion::V3_1_1 => Self::V311,
+            ProtocolVersion::V5 => Self::V5,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TargetDefinition {

@@ -3,13 +3,18 @@
 mod phase_counts;
 mod run_series;
 mod run_shared;
+mod storage_probe;
+mod storage_sampler;
 mod target_access;
+mod verification;
 mod worker;
 
 use std::io::{IsTerminal as _, Write as _};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use load_client::host::{allow_open_files, now_ns};
+use load_client::node_api::NodeApi;
 use load_client::units::Unit;
 
 use crate::interrupt::Interrupt;
@@ -20,7 +25,9 @@ use run_series::RunSeries;
 pub(crate) use run_series::SeriesPoint;
 pub(crate) use run_shared::RunProgress;
 use run_shared::RunShared;
+use storage_probe::StorageProbe;
 pub(crate) use target_access::TargetAccess;
+use verification::Verifier;
 use worker::Worker;
 
 /// How often the coordinator looks at the phase.
@@ -43,47 +50,96 @@ pub(crate) struct RunResult {
     pub(crate) phases: Vec<PhaseResult>,
     pub(crate) series: Vec<SeriesPoint>,
     pub(crate) is_interrupted: bool,
+    /// Verified messages of the whole run; `None`: the simulation verifies none.
+    pub(crate) verified: Option<VerifiedMessages>,
 }
 
-/// Runs all phases, or until a signal to end.
+/// What became of the messages that subscribers verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VerifiedMessages {
+    pub(crate) sent: u64,
+    pub(crate) lost: u64,
+}
+
+/// Runs all phases, or until a signal to end. `node` is the one that stores telemetry, if the time to storage is measured.
 pub(crate) fn run(
     plan: &SimulationPlan,
     access: &TargetAccess,
+    node: Option<&NodeApi>,
     interrupt: &Interrupt,
     is_quiet: bool,
 ) -> anyhow::Result<RunResult> {
     allow_open_files(plan.devices())?;
-    let shared = RunShared::new(access.threads);
+    let shared = RunShared::new(access.threads, node.is_some());
+    let verifier = match &plan.verification {
+        Some(verification) => Some(Verifier::connect(plan, verification, access, &shared)?),
+        None => None,
+    };
+    let probe = node
+        .zip(shared.storage_sampler())
+        .map(|(node, sampler)| StorageProbe::new(node, &shared, sampler));
     let workers: Vec<Worker<'_>> = (0..access.threads)
         .map(|thread| Worker::new(plan, access, &shared, thread))
         .collect::<Result<_, _>>()?;
     std::thread::scope(|scope| {
+        let verifier = verifier.map(|verifier| scope.spawn(move || verifier.run()));
+        let probe = probe.map(|probe| scope.spawn(move || probe.run()));
         let running: Vec<_> = workers
             .into_iter()
             .map(|worker| scope.spawn(move || worker.run()))
             .collect();
-        let result = Coordinator::new(plan, &shared, interrupt, is_quiet).follow_phases(&|| {
-            running
-                .iter()
-                .any(std::thread::ScopedJoinHandle::is_finished)
-        });
+        let is_broken = || {
+            let has_ended = |is_ended: Option<bool>| is_ended.unwrap_or(false);
+            running.iter().any(ScopedJoinHandle::is_finished)
+                || has_ended(verifier.as_ref().map(ScopedJoinHandle::is_finished))
+                || has_ended(probe.as_ref().map(ScopedJoinHandle::is_finished))
+        };
+        let mut result =
+            Coordinator::new(plan, &shared, interrupt, is_quiet).follow_phases(&is_broken);
         shared.stop();
         let mut sums: Vec<PhaseCounts> =
             plan.phases.iter().map(|_| PhaseCounts::default()).collect();
-        for thread in running {
-            let counts = thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a thread of the simulation panicked"))??;
-            for (sum, counts) in sums.iter_mut().zip(&counts) {
-                sum.add(counts);
-            }
+        let mut sent: Vec<(u32, u32)> = Vec::new();
+        let worker_results: Vec<_> = running.into_iter().map(join).collect();
+        for worker in worker_results.iter().flatten() {
+            add_all(&mut sums, &worker.counts);
+            sent.extend(&worker.verified);
         }
-        let mut result = result;
+        let messages = sent.iter().map(|(_, count)| u64::from(*count)).sum();
+        shared.end_verification(messages, now_ns());
+        let verified = verifier.map(join).transpose();
+        let probed = probe.map(join).transpose();
+        worker_results
+            .into_iter()
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        if let Some(deliveries) = verified? {
+            add_all(&mut sums, &deliveries.by_phase);
+            result.verified = Some(VerifiedMessages {
+                sent: messages,
+                lost: deliveries.lost(sent.into_iter()),
+            });
+        }
+        if let Some(counts) = probed? {
+            add_all(&mut sums, &counts);
+        }
         for (phase, counts) in result.phases.iter_mut().zip(sums) {
             phase.counts = counts;
         }
         Ok(result)
     })
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
+    thread
+        .join()
+        .map_err(|_| anyhow::anyhow!("a thread of the simulation panicked"))?
+}
+
+/// Adds what a thread has counted in each phase.
+fn add_all(sums: &mut [PhaseCounts], counts: &[PhaseCounts]) {
+    for (sum, counts) in sums.iter_mut().zip(counts) {
+        sum.add(counts);
+    }
 }
 
 struct Coordinator<'a> {
@@ -116,6 +172,7 @@ impl<'a> Coordinator<'a> {
             phases: Vec::new(),
             series: Vec::new(),
             is_interrupted: false,
+            verified: None,
         };
         let run_started_ns = now_ns();
         let mut series = RunSeries::new();

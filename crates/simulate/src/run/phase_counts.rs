@@ -35,6 +35,16 @@ pub(crate) struct PhaseCounts {
     pub(crate) answers: u64,
     pub(crate) failed_answers: u64,
     pub(crate) unanswered: u64,
+    /// Verified messages that subscribers have received, without repetitions.
+    pub(crate) delivered: u64,
+    pub(crate) repeated: u64,
+    pub(crate) reordered: u64,
+    /// From the time at which the message was due to its arrival at a subscriber.
+    pub(crate) delivery: Histogram<u64>,
+    /// From the time at which the message was due until a node had stored it.
+    pub(crate) storage: Histogram<u64>,
+    /// Messages that were not stored in time.
+    pub(crate) unstored: u64,
 }
 
 impl Default for PhaseCounts {
@@ -61,6 +71,12 @@ impl Default for PhaseCounts {
             answers: 0,
             failed_answers: 0,
             unanswered: 0,
+            delivered: 0,
+            repeated: 0,
+            reordered: 0,
+            delivery: latency_histogram(),
+            storage: latency_histogram(),
+            unstored: 0,
         }
     }
 }
@@ -74,6 +90,8 @@ impl PhaseCounts {
         sum(&mut self.connect, &other.connect);
         sum(&mut self.reconnect, &other.reconnect);
         sum(&mut self.ack, &other.ack);
+        sum(&mut self.delivery, &other.delivery);
+        sum(&mut self.storage, &other.storage);
         self.failures.add(&other.failures);
         self.connects += other.connects;
         self.connect_failures += other.connect_failures;
@@ -92,5 +110,9 @@ impl PhaseCounts {
         self.answers += other.answers;
         self.failed_answers += other.failed_answers;
         self.unanswered += other.unanswered;
+        self.delivered += other.delivered;
+        self.repeated += other.repeated;
+        self.reordered += other.reordered;
+        self.unstored += other.unstored;
     }
 }

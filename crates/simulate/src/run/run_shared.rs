@@ -1,6 +1,9 @@
 //! What the coordinator tells the workers, and what they tell it while they run.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::storage_sampler::StorageSampler;
 
 /// No phase yet.
 pub(crate) const NO_PHASE: usize = usize::MAX;
@@ -11,6 +14,12 @@ pub(crate) struct RunShared {
     /// Start of the phase on the monotonic clock.
     phase_start_ns: AtomicU64,
     is_stopped: AtomicBool,
+    /// In the stamps of all verified messages.
+    run_id: u32,
+    /// At the end of the run, the number of verified messages that were sent, and the time.
+    verified_messages: OnceLock<(u64, u64)>,
+    /// Set if the time to storage is measured.
+    storage_sampler: Option<StorageSampler>,
     workers: Vec<WorkerCounters>,
 }
 
@@ -46,11 +55,14 @@ pub(crate) struct RunProgress {
 }
 
 impl RunShared {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize, measures_storage: bool) -> Self {
         Self {
             phase: AtomicUsize::new(NO_PHASE),
             phase_start_ns: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
+            run_id: random_id(),
+            verified_messages: OnceLock::new(),
+            storage_sampler: measures_storage.then(StorageSampler::default),
             workers: (0..threads).map(|_| WorkerCounters::default()).collect(),
         }
     }
@@ -72,6 +84,26 @@ impl RunShared {
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn run_id(&self) -> u32 {
+        self.run_id
+    }
+
+    /// Tells the subscribers how many messages they are to receive, when all have been sent.
+    pub(super) fn end_verification(&self, messages: u64, now_ns: u64) {
+        // Set once, at the end of the run.
+        let _ = self.verified_messages.set((messages, now_ns));
+    }
+
+    /// After the end of the run, the number of verified messages that were sent, and its time.
+    pub(super) fn verified_messages(&self) -> Option<(u64, u64)> {
+        self.verified_messages.get().copied()
+    }
+
+    #[inline]
+    pub(super) fn storage_sampler(&self) -> Option<&StorageSampler> {
+        self.storage_sampler.as_ref()
     }
 
     pub(crate) fn worker(&self, thread: usize) -> &WorkerCounters {
@@ -100,4 +132,10 @@ impl RunShared {
         }
         sum
     }
+}
+
+/// A number that two runs at the same time hardly share, other than 0.
+fn random_id() -> u32 {
+    use std::hash::{BuildHasher as _, RandomState};
+    (RandomState::new().hash_one(load_client::host::now_ns()) as u32).max(1)
 }

@@ -8,7 +8,7 @@ use load_client::transport::{BrokerDialer, TlsFiles, client_config};
 use mqtt::Version;
 use rustls::pki_types::ServerName;
 
-use crate::definition::{ProtocolVersion, TargetDefinition};
+use crate::definition::TargetDefinition;
 
 const MAX_THREADS: u16 = 64;
 
@@ -66,10 +66,7 @@ impl TargetAccess {
                     .map(|path| (endpoint.authority(), path)),
             },
             broker: endpoint.to_string(),
-            version: match target.version {
-                ProtocolVersion::V3_1_1 => Version::V311,
-                ProtocolVersion::V5 => Version::V5,
-            },
+            version: target.version.into(),
             sources,
             connect_timeout_ns: target.connect_timeout.ns,
             threads: usize::from(target.threads),

@@ -532,3 +532,101 @@ fn interrupted_and_killed_runs_are_cleaned_up() {
     assert_eq!(cleaned, "removed 20 devices and 1 products\n");
     assert_eq!(device_count(&node), 0);
 }
+
+#[test]
+fn subscribers_verify_what_devices_send() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phases = r#"
+[[phase]]
+name = "connect"
+[[phase]]
+name = "steady"
+duration = "1s"
+assert = ["delivered>=40", "repeated==0"]
+[verify]
+topics = ["site/+"]
+assert = ["lost==0", "repeated==0", "reordered==0", "delivered>=40", "delivery_p99<30s"]
+"#;
+    let in_payload = FLEET.replace(r#""n": {message}"#, r#""n": {message}, "stamp": "{stamp}""#);
+    // A stamp in the payload, and one in a property of messages that subscribers share.
+    for (version, fleet, subscribers) in [("3.1.1", &*in_payload, 1), ("5", FLEET, 3)] {
+        let file = simulation(folder.path(), Some(&node), &format!("{fleet}{phases}"));
+        let sets = [
+            format!("target.version=\"{version}\""),
+            format!("verify.subscribers={subscribers}"),
+        ];
+        let page = folder.path().join("report.html");
+        let report = simulate(
+            &file,
+            &[
+                "--json",
+                "--set",
+                &sets[0],
+                "--set",
+                &sets[1],
+                "--report",
+                page.to_str().unwrap(),
+            ],
+        );
+        let report: Value = serde_json::from_str(&report.succeeded()).unwrap();
+        let verified = &report["verification"]["metrics"];
+        let phases = report["phases"].as_array().unwrap();
+        let sent: u64 = phases
+            .iter()
+            .map(|phase| phase["metrics"]["sent"].as_u64().unwrap())
+            .sum();
+        assert_eq!(verified["sent"], sent, "{report:#}");
+        assert_eq!(verified["delivered"], sent, "{report:#}");
+        assert!(verified["delivery_p50"].as_f64().unwrap() > 0.0);
+        let page = fs::read_to_string(page).unwrap();
+        assert!(page.contains("Verification") && page.contains("lost==0"));
+    }
+    let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phases}"));
+    let error = simulate(&file, &["--check"]).failed(2);
+    assert!(
+        error.contains("verify.topics") && error.contains("{stamp}"),
+        "{error}"
+    );
+}
+
+#[test]
+fn lost_messages_are_found_and_storage_is_measured() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    // A node delivers telemetry of ThingsBoard devices to subscribers, and no attributes.
+    let phases = r#"
+[[phase]]
+name = "connect"
+[[phase]]
+name = "steady"
+duration = "1s"
+[verify]
+topics = ["v1/devices/me/+"]
+storage = true
+assert = ["lost==0", "stored>0", "unstored==0", "storage_p99<10s"]
+"#;
+    let file = created_fleet(folder.path(), &node, phases);
+    let text = fs::read_to_string(&file).unwrap();
+    let telemetry = r#"{ every = "100ms", kind = "telemetry" }"#;
+    let both = format!(r#"{telemetry}, {{ every = "200ms", kind = "attributes" }}"#);
+    let text = text.replace("\"native\"", "\"thingsboard\"");
+    fs::write(&file, text.replace(telemetry, &both)).unwrap();
+    let result = simulate(&file, &["--json", "--set", "target.version=\"5\""]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    let report: Value = serde_json::from_str(&result.stdout).unwrap();
+    let verified = &report["verification"];
+    let count = |name: &str| verified["metrics"][name].as_u64().unwrap();
+    assert_eq!(
+        count("lost") + count("delivered"),
+        count("sent"),
+        "{verified:#}"
+    );
+    assert!(
+        count("lost") > 0 && count("delivered") > count("lost"),
+        "{verified:#}"
+    );
+    let holds = verified["assertions"].as_array().unwrap();
+    let holds: Vec<&Value> = holds.iter().map(|condition| &condition["holds"]).collect();
+    assert_eq!(holds, [false, true, true, true], "{verified:#}");
+}

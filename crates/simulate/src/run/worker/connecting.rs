@@ -11,8 +11,7 @@ use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions};
 use super::Worker;
 use super::device::ConnectionStage;
 use crate::schedule::{DueSend, first_delay_ns};
-use crate::state::DeviceState;
-use crate::template::{RenderInput, RequestView, Template};
+use crate::template::{NO_STAMP, RequestView, Template};
 
 /// Local ports tried for one connection.
 const MAX_PORT_ATTEMPTS: usize = 100;
@@ -137,23 +136,8 @@ impl Worker<'_> {
 
     /// A text of a device that is no message.
     pub(super) fn render_text(&self, template: &Template, device: usize) -> String {
-        let fleet = self.fleet(device);
-        let part = &self.fleets[usize::from(self.devices[device].fleet)];
-        let cells = fleet.state.cells();
-        let at = device - part.first_device;
         let mut text = Vec::new();
-        let input = RenderInput {
-            index: self.index(device),
-            device: DeviceState {
-                key: self.key(device),
-                step: self.devices[device].step,
-                elapsed_ns: self.now_ns.saturating_sub(self.run_start_ns),
-                wall_ms: self.device_clock_ms(device),
-                cells: &part.cells[at * cells..(at + 1) * cells],
-            },
-            program: &fleet.state,
-            request: RequestView::default(),
-        };
+        let input = self.render_input(device, RequestView::default(), &NO_STAMP);
         template.render(&input, &mut text);
         String::from_utf8(text).expect("templates and values are UTF-8")
     }

@@ -40,6 +40,8 @@ pub(super) struct SimulatedDevice {
     pub(super) lost_ns: u64,
     /// When the current fault ends.
     pub(super) fault_until_ns: u64,
+    /// Verified messages sent.
+    pub(super) verified: u32,
     /// Messages made.
     pub(super) step: u32,
     /// Position in its fleet.
@@ -69,6 +71,7 @@ impl SimulatedDevice {
             started_ns: 0,
             lost_ns: 0,
             fault_until_ns: 0,
+            verified: 0,
             step: 0,
             number,
             fleet,

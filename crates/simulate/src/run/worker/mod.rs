@@ -11,6 +11,8 @@ mod outbox;
 mod pending_answer;
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,6 +25,7 @@ use load_client::timer::wait_for_events;
 use load_client::transport::RAW_BYTES;
 use mio::event::Event;
 use mio::{Events, Poll};
+use mqtt::PropertiesBuf;
 use wall_clock::now_ms;
 
 use super::phase_counts::PhaseCounts;
@@ -38,7 +41,7 @@ use pending_answer::PendingAnswer;
 /// PINGREQ.
 const PING: &[u8] = &[0xc0, 0];
 /// DISCONNECT without a reason, the same in all versions.
-const DISCONNECT: &[u8] = &[0xe0, 0];
+pub(super) const DISCONNECT: &[u8] = &[0xe0, 0];
 /// Room for what a read brings.
 const INBOX_BYTES: usize = 256 * 1024;
 const EVENTS: usize = 1024;
@@ -99,11 +102,19 @@ pub(crate) struct Worker<'a> {
     raw: Box<[u8]>,
     topic: Vec<u8>,
     payload: Vec<u8>,
+    properties: PropertiesBuf,
     /// Devices with packets to write.
     unwritten: Vec<u32>,
     /// Empty buffers for outboxes.
     free_outboxes: Vec<Vec<u8>>,
     counts: Vec<PhaseCounts>,
+}
+
+/// What a worker has counted in each phase, and the number of verified messages of each of its devices.
+#[derive(Debug)]
+pub(super) struct WorkerResult {
+    pub(super) counts: Vec<PhaseCounts>,
+    pub(super) verified: Vec<(u32, u32)>,
 }
 
 /// The part of `count` things that belongs to thread `thread` of `threads`.
@@ -152,6 +163,7 @@ impl<'a> Worker<'a> {
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             topic: Vec::new(),
             payload: Vec::new(),
+            properties: PropertiesBuf::new(),
             unwritten: Vec::new(),
             free_outboxes: Vec::new(),
             counts: Vec::new(),
@@ -200,27 +212,43 @@ impl<'a> Worker<'a> {
         self.fleet(device).key(self.plan.seed, self.index(device))
     }
 
-    /// Runs all phases; returns what was counted in each.
-    pub(crate) fn run(mut self) -> anyhow::Result<Vec<PhaseCounts>> {
+    /// Position of a device among those of all fleets.
+    fn position(&self, device: usize) -> u32 {
+        self.fleet(device).devices_before + self.devices[device].number
+    }
+
+    /// Runs all phases.
+    pub(super) fn run(mut self) -> anyhow::Result<WorkerResult> {
         self.update_time();
         self.run_start_ns = self.now_ns;
         while !self.shared.is_stopped() {
-            self.update_time();
-            self.follow_phase();
-            if self.phase != NO_PHASE {
-                self.apply_faults();
-                self.open_connections();
-                self.send_due();
-                self.send_answers();
-                self.write_outboxes();
-                self.send_keep_alive();
-                self.expire_connecting();
-            }
-            self.wait(self.wait_time())?;
-            self.publish_counters();
+            self.turn()?;
         }
         self.drain()?;
-        Ok(self.counts)
+        let verified = (0..self.devices.len())
+            .filter(|device| self.devices[*device].verified > 0)
+            .map(|device| (self.position(device), self.devices[device].verified));
+        Ok(WorkerResult {
+            verified: verified.collect(),
+            counts: self.counts,
+        })
+    }
+
+    fn turn(&mut self) -> anyhow::Result<()> {
+        self.update_time();
+        self.follow_phase();
+        if self.phase != NO_PHASE {
+            self.apply_faults();
+            self.open_connections();
+            self.send_due();
+            self.send_answers();
+            self.write_outboxes();
+            self.send_keep_alive();
+            self.expire_connecting();
+        }
+        self.wait(self.wait_time())?;
+        self.publish_counters();
+        Ok(())
     }
 
     fn update_time(&mut self) {

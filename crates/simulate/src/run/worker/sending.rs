@@ -1,8 +1,10 @@
 //! Messages that devices send on their own.
 
 use load_client::client_failure::ClientFailure;
-use mqtt::{Packet, Properties, Publish, QoS};
+use load_client::payload_stamp::{PayloadStamp, TEXT_BYTES};
+use mqtt::{Packet, Property, Publish, QoS};
 
+use super::super::storage_sampler::StorageSample;
 use super::Worker;
 use super::device::{ConnectionStage, InFlightMessage};
 use crate::definition::FaultKind;
@@ -10,13 +12,15 @@ use crate::plan::SendPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, interval_ns};
 use crate::state::DeviceState;
-use crate::template::{RenderInput, RequestView, Template};
+use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 
 /// Messages of a device that are not acknowledged; more are not sent.
 const MAX_IN_FLIGHT: usize = 100;
 /// Messages of the schedule that are sent before connections are looked after again.
 const MAX_SENDS_PER_TURN: usize = 10_000;
 
+/// User property with the stamp of a verified message.
+const STAMP_PROPERTY: &str = "tidegate-stamp";
 /// Messages that the thread would send later than this after they were due are left out.
 const MAX_DELAY_NS: u64 = 1_000_000_000;
 
@@ -111,11 +115,20 @@ impl Worker<'_> {
         let send = &self.plan.fleets[usize::from(due.fleet)].sends[usize::from(due.send)];
         let is_new = self.has_change(device, due, send);
         let outcome = if is_new {
-            self.render(device, &send.topic, &send.payload, RequestView::default());
-            if self.has_fault(device, FaultKind::InvalidPayload) {
-                self.payload.truncate(self.payload.len() / 2);
+            let is_verified = self.render_message(device, send, due.at_ns);
+            let published = self.publish(device, send.qos, send.retain, due.at_ns);
+            self.devices[device].verified += u32::from(is_verified && published.is_ok());
+            if send.is_telemetry
+                && self.devices[device].fault == 0
+                && let Some(sampler) = self.shared.storage_sampler()
+            {
+                sampler.offer(|| StorageSample {
+                    device: self.render_text(&self.fleet(device).id, device),
+                    ts_ms: self.wall_ms,
+                    due_ns: due.at_ns,
+                });
             }
-            self.publish(device, send.qos, send.retain, due.at_ns)
+            published
         } else {
             Ok(())
         };
@@ -123,6 +136,46 @@ impl Worker<'_> {
         if let Err(failure) = outcome {
             self.fail(device, &failure);
         }
+    }
+
+    /// Writes topic and payload of a message to the buffers; returns whether it has a stamp and is verified.
+    fn render_message(&mut self, device: usize, send: &SendPlan, due_ns: u64) -> bool {
+        let request = RequestView::default();
+        let is_invalid = self.has_fault(device, FaultKind::InvalidPayload);
+        let Some(verification) = self.plan.verification.as_ref().filter(|_| !is_invalid) else {
+            self.render(device, &send.topic, &send.payload, request);
+            if is_invalid {
+                self.payload.truncate(self.payload.len() / 2);
+            }
+            return false;
+        };
+        self.render(device, &send.topic, &Template::default(), request);
+        let topic = std::str::from_utf8(&self.topic).expect("templates and values are UTF-8");
+        let is_in_payload = send.payload.has_stamp();
+        let is_verified =
+            (is_in_payload || verification.uses_properties) && verification.includes(topic);
+        if !is_verified {
+            self.render(device, &send.topic, &send.payload, request);
+            return false;
+        }
+        let stamp = PayloadStamp {
+            run: self.shared.run_id(),
+            publisher: self.position(device),
+            sequence: u64::from(self.devices[device].verified),
+            sent_ns: due_ns,
+        }
+        .to_text();
+        self.payload.clear();
+        let mut payload = std::mem::take(&mut self.payload);
+        let input = self.render_input(device, request, &stamp);
+        send.payload.render(&input, &mut payload);
+        self.payload = payload;
+        if !is_in_payload {
+            let stamp = std::str::from_utf8(&stamp).expect("a stamp is ASCII");
+            self.properties
+                .push(Property::UserProperty(STAMP_PROPERTY, stamp));
+        }
+        true
     }
 
     /// Whether a watched value differs from the last message; `true` without watched values.
@@ -166,11 +219,32 @@ impl Worker<'_> {
         payload: &Template,
         request: RequestView<'_>,
     ) {
+        // Taken out so that the buffers and the state of the device can be borrowed side by side.
+        let mut buffers = (
+            std::mem::take(&mut self.topic),
+            std::mem::take(&mut self.payload),
+        );
+        buffers.0.clear();
+        buffers.1.clear();
+        let input = self.render_input(device, request, &NO_STAMP);
+        topic.render(&input, &mut buffers.0);
+        payload.render(&input, &mut buffers.1);
+        (self.topic, self.payload) = buffers;
+    }
+
+    /// What the texts of a device depend on now.
+    #[inline]
+    pub(super) fn render_input<'r>(
+        &'r self,
+        device: usize,
+        request: RequestView<'r>,
+        stamp: &'r [u8; TEXT_BYTES],
+    ) -> RenderInput<'r> {
         let fleet = self.fleet(device);
         let part = &self.fleets[usize::from(self.devices[device].fleet)];
         let cells = fleet.state.cells();
         let at = (device - part.first_device) * cells;
-        let input = RenderInput {
+        RenderInput {
             index: self.index(device),
             device: DeviceState {
                 key: self.key(device),
@@ -181,14 +255,11 @@ impl Worker<'_> {
             },
             program: &fleet.state,
             request,
-        };
-        self.topic.clear();
-        self.payload.clear();
-        topic.render(&input, &mut self.topic);
-        payload.render(&input, &mut self.payload);
+            stamp,
+        }
     }
 
-    /// Adds the message in the buffers to the outbox of a device.
+    /// Adds the message in the buffers to the outbox of a device, and empties the properties.
     pub(super) fn publish(
         &mut self,
         device: usize,
@@ -212,9 +283,10 @@ impl Worker<'_> {
             entry.in_flight.push(InFlightMessage { packet_id, due_ns });
         }
         // Taken out so that the buffers and the outbox of the device can be borrowed side by side.
-        let (topic, payload) = (
+        let (topic, payload, mut properties) = (
             std::mem::take(&mut self.topic),
             std::mem::take(&mut self.payload),
+            std::mem::take(&mut self.properties),
         );
         let packet = Packet::Publish(Publish {
             dup: false,
@@ -222,11 +294,12 @@ impl Worker<'_> {
             retain,
             topic: std::str::from_utf8(&topic).expect("templates and values are UTF-8"),
             packet_id,
-            properties: Properties::EMPTY,
+            properties: properties.as_properties(),
             payload: &payload,
         });
         let appended = self.append(device, |out| packet.encode(version, out));
-        (self.topic, self.payload) = (topic, payload);
+        properties.clear();
+        (self.topic, self.payload, self.properties) = (topic, payload, properties);
         appended?;
         let bytes = self.payload.len() as u64;
         let counts = self.counts();

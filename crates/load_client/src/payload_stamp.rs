@@ -1,15 +1,15 @@
 //! The header of every payload: who sent it, which one it is, and when. In bytes at its start, or as text somewhere in it.
 
 /// Bytes the header takes; the smallest payload the generator can send.
-pub(crate) const STAMP_BYTES: usize = 24;
+pub const STAMP_BYTES: usize = 24;
 /// What the header begins with as text; the rest are hexadecimal digits.
 const MARK: &[u8; 3] = b"tg=";
 /// Bytes the header takes as text.
-pub(crate) const TEXT_BYTES: usize = MARK.len() + 2 * STAMP_BYTES;
+pub const TEXT_BYTES: usize = MARK.len() + 2 * STAMP_BYTES;
 
 /// How the header stands in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StampFormat {
+pub enum StampFormat {
     /// At the start, as bytes.
     Bytes,
     /// Anywhere, as text that JSON carries as it is.
@@ -17,7 +17,7 @@ pub(crate) enum StampFormat {
 }
 
 impl StampFormat {
-    pub(crate) fn len(self) -> usize {
+    pub fn bytes(self) -> usize {
         match self {
             Self::Bytes => STAMP_BYTES,
             Self::Text => TEXT_BYTES,
@@ -27,20 +27,20 @@ impl StampFormat {
 
 /// Header of one message. The run number keeps messages of another run, or of strangers, out of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PayloadStamp {
+pub struct PayloadStamp {
     /// Number drawn once for each run.
-    pub(crate) run: u32,
+    pub run: u32,
     /// The publisher's index within its worker.
-    pub(crate) publisher: u32,
+    pub publisher: u32,
     /// 0 for the publisher's first message, then one more each time.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// When it was sent, or meant to be sent, in nanoseconds of the monotonic clock.
-    pub(crate) sent_ns: u64,
+    pub sent_ns: u64,
 }
 
 impl PayloadStamp {
     /// Writes the header over the first [`STAMP_BYTES`] of `payload`.
-    pub(crate) fn write(&self, payload: &mut [u8]) {
+    pub fn write(&self, payload: &mut [u8]) {
         payload[0..4].copy_from_slice(&self.run.to_le_bytes());
         payload[4..8].copy_from_slice(&self.publisher.to_le_bytes());
         payload[8..16].copy_from_slice(&self.sequence.to_le_bytes());
@@ -48,7 +48,7 @@ impl PayloadStamp {
     }
 
     /// Writes the header as text over the first [`TEXT_BYTES`] of `payload`.
-    pub(crate) fn write_text(&self, payload: &mut [u8]) {
+    pub fn write_text(&self, payload: &mut [u8]) {
         payload[..3].copy_from_slice(MARK);
         payload[3..11].copy_from_slice(&hex_digits(self.run));
         payload[11..19].copy_from_slice(&hex_digits(self.publisher));
@@ -56,9 +56,24 @@ impl PayloadStamp {
         write_text_number(&mut payload[35..51], self.sent_ns);
     }
 
+    /// The header as text.
+    #[must_use]
+    pub fn to_text(&self) -> [u8; TEXT_BYTES] {
+        let mut text = [0; TEXT_BYTES];
+        self.write_text(&mut text);
+        text
+    }
+
+    /// Finds the header of a message of `run` as text in a packet.
+    pub fn find_in(packet: &[u8], run: u32) -> Option<Self> {
+        memchr::memmem::find_iter(packet, MARK)
+            .filter_map(|at| Self::read_text(&packet[at..]))
+            .find(|stamp| stamp.run == run)
+    }
+
     /// Reads the header from the text that starts with it.
     #[inline]
-    pub(crate) fn read_text(text: &[u8]) -> Option<Self> {
+    pub fn read_text(text: &[u8]) -> Option<Self> {
         let text: &[u8; TEXT_BYTES] = text.first_chunk()?;
         let (mark, digits) = text.split_at(MARK.len());
         let (words, _) = digits.as_chunks::<8>();
@@ -74,7 +89,7 @@ impl PayloadStamp {
 
     /// Reads the header, or `None` when the payload is too short to carry one.
     #[inline]
-    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+    pub fn read(payload: &[u8]) -> Option<Self> {
         let head: &[u8; STAMP_BYTES] = payload.first_chunk()?;
         let word = |at: usize| -> [u8; 8] {
             [
@@ -122,27 +137,27 @@ fn parse_digits(digits: [u8; 8]) -> u32 {
 
 /// A number as the header has it as text.
 #[inline]
-pub(crate) fn write_text_number(out: &mut [u8], number: u64) {
+pub fn write_text_number(out: &mut [u8], number: u64) {
     out[..8].copy_from_slice(&hex_digits((number >> 32) as u32));
     out[8..16].copy_from_slice(&hex_digits(number as u32));
 }
 
 /// Finds the headers of payloads.
 #[derive(Debug)]
-pub(crate) struct StampFinder {
+pub struct StampFinder {
     form: StampFormat,
     /// Where the last one was: the next will be there, too.
     at: usize,
 }
 
 impl StampFinder {
-    pub(crate) fn new(form: StampFormat) -> Self {
+    pub fn new(form: StampFormat) -> Self {
         Self { form, at: 0 }
     }
 
     /// The header of a payload, if it has one.
     #[inline]
-    pub(crate) fn find(&mut self, payload: &[u8]) -> Option<PayloadStamp> {
+    pub fn find(&mut self, payload: &[u8]) -> Option<PayloadStamp> {
         if self.form == StampFormat::Bytes {
             return PayloadStamp::read(payload);
         }
@@ -155,13 +170,13 @@ impl StampFinder {
 }
 
 /// Offset of the sequence number within the header, and of the send time, as bytes and as text.
-pub(crate) const SEQUENCE_TEXT_AT: usize = 19;
-pub(crate) const SENT_TEXT_AT: usize = 35;
+pub const SEQUENCE_TEXT_AT: usize = 19;
+pub const SENT_TEXT_AT: usize = 35;
 
 /// Offset of the sequence number within the payload.
-pub(crate) const SEQUENCE_AT: usize = 8;
+pub const SEQUENCE_AT: usize = 8;
 /// Offset of the send time within the payload.
-pub(crate) const SENT_AT: usize = 16;
+pub const SENT_AT: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -203,6 +218,8 @@ mod tests {
             assert!(text[3..].iter().all(u8::is_ascii_hexdigit));
             let payload = [front.as_bytes(), &text, b"\"}"].concat();
             assert_eq!(finder.find(&payload), Some(stamp));
+            assert_eq!(PayloadStamp::find_in(&payload, stamp.run), Some(stamp));
+            assert_eq!(PayloadStamp::find_in(&payload, 1), None);
             assert_eq!(finder.find(&payload), Some(stamp));
             assert_eq!(finder.find(&payload[..front.len() + TEXT_BYTES - 1]), None);
         }

@@ -1,0 +1,105 @@
+//! A worker that is driven by hand against a broker that only accepts connections.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::*;
+use crate::definition::SourceDocument;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A broker for one device; yields the bytes of each read after CONNECT.
+fn start_broker() -> (String, Receiver<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, reads) = channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        assert!(stream.read(&mut buffer).unwrap() > 0);
+        stream.write_all(&[0x20, 2, 0, 0]).unwrap();
+        while let Ok(length) = stream.read(&mut buffer)
+            && length > 0
+            && sender.send(buffer[..length].to_vec()).is_ok()
+        {}
+    });
+    (address, reads)
+}
+
+/// Lets a device connect, then calls `test` in a phase with a load of 0, which is followed by one with a burst of 50.
+fn with_connected_device(send: &str, test: impl FnOnce(&mut Worker<'_>, &Receiver<Vec<u8>>)) {
+    let (address, reads) = start_broker();
+    let text = format!(
+        r#"
+target.broker = "mqtt://{address}"
+[fleet.devices]
+count = 1
+id = "d{{index}}"
+keep_alive = "0s"
+send = [{{ topic = "t", payload = "{{message}}", {send} }}]
+[[phase]]
+name = "connect"
+load = 0.0
+[[phase]]
+name = "burst"
+duration = "1h"
+burst = 50
+"#
+    );
+    let document = SourceDocument::parse(Path::new("a.toml"), &text).unwrap();
+    let (definition, plan) = SimulationPlan::compile(&document, Path::new("")).unwrap();
+    let access = TargetAccess::new(&definition.target, Path::new(""), 1).unwrap();
+    let shared = RunShared::new(1, false);
+    let mut worker = Worker::new(&plan, &access, &shared, 0).unwrap();
+    shared.start_phase(0, now_ns());
+    let deadline = std::time::Instant::now() + DEADLINE;
+    while worker.connected == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        worker.turn().unwrap();
+    }
+    test(&mut worker, &reads);
+}
+
+#[test]
+fn messages_that_are_due_together_are_written_together() {
+    with_connected_device("every = \"1h\"", |worker, reads| {
+        worker.begin_phase(1, now_ns());
+        let first = reads.recv_timeout(DEADLINE).unwrap();
+        let mut messages = 0;
+        let mut rest = &first[..];
+        while let Some((&[0x30, length], _)) = rest.split_first_chunk() {
+            messages += 1;
+            rest = &rest[2 + usize::from(length)..];
+        }
+        assert_eq!((messages, rest), (50, &[][..]));
+        assert_eq!(worker.counts().sent, 50);
+        // Buffers of outboxes are kept for later turns.
+        assert!(worker.unwritten.is_empty() && worker.devices[0].outbox.is_empty());
+        assert_eq!(worker.free_outboxes.len(), 1);
+    });
+}
+
+#[test]
+fn a_late_worker_makes_up_for_a_second_and_counts_what_it_misses() {
+    with_connected_device("every = \"10ms\", start = \"together\"", |worker, _| {
+        worker.load = 1.0;
+        let due_ns = worker.schedule.next_ns().expect("a message is scheduled");
+        worker.now_ns = due_ns + SECOND_NS / 2;
+        worker.send_due();
+        let counts = worker.counts();
+        assert_eq!((counts.sent, counts.missed), (51, 0));
+        // The next message was due 10 ms later. What would be sent more than a second late is missed.
+        worker.now_ns += 5 * SECOND_NS;
+        worker.send_due();
+        let counts = worker.counts();
+        assert_eq!((counts.sent, counts.missed), (52, 498));
+        assert_eq!(
+            worker.schedule.next_ns(),
+            Some(worker.now_ns + SECOND_NS / 100)
+        );
+    });
+}
