@@ -67,7 +67,7 @@ export default defineConfig({
     proxy: Object.fromEntries(
       ['/api', '/metrics', '/healthz', '/readyz'].map((path) => [
         path,
-        // The node refuses changes by pages of other origins, which a page of this server would be.
+        // The node rejects changes by pages of other origins, which a page of this server would be.
         { target: node, changeOrigin: true, ws: true, headers: { origin: node } },
       ]),
     ),

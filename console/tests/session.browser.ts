@@ -42,7 +42,7 @@ test('session: a person logs in, stays logged in after a reload, and logs out', 
   await profile.close();
 });
 
-test('session: a wrong password is refused, and the form says so', async () => {
+test('session: a wrong password is rejected, and the form says so', async () => {
   const profile = await newProfile(browser, node);
   const page = await profile.newPage();
   await page.goto('/');

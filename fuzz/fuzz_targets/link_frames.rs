@@ -23,7 +23,7 @@ const TYPES: [FrameType; 15] = [
     FrameType::Messages,
     FrameType::Open,
     FrameType::Accept,
-    FrameType::Refuse,
+    FrameType::Reject,
     FrameType::Data,
     FrameType::Done,
     FrameType::Ack,

@@ -1,4 +1,4 @@
-//! Groups of telemetry segment files: any bytes are read or refused, and every value of what is read can be had.
+//! Groups of telemetry segment files: any bytes are read or rejected, and every value of what is read can be had.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

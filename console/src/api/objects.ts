@@ -91,7 +91,7 @@ export function writable(object: ConfigurationObject, schemaFields: string[]): F
 interface Save {
   /** Absent: a new object. */
   id?: string;
-  /** The version that was edited: a change by somebody else in the meantime is refused with 412. */
+  /** The version that was edited: a change by somebody else in the meantime is rejected with 412. */
   version?: number;
   body: Fields;
 }

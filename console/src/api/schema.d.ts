@@ -1560,9 +1560,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["listFirmwares"];
+        get: operations["listFirmwarePackages"];
         put?: never;
-        post: operations["createFirmware"];
+        post: operations["createFirmwarePackage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1720,10 +1720,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["getFirmware"];
-        put: operations["putFirmware"];
+        get: operations["getFirmwarePackage"];
+        put: operations["putFirmwarePackage"];
         post?: never;
-        delete: operations["deleteFirmware"];
+        delete: operations["deleteFirmwarePackage"];
         options?: never;
         head?: never;
         patch?: never;
@@ -4128,38 +4128,6 @@ export interface components {
             product?: string | null;
         };
         FileState: "receiving" | "complete";
-        Firmware: {
-            created_at_ms: number;
-            /** @default null */
-            digest?: string | null;
-            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
-            file: string;
-            firmware_version: string;
-            id: string;
-            namespace?: string;
-            notes?: string;
-            /** @enum {string} */
-            origin: "api";
-            product: string;
-            /** @default null */
-            sha256?: string | null;
-            /** @default null */
-            signature?: {
-                /** @default null */
-                certificates?: string | null;
-                /** @enum {string} */
-                scheme: "minisign" | "x509";
-                value: string;
-            } | null;
-            /** @default null */
-            signed_by?: string | null;
-            /** @default null */
-            size?: number | null;
-            title: string;
-            type?: "firmware" | "software";
-            updated_at_ms: number;
-            version: number;
-        };
         FirmwareAssignment: {
             created_at_ms: number;
             /** @default null */
@@ -4197,7 +4165,39 @@ export interface components {
             /** @default null */
             product?: string | null;
         };
-        FirmwareInput: {
+        FirmwarePackage: {
+            created_at_ms: number;
+            /** @default null */
+            digest?: string | null;
+            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
+            file: string;
+            firmware_version: string;
+            id: string;
+            namespace?: string;
+            notes?: string;
+            /** @enum {string} */
+            origin: "api";
+            product: string;
+            /** @default null */
+            sha256?: string | null;
+            /** @default null */
+            signature?: {
+                /** @default null */
+                certificates?: string | null;
+                /** @enum {string} */
+                scheme: "minisign" | "x509";
+                value: string;
+            } | null;
+            /** @default null */
+            signed_by?: string | null;
+            /** @default null */
+            size?: number | null;
+            title: string;
+            type?: "firmware" | "software";
+            updated_at_ms: number;
+            version: number;
+        };
+        FirmwarePackageInput: {
             /** @default null */
             digest?: string | null;
             digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
@@ -4223,7 +4223,7 @@ export interface components {
             title: string;
             type?: "firmware" | "software";
         };
-        FirmwareNew: {
+        FirmwarePackageNew: {
             /** @default null */
             digest?: string | null;
             digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
@@ -10235,7 +10235,7 @@ export interface operations {
             };
         };
     };
-    listFirmwares: {
+    listFirmwarePackages: {
         parameters: {
             query?: {
                 after?: string;
@@ -10255,14 +10255,14 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        data: components["schemas"]["Firmware"][];
+                        data: components["schemas"]["FirmwarePackage"][];
                         next: string | null;
                     };
                 };
             };
         };
     };
-    createFirmware: {
+    createFirmwarePackage: {
         parameters: {
             query?: never;
             header?: never;
@@ -10271,7 +10271,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["FirmwareNew"];
+                "application/json": components["schemas"]["FirmwarePackageNew"];
             };
         };
         responses: {
@@ -10280,7 +10280,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Firmware"];
+                    "application/json": components["schemas"]["FirmwarePackage"];
                 };
             };
         };
@@ -10613,7 +10613,7 @@ export interface operations {
             };
         };
     };
-    getFirmware: {
+    getFirmwarePackage: {
         parameters: {
             query?: never;
             header?: {
@@ -10631,12 +10631,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Firmware"];
+                    "application/json": components["schemas"]["FirmwarePackage"];
                 };
             };
         };
     };
-    putFirmware: {
+    putFirmwarePackage: {
         parameters: {
             query?: never;
             header?: {
@@ -10650,7 +10650,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["FirmwareInput"];
+                "application/json": components["schemas"]["FirmwarePackageInput"];
             };
         };
         responses: {
@@ -10659,7 +10659,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Firmware"];
+                    "application/json": components["schemas"]["FirmwarePackage"];
                 };
             };
             201: {
@@ -10667,12 +10667,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Firmware"];
+                    "application/json": components["schemas"]["FirmwarePackage"];
                 };
             };
         };
     };
-    deleteFirmware: {
+    deleteFirmwarePackage: {
         parameters: {
             query?: never;
             header?: {

@@ -54,7 +54,7 @@ export function JsonField({
           setWrong(false);
         } catch {
           setWrong(!isWordText);
-          // Text instead of the value: the schema refuses it, so that nothing outdated is sent.
+          // Text instead of the value: the schema rejects it, so that nothing outdated is sent.
           onChange(next);
         }
       }}

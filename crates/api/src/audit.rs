@@ -233,13 +233,15 @@ async fn append(app: &ApiState, entry: AuditRecord) {
     match written {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::error!(%error, "audit log write failed; keeping the entry and refusing changes");
+            tracing::error!(%error, "audit log write failed; keeping the entry and rejecting changes");
         }
-        Err(_) => tracing::error!("audit log write failed; keeping the entry and refusing changes"),
+        Err(_) => {
+            tracing::error!("audit log write failed; keeping the entry and rejecting changes")
+        }
     }
 }
 
-/// Refuses a request that would be recorded while the audit log cannot be written.
+/// Rejects a request that would be recorded while the audit log cannot be written.
 pub(crate) async fn check_writable(
     app: &ApiState,
     endpoint: &Endpoint,

@@ -105,13 +105,13 @@ impl CommandService {
 
 fn to_service_error(error: CommandError) -> DeviceServiceError {
     match error {
-        CommandError::NotAccepted(refused) if refused.is_unknown_function => {
-            let detail = refused.detail;
+        CommandError::NotAccepted(rejected) if rejected.is_unknown_function => {
+            let detail = rejected.detail;
             DeviceServiceError::NotFound(format!("The function does not exist: {detail}."))
         }
-        CommandError::NotAccepted(refused) => DeviceServiceError::Field {
-            field: refused.field,
-            detail: refused.detail,
+        CommandError::NotAccepted(rejected) => DeviceServiceError::Field {
+            field: rejected.field,
+            detail: rejected.detail,
         },
         CommandError::NotFound(id) => {
             DeviceServiceError::NotFound(format!("There is no command {}.", id.0))

@@ -146,7 +146,7 @@ pub(crate) struct DeviceCounts {
 
 /// A change of attributes of a device.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct AttributeNews {
+pub(crate) struct AttributeChangeEvent {
     pub(crate) device: String,
     pub(crate) scope: AttributeScope,
     /// `None`: the attribute was removed.
@@ -159,14 +159,14 @@ pub(crate) struct AttributeNews {
 pub struct DeviceService {
     registry: Registry,
     states: DeviceStates,
-    attribute_news: broadcast::Sender<Arc<AttributeNews>>,
+    attribute_changes: broadcast::Sender<Arc<AttributeChangeEvent>>,
 }
 
 impl DeviceService {
     /// Registers an observer of attributes with the registry.
     pub fn new(registry: Registry, states: DeviceStates) -> Self {
         Self {
-            attribute_news: watch_attributes(&registry),
+            attribute_changes: watch_attributes(&registry),
             registry,
             states,
         }
@@ -335,8 +335,8 @@ impl DeviceService {
     }
 
     /// Attribute changes of all devices from now on.
-    pub(crate) fn attribute_news(&self) -> broadcast::Receiver<Arc<AttributeNews>> {
-        self.attribute_news.subscribe()
+    pub(crate) fn attribute_changes(&self) -> broadcast::Receiver<Arc<AttributeChangeEvent>> {
+        self.attribute_changes.subscribe()
     }
 
     /// Creates or replaces a device. `expected` is the required version: 0 requires that the device
@@ -514,7 +514,7 @@ fn write_precondition(expected: Option<u64>) -> WritePrecondition {
     }
 }
 
-fn watch_attributes(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>> {
+fn watch_attributes(registry: &Registry) -> broadcast::Sender<Arc<AttributeChangeEvent>> {
     let (changes, _) = broadcast::channel(MAX_WAITING_NEWS);
     let sender = changes.clone();
     registry.add_attribute_observer(Box::new(move |change| {
@@ -524,7 +524,7 @@ fn watch_attributes(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>
         let changed = change.changed.iter();
         let changed = changed.map(|(key, value)| (key.clone(), Some(value.clone())));
         let removed = change.removed.iter().map(|key| (key.clone(), None));
-        let one = AttributeNews {
+        let one = AttributeChangeEvent {
             device: change.device.id.to_string(),
             scope: change.scope,
             values: changed.chain(removed).collect(),

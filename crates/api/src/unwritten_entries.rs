@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{JournalEntry, Objects, StoreError};
 
 /// Entries about actions that were carried out, and that could not be written. They are written with the next entry;
-/// until then, requests that would need one are refused, which bounds their number.
+/// until then, requests that would need one are rejected, which bounds their number.
 #[derive(Clone, Default)]
 pub(crate) struct UnwrittenEntries(Arc<Mutex<VecDeque<JournalEntry>>>);
 

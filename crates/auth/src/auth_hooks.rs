@@ -23,7 +23,7 @@ impl AuthHooks {
         Self { shared }
     }
 
-    /// The reason to refuse a client before its credentials are checked, if any.
+    /// The reason to reject a client before its credentials are checked, if any.
     fn check_bans_and_limits(
         &self,
         who: &RuleSubject<'_>,

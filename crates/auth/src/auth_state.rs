@@ -131,7 +131,7 @@ impl AuthState {
                     let named = with_granted_names(&request, &identity);
                     let fetched = ExternalRules::fetch(&self.rule_sources, named).await;
                     Some(fetched.map_err(|failure| {
-                        tracing::debug!(client_id = request.client_id, %failure, "rule source failed; client is refused");
+                        tracing::debug!(client_id = request.client_id, %failure, "rule source failed; client is rejected");
                         LoginError::BackendFailed
                     })?)
                 }
@@ -142,7 +142,7 @@ impl AuthState {
         let result = result.unwrap_or(Err(LoginError::BackendFailed));
         let (result, external_rules) = match result {
             Ok((identity, external_rules)) => (Ok(identity), external_rules),
-            Err(refusal) => (Err(refusal), None),
+            Err(rejection) => (Err(rejection), None),
         };
         login_outcome(self.finish_login(request, result, external_rules))
     }
@@ -157,16 +157,16 @@ impl AuthState {
         let now_ms = wall_clock::now_ms();
         let identity = match result {
             Ok(identity) => identity,
-            Err(refusal) => {
-                match refusal {
+            Err(rejection) => {
+                match rejection {
                     LoginError::BackendFailed => self.counters.failed.fetch_add(1, Relaxed),
                     _ => self.counters.denied.fetch_add(1, Relaxed),
                 };
-                if refusal == LoginError::WrongCredentials {
+                if rejection == LoginError::WrongCredentials {
                     self.login_limiter
                         .record_failure(&request.rule_subject(), now_ms);
                 }
-                return Authentication::Deny(refusal.reason_code());
+                return Authentication::Deny(rejection.reason_code());
             }
         };
         if request.common_name_as_username
@@ -179,7 +179,7 @@ impl AuthState {
                 client_id = request.client_id,
                 certificate = certified,
                 username = given,
-                "client refused: its certificate and its other credentials name different users"
+                "client rejected: its certificate and its other credentials name different users"
             );
             return Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
         }

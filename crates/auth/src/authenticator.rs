@@ -121,7 +121,7 @@ impl AuthenticatorAnswer {
     }
 }
 
-/// An authenticator or rule source failed: its server is unreachable or sent an invalid answer. The client is refused.
+/// An authenticator or rule source failed: its server is unreachable or sent an invalid answer. The client is rejected.
 /// Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -1,5 +1,5 @@
 //! The chain of authenticators. The first answer other than `Ignore` decides. A failing authenticator ends the
-//! chain and the client is refused.
+//! chain and the client is rejected.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +17,7 @@ pub(crate) struct AuthenticatorChain {
     entries: Vec<Arc<AuthenticatorEntry>>,
 }
 
-/// Why a login is refused.
+/// Why a login is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoginError {
     /// The credentials are wrong or unknown.
@@ -62,11 +62,11 @@ impl AuthenticatorEntry {
             Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => return None,
             Ok(AuthenticatorAnswer::Allow(identity)) => Ok(*identity),
             Ok(AuthenticatorAnswer::Deny) => {
-                tracing::debug!(name, client_id, "client refused by authenticator");
+                tracing::debug!(name, client_id, "client rejected by authenticator");
                 Err(LoginError::WrongCredentials)
             }
             Ok(AuthenticatorAnswer::QuotaExceeded) => {
-                tracing::debug!(name, client_id, "client refused because of a quota");
+                tracing::debug!(name, client_id, "client rejected because of a quota");
                 Err(LoginError::QuotaExceeded)
             }
             Err(AuthBackendError(why)) => {
@@ -97,13 +97,13 @@ impl AuthenticatorEntry {
                 id,
                 client_id,
                 why,
-                "authenticator failed; client is refused"
+                "authenticator failed; client is rejected"
             ),
             false => tracing::debug!(
                 id,
                 client_id,
                 why,
-                "authenticator failed; client is refused"
+                "authenticator failed; client is rejected"
             ),
         }
     }
@@ -251,9 +251,9 @@ mod tests {
     use super::*;
     use crate::authenticator::{AnswerFuture, Authenticator, Password};
 
-    struct Says(Result<AuthenticatorAnswer, AuthBackendError>);
+    struct FixedAuthenticator(Result<AuthenticatorAnswer, AuthBackendError>);
 
-    impl Authenticator for Says {
+    impl Authenticator for FixedAuthenticator {
         fn check<'a>(
             &'a self,
             _: &'a LoginRequest,
@@ -273,7 +273,7 @@ mod tests {
                 logged_ms: Default::default(),
                 kind: "test".into(),
                 tally: Default::default(),
-                authenticator: Box::new(Says(answer)),
+                authenticator: Box::new(FixedAuthenticator(answer)),
             })
         });
         AuthenticatorChain::new(entries.collect())
@@ -296,8 +296,8 @@ mod tests {
             (1, Ok(AuthenticatorAnswer::Deny)),
             (0, Ok(AuthenticatorAnswer::Ignore)),
         ]);
-        let refused = chain_of.check(0, &ann(true), false).await;
-        assert_eq!(refused, Err(LoginError::WrongCredentials));
+        let rejected = chain_of.check(0, &ann(true), false).await;
+        assert_eq!(rejected, Err(LoginError::WrongCredentials));
         let chain_of = chain(vec![(0, allow()), (0, Ok(AuthenticatorAnswer::Deny))]);
         assert!(chain_of.check(0, &ann(true), false).await.is_ok());
     }
@@ -329,15 +329,15 @@ mod tests {
     async fn a_failing_authenticator_ends_the_chain() {
         let failed = Err(AuthBackendError::new("away"));
         let chain_of = chain(vec![(0, failed), (1, Ok(AuthenticatorAnswer::allow()))]);
-        let refused = chain_of.check(0, &ann(true), false).await;
-        assert_eq!(refused, Err(LoginError::BackendFailed));
+        let rejected = chain_of.check(0, &ann(true), false).await;
+        assert_eq!(rejected, Err(LoginError::BackendFailed));
     }
 
     #[tokio::test]
     async fn a_password_nobody_knows_is_wrong_even_where_anonymous_clients_come_in() {
         let nobody = chain(vec![(0, Ok(AuthenticatorAnswer::Ignore))]);
-        let refused = nobody.check(0, &ann(true), false).await;
-        assert_eq!(refused, Err(LoginError::WrongCredentials));
+        let rejected = nobody.check(0, &ann(true), false).await;
+        assert_eq!(rejected, Err(LoginError::WrongCredentials));
         let shows_nothing = LoginRequest {
             allows_anonymous: true,
             ..LoginRequest::default()
@@ -345,8 +345,8 @@ mod tests {
         let anonymous = nobody.check(0, &shows_nothing, false).await.unwrap();
         assert!(anonymous.is_anonymous);
         let elsewhere = LoginRequest::default();
-        let refused = nobody.check(0, &elsewhere, false).await;
-        assert_eq!(refused, Err(LoginError::MissingCredentials));
+        let rejected = nobody.check(0, &elsewhere, false).await;
+        assert_eq!(rejected, Err(LoginError::MissingCredentials));
     }
 
     /// Accepts tokens and knows none.
@@ -379,8 +379,8 @@ mod tests {
         let devices = AuthenticatorChain::new(vec![Arc::new(entry)]);
         let mut token = ann(true);
         token.password = None;
-        let refused = devices.check(0, &token, false).await;
-        assert_eq!(refused, Err(LoginError::WrongCredentials));
+        let rejected = devices.check(0, &token, false).await;
+        assert_eq!(rejected, Err(LoginError::WrongCredentials));
         token.username = None;
         let anonymous = devices.check(0, &token, false).await.unwrap();
         assert!(anonymous.is_anonymous);
@@ -394,10 +394,10 @@ mod tests {
                 .unwrap()
                 .is_anonymous
         );
-        let refused = none.default_decision(&ann(true), true);
-        assert_eq!(refused, Err(LoginError::WrongCredentials));
-        let refused = none.default_decision(&ann(false), false);
-        assert_eq!(refused, Err(LoginError::WrongCredentials));
+        let rejected = none.default_decision(&ann(true), true);
+        assert_eq!(rejected, Err(LoginError::WrongCredentials));
+        let rejected = none.default_decision(&ann(false), false);
+        assert_eq!(rejected, Err(LoginError::WrongCredentials));
         let by_certificate = LoginRequest {
             common_name: Some("device".into()),
             common_name_as_username: true,

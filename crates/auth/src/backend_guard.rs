@@ -121,7 +121,7 @@ impl<T> GuardedBackend<T> {
             }
             Err(failure) => {
                 if self.breaker.record_failure(Instant::now()) == BreakerTransition::Opened {
-                    tracing::error!(name = %self.name, %failure, "authentication backend failed repeatedly; circuit breaker opened, clients that need it are refused");
+                    tracing::error!(name = %self.name, %failure, "authentication backend failed repeatedly; circuit breaker opened, clients that need it are rejected");
                 } else {
                     tracing::debug!(name = %self.name, %failure, "authentication backend call failed");
                 }

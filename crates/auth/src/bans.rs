@@ -1,4 +1,4 @@
-//! Bans of client ids, users and addresses, temporary or permanent. A banned client is refused
+//! Bans of client ids, users and addresses, temporary or permanent. A banned client is rejected
 //! whatever its credentials.
 
 use std::collections::HashMap;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_ban_is_refused() {
+    fn an_invalid_ban_is_rejected() {
         let error = |value| Ban::from_json(&value).unwrap_err();
         assert!(error(json!({})).starts_with("expected exactly one"));
         assert!(error(json!({"client_id": ""})).starts_with("expected exactly one"));

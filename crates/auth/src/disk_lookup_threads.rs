@@ -35,7 +35,7 @@ impl DiskLookupThread {
             let look_up = |lookup| {
                 let look_up = AssertUnwindSafe(|| self.shared.run_disk_lookup(lookup));
                 catch_unwind(look_up).unwrap_or_else(|_| {
-                    tracing::error!("login lookup panicked; client is refused. This is a bug");
+                    tracing::error!("login lookup panicked; client is rejected. This is a bug");
                     None
                 })
             };
@@ -255,7 +255,7 @@ mod tests {
             Authentication::Pending(answer) => match answer.await {
                 Authentication::Allow(_) => Ok(()),
                 Authentication::Deny(code) => Err(code),
-                _ => panic!("neither accepted nor refused"),
+                _ => panic!("neither accepted nor rejected"),
             },
             Authentication::Deny(code) => Err(code),
             _ => panic!("not from memory"),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_device_removed_during_its_lookup_is_refused() {
+    async fn a_device_removed_during_its_lookup_is_rejected() {
         let (auth, disk) = auth(60_000);
         let mut shard_hooks = auth.hooks_for(0);
         disk.hold(true);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn an_unresponsive_disk_refuses_clients() {
+    async fn an_unresponsive_disk_rejects_clients() {
         let (auth, disk) = auth(100);
         let mut shard_hooks = auth.hooks_for(0);
         disk.hold(true);

@@ -2,7 +2,7 @@
 //!
 //! [`AuthService`] implements the broker's hooks. Checks that need no waiting run on the shard. Slow checks (password
 //! hashes, databases, web servers) run on the I/O runtime with bounded concurrency and time-outs. If a backend cannot
-//! be reached, the client is refused. Rules are compiled once per session, so the check of a publication costs some ten
+//! be reached, the client is rejected. Rules are compiled once per session, so the check of a publication costs some ten
 //! nanoseconds.
 
 mod answer_cache;
@@ -46,7 +46,7 @@ pub use device_directory::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
     OwnedClientDevice,
 };
-pub use login_trial::{LoginTrial, TrialAnswer, TrialCredentials, TrialRefusal};
+pub use login_trial::{LoginTrial, TrialAnswer, TrialCredentials, TrialRejection};
 pub use rules::{DeniedAction, DeniedActionQuery};
 pub use service::{AuthService, AuthSettingsError};
 pub use settings::{AuthLimits, AuthObjectError, AuthSettings, DenialPolicy, NoMatchPolicy};

@@ -3,7 +3,7 @@
 use hooks::{Authentication, ClientGrant};
 use mqtt::ReasonCode;
 
-/// The grant of an accepted client, or the reason code of the refusal.
+/// The grant of an accepted client, or the reason code of the rejection.
 pub(crate) type LoginOutcome = Result<Box<ClientGrant>, ReasonCode>;
 
 /// Converts a final authentication result.

@@ -41,15 +41,15 @@ pub struct TrialAnswer {
 /// The outcome of a trial.
 pub struct LoginTrial {
     /// `None`: accepted.
-    pub refusal: Option<TrialRefusal>,
+    pub rejection: Option<TrialRejection>,
     /// The answers of the authenticators that were asked, in order.
     pub answers: Vec<TrialAnswer>,
     identity: Option<TrialIdentity>,
 }
 
-/// Why a client would be refused.
+/// Why a client would be rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrialRefusal {
+pub struct TrialRejection {
     /// `ban`, `limit`, `authentication` or `availability`.
     pub step: &'static str,
     pub code: ReasonCode,
@@ -125,7 +125,7 @@ pub(crate) fn described_client<'a>(
     }
 }
 
-fn refusal_of(error: &LoginError) -> TrialRefusal {
+fn rejection_of(error: &LoginError) -> TrialRejection {
     let (step, reason) = match error {
         LoginError::WrongCredentials => ("authentication", "the credentials were not accepted"),
         LoginError::MissingCredentials => (
@@ -138,7 +138,7 @@ fn refusal_of(error: &LoginError) -> TrialRefusal {
             "an authenticator or rule source failed or did not answer in time",
         ),
     };
-    TrialRefusal {
+    TrialRejection {
         step,
         code: error.reason_code(),
         reason,
@@ -159,12 +159,12 @@ impl AuthState {
         };
         let mut answers = Vec::new();
         let outcome = self.trial_outcome(&request, &mut answers).await;
-        let (refusal, identity) = match outcome {
+        let (rejection, identity) = match outcome {
             Ok(identity) => (None, Some(identity)),
-            Err(refusal) => (Some(refusal), None),
+            Err(rejection) => (Some(rejection), None),
         };
         LoginTrial {
-            refusal,
+            rejection,
             answers,
             identity,
         }
@@ -174,9 +174,9 @@ impl AuthState {
         self: &Arc<Self>,
         request: &LoginRequest,
         answers: &mut Vec<TrialAnswer>,
-    ) -> Result<TrialIdentity, TrialRefusal> {
+    ) -> Result<TrialIdentity, TrialRejection> {
         let now_ms = wall_clock::now_ms();
-        let banned = TrialRefusal {
+        let banned = TrialRejection {
             step: "ban",
             code: ReasonCode::BANNED,
             reason: "the client, its user or its address is banned",
@@ -186,20 +186,20 @@ impl AuthState {
         }
         let has_password = request.password.is_some();
         if (self.login_limiter).is_locked_out(&request.rule_subject(), has_password, now_ms) {
-            return Err(TrialRefusal {
+            return Err(TrialRejection {
                 step: "limit",
                 code: ReasonCode::CONNECTION_RATE_EXCEEDED,
                 reason: "the user or the address is locked out after failed logins",
             });
         }
         let identity = self.trial_identity(request, answers).await;
-        let identity = identity.map_err(|error| refusal_of(&error))?;
+        let identity = identity.map_err(|error| rejection_of(&error))?;
         let granted = with_granted_names(request, &identity);
         if self.bans.is_banned(&granted.rule_subject(), now_ms) {
             return Err(banned);
         }
         if identity.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
-            return Err(TrialRefusal {
+            return Err(TrialRejection {
                 step: "authentication",
                 code: ReasonCode::NOT_AUTHORIZED,
                 reason: "the credentials have expired",
@@ -211,7 +211,7 @@ impl AuthState {
                 let fetched = ExternalRules::fetch(&self.rule_sources, granted.clone());
                 let fetched = tokio::time::timeout(self.timeout(), fetched).await;
                 let fetched = fetched.ok().and_then(Result::ok);
-                Some(fetched.ok_or_else(|| refusal_of(&LoginError::BackendFailed))?)
+                Some(fetched.ok_or_else(|| rejection_of(&LoginError::BackendFailed))?)
             }
         };
         Ok(TrialIdentity {

@@ -65,7 +65,7 @@ pub struct AuthLimits {
     pub deny_action: DenialPolicy,
     /// Time limit for the whole authentication of a client, in milliseconds.
     pub timeout_ms: u64,
-    /// Maximum number of concurrent pending checks; further clients are refused as "server busy".
+    /// Maximum number of concurrent pending checks; further clients are rejected as "server busy".
     pub max_pending_logins: u32,
     /// Number of concurrent password checks; 0: number of cores.
     pub password_threads: u32,

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_user_is_refused() {
+    fn an_invalid_user_is_rejected() {
         let error = |value| UserRecord::from_json(&value).map(|_| ()).unwrap_err();
         assert_eq!(error(json!({})), "a user needs a password");
         assert!(error(json!({"password_hash": "pencil"})).starts_with("password_hash: not a hash"));

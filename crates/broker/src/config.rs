@@ -58,7 +58,7 @@ pub enum QueuePolicy {
 /// What happens when a client connects with the client id of a session that another user created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionOwnerConflict {
-    /// The client is refused with 0x85 (client identifier not valid); the session and its connection stay.
+    /// The client is rejected with 0x85 (client identifier not valid); the session and its connection stay.
     #[default]
     RejectClient,
     /// The session ends, with its connection if it has one, and the client gets a new session.
@@ -260,7 +260,7 @@ pub struct TlsConfig {
     pub private_key: PathBuf,
     /// PEM file of the authorities that sign client certificates; `None`: no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// With `client_ca`: refuse clients without a certificate.
+    /// With `client_ca`: reject clients without a certificate.
     pub require_client_certificate: bool,
     /// Use the certificate's common name as the user name.
     pub common_name_as_username: bool,

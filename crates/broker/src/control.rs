@@ -35,7 +35,7 @@ pub struct DirectDelivery {
     pub is_ack_tracked: bool,
 }
 
-/// Why the broker refused a publish or subscribe request.
+/// Why the broker rejected a publish or subscribe request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// A field with an invalid value: its name and what was expected.
@@ -187,7 +187,7 @@ pub enum BrokerEventKind {
         /// A short word such as `normal`, `keep_alive_timeout`, `taken_over`.
         reason: &'static str,
     },
-    /// A client was refused.
+    /// A client was rejected.
     AuthenticationFailed {
         /// The client id it sent, if it could be read.
         client_id: Option<Box<str>>,

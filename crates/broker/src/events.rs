@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hooks::{
     AcceptedConnect, Client, DropReason, Hooks, HooksFactory, Interest, MessageOrigin, MessageView,
-    PacketFacts, RefusedConnect,
+    PacketFacts, RejectedConnect,
 };
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::StoreHealth;
@@ -104,7 +104,7 @@ impl Hooks for EventHooks {
             true => {
                 Interest::CONNECT
                     | Interest::DISCONNECT
-                    | Interest::CONNECT_REFUSED
+                    | Interest::CONNECT_REJECTED
                     | Interest::SESSION
                     | Interest::SUBSCRIBE
                     | Interest::UNSUBSCRIBE
@@ -114,20 +114,20 @@ impl Hooks for EventHooks {
         }
     }
 
-    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
+    fn connect_rejected(&mut self, rejected: &RejectedConnect<'_>) {
         let reported = [
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
             ReasonCode::NOT_AUTHORIZED,
             ReasonCode::BANNED,
             ReasonCode::BAD_AUTHENTICATION_METHOD,
         ];
-        if reported.contains(&refused.code) {
+        if reported.contains(&rejected.code) {
             self.events.emit(BrokerEventKind::AuthenticationFailed {
-                client_id: boxed(refused.client_id),
-                username: boxed(refused.username),
-                peer_address: refused.peer.to_string(),
-                listener: refused.listener.into(),
-                reason_code: refused.code.0,
+                client_id: boxed(rejected.client_id),
+                username: boxed(rejected.username),
+                peer_address: rejected.peer.to_string(),
+                listener: rejected.listener.into(),
+                reason_code: rejected.code.0,
             });
         }
     }

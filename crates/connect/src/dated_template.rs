@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn other_letters_are_refused() {
+    fn other_letters_are_rejected() {
         for text in ["%q", "a%", "%", "%é"] {
             assert_eq!(
                 DatedTemplate::parse("index", text).unwrap_err().field,

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_hold_no_references_and_refuse_unknown_fields() {
+    fn schemas_hold_no_references_and_reject_unknown_fields() {
         for kind in CONNECTOR_KINDS {
             let schemas = [connector_schema(kind), sink_schema(kind)];
             for schema in schemas.into_iter().chain(source_schema(kind)) {

@@ -236,7 +236,7 @@ impl Hooks for DeviceShardHooks {
     }
 
     #[inline]
-    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+    fn rejects_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let Some(client) = origin.client else {
             return false;
         };
@@ -246,7 +246,7 @@ impl Hooks for DeviceShardHooks {
         let device_ref = device.device.as_device_ref();
         if self
             .pipeline
-            .would_refuse(&mut self.lane, device_ref, message.topic)
+            .would_reject(&mut self.lane, device_ref, message.topic)
         {
             return true;
         }
@@ -278,7 +278,7 @@ impl Hooks for DeviceShardHooks {
             self.clients
                 .record_activity(&device.device, message.received_ms);
         }
-        // Such messages cannot be refused, at least not without closing the connection.
+        // Such messages cannot be rejected, at least not without closing the connection.
         if (qos == QoS::AtMostOnce || client.version != Version::V5)
             && let Some(counted) = &device.counted
             && counted
@@ -300,7 +300,7 @@ impl Hooks for DeviceShardHooks {
         };
         let admission = self.pipeline.submit(&mut self.lane, &message);
         if admission != SubmitOutcome::Accepted && qos != QoS::AtMostOnce {
-            return PublishVerdict::Refuse;
+            return PublishVerdict::Reject;
         }
         self.has_fed_full_pipeline |= self.pipeline.is_saturated();
         let must_wait = self.has_fed_full_pipeline || self.exceeded.is_some();

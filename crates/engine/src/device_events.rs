@@ -138,10 +138,10 @@ fn evaluate_device_event(
 ) {
     let snapshot = shared.snapshot.load();
     let index = &snapshot.index;
-    let mut met = Vec::new();
+    let mut matched_rules = Vec::new();
     let query = index_query(EventKind::Device, device.topic, device.client_id, None);
-    index.matches(&query, |bound| met.push(bound));
-    if met.is_empty() {
+    index.matches(&query, |bound| matched_rules.push(bound));
+    if matched_rules.is_empty() {
         return;
     }
     tools.scratch.reset();
@@ -164,7 +164,7 @@ fn evaluate_device_event(
         now_ms: at_ms,
         chained: 0,
     };
-    run.evaluate_all(&view, |at| met.get(at).map(|bound| &***bound));
+    run.evaluate_all(&view, |at| matched_rules.get(at).map(|bound| &***bound));
 }
 
 fn event_fields<'a>(device: &DeviceEvent<'a>, arena: &'a Arena) -> Value<'a> {

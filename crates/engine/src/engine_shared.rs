@@ -166,7 +166,7 @@ pub(crate) fn hooks_interest(index: &RuleIndex<Arc<RunningRule>>) -> Interest {
         EventKind::Offline => Interest::QUEUE | Interest::DROP,
         EventKind::Connected => Interest::CONNECT,
         EventKind::Connack | EventKind::AuthnComplete => {
-            Interest::CONNECT | Interest::CONNECT_REFUSED
+            Interest::CONNECT | Interest::CONNECT_REJECTED
         }
         EventKind::AuthzComplete => Interest::AUTHORIZATION_DECIDED,
         EventKind::Disconnected => Interest::DISCONNECT,

@@ -173,10 +173,11 @@ impl<'a> EventEvaluation<'a, '_> {
             ..*view.event()
         });
         let query = index_query(event.kind, event.topic, event.client_id, event.qos);
-        let mut met: Vec<&'a RunningRule> = Vec::new();
-        self.index.matches(&query, |bound| met.push(bound));
+        let mut matched_rules: Vec<&'a RunningRule> = Vec::new();
+        self.index
+            .matches(&query, |bound| matched_rules.push(bound));
         let view = self.scratch.view(event, view.now_ms());
-        for bound in met {
+        for bound in matched_rules {
             self.evaluate_rule(bound, &view);
         }
         self.stage.end_failure_event();

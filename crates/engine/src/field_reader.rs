@@ -88,9 +88,9 @@ impl<'a> FieldReader<'a> {
         &mut self,
         name: &'static str,
     ) -> Result<Option<bool>, RuleDefinitionError> {
-        let truth = self.take_bool(name);
+        let flag = self.take_bool(name);
         self.known.pop();
-        truth
+        flag
     }
 
     /// Reads templates by name, or a template consisting of one placeholder that yields a map of them.
@@ -168,7 +168,7 @@ impl<'a> FieldReader<'a> {
     ) -> Result<Option<bool>, RuleDefinitionError> {
         match self.take(name) {
             None => Ok(None),
-            Some(Value::Bool(truth)) => Ok(Some(*truth)),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
             Some(_) => Err(self.field_error(name, "expected true or false")),
         }
     }
@@ -180,7 +180,7 @@ impl<'a> FieldReader<'a> {
     ) -> Result<String, RuleDefinitionError> {
         match self.take(name) {
             None => Ok("false".to_owned()),
-            Some(Value::Bool(truth)) => Ok(truth.to_string()),
+            Some(Value::Bool(flag)) => Ok(flag.to_string()),
             Some(Value::String(template)) if !template.is_empty() => Ok(template.clone()),
             Some(_) => {
                 let detail = format!("expected true, false or a template such as ${{{name}}}");

@@ -47,10 +47,10 @@ fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, re
             (EventKind::RelayDisconnected, Some(*reason))
         }
     };
-    let mut met = Vec::new();
+    let mut matched_rules = Vec::new();
     let query = index_query(kind, Some(&relay.topic), &relay.client_id, None);
-    index.matches(&query, |bound| met.push(bound));
-    if met.is_empty() {
+    index.matches(&query, |bound| matched_rules.push(bound));
+    if matched_rules.is_empty() {
         return;
     }
     tools.scratch.reset();
@@ -76,7 +76,7 @@ fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, re
         now_ms: at_ms,
         chained: 0,
     };
-    run.evaluate_all(&view, |at| met.get(at).map(|bound| &***bound));
+    run.evaluate_all(&view, |at| matched_rules.get(at).map(|bound| &***bound));
 }
 
 fn tcp_address(peer: PeerAddress) -> Option<SocketAddr> {

@@ -285,17 +285,17 @@ fn push_property(
 }
 
 fn validate_topic(topic: &[u8]) -> Result<&str, ActionError> {
-    let refused = |topic: &str, why: String| ActionError::InvalidTopic {
+    let rejected = |topic: &str, why: String| ActionError::InvalidTopic {
         topic: topic.chars().take(200).collect(),
         why,
     };
     let topic = std::str::from_utf8(topic)
-        .map_err(|_| refused(&String::from_utf8_lossy(topic), "it is not UTF-8".into()))?;
+        .map_err(|_| rejected(&String::from_utf8_lossy(topic), "it is not UTF-8".into()))?;
     if let Err(error) = mqtt::validate_topic_name(topic, &mqtt::TopicLimits::NONE) {
-        return Err(refused(topic, error.to_string()));
+        return Err(rejected(topic, error.to_string()));
     }
     if topic.starts_with("$SYS/") || topic.starts_with("$delayed/") {
-        return Err(refused(
+        return Err(rejected(
             topic,
             "topics of the node itself are reserved".into(),
         ));

@@ -7,7 +7,7 @@ use arc_swap::{ArcSwap, Cache};
 use hooks::{
     AcceptedConnect, AckKind, Authorization, BackpressureCheck, Client, ClientAction, DropReason,
     DurableCallback, Hooks, HooksFactory, Interest, MessageOrigin, MessageView, OutgoingMessages,
-    PacketFacts, PeerAddress, PublishVerdict, RefusedConnect, carries_secret,
+    PacketFacts, PeerAddress, PublishVerdict, RejectedConnect, carries_secret,
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::IndexQuery;
@@ -95,9 +95,9 @@ impl RuleHooks {
         fill: impl FnOnce(&mut RuleEvent<'e>),
     ) {
         let index = &self.snapshot.load().index;
-        let mut met = MatchedRules::default();
-        index.matches(query, |bound| met.push(bound));
-        if met.count == 0 {
+        let mut matched_rules = MatchedRules::default();
+        index.matches(query, |bound| matched_rules.push(bound));
+        if matched_rules.count == 0 {
             return;
         }
         if self.is_scratch_used {
@@ -122,7 +122,7 @@ impl RuleHooks {
             now_ms: at_ms,
             chained: 0,
         };
-        run.evaluate_all(&view, |at| met.get(at));
+        run.evaluate_all(&view, |at| matched_rules.get(at));
     }
 
     fn emit_client_event<'e>(
@@ -463,8 +463,8 @@ impl Hooks for RuleHooks {
         }
     }
 
-    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
-        let connection = refused.connect.map(|connect| ConnectionDetails {
+    fn connect_rejected(&mut self, rejected: &RejectedConnect<'_>) {
+        let connection = rejected.connect.map(|connect| ConnectionDetails {
             version: protocol_level(connect.version),
             keep_alive_s: connect.keep_alive_s,
             clean_start: connect.clean_start,
@@ -473,7 +473,7 @@ impl Hooks for RuleHooks {
             is_anonymous: connect.username.is_none(),
             ..ConnectionDetails::default()
         });
-        let client_id = refused.client_id.unwrap_or_default();
+        let client_id = rejected.client_id.unwrap_or_default();
         let mut tell = |kind, word| {
             let lineage = RuleLineage::default();
             self.emit_event(
@@ -481,11 +481,11 @@ impl Hooks for RuleHooks {
                 None,
                 lineage,
                 |event| {
-                    event.username = refused.username;
-                    event.peer = peer_address(Some(refused.peer));
-                    event.socket = refused.local_address;
+                    event.username = rejected.username;
+                    event.peer = peer_address(Some(rejected.peer));
+                    event.socket = rejected.local_address;
                     event.connection = connection.as_ref();
-                    event.properties = refused
+                    event.properties = rejected
                         .connect
                         .map_or(Properties::EMPTY, |connect| connect.properties);
                     event.reason = Some(word);
@@ -493,10 +493,10 @@ impl Hooks for RuleHooks {
                 },
             );
         };
-        if let Some(word) = authentication_result(refused.code) {
+        if let Some(word) = authentication_result(rejected.code) {
             tell(EventKind::AuthnComplete, word);
         }
-        tell(EventKind::Connack, connack_result(refused.code));
+        tell(EventKind::Connack, connack_result(rejected.code));
     }
 
     fn authorized(

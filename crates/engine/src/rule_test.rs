@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn long_statements_are_refused_with_one_limit() {
+    fn long_statements_are_rejected_with_one_limit() {
         let engine = Engine::new(RuleEngineSettings::default(), 1);
         let event = test_event(json!({"topic": "t"}));
         for spaces in [40_000, 70_000] {
@@ -502,8 +502,8 @@ mod tests {
             json!([{"v": "tidegate-engine"}])
         );
         assert_eq!(test("NOT_SET")["outputs"], json!([{"v": ""}]));
-        let refused = test("PATH");
-        let reason = refused["reason"].as_str().expect("a text");
+        let rejected = test("PATH");
+        let reason = rejected["reason"].as_str().expect("a text");
         assert!(reason.contains("rules.environment_variables"), "{reason}");
     }
 
@@ -563,8 +563,8 @@ mod tests {
             ),
         ] {
             let rule = json!({"sql": sql, "window": {"event_time": event_time}});
-            let refused = engine.prepare_rule("r", &rule).expect_err(event_time);
-            assert_eq!(refused.field, "window.event_time", "{}", refused.detail);
+            let rejected = engine.prepare_rule("r", &rule).expect_err(event_time);
+            assert_eq!(rejected.field, "window.event_time", "{}", rejected.detail);
         }
     }
 

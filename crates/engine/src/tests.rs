@@ -159,7 +159,7 @@ fn hooks_are_requested_only_as_rules_need_them() {
         ),
         (
             "SELECT * FROM \"$events/client/connack\", \"$EVENT.PING\"",
-            Interest::CONNECT | Interest::CONNECT_REFUSED | Interest::PING,
+            Interest::CONNECT | Interest::CONNECT_REJECTED | Interest::PING,
         ),
         ("SELECT * FROM \"$rule/other\"", Interest::NONE),
         // No event can pass.

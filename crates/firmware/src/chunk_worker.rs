@@ -18,13 +18,13 @@ const MAX_KNOWN_SIZES: usize = 65_536;
 const PROGRESS_STEP: u8 = 10;
 
 /// Receives the reason why a message cannot be sent.
-pub type ChunkRefusal = Box<dyn FnOnce(String) + Send>;
+pub type ChunkRejection = Box<dyn FnOnce(String) + Send>;
 
 /// Sends messages to clients of devices.
 pub trait ChunkSender: Send + Sync {
-    /// Sends a message to one client, if it is connected and has a matching subscription. It calls `refused` if the
+    /// Sends a message to one client, if it is connected and has a matching subscription. It calls `rejected` if the
     /// message is too large for the client. Never blocks.
-    fn send(&self, client_id: &str, topic: String, payload: Bytes, refused: ChunkRefusal);
+    fn send(&self, client_id: &str, topic: String, payload: Bytes, rejected: ChunkRejection);
 }
 
 /// The state of the thread.
@@ -50,16 +50,16 @@ impl ChunkWorker {
     /// Answers requests until the node stops.
     pub(crate) fn run(mut self) {
         while let Some(request) = self.service.chunk_queue().next() {
-            if let Err(refusal) = self.answer(&request) {
-                self.send_error(&request.client_id, request.kind, refusal);
+            if let Err(rejection) = self.answer(&request) {
+                self.send_error(&request.client_id, request.kind, rejection);
             }
         }
     }
 
     fn send_error(&self, client_id: &str, kind: FirmwareType, text: String) {
         // Nobody is told that the error does not fit.
-        let refused = Box::new(|_| {});
-        (self.sender).send(client_id, error_topic(kind), text.into(), refused);
+        let rejected = Box::new(|_| {});
+        (self.sender).send(client_id, error_topic(kind), text.into(), rejected);
     }
 
     /// The chunk size of a request: a number, or nothing for the one that was used before. 0 stands for the whole image.
@@ -111,7 +111,7 @@ impl ChunkWorker {
         self.record_progress(device.no, request.kind, end, package.size);
         let (sender, client_id, kind) =
             (self.sender.clone(), request.client_id.clone(), request.kind);
-        let refused = move |reason: String| {
+        let rejected = move |reason: String| {
             let text = format!("the chunk cannot be sent: {reason}; ask for smaller chunks");
             sender.send(&client_id, error_topic(kind), text.into(), Box::new(|_| {}));
         };
@@ -119,7 +119,7 @@ impl ChunkWorker {
             &request.client_id,
             topic.response(),
             chunk,
-            Box::new(refused),
+            Box::new(rejected),
         );
         Ok(())
     }

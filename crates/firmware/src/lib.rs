@@ -34,7 +34,7 @@ pub use campaign::{
 };
 pub use catalog::AssignedPackage;
 pub use chunk_cache::ChunkStats;
-pub use chunk_worker::{ChunkRefusal, ChunkSender};
+pub use chunk_worker::{ChunkRejection, ChunkSender};
 pub use definition_error::DefinitionError;
 pub use device_state::{InstallRecord, InstallReport, InstallState};
 pub use digest::DigestAlgorithm;

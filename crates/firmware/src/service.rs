@@ -516,7 +516,7 @@ impl FirmwareService {
 
 /// A device, or all devices of a product.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Concerned {
+enum AffectedTarget {
     Product(String),
     Device(String),
 }
@@ -542,15 +542,15 @@ impl FirmwareInner {
 
     /// Applies a change, and examines the devices that it may concern.
     fn follow(&self, kind: &str, id: &str, value: Option<&Value>) {
-        let mut concerned = self.concerned(kind, id);
+        let mut affected = self.affected(kind, id);
         self.apply(kind, id, value);
-        concerned.extend(self.concerned(kind, id));
-        concerned.sort();
-        concerned.dedup();
-        for target in concerned {
+        affected.extend(self.affected(kind, id));
+        affected.sort();
+        affected.dedup();
+        for target in affected {
             match target {
-                Concerned::Product(product) => self.target_queue.push_product(&product),
-                Concerned::Device(id) => match self.registry.device(&id) {
+                AffectedTarget::Product(product) => self.target_queue.push_product(&product),
+                AffectedTarget::Device(id) => match self.registry.device(&id) {
                     Ok(device) => {
                         device
                             .iter()
@@ -565,13 +565,13 @@ impl FirmwareInner {
     }
 
     /// Devices whose targets depend on an object.
-    fn concerned(&self, kind: &str, id: &str) -> Vec<Concerned> {
+    fn affected(&self, kind: &str, id: &str) -> Vec<AffectedTarget> {
         let catalog = self.read_catalog();
         match kind {
             KIND if catalog.is_assigned(id) => {
                 let package = catalog.package(id).into_iter();
                 package
-                    .map(|package| Concerned::Product(package.product.clone()))
+                    .map(|package| AffectedTarget::Product(package.product.clone()))
                     .collect()
             }
             KIND => Vec::new(),
@@ -581,14 +581,14 @@ impl FirmwareInner {
                 };
                 let package = catalog.package(&assignment.package);
                 match (&assignment.device, package) {
-                    (Some(device), _) => vec![Concerned::Device(device.clone())],
-                    (None, Some(package)) => vec![Concerned::Product(package.product.clone())],
+                    (Some(device), _) => vec![AffectedTarget::Device(device.clone())],
+                    (None, Some(package)) => vec![AffectedTarget::Product(package.product.clone())],
                     (None, None) => Vec::new(),
                 }
             }
             _ => {
                 let products = catalog.products_of_group(id).into_iter();
-                products.map(Concerned::Product).collect()
+                products.map(AffectedTarget::Product).collect()
             }
         }
     }

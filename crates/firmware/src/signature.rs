@@ -175,15 +175,15 @@ impl TrustedKeys {
         &'s self,
         signature: &'s Signature,
     ) -> Result<(StreamVerifier<'s>, String), DefinitionError> {
-        let mut refusal = None;
+        let mut rejection = None;
         for (text, key) in &self.minisign {
             match key.verify_stream(signature) {
                 Ok(verifier) => return Ok((verifier, format!("minisign {text}"))),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
-                Err(error) => refusal = Some(error.to_string()),
+                Err(error) => rejection = Some(error.to_string()),
             }
         }
-        let detail = refusal.unwrap_or_else(|| {
+        let detail = rejection.unwrap_or_else(|| {
             "it was made with a key that this node does not trust (firmware.minisign_keys)"
                 .to_owned()
         });

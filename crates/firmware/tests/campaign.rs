@@ -11,7 +11,7 @@ use devices::{
     Device, DeviceNo, NewDevice, PRODUCT_KIND, Registry, RegistryConfig, WritePrecondition,
 };
 use firmware::{
-    CampaignDefinition, CampaignDeviceState, CampaignStatus, ChunkRefusal, ChunkSender,
+    CampaignDefinition, CampaignDeviceState, CampaignStatus, ChunkRejection, ChunkSender,
     DeviceMessenger, FirmwareService, FirmwareSettings, FirmwareType, InstallReport, InstallState,
     KIND,
 };
@@ -25,7 +25,7 @@ const DEVICES: u32 = 1000;
 struct NoClients;
 
 impl ChunkSender for NoClients {
-    fn send(&self, _: &str, _: String, _: Bytes, _: ChunkRefusal) {}
+    fn send(&self, _: &str, _: String, _: Bytes, _: ChunkRejection) {}
 }
 
 impl DeviceMessenger for NoClients {

@@ -166,8 +166,8 @@ fn an_image_is_described_and_verified() {
             "signature.scheme: ",
         ),
     ] {
-        let refused = with(fields).unwrap_err();
-        assert!(refused.starts_with(expected), "{refused}");
+        let rejected = with(fields).unwrap_err();
+        assert!(rejected.starts_with(expected), "{rejected}");
     }
     let empty = node.upload("empty", b"");
     assert!(
@@ -177,8 +177,8 @@ fn an_image_is_described_and_verified() {
     );
     let other = node.upload("other", b"other");
     let changed = package("1", &other);
-    let refused = node.firmware.prepare_package(&changed, Some(&stored));
-    assert_eq!(refused.unwrap_err().field, "file");
+    let rejected = node.firmware.prepare_package(&changed, Some(&stored));
+    assert_eq!(rejected.unwrap_err().field, "file");
 }
 
 #[test]
@@ -196,12 +196,12 @@ fn signatures_of_minisign_are_verified() {
     let file = node.upload("image", b"test");
     let stored = signed(&file, MINISIGN_OF_TEST).unwrap();
     assert_eq!(stored["signed_by"], format!("minisign {MINISIGN_KEY}"));
-    let refused = node.prepare(&package("1", &file)).unwrap_err();
-    assert!(refused.starts_with("signature: "), "{refused}");
+    let rejected = node.prepare(&package("1", &file)).unwrap_err();
+    assert!(rejected.starts_with("signature: "), "{rejected}");
     let other = node.upload("other", b"tEst");
     for (file, value) in [(&other, MINISIGN_OF_TEST), (&file, "nothing")] {
-        let refused = signed(file, value).unwrap_err();
-        assert!(refused.starts_with("signature.value: "), "{refused}");
+        let rejected = signed(file, value).unwrap_err();
+        assert!(rejected.starts_with("signature.value: "), "{rejected}");
     }
     let foreign = Node::new(&TrustSettings {
         minisign_keys: "RWSGOq2NVecA2UPNdBUZykf1CCb147pkmdtYxgb3Ti+JO/wCYvhbAb/U".to_owned(),
@@ -209,8 +209,8 @@ fn signatures_of_minisign_are_verified() {
     });
     let mut unsigned = package("1", &foreign.upload("image", b"test"));
     unsigned["signature"] = json!({"scheme": "minisign", "value": MINISIGN_OF_TEST});
-    let refused = foreign.prepare(&unsigned).unwrap_err();
-    assert!(refused.contains("does not trust"), "{refused}");
+    let rejected = foreign.prepare(&unsigned).unwrap_err();
+    assert!(rejected.contains("does not trust"), "{rejected}");
 }
 
 #[test]
@@ -276,8 +276,8 @@ fn signatures_by_certificates_are_verified() {
             "signature.certificates: ",
         ),
     ] {
-        let refused = signed(content, value, &certificates).unwrap_err();
-        assert!(refused.starts_with(expected), "{refused}");
+        let rejected = signed(content, value, &certificates).unwrap_err();
+        assert!(rejected.starts_with(expected), "{rejected}");
     }
 }
 
@@ -370,8 +370,8 @@ fn a_device_overrides_its_groups_and_these_its_product() {
         ),
         (json!({"package": "v1"}), ": expected exactly one"),
     ] {
-        let refused = node.assign("d", assignment).unwrap_err();
-        assert!(refused.starts_with(field), "{refused}");
+        let rejected = node.assign("d", assignment).unwrap_err();
+        assert!(rejected.starts_with(field), "{rejected}");
     }
     node.objects
         .delete(ASSIGNMENT_KIND, "c", ExpectedVersion::Any)

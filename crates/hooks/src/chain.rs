@@ -8,7 +8,7 @@ use scram::ScramCredential;
 
 use crate::authentication::{Authentication, Credentials};
 use crate::authorization::{Authorization, ClientAction};
-use crate::client::{AcceptedConnect, Client, PeerAddress, RefusedConnect};
+use crate::client::{AcceptedConnect, Client, PeerAddress, RejectedConnect};
 use crate::hooks::{BackpressureCheck, DurableCallback, Hooks, HooksFactory};
 use crate::interest::Interest;
 use crate::message::{
@@ -18,7 +18,7 @@ use crate::outgoing_messages::OutgoingMessages;
 use crate::relay::RelayService;
 
 /// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that
-/// answers `Pending` decides finally. An authorization or a message is decided by all links: the first refusal is
+/// answers `Pending` decides finally. An authorization or a message is decided by all links: the first rejection is
 /// final, and later links are not called. Notifications go to every link.
 #[derive(Clone, Default)]
 pub struct HookChain {
@@ -135,9 +135,9 @@ impl Hooks for ChainedHooks {
             .find_map(|hooks| hooks.scram_credential(username))
     }
 
-    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
-        self.interested_links(Interest::CONNECT_REFUSED)
-            .for_each(|hooks| hooks.connect_refused(refused));
+    fn connect_rejected(&mut self, rejected: &RejectedConnect<'_>) {
+        self.interested_links(Interest::CONNECT_REJECTED)
+            .for_each(|hooks| hooks.connect_rejected(rejected));
     }
 
     fn authorize(&mut self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
@@ -211,9 +211,9 @@ impl Hooks for ChainedHooks {
             .any(|hooks| hooks.denies_publish(message, origin))
     }
 
-    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+    fn rejects_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         self.publish_links(message.topic)
-            .any(|hooks| hooks.refuses_publish(message, origin))
+            .any(|hooks| hooks.rejects_publish(message, origin))
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
@@ -224,7 +224,7 @@ impl Hooks for ChainedHooks {
                 PublishVerdict::ContinueAndCollect => verdict = PublishVerdict::ContinueAndCollect,
                 last @ (PublishVerdict::Stop
                 | PublishVerdict::Defer
-                | PublishVerdict::Refuse
+                | PublishVerdict::Reject
                 | PublishVerdict::Deny) => return last,
             }
         }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn hook_links_are_called_in_order_until_one_refuses() {
+    fn hook_links_are_called_in_order_until_one_rejects() {
         let calls = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest, authorization, denies| {
             let calls = calls.clone();

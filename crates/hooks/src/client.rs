@@ -57,9 +57,9 @@ pub struct CertificateNames {
     pub alternative_names: Box<[Box<str>]>,
 }
 
-/// A client that was refused.
+/// A client that was rejected.
 #[derive(Debug, Clone, Copy)]
-pub struct RefusedConnect<'a> {
+pub struct RejectedConnect<'a> {
     /// The client id it sent, if it could be read.
     pub client_id: Option<&'a str>,
     pub username: Option<&'a str>,
@@ -68,7 +68,7 @@ pub struct RefusedConnect<'a> {
     pub local_address: Option<SocketAddr>,
     pub listener: &'a str,
     pub code: ReasonCode,
-    /// Why it was refused, as a sentence without its full stop.
+    /// Why it was rejected, as a sentence without its full stop.
     pub detail: Option<&'a str>,
     /// Its CONNECT packet, password included, if a complete one was received.
     pub connect: Option<&'a Connect<'a>>,

@@ -7,7 +7,7 @@ use scram::ScramCredential;
 
 use crate::authentication::{Authentication, Credentials};
 use crate::authorization::{Authorization, ClientAction};
-use crate::client::{AcceptedConnect, Client, PeerAddress, RefusedConnect};
+use crate::client::{AcceptedConnect, Client, PeerAddress, RejectedConnect};
 use crate::interest::Interest;
 use crate::message::{
     AckKind, DropReason, MessageOrigin, MessageView, PacketFacts, PublishVerdict,
@@ -60,9 +60,9 @@ pub trait Hooks {
         None
     }
 
-    /// Called when a client is refused, whichever component decided it.
-    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
-        let _ = refused;
+    /// Called when a client is rejected, whichever component decided it.
+    fn connect_rejected(&mut self, rejected: &RejectedConnect<'_>) {
+        let _ = rejected;
     }
 
     /// Decides whether a client may do something, for clients whose session has no permissions of its own.
@@ -139,9 +139,9 @@ pub trait Hooks {
         false
     }
 
-    /// Whether a QoS 1 or 2 message is refused as by [`PublishVerdict::Refuse`]. All hooks are asked before the first
+    /// Whether a QoS 1 or 2 message is rejected as by [`PublishVerdict::Reject`]. All hooks are asked before the first
     /// one processes the message, so that none has acted on a message that its publisher will send again.
-    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+    fn rejects_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let _ = (message, origin);
         false
     }

@@ -30,8 +30,8 @@ impl Interest {
     pub const ACK: Self = Self::point(1 << 8);
     pub const DROP: Self = Self::point(1 << 9);
     pub const PING: Self = Self::point(1 << 10);
-    /// Refused CONNECT packets.
-    pub const CONNECT_REFUSED: Self = Self::point(1 << 11);
+    /// Rejected CONNECT packets.
+    pub const CONNECT_REJECTED: Self = Self::point(1 << 11);
     /// Sessions that begin and end.
     pub const SESSION: Self = Self::point(1 << 12);
     /// Authorization decisions, whichever component made them.

@@ -28,7 +28,7 @@ pub use authorization::{AccessDecision, Authorization, ClientAction, ClientDevic
 pub use broker_port::BrokerPort;
 pub use chain::HookChain;
 pub use client::{
-    AcceptedConnect, CertificateNames, Client, ConnectionInfo, PeerAddress, RefusedConnect,
+    AcceptedConnect, CertificateNames, Client, ConnectionInfo, PeerAddress, RejectedConnect,
 };
 pub use hooks::{BackpressureCheck, DurableCallback, Hooks, HooksFactory, NoHooks};
 pub use interest::Interest;

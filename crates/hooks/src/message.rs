@@ -151,7 +151,7 @@ pub enum PublishVerdict {
     Stop,
     /// It is not delivered and not accepted because a queue or store has no room for it. Its publisher gets reason
     /// 0x97; before version 5 its connection is closed.
-    Refuse,
+    Reject,
     /// It is not delivered, and it is acknowledged later: the hook calls
     /// [`BrokerPort::acknowledge`](crate::BrokerPort::acknowledge) with [`MessageOrigin::ticket`]. Without a ticket it
     /// is like [`PublishVerdict::Stop`].

@@ -393,7 +393,7 @@ mod tests {
         }
         let outcomes = read_outcomes(&mut Decoder(&out), 8, &flights).unwrap();
         assert_eq!(outcomes[0], BatchOutcome::Written);
-        let why = "partition 1 of t: the broker refuses the record (Kafka error 87): no key";
+        let why = "partition 1 of t: the broker rejects the record (Kafka error 87): no key";
         assert_eq!(outcomes[1], BatchOutcome::Rows(why.into(), vec![5]));
         assert!(
             matches!(&outcomes[2], BatchOutcome::Unknown(f) if f.to_string().contains("does not lead"))

@@ -71,7 +71,7 @@ struct ProducerState {
 }
 
 struct InFlightRow {
-    spot: usize,
+    partition_state: usize,
     waiter: Option<RowWaiter>,
 }
 
@@ -92,7 +92,7 @@ struct PartitionState {
 
 /// Data to send to a partition now.
 struct PartitionLoad {
-    spot: usize,
+    partition_state: usize,
     topic: Arc<str>,
     partition: i32,
     rows: Vec<(MessageId, KafkaMessage)>,
@@ -131,7 +131,7 @@ impl Producer {
                 ticket.settle_row(place, None);
             } else if let Some(flying) = state.in_flight_rows.get_mut(&id) {
                 flying.waiter = Some(RowWaiter::new(ticket, place));
-                let topic = &state.partitions[flying.spot].topic;
+                let topic = &state.partitions[flying.partition_state].topic;
                 if !topics.contains(topic) {
                     topics.push(topic.clone());
                 }
@@ -152,8 +152,8 @@ impl Producer {
     pub fn resume_topics(&self, topics: &[Arc<str>]) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
-            let spot = &state.partitions[number];
-            if spot.open.is_some() && topics.contains(&spot.topic) {
+            let partition_state = &state.partitions[number];
+            if partition_state.open.is_some() && topics.contains(&partition_state.topic) {
                 self.schedule_partition(&mut state, number);
             }
         }
@@ -163,8 +163,8 @@ impl Producer {
     pub fn fail_open(&self, topic: &str, failure: &KafkaError) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
-            let spot = &state.partitions[number];
-            if *spot.topic == *topic && !spot.is_in_flight {
+            let partition_state = &state.partitions[number];
+            if *partition_state.topic == *topic && !partition_state.is_in_flight {
                 state.fail_waiting_rows(number, failure);
             }
         }
@@ -181,11 +181,11 @@ impl Producer {
                 ticket.settle_row(place, Some(KafkaError::bad_message(what)));
                 continue;
             };
-            let spot = &mut state.partitions[number];
-            if spot.waiting.is_empty() {
+            let partition_state = &mut state.partitions[number];
+            if partition_state.waiting.is_empty() {
                 touched.push(number);
             }
-            spot.waiting.push_back(QueuedMessage {
+            partition_state.waiting.push_back(QueuedMessage {
                 id: outgoing.id,
                 waiter: RowWaiter::new(ticket, place),
                 message: outgoing.message,
@@ -198,19 +198,22 @@ impl Producer {
 
     /// Schedules a partition for the task of its leading broker.
     fn schedule_partition(&self, state: &mut ProducerState, number: usize) {
-        let spot = &mut state.partitions[number];
+        let partition_state = &mut state.partitions[number];
         // Scheduled again when the batch in flight completes.
-        if spot.is_ready || spot.is_in_flight {
+        if partition_state.is_ready || partition_state.is_in_flight {
             return;
         }
-        let Some(broker) = self.cluster.leader(&spot.topic, spot.partition) else {
-            let (topic, partition) = (&spot.topic, spot.partition);
+        let Some(broker) = self
+            .cluster
+            .leader(&partition_state.topic, partition_state.partition)
+        else {
+            let (topic, partition) = (&partition_state.topic, partition_state.partition);
             let what = format!("partition {partition} of {topic} has no leader at the moment");
             self.cluster.invalidate_topic(topic);
             state.fail_waiting_rows(number, &KafkaError::transient(what));
             return;
         };
-        spot.is_ready = true;
+        partition_state.is_ready = true;
         match state.ready.entry(broker) {
             Entry::Occupied(mut ready) => ready.get_mut().push_back(number),
             Entry::Vacant(none) => {
@@ -244,9 +247,9 @@ impl Producer {
             let Some(number) = state.ready.get_mut(&broker).and_then(VecDeque::pop_front) else {
                 break;
             };
-            let spot = &mut state.partitions[number];
-            spot.is_ready = false;
-            let open = spot.open.take();
+            let partition_state = &mut state.partitions[number];
+            partition_state.is_ready = false;
+            let open = partition_state.open.take();
             let rows = match &open {
                 Some(flight) => {
                     bytes += flight.size();
@@ -254,11 +257,15 @@ impl Producer {
                 }
                 None => {
                     let max_bytes = self.options.max_message_bytes;
-                    let taken = take_rows(&mut spot.waiting, spot.max_rows, max_bytes);
+                    let taken = take_rows(
+                        &mut partition_state.waiting,
+                        partition_state.max_rows,
+                        max_bytes,
+                    );
                     let rows = taken.into_iter().map(|waiting| {
                         bytes += waiting.message.size();
                         let flying = InFlightRow {
-                            spot: number,
+                            partition_state: number,
                             waiter: Some(waiting.waiter),
                         };
                         state.in_flight_rows.insert(waiting.id, flying);
@@ -270,11 +277,11 @@ impl Producer {
             if rows.is_empty() && open.is_none() {
                 continue;
             }
-            spot.is_in_flight = true;
+            partition_state.is_in_flight = true;
             loads.push(PartitionLoad {
-                spot: number,
-                topic: spot.topic.clone(),
-                partition: spot.partition,
+                partition_state: number,
+                topic: partition_state.topic.clone(),
+                partition: partition_state.partition,
                 rows,
                 open,
             });
@@ -290,7 +297,7 @@ impl Producer {
         let flights = loads.into_iter().map(|load| {
             load.open.unwrap_or_else(|| {
                 InFlightBatch::new(
-                    load.spot,
+                    load.partition_state,
                     load.topic,
                     load.partition,
                     load.rows,
@@ -322,9 +329,9 @@ impl Producer {
             let producer = self.producer_id().await?;
             let mut state = self.state();
             for flight in flights.iter_mut().filter(|f| f.producer.is_none()) {
-                let spot = &mut state.partitions[flight.partition_index];
-                flight.producer = Some(*spot.producer.get_or_insert(producer));
-                flight.first_sequence = spot.next_sequence;
+                let partition_state = &mut state.partitions[flight.partition_index];
+                flight.producer = Some(*partition_state.producer.get_or_insert(producer));
+                flight.first_sequence = partition_state.next_sequence;
             }
         }
         let timeout = self.cluster.login().request_timeout;
@@ -402,8 +409,8 @@ impl Producer {
                     state.producer = None;
                 }
                 flight.producer = None;
-                let spot = &mut state.partitions[number];
-                (spot.producer, spot.next_sequence) = (None, 0);
+                let partition_state = &mut state.partitions[number];
+                (partition_state.producer, partition_state.next_sequence) = (None, 0);
                 state.keep_or_drop_unknown(flight, &failure, self.options.is_idempotent);
             }
             BatchOutcome::Rows(why, bad) => state.handle_rejected_batch(flight, &why, &bad),
@@ -439,7 +446,7 @@ impl ProducerState {
     }
 
     fn has_work(&self, number: usize) -> bool {
-        let spot = &self.partitions[number];
+        let partition_state = &self.partitions[number];
         let is_awaited = |flight: &InFlightBatch| {
             let mut rows = flight.rows.iter();
             rows.any(|(id, _)| {
@@ -448,13 +455,13 @@ impl ProducerState {
                     .is_some_and(|f| f.waiter.is_some())
             })
         };
-        !spot.waiting.is_empty() || spot.open.as_ref().is_some_and(is_awaited)
+        !partition_state.waiting.is_empty() || partition_state.open.as_ref().is_some_and(is_awaited)
     }
 
     fn record_written(&mut self, flight: &InFlightBatch) {
-        let spot = &mut self.partitions[flight.partition_index];
-        spot.next_sequence = sequence_after(flight.first_sequence, flight.rows.len());
-        spot.max_rows = spot.max_rows.saturating_mul(2);
+        let partition_state = &mut self.partitions[flight.partition_index];
+        partition_state.next_sequence = sequence_after(flight.first_sequence, flight.rows.len());
+        partition_state.max_rows = partition_state.max_rows.saturating_mul(2);
         for (id, _) in &flight.rows {
             let waiter = self
                 .in_flight_rows
@@ -485,8 +492,8 @@ impl ProducerState {
 
     /// Fails all waiting messages of a partition.
     fn fail_waiting_rows(&mut self, number: usize, failure: &KafkaError) {
-        let spot = &mut self.partitions[number];
-        let open = spot.open.iter().flat_map(|flight| &flight.rows);
+        let partition_state = &mut self.partitions[number];
+        let open = partition_state.open.iter().flat_map(|flight| &flight.rows);
         for (id, _) in open {
             let waiter = self
                 .in_flight_rows
@@ -494,19 +501,19 @@ impl ProducerState {
                 .and_then(|f| f.waiter.take());
             waiter.map(|waiter| waiter.settle(Some(failure.clone())));
         }
-        for waiting in spot.waiting.drain(..) {
+        for waiting in partition_state.waiting.drain(..) {
             waiting.waiter.settle(Some(failure.clone()));
         }
     }
 
     /// Handles a batch that the broker rejected because of its content; `bad` lists the faulty messages if known.
     fn handle_rejected_batch(&mut self, flight: InFlightBatch, why: &str, bad: &[usize]) {
-        let spot = &mut self.partitions[flight.partition_index];
+        let partition_state = &mut self.partitions[flight.partition_index];
         let count = flight.rows.len();
         let is_to_blame = |at: usize| count == 1 || bad.contains(&at);
         if count > 1 && !(0..count).any(is_to_blame) {
             // One of the halves contains the faulty message.
-            spot.max_rows = count.div_ceil(2);
+            partition_state.max_rows = count.div_ceil(2);
         }
         // The other messages are sent again, before later ones.
         for (at, (id, message)) in flight.rows.into_iter().enumerate().rev() {
@@ -517,7 +524,7 @@ impl ProducerState {
             if is_to_blame(at) {
                 waiter.settle(Some(KafkaError::bad_message(why)));
             } else {
-                spot.waiting.push_front(QueuedMessage {
+                partition_state.waiting.push_front(QueuedMessage {
                     id,
                     waiter,
                     message,

@@ -296,7 +296,7 @@ impl ErrorCode {
             76 => "the topic cannot have this compression",
             79 => "a member id is needed",
             81 => "the group is full",
-            87 => "the broker refuses the record",
+            87 => "the broker rejects the record",
             89 => "the broker throttles this client",
             _ => "error of the broker",
         }

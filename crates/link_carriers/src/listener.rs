@@ -201,12 +201,12 @@ impl PendingCarrier {
             let text = "the handshake took longer than 10 seconds";
             io::Error::new(io::ErrorKind::TimedOut, text)
         };
-        tokio::time::timeout(HANDSHAKE_TIMEOUT, self.shake_hands())
+        tokio::time::timeout(HANDSHAKE_TIMEOUT, self.perform_handshakes())
             .await
             .map_err(late)?
     }
 
-    async fn shake_hands(self) -> io::Result<AcceptedCarrier> {
+    async fn perform_handshakes(self) -> io::Result<AcceptedCarrier> {
         let peer = self.peer();
         let accepted = |carrier: BoxedCarrier, certificate| AcceptedCarrier {
             carrier,

@@ -154,7 +154,7 @@ pub(crate) async fn accept(
     Ok((QuicCarrier::new(connection, send, receive), certificate))
 }
 
-type Delivered = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+type DeliveryFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
 /// The stream of a QUIC connection, which ends with it.
 pub(crate) struct QuicCarrier {
@@ -162,7 +162,7 @@ pub(crate) struct QuicCarrier {
     send: SendStream,
     receive: RecvStream,
     /// Set by `shutdown`: until everything has been delivered, the end of the connection would discard it.
-    delivered: Option<Delivered>,
+    delivered: Option<DeliveryFuture>,
 }
 
 impl QuicCarrier {

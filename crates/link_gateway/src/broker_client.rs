@@ -29,7 +29,7 @@ pub(crate) enum ClientEnd {
     /// The peer may connect again.
     Lost,
     /// Another connection of the peer would not help.
-    Refused(&'static str),
+    Rejected(&'static str),
 }
 
 /// A client of the broker.
@@ -215,7 +215,7 @@ fn login_error(answer: &AckResult) -> LoginError {
     };
     LoginError {
         code,
-        text: format!("login refused: {answer}"),
+        text: format!("login rejected: {answer}"),
     }
 }
 
@@ -223,10 +223,10 @@ fn login_error(answer: &AckResult) -> LoginError {
 pub(crate) fn end_of(reason: ReasonCode) -> ClientEnd {
     match reason {
         ReasonCode::SESSION_TAKEN_OVER => {
-            ClientEnd::Refused("another client with this client id has connected")
+            ClientEnd::Rejected("another client with this client id has connected")
         }
-        ReasonCode::NOT_AUTHORIZED => ClientEnd::Refused("the client is not authorised"),
-        ReasonCode::BANNED => ClientEnd::Refused("the client is banned"),
+        ReasonCode::NOT_AUTHORIZED => ClientEnd::Rejected("the client is not authorised"),
+        ReasonCode::BANNED => ClientEnd::Rejected("the client is banned"),
         _ => ClientEnd::Lost,
     }
 }

@@ -128,12 +128,12 @@ impl LinkCarriers {
         let (hello, login) = match begun.await {
             Ok(Ok(begun)) => begun,
             Ok(Err(error)) => {
-                LinkMetrics::count(&metrics.carriers_refused);
+                LinkMetrics::count(&metrics.carriers_rejected);
                 tracing::debug!(listener, %peer, %error, "handshake of a link failed");
                 return;
             }
             Err(_) => {
-                LinkMetrics::count(&metrics.carriers_refused);
+                LinkMetrics::count(&metrics.carriers_rejected);
                 tracing::debug!(listener, %peer, "handshake of a link took too long");
                 return;
             }
@@ -144,9 +144,9 @@ impl LinkCarriers {
                 self.serve_client(hello, client).await
             }
             Err(LoginError { code, text }) => {
-                LinkMetrics::count(&metrics.carriers_refused);
-                let refusal = Decision::Refuse { code, text };
-                self.links.admit(hello, refusal).await.map(drop)
+                LinkMetrics::count(&metrics.carriers_rejected);
+                let rejection = Decision::Reject { code, text };
+                self.links.admit(hello, rejection).await.map(drop)
             }
         };
         if let Err(error) = ended {
@@ -188,7 +188,7 @@ impl LinkCarriers {
         }
         let end = async {
             match end.await {
-                Ok(ClientEnd::Refused(text)) => Some(ProtocolError {
+                Ok(ClientEnd::Rejected(text)) => Some(ProtocolError {
                     code: ErrorCode::NOT_PERMITTED,
                     detail: text,
                 }),

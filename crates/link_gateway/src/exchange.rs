@@ -113,12 +113,12 @@ impl<'a> Publication<'a> {
 
 /// What a node answers to a publication that it did not accept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PublicationRefusal {
-    pub refused: RefusedPublication,
+pub struct PublicationRejection {
+    pub rejected: RejectedPublication,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedPublication {
+pub struct RejectedPublication {
     /// `urgent`, `high`, `normal` or `bulk`.
     pub priority: String,
     /// Number of the message in the lane of this priority.

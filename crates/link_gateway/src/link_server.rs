@@ -19,7 +19,7 @@ use crate::attached_client::{AttachedClient, ClientMailbox};
 use crate::broker_client::{BrokerClient, ClientEnd, end_of};
 use crate::downloads::serve_request;
 use crate::exchange::{
-    FileAnswer, FileRequest, Publication, PublicationRefusal, RefusedPublication,
+    FileAnswer, FileRequest, Publication, PublicationRejection, RejectedPublication,
 };
 use crate::metrics::LinkMetrics;
 use crate::publications::PublicationQueue;
@@ -77,7 +77,7 @@ impl LinkServer {
     fn start(shared: &Arc<GatewayShared>, id: LinkId, link: Link) -> ClientMailbox {
         let (mailbox, clients) = mpsc::channel(1);
         let server = Self {
-            publications: PublicationQueue::new(shared.settings.message_window),
+            publications: PublicationQueue::new(shared.settings.message_window_bytes),
             shared: shared.clone(),
             link,
             clients,
@@ -182,7 +182,7 @@ impl LinkServer {
                 if answer.reason.is_error() {
                     let topic = Publication::decode(&publication.content);
                     let topic = topic.map_or("", |publication| publication.topic);
-                    self.refuse(publication.id, topic, answer.reason, answer.to_string());
+                    self.reject(publication.id, topic, answer.reason, answer.to_string());
                 }
             }
             SessionEvent::Message(message) => {
@@ -215,7 +215,7 @@ impl LinkServer {
             Ok(request) => self.answer(request),
             Err(error) => {
                 let reason = format!("it is neither a publication nor a request: {error}");
-                self.refuse(id, "", ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, reason);
+                self.reject(id, "", ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, reason);
             }
         }
     }
@@ -226,7 +226,7 @@ impl LinkServer {
         };
         let limit = self.shared.settings.max_transfers;
         let error = match self.has_task_room() {
-            // Its answer follows the refusals of the messages that were acknowledged before.
+            // Its answer follows the rejections of the messages that were acknowledged before.
             _ if request.names.is_empty() => Some(None),
             true => None,
             false => Some(Some(format!(
@@ -286,7 +286,7 @@ impl LinkServer {
                 Err((topic, code, reason)) => {
                     if let Some(publication) = self.publications.remove(at) {
                         self.link.acknowledge(publication.id);
-                        self.refuse(publication.id, &topic, code, reason);
+                        self.reject(publication.id, &topic, code, reason);
                     }
                 }
             }
@@ -294,16 +294,16 @@ impl LinkServer {
     }
 
     /// Tells the peer that a message was not published.
-    fn refuse(&mut self, id: MessageId, topic: &str, code: ReasonCode, reason: String) {
-        LinkMetrics::count(&self.shared.metrics.messages_refused);
+    fn reject(&mut self, id: MessageId, topic: &str, code: ReasonCode, reason: String) {
+        LinkMetrics::count(&self.shared.metrics.messages_rejected);
         let priority = match id.priority {
             Priority::Urgent => "urgent",
             Priority::High => "high",
             Priority::Normal => "normal",
             Priority::Bulk => "bulk",
         };
-        let refusal = PublicationRefusal {
-            refused: RefusedPublication {
+        let rejection = PublicationRejection {
+            rejected: RejectedPublication {
                 priority: priority.to_owned(),
                 number: id.number,
                 topic: topic.to_owned(),
@@ -311,8 +311,8 @@ impl LinkServer {
                 reason,
             },
         };
-        let refusal = serde_json::to_vec(&refusal).expect("texts and numbers are valid JSON");
-        self.outgoing.push_back(refusal.into());
+        let rejection = serde_json::to_vec(&rejection).expect("texts and numbers are valid JSON");
+        self.outgoing.push_back(rejection.into());
     }
 }
 

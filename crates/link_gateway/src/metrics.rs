@@ -9,13 +9,13 @@ use link::size_class::SizeClass;
 pub(crate) struct LinkMetrics {
     pub(crate) links: AtomicU64,
     pub(crate) carriers: AtomicU64,
-    pub(crate) carriers_refused: AtomicU64,
+    pub(crate) carriers_rejected: AtomicU64,
     /// Messages by size class.
     pub(crate) messages: [AtomicU64; CLASSES.len()],
     pub(crate) message_bytes: AtomicU64,
-    pub(crate) messages_refused: AtomicU64,
+    pub(crate) messages_rejected: AtomicU64,
     pub(crate) files_received: AtomicU64,
-    pub(crate) files_refused: AtomicU64,
+    pub(crate) files_rejected: AtomicU64,
     pub(crate) files_sent: AtomicU64,
 }
 
@@ -55,9 +55,9 @@ impl LinkMetrics {
                 &self.carriers,
             ),
             counter(
-                "link_connections_refused_total",
-                "Connections of link listeners that failed in a handshake or whose clients were refused.",
-                &self.carriers_refused,
+                "link_connections_rejected_total",
+                "Connections of link listeners that failed in a handshake or whose clients were rejected.",
+                &self.carriers_rejected,
             ),
             MetricFamily::by_label(
                 "link_messages_total",
@@ -72,9 +72,9 @@ impl LinkMetrics {
                 &self.message_bytes,
             ),
             counter(
-                "link_messages_refused_total",
+                "link_messages_rejected_total",
                 "Messages of links that were not published.",
-                &self.messages_refused,
+                &self.messages_rejected,
             ),
             counter(
                 "link_files_received_total",
@@ -82,9 +82,9 @@ impl LinkMetrics {
                 &self.files_received,
             ),
             counter(
-                "link_files_refused_total",
-                "Files of links that were refused.",
-                &self.files_refused,
+                "link_files_rejected_total",
+                "Files of links that were rejected.",
+                &self.files_rejected,
             ),
             counter(
                 "link_files_sent_total",

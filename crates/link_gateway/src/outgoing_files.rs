@@ -39,7 +39,7 @@ pub(crate) struct OfferedFile {
 /// Why a file was not sent.
 #[derive(Debug)]
 pub(crate) enum SendFileError {
-    /// The receiver refuses it, or the link has ended.
+    /// The receiver rejects it, or the link has ended.
     Link(LinkError),
     /// The file cannot be read; it may have expired.
     File(TransferError),

@@ -13,11 +13,11 @@ pub struct LinkSettings {
     /// How long a link without a connection is kept.
     pub expiry_s: u32,
     /// Bytes of messages of one link that wait to be published.
-    pub message_window: u64,
+    pub message_window_bytes: u64,
     /// Bytes of one file that wait to be stored.
-    pub stream_window: u64,
+    pub stream_window_bytes: u64,
     /// The same of all files of one link.
-    pub data_window: u64,
+    pub data_window_bytes: u64,
     /// Files that are sent and received at a time on one link.
     pub max_transfers: u32,
     /// Silence after which a connection is regarded as lost.
@@ -31,9 +31,9 @@ impl Default for LinkSettings {
         Self {
             max_links: 10_000,
             expiry_s: 60,
-            message_window: 2 << 20,
-            stream_window: 4 << 20,
-            data_window: 8 << 20,
+            message_window_bytes: 2 << 20,
+            stream_window_bytes: 4 << 20,
+            data_window_bytes: 8 << 20,
             max_transfers: 16,
             idle_timeout_s: 30,
             threads: 0,
@@ -50,17 +50,17 @@ impl LinkSettings {
         let defaults = LinkConfig::default();
         LinkConfig {
             limits: Limits {
-                message_window_bytes: self.message_window,
-                data_window_bytes: self.data_window,
-                stream_window_bytes: self.stream_window,
+                message_window_bytes: self.message_window_bytes,
+                data_window_bytes: self.data_window_bytes,
+                stream_window_bytes: self.stream_window_bytes,
                 // Those beyond `max_transfers` wait for their ACCEPT.
                 max_streams: self.max_transfers.saturating_mul(4),
                 idle_timeout_ms: self.idle_timeout_s.saturating_mul(1000),
                 ..defaults.limits
             },
             ack_policy: AckPolicy::OnConfirmation,
-            max_queued_bytes: self.message_window,
-            max_retained_bytes: self.stream_window,
+            max_queued_bytes: self.message_window_bytes,
+            max_retained_bytes: self.stream_window_bytes,
             ..defaults
         }
     }

@@ -10,8 +10,8 @@ use link::wire::control::Done;
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 use transfer::{
-    BegunTransfer, FileDigest, FileOwner, FileService, FileState, FileTarget, TransferError,
-    TransferErrorKind, TransferRequest, WrittenSegment,
+    FileDigest, FileOwner, FileService, FileState, FileTarget, TransferError, TransferErrorKind,
+    TransferRequest, TransferStart, WrittenSegment,
 };
 use wall_clock::now_ms;
 
@@ -32,7 +32,7 @@ const DIGEST_BYTES: u64 = 16 << 20;
 pub(crate) enum UploadError {
     /// The sender has cancelled it, or the link has ended.
     Link,
-    Refused {
+    Rejected {
         code: ErrorCode,
         text: String,
     },
@@ -59,15 +59,15 @@ impl From<TransferError> for UploadError {
             | TransferErrorKind::Incomplete => ErrorCode::PROTOCOL_VIOLATION,
             TransferErrorKind::Conflict | TransferErrorKind::Disabled => ErrorCode::NOT_PERMITTED,
         };
-        Self::Refused {
+        Self::Rejected {
             code,
             text: error.to_string(),
         }
     }
 }
 
-fn refused(code: ErrorCode, text: impl Into<String>) -> UploadError {
-    UploadError::Refused {
+fn rejected(code: ErrorCode, text: impl Into<String>) -> UploadError {
+    UploadError::Rejected {
         code,
         text: text.into(),
     }
@@ -85,10 +85,10 @@ pub(crate) async fn receive_file(
             LinkMetrics::count(&shared.metrics.files_received);
         }
         Err(UploadError::Link) => {}
-        Err(UploadError::Refused { code, text }) => {
-            tracing::debug!(client_id = identity.client_id, %code, text, "file of a link refused");
-            LinkMetrics::count(&shared.metrics.files_refused);
-            stream.refuse(code, &text);
+        Err(UploadError::Rejected { code, text }) => {
+            tracing::debug!(client_id = identity.client_id, %code, text, "file of a link rejected");
+            LinkMetrics::count(&shared.metrics.files_rejected);
+            stream.reject(code, &text);
         }
     }
 }
@@ -114,9 +114,14 @@ async fn receive(
             let text = format!(
                 "the client may not publish to $file/{file_id}/init; permit it in the access rules"
             );
-            return Err(refused(ErrorCode::NOT_PERMITTED, text));
+            return Err(rejected(ErrorCode::NOT_PERMITTED, text));
         }
-        None => return Err(refused(ErrorCode::CANCELLED, "the client is not connected")),
+        None => {
+            return Err(rejected(
+                ErrorCode::CANCELLED,
+                "the client is not connected",
+            ));
+        }
     }
     let (mut upload, received) =
         block_in_place(|| ReceivedUpload::begin(&shared.files, request, algorithm, names_content))?;
@@ -164,11 +169,11 @@ fn read_request(
 ) -> Result<(TransferRequest, DigestAlgorithm), UploadError> {
     let metadata: FileMetadata = serde_json::from_slice(&info.metadata).map_err(|error| {
         let text = format!("metadata of the file: {error}");
-        refused(ErrorCode::PROTOCOL_VIOLATION, text)
+        rejected(ErrorCode::PROTOCOL_VIOLATION, text)
     })?;
     let Some(algorithm) = info.digest else {
         let text = "a file needs a digest; open the stream with SHA-256 or BLAKE3";
-        return Err(refused(ErrorCode::NOT_PERMITTED, text));
+        return Err(rejected(ErrorCode::NOT_PERMITTED, text));
     };
     let file_id = metadata
         .file_id
@@ -228,7 +233,7 @@ impl<'a> ReceivedUpload<'a> {
                 if begun.info().is_paused {
                     return Err(TransferError::paused().into());
                 }
-                let is_new = matches!(begun, BegunTransfer::New(_));
+                let is_new = matches!(begun, TransferStart::New(_));
                 (begun.info().id.clone(), is_new)
             }
         };
@@ -284,7 +289,7 @@ impl<'a> ReceivedUpload<'a> {
     fn finish(mut self, done: &Done) -> Result<(), UploadError> {
         self.commit()?;
         let result = self.complete(done);
-        if let Err(UploadError::Refused { code, .. }) = &result
+        if let Err(UploadError::Rejected { code, .. }) = &result
             && *code == ErrorCode::DIGEST_MISMATCH
             && let Err(error) = self.files.abort(&self.owner, &self.file_id)
         {
@@ -296,7 +301,7 @@ impl<'a> ReceivedUpload<'a> {
     fn complete(&mut self, done: &Done) -> Result<(), UploadError> {
         let Some(expected) = done.digest else {
             let text = "DONE contains no digest";
-            return Err(refused(ErrorCode::PROTOCOL_VIOLATION, text));
+            return Err(rejected(ErrorCode::PROTOCOL_VIOLATION, text));
         };
         let sha256 = match &mut self.digest {
             None => Some(FileDigest(expected.bytes)),
@@ -304,7 +309,7 @@ impl<'a> ReceivedUpload<'a> {
                 let actual = digest_of(self.files, &self.id, digest, done.size)?;
                 if actual != expected {
                     let text = format!("the file has the digest {actual:?}, not {expected:?}");
-                    return Err(refused(ErrorCode::DIGEST_MISMATCH, text));
+                    return Err(rejected(ErrorCode::DIGEST_MISMATCH, text));
                 }
                 None
             }
@@ -328,11 +333,11 @@ fn digest_of(
             let before = digest.at();
             digest.advance(&file, size, DIGEST_BYTES).map_err(|error| {
                 let text = format!("the file cannot be read: {error}");
-                refused(ErrorCode::STORAGE_FAILED, text)
+                rejected(ErrorCode::STORAGE_FAILED, text)
             })?;
             if digest.at() == before {
                 let text = "parts of the file are missing";
-                return Err(refused(ErrorCode::PROTOCOL_VIOLATION, text));
+                return Err(rejected(ErrorCode::PROTOCOL_VIOLATION, text));
             }
         }
     }

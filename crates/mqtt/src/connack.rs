@@ -69,7 +69,7 @@ impl<'a> ConnAck<'a> {
         }
         if flags == 1 && code != ReasonCode::SUCCESS {
             return Err(Error::protocol_error(
-                "CONNACK: a session is present although the connection is refused [MQTT-3.2.2-6]",
+                "CONNACK: a session is present although the connection is rejected [MQTT-3.2.2-6]",
             ));
         }
         reader.expect_end("CONNACK: bytes after the packet")?;
@@ -80,7 +80,7 @@ impl<'a> ConnAck<'a> {
         })
     }
 
-    /// Before version 5, a refusal without a return code (see [`v3_return_code`]) appends nothing: the server then
+    /// Before version 5, a rejection without a return code (see [`v3_return_code`]) appends nothing: the server then
     /// closes the connection without a CONNACK [MQTT-3.2.2-6 of version 3.1.1].
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         let is_v5 = version == Version::V5;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn mqtt_3_2_2_6_no_session_is_present_in_a_refusal() {
+    fn mqtt_3_2_2_6_no_session_is_present_in_a_rejection() {
         assert_eq!(reason_from_server(&[0x20, 3, 1, 0x87, 0], V5), PROTOCOL);
         assert_eq!(reason_from_server(&[0x20, 2, 1, 5], V311), PROTOCOL);
         assert_eq!(
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn mqtt_3_2_2_8_the_reason_code_is_one_of_table_3_1() {
-        let refused: Vec<u8> = (0..=255)
+        let rejected: Vec<u8> = (0..=255)
             .filter(|&code| reason_from_server(&[0x20, 3, 0, code, 0], V5).is_some())
             .collect();
         let valid = [
             0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90,
             0x95, 0x97, 0x99, 0x9a, 0x9b, 0x9c, 0x9d, 0x9f,
         ];
-        assert!((0..=255).all(|code| valid.contains(&code) != refused.contains(&code)));
+        assert!((0..=255).all(|code| valid.contains(&code) != rejected.contains(&code)));
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mqtt_3_2_2_6_of_3_1_1_a_refusal_without_a_return_code_is_not_sent() {
+    fn mqtt_3_2_2_6_of_3_1_1_a_rejection_without_a_return_code_is_not_sent() {
         for version in [V31, V311] {
             assert_eq!(encoded(false, ReasonCode::MALFORMED_PACKET, version), []);
             assert_eq!(encoded(false, ReasonCode::BANNED, version), [0x20, 2, 0, 5]);

@@ -217,7 +217,7 @@ mod tests {
     const CLIENT: &[u8] = b"\0\x01c";
     const WILL_TOPIC: &[u8] = b"\0\x01w";
 
-    fn refused(
+    fn rejected(
         (protocol, properties): (&[u8], &[u8]),
         flags: u8,
         payload: &[u8],
@@ -239,7 +239,7 @@ mod tests {
             b"\0\x06MQISDP\x03",
             b"\0\0\x04",
         ] {
-            let found = refused((name, b""), 2, CLIENT);
+            let found = rejected((name, b""), 2, CLIENT);
             assert_eq!(found, Some(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION));
         }
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
             b"\0\x04MQTT\0",
             b"\0\x06MQIsdp\x04",
         ] {
-            let found = refused((name, b""), 2, CLIENT);
+            let found = rejected((name, b""), 2, CLIENT);
             assert_eq!(found, Some(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION));
         }
     }
@@ -275,17 +275,17 @@ mod tests {
 
     #[test]
     fn mqtt_3_1_2_3_the_reserved_flag_is_0() {
-        assert_eq!(refused(VERSIONS[0], 3, CLIENT), None);
-        assert_eq!(refused(VERSIONS[1], 3, CLIENT), MALFORMED);
-        assert_eq!(refused(VERSIONS[2], 3, CLIENT), MALFORMED);
+        assert_eq!(rejected(VERSIONS[0], 3, CLIENT), None);
+        assert_eq!(rejected(VERSIONS[1], 3, CLIENT), MALFORMED);
+        assert_eq!(rejected(VERSIONS[2], 3, CLIENT), MALFORMED);
     }
 
     #[test]
     fn mqtt_3_1_2_11_will_qos_is_0_without_a_will() {
         for flags in [0b0_1000, 0b1_0000, 0b1_1000] {
-            assert_eq!(refused(VERSIONS[0], flags, CLIENT), None);
-            assert_eq!(refused(VERSIONS[1], flags, CLIENT), MALFORMED);
-            assert_eq!(refused(VERSIONS[2], flags, CLIENT), MALFORMED);
+            assert_eq!(rejected(VERSIONS[0], flags, CLIENT), None);
+            assert_eq!(rejected(VERSIONS[1], flags, CLIENT), MALFORMED);
+            assert_eq!(rejected(VERSIONS[2], flags, CLIENT), MALFORMED);
         }
     }
 
@@ -293,25 +293,25 @@ mod tests {
     fn mqtt_3_1_2_12_will_qos_3_does_not_exist() {
         for version in VERSIONS {
             let will = [CLIENT, version.1, WILL_TOPIC, b"\0\0"].concat();
-            assert_eq!(refused(version, 0b0001_0100, &will), None);
-            assert_eq!(refused(version, 0b0001_1100, &will), MALFORMED);
+            assert_eq!(rejected(version, 0b0001_0100, &will), None);
+            assert_eq!(rejected(version, 0b0001_1100, &will), MALFORMED);
         }
     }
 
     #[test]
     fn mqtt_3_1_2_13_will_retain_is_0_without_a_will() {
-        assert_eq!(refused(VERSIONS[0], 0b10_0000, CLIENT), None);
-        assert_eq!(refused(VERSIONS[1], 0b10_0000, CLIENT), MALFORMED);
-        assert_eq!(refused(VERSIONS[2], 0b10_0000, CLIENT), MALFORMED);
+        assert_eq!(rejected(VERSIONS[0], 0b10_0000, CLIENT), None);
+        assert_eq!(rejected(VERSIONS[1], 0b10_0000, CLIENT), MALFORMED);
+        assert_eq!(rejected(VERSIONS[2], 0b10_0000, CLIENT), MALFORMED);
     }
 
     #[test]
     fn mqtt_3_1_2_9_a_will_has_properties_topic_and_payload() {
         for version in VERSIONS {
             let will = [CLIENT, version.1, WILL_TOPIC, b"\0\x01p"].concat();
-            assert_eq!(refused(version, WILL, &will), None);
+            assert_eq!(rejected(version, WILL, &will), None);
             for len in 0..will.len() {
-                assert_eq!(refused(version, WILL, &will[..len]), MALFORMED, "{len}");
+                assert_eq!(rejected(version, WILL, &will[..len]), MALFORMED, "{len}");
             }
         }
     }
@@ -320,14 +320,14 @@ mod tests {
     fn mqtt_3_1_2_16_to_19_the_flags_say_what_is_there() {
         let both = [CLIENT, b"\0\x01u\0\x01p"].concat();
         for version in &VERSIONS[1..] {
-            assert_eq!(refused(*version, USERNAME | PASSWORD, &both), None);
-            assert_eq!(refused(*version, USERNAME, &both), MALFORMED);
-            assert_eq!(refused(*version, 0, &both), MALFORMED);
+            assert_eq!(rejected(*version, USERNAME | PASSWORD, &both), None);
+            assert_eq!(rejected(*version, USERNAME, &both), MALFORMED);
+            assert_eq!(rejected(*version, 0, &both), MALFORMED);
             assert_eq!(
-                refused(*version, USERNAME | PASSWORD, &both[..6]),
+                rejected(*version, USERNAME | PASSWORD, &both[..6]),
                 MALFORMED
             );
-            assert_eq!(refused(*version, USERNAME, CLIENT), MALFORMED);
+            assert_eq!(rejected(*version, USERNAME, CLIENT), MALFORMED);
         }
     }
 
@@ -337,22 +337,22 @@ mod tests {
         assert_eq!((connect.username, connect.password), (None, None));
         let connect = decoded(V31, USERNAME | PASSWORD, b"\0\x01c\0\x01u");
         assert_eq!((connect.username, connect.password), (Some("u"), None));
-        assert_eq!(refused(VERSIONS[0], USERNAME, b"\0\x01c\0"), MALFORMED);
+        assert_eq!(rejected(VERSIONS[0], USERNAME, b"\0\x01c\0"), MALFORMED);
     }
 
     #[test]
     fn mqtt_3_1_2_22_no_password_without_a_user_name_before_version_5() {
         let password = [CLIENT, b"\0\x01p"].concat();
-        assert_eq!(refused(VERSIONS[0], PASSWORD, &password), MALFORMED);
-        assert_eq!(refused(VERSIONS[1], PASSWORD, &password), MALFORMED);
-        assert_eq!(refused(VERSIONS[2], PASSWORD, &password), None);
+        assert_eq!(rejected(VERSIONS[0], PASSWORD, &password), MALFORMED);
+        assert_eq!(rejected(VERSIONS[1], PASSWORD, &password), MALFORMED);
+        assert_eq!(rejected(VERSIONS[2], PASSWORD, &password), None);
     }
 
     #[test]
     fn mqtt_3_1_3_3_the_client_identifier_is_there_but_may_be_empty() {
         for version in VERSIONS {
-            assert_eq!(refused(version, 2, b""), MALFORMED);
-            assert_eq!(refused(version, 2, b"\0\0"), None);
+            assert_eq!(rejected(version, 2, b""), MALFORMED);
+            assert_eq!(rejected(version, 2, b"\0\0"), None);
         }
     }
 
@@ -366,11 +366,11 @@ mod tests {
         ];
         for version in VERSIONS {
             for text in bad {
-                assert_eq!(refused(version, 0, text), MALFORMED);
+                assert_eq!(rejected(version, 0, text), MALFORMED);
                 let will = [CLIENT, version.1, text, b"\0\0"].concat();
-                assert_eq!(refused(version, WILL, &will), MALFORMED);
+                assert_eq!(rejected(version, WILL, &will), MALFORMED);
                 assert_eq!(
-                    refused(version, USERNAME, &[CLIENT, text].concat()),
+                    rejected(version, USERNAME, &[CLIENT, text].concat()),
                     MALFORMED
                 );
             }
@@ -383,7 +383,7 @@ mod tests {
             for topic in [&b"\0\0"[..], b"\0\x01#", b"\0\x03a/+"] {
                 let will = [CLIENT, version.1, topic, b"\0\0"].concat();
                 assert_eq!(
-                    refused(version, WILL, &will),
+                    rejected(version, WILL, &will),
                     Some(ReasonCode::TOPIC_NAME_INVALID)
                 );
             }
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn section_3_1_3_nothing_comes_after_the_payload() {
         for version in VERSIONS {
-            assert_eq!(refused(version, 2, b"\0\x01c\0"), MALFORMED);
+            assert_eq!(rejected(version, 2, b"\0\x01c\0"), MALFORMED);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Frame<'_> {
 }
 
 /// Returns the packet at the front of `buf`, or `None` if it is incomplete. An invalid header, or one that announces
-/// more than `max_packet_size` bytes, is refused as soon as it is visible.
+/// more than `max_packet_size` bytes, is rejected as soon as it is visible.
 ///
 /// Always inlined: each packet passes it, and its result would be returned through memory.
 #[inline(always)]
@@ -218,8 +218,8 @@ mod tests {
     fn mqtt_3_1_2_24_the_packet_size_counts_the_fixed_header() {
         let packet = [0x40, 2, 0, 1];
         assert!(matches!(split_frame(&packet, 4), Ok(Some(frame)) if frame.len == 4));
-        let refused = split_frame(&packet[..2], 3).unwrap_err();
-        assert_eq!(refused.reason, ReasonCode::PACKET_TOO_LARGE);
+        let rejected = split_frame(&packet[..2], 3).unwrap_err();
+        assert_eq!(rejected.reason, ReasonCode::PACKET_TOO_LARGE);
     }
 
     #[test]

@@ -75,7 +75,7 @@ const TABLE: [(&[u8], &[PropertyScope]); 27] = [
     (&[0x2a, 1], &[ConnAck]),
 ];
 
-fn refused(bytes: &[u8], scope: PropertyScope) -> Option<ReasonCode> {
+fn rejected(bytes: &[u8], scope: PropertyScope) -> Option<ReasonCode> {
     validate(bytes, scope).err().map(|error| error.reason)
 }
 
@@ -93,7 +93,7 @@ fn section_2_2_2_2_a_property_stands_only_in_its_packets() {
                     _ => MALFORMED,
                 }
             };
-            assert_eq!(refused(bytes, scope), expected, "{bytes:?} in {scope:?}");
+            assert_eq!(rejected(bytes, scope), expected, "{bytes:?} in {scope:?}");
         }
     }
 }
@@ -107,7 +107,7 @@ fn section_2_2_2_2_there_are_27_identifiers() {
         assert_eq!(found.is_ok(), known, "{id:#04x}");
     }
     // The identifier is a variable byte integer; this is 1 in more bytes than necessary.
-    assert_eq!(refused(&[0x81, 0, 1], PublishFromClient), MALFORMED);
+    assert_eq!(rejected(&[0x81, 0, 1], PublishFromClient), MALFORMED);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn section_2_2_2_2_a_truncated_property_is_malformed() {
             // Authentication method and data: the method alone is complete.
             if bytes[..len] != [0x15, 0, 0] {
                 assert_eq!(
-                    refused(&bytes[..len], scopes[0]),
+                    rejected(&bytes[..len], scopes[0]),
                     MALFORMED,
                     "{bytes:?} at {len}"
                 );
@@ -133,7 +133,7 @@ fn section_3_a_property_stands_once() {
             let repeats = bytes[0] == 0x26 || bytes[0] == 0x0b && scope == PublishFromServer;
             let expected = if repeats { None } else { PROTOCOL };
             assert_eq!(
-                refused(&bytes.repeat(2), scope),
+                rejected(&bytes.repeat(2), scope),
                 expected,
                 "{bytes:?} in {scope:?}"
             );
@@ -154,58 +154,58 @@ fn section_3_a_flag_is_0_or_1() {
         (0x29, ConnAck),
         (0x2a, ConnAck),
     ] {
-        assert_eq!(refused(&[id, 0], scope), None);
-        assert_eq!(refused(&[id, 1], scope), None);
-        assert_eq!(refused(&[id, 2], scope), PROTOCOL);
-        assert_eq!(refused(&[id, 255], scope), PROTOCOL);
+        assert_eq!(rejected(&[id, 0], scope), None);
+        assert_eq!(rejected(&[id, 1], scope), None);
+        assert_eq!(rejected(&[id, 2], scope), PROTOCOL);
+        assert_eq!(rejected(&[id, 255], scope), PROTOCOL);
     }
 }
 
 #[test]
 fn section_3_1_2_11_receive_maximum_and_maximum_packet_size_are_not_0() {
     for scope in [Connect, ConnAck] {
-        assert_eq!(refused(&[0x21, 0, 0], scope), PROTOCOL);
-        assert_eq!(refused(&[0x27, 0, 0, 0, 0], scope), PROTOCOL);
-        assert_eq!(refused(&[0x22, 0, 0], scope), None);
+        assert_eq!(rejected(&[0x21, 0, 0], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x27, 0, 0, 0, 0], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x22, 0, 0], scope), None);
     }
 }
 
 #[test]
 fn section_3_8_2_1_2_a_subscription_identifier_is_1_to_268_435_455() {
-    assert_eq!(refused(&[0x0b, 0], Subscribe), PROTOCOL);
-    assert_eq!(refused(&[0x0b, 0], PublishFromServer), PROTOCOL);
-    assert_eq!(refused(&[0x0b, 0xff, 0xff, 0xff, 0x7f], Subscribe), None);
+    assert_eq!(rejected(&[0x0b, 0], Subscribe), PROTOCOL);
+    assert_eq!(rejected(&[0x0b, 0], PublishFromServer), PROTOCOL);
+    assert_eq!(rejected(&[0x0b, 0xff, 0xff, 0xff, 0x7f], Subscribe), None);
     assert_eq!(
-        refused(&[0x0b, 0xff, 0xff, 0xff, 0xff, 1], Subscribe),
+        rejected(&[0x0b, 0xff, 0xff, 0xff, 0xff, 1], Subscribe),
         MALFORMED
     );
     // [MQTT-1.5.5-1]
-    assert_eq!(refused(&[0x0b, 0x81, 0], Subscribe), MALFORMED);
+    assert_eq!(rejected(&[0x0b, 0x81, 0], Subscribe), MALFORMED);
 }
 
 #[test]
 fn mqtt_3_3_2_8_a_topic_alias_is_not_0() {
     let invalid = Some(ReasonCode::TOPIC_ALIAS_INVALID);
-    assert_eq!(refused(&[0x23, 0, 0], PublishFromClient), invalid);
-    assert_eq!(refused(&[0x23, 0, 0], PublishFromServer), invalid);
-    assert_eq!(refused(&[0x23, 0xff, 0xff], PublishFromClient), None);
+    assert_eq!(rejected(&[0x23, 0, 0], PublishFromClient), invalid);
+    assert_eq!(rejected(&[0x23, 0, 0], PublishFromServer), invalid);
+    assert_eq!(rejected(&[0x23, 0xff, 0xff], PublishFromClient), None);
 }
 
 #[test]
 fn mqtt_3_3_2_14_a_response_topic_has_no_wildcards() {
     for scope in [PublishFromClient, Will] {
-        assert_eq!(refused(&[0x08, 0, 1, b'#'], scope), PROTOCOL);
-        assert_eq!(refused(&[0x08, 0, 3, b'a', b'/', b'+'], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x08, 0, 1, b'#'], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x08, 0, 3, b'a', b'/', b'+'], scope), PROTOCOL);
         // [MQTT-4.7.3-1]
-        assert_eq!(refused(&[0x08, 0, 0], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x08, 0, 0], scope), PROTOCOL);
     }
 }
 
 #[test]
 fn section_3_1_2_11_10_authentication_data_needs_a_method() {
     for scope in [Connect, ConnAck, Auth] {
-        assert_eq!(refused(&[0x16, 0, 0], scope), PROTOCOL);
-        assert_eq!(refused(&[0x16, 0, 0, 0x15, 0, 0], scope), None);
+        assert_eq!(rejected(&[0x16, 0, 0], scope), PROTOCOL);
+        assert_eq!(rejected(&[0x16, 0, 0, 0x15, 0, 0], scope), None);
     }
 }
 
@@ -225,21 +225,21 @@ fn mqtt_1_5_4_1_and_2_strings_are_utf_8_without_nul() {
             (0x15, Auth),
             (0x1f, Ack),
         ] {
-            assert_eq!(refused(&[&[id], text].concat(), scope), MALFORMED);
+            assert_eq!(rejected(&[&[id], text].concat(), scope), MALFORMED);
         }
         let name = [&[0x26], text, &[0, 0]].concat();
         let value = [&[0x26, 0, 0], text].concat();
-        assert_eq!(refused(&name, Connect), MALFORMED);
-        assert_eq!(refused(&value, Connect), MALFORMED);
+        assert_eq!(rejected(&name, Connect), MALFORMED);
+        assert_eq!(rejected(&value, Connect), MALFORMED);
     }
     // Binary data may contain any bytes [MQTT-1.5.6].
-    assert_eq!(refused(&[0x09, 0, 2, 0xff, 0], Will), None);
+    assert_eq!(rejected(&[0x09, 0, 2, 0xff, 0], Will), None);
 }
 
 #[test]
 fn mqtt_1_5_4_3_a_byte_order_mark_stays() {
     let bytes = [0x03, 0, 4, 0xef, 0xbb, 0xbf, b'a'];
-    assert_eq!(refused(&bytes, Will), None);
+    assert_eq!(rejected(&bytes, Will), None);
     let found = Properties::from_validated(&bytes).content_type();
     assert_eq!(found, Some("\u{feff}a"));
 }

@@ -1,21 +1,21 @@
-//! Helpers of the unit tests: bytes in, the reason of the refusal out.
+//! Helpers of the unit tests: bytes in, the reason of the rejection out.
 
 use crate::{Direction, Packet, ReasonCode, Version, split_frame};
 
 pub(crate) const MALFORMED: Option<ReasonCode> = Some(ReasonCode::MALFORMED_PACKET);
 pub(crate) const PROTOCOL: Option<ReasonCode> = Some(ReasonCode::PROTOCOL_ERROR);
 
-/// The reason why a server refuses this packet from a client; `None` if it accepts it.
+/// The reason why a server rejects this packet from a client; `None` if it accepts it.
 pub(crate) fn reason_from_client(bytes: &[u8], version: Version) -> Option<ReasonCode> {
-    refusal_reason(bytes, version, Direction::FromClient)
+    rejection_reason(bytes, version, Direction::FromClient)
 }
 
-/// The reason why a client refuses this packet from a server; `None` if it accepts it.
+/// The reason why a client rejects this packet from a server; `None` if it accepts it.
 pub(crate) fn reason_from_server(bytes: &[u8], version: Version) -> Option<ReasonCode> {
-    refusal_reason(bytes, version, Direction::FromServer)
+    rejection_reason(bytes, version, Direction::FromServer)
 }
 
-fn refusal_reason(bytes: &[u8], version: Version, direction: Direction) -> Option<ReasonCode> {
+fn rejection_reason(bytes: &[u8], version: Version, direction: Direction) -> Option<ReasonCode> {
     let frame = match split_frame(bytes, u32::MAX) {
         Ok(frame) => frame.expect("a test gives whole packets"),
         Err(error) => return Some(error.reason),

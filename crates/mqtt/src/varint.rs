@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_byte_is_refused_when_the_fourth_announces_it() {
+    fn a_fifth_byte_is_rejected_when_the_fourth_announces_it() {
         assert!(decode_varint(&[0xff, 0xff, 0xff, 0xff]).is_err());
         assert!(decode_varint_lenient(&[0xff, 0xff, 0xff, 0x80]).is_err());
     }

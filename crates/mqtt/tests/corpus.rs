@@ -73,7 +73,7 @@ fn the_seeds_are_valid_and_have_every_packet() {
 }
 
 #[test]
-fn every_seed_and_every_change_of_one_byte_is_read_or_refused() {
+fn every_seed_and_every_change_of_one_byte_is_read_or_rejected() {
     for direction in BOTH {
         for (_, bytes) in files(seeds::target_of(direction)) {
             invariants::check_stream(&bytes, direction);
@@ -88,7 +88,7 @@ fn every_seed_and_every_change_of_one_byte_is_read_or_refused() {
 }
 
 #[test]
-fn every_topic_seed_and_every_change_of_one_byte_is_read_or_refused() {
+fn every_topic_seed_and_every_change_of_one_byte_is_read_or_rejected() {
     for (_, bytes) in files(seeds::TOPICS) {
         for changed in changes(&bytes).chain([bytes.clone()]) {
             if let Ok(text) = std::str::from_utf8(&changed) {

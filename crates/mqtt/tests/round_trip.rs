@@ -41,13 +41,13 @@ proptest! {
 
     /// The maximum packet size is exact, and is enforced as soon as the header is complete.
     #[test]
-    fn a_packet_over_the_maximum_is_refused_at_its_header(sample in sample()) {
+    fn a_packet_over_the_maximum_is_rejected_at_its_header(sample in sample()) {
         let bytes = sample.encode();
         let len = bytes.len() as u32;
         prop_assert!(mqtt::split_frame(&bytes, len).is_ok_and(|frame| frame.is_some()));
         let remaining = bytes[1..].iter().position(|byte| byte & 0x80 == 0).expect("it ends");
-        let refused = mqtt::split_frame(&bytes[..remaining + 2], len - 1);
-        prop_assert_eq!(refused.map_err(|error| error.reason), Err(mqtt::ReasonCode::PACKET_TOO_LARGE));
+        let rejected = mqtt::split_frame(&bytes[..remaining + 2], len - 1);
+        prop_assert_eq!(rejected.map_err(|error| error.reason), Err(mqtt::ReasonCode::PACKET_TOO_LARGE));
     }
 }
 

@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..=200)) {
+    fn any_bytes_are_read_or_rejected(bytes in vec(any::<u8>(), 0..=200)) {
         for direction in BOTH {
             check_stream(&bytes, direction);
         }
@@ -60,7 +60,7 @@ proptest! {
 
     /// A header that fits any bytes, so that the bodies are parsed.
     #[test]
-    fn any_body_is_read_or_refused(
+    fn any_body_is_read_or_rejected(
         first_byte in any::<u8>(),
         body in vec(any::<u8>(), 0..=100),
         version in 0..=2_u8,
@@ -75,7 +75,7 @@ proptest! {
 
     /// Packets with a few bytes changed, removed or inserted, which are closest to real errors.
     #[test]
-    fn a_packet_with_mistakes_is_read_or_refused(
+    fn a_packet_with_mistakes_is_read_or_rejected(
         sample in sample(),
         mistakes in vec((any::<Index>(), any::<u8>(), 0..=2_u8), 1..=4),
     ) {
@@ -104,17 +104,17 @@ proptest! {
 
     /// A packet of a different version or direction never causes a panic.
     #[test]
-    fn a_packet_of_another_version_is_read_or_refused(sample in sample(), version in 0..=2_u8) {
+    fn a_packet_of_another_version_is_read_or_rejected(sample in sample(), version in 0..=2_u8) {
         let bytes = [&[version], &sample.encode()[..]].concat();
         for direction in BOTH {
             check_stream(&bytes, direction);
         }
     }
 
-    /// Each proper prefix of a packet's body is refused or is a different packet; nothing is read
+    /// Each proper prefix of a packet's body is rejected or is a different packet; nothing is read
     /// past its end.
     #[test]
-    fn a_truncated_body_is_read_or_refused(sample in sample(), at in any::<Index>()) {
+    fn a_truncated_body_is_read_or_rejected(sample in sample(), at in any::<Index>()) {
         let bytes = sample.encode();
         let frame = mqtt::split_frame(&bytes, u32::MAX)?.expect("it is whole");
         let body = &frame.body[..at.index(frame.body.len() + 1)];

@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_filter_or_is_refused(text in any::<String>()) {
+    fn any_text_is_a_filter_or_is_rejected(text in any::<String>()) {
         check_topics(&text);
     }
 

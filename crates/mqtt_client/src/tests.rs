@@ -192,8 +192,8 @@ fn publishing_heeds_receive_maximum_and_runs_to_its_end() {
 
     // A PUBREC with an error also completes the message.
     let third = session.publish(&outgoing(QoS::ExactlyOnce, &none)).unwrap();
-    let refusal = ack(third, ReasonCode::NOT_AUTHORIZED);
-    let events = receive_packet(&mut session, &Packet::PubRec(refusal)).unwrap();
+    let rejection = ack(third, ReasonCode::NOT_AUTHORIZED);
+    let events = receive_packet(&mut session, &Packet::PubRec(rejection)).unwrap();
     let [SessionEvent::Published { answer, .. }] = &events[..] else {
         panic!("{events:?}")
     };

@@ -119,9 +119,9 @@ mod tests {
     fn a_quota_names_limit_usage_and_remedy() {
         let quotas: Quotas = serde_json::from_str(r#"{"groups": 2}"#).expect("valid");
         assert_eq!(quotas.check(Quota::Groups, "acme", 1, 1), Ok(()));
-        let refused = quotas.check(Quota::Groups, "acme", 2, 1);
+        let rejected = quotas.check(Quota::Groups, "acme", 2, 1);
         assert_eq!(
-            refused.expect_err("full"),
+            rejected.expect_err("full"),
             "The quota groups of the namespace \"acme\" is 2, and 2 are in use; delete some device groups, or have a \
              node-wide admin raise the quota"
         );

@@ -15,7 +15,7 @@ const LANES: usize = 64;
 const SLICES_PER_SECOND: u32 = LANES as u32;
 /// Messages of this time may be sent at once.
 const BURST_US: u64 = 1_000_000;
-/// Senders that are slowed and not refused may borrow messages of this time.
+/// Senders that are slowed and not rejected may borrow messages of this time.
 const MAX_DEBT_US: u64 = 60_000_000;
 /// Stored instead of a limit if there is none.
 const UNLIMITED: u32 = u32::MAX;

@@ -1,5 +1,5 @@
 //! Observation of a running node for people who look for the cause of something: live messages, the
-//! tree of published topics, the log of decisions about messages, refused connections, and the
+//! tree of published topics, the log of decisions about messages, rejected connections, and the
 //! node's own metrics over the last days.
 //!
 //! [`Observer`] is one link of the hook chain. It wants no message of the broker while nobody
@@ -11,7 +11,7 @@ mod message_log;
 mod node_history;
 mod observer;
 mod observer_hooks;
-mod refused_attempts;
+mod rejected_connections;
 mod topic_rate;
 mod topic_tree;
 
@@ -28,5 +28,5 @@ pub use node_history::{
     NodeHistory,
 };
 pub use observer::Observer;
-pub use refused_attempts::{AttemptQuery, RefusedAttempt, RefusedAttempts};
+pub use rejected_connections::{RejectedConnection, RejectedConnectionQuery, RejectedConnections};
 pub use topic_tree::{TopicNode, TopicPage, TopicQuery, TopicTree, TopicTreeStatus};

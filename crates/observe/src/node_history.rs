@@ -19,7 +19,7 @@ const NODE: DeviceNo = DeviceNo(0);
 /// Maximum number of intervals of a query.
 pub const MAX_HISTORY_INTERVALS: i64 = 5000;
 
-/// A recorded metric.
+/// A last_sample metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryMetric {
     /// Name of a gauge, or of a counter with `_per_s` instead of `_total`.
@@ -75,11 +75,11 @@ pub struct NodeHistory {
 
 struct HistoryStore {
     series: Series,
-    recorded: Mutex<Recorded>,
+    last_sample: Mutex<LastSample>,
 }
 
 #[derive(Default)]
-struct Recorded {
+struct LastSample {
     /// Totals of the last sample, by family.
     totals: HashMap<&'static str, f64>,
     at_ms: i64,
@@ -94,7 +94,7 @@ fn total(family: &MetricFamily) -> Option<f64> {
         .reduce(|sum, number| sum + number)
 }
 
-impl Recorded {
+impl LastSample {
     /// The values of a sample. Counters have none in the first sample, and after they began anew.
     fn sample(&mut self, families: &[MetricFamily], at_ms: i64) -> Vec<(usize, f64)> {
         let passed_s = (at_ms - self.at_ms) as f64 / 1000.0;
@@ -157,7 +157,7 @@ impl NodeHistory {
         let (series, _) = Series::open(dir, config)?;
         let store = HistoryStore {
             series,
-            recorded: Mutex::default(),
+            last_sample: Mutex::default(),
         };
         Ok(Self {
             store: Some(Arc::new(store)),
@@ -177,14 +177,16 @@ impl NodeHistory {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        let mut recorded = store
-            .recorded
+        let mut last_sample = store
+            .last_sample
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let values = recorded.sample(families, at_ms);
+        let values = last_sample.sample(families, at_ms);
         let mut points = Vec::with_capacity(values.len());
         for (at, value) in values {
-            let key = store.series.get_or_create_key(&recorded.metrics[at].name)?;
+            let key = store
+                .series
+                .get_or_create_key(&last_sample.metrics[at].name)?;
             points.push(Point {
                 key,
                 value: PointValue::Float(value),
@@ -199,11 +201,11 @@ impl NodeHistory {
         let Some(store) = &self.store else {
             return Vec::new();
         };
-        let recorded = store
-            .recorded
+        let last_sample = store
+            .last_sample
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        recorded.metrics.clone()
+        last_sample.metrics.clone()
     }
 
     /// The given metrics in a time range of at most [`MAX_HISTORY_INTERVALS`] intervals. Blocks on the disk.

@@ -10,7 +10,7 @@ use crate::message_log::{
     MessageLogEntry, MessageLogQuery, RecordingSelection, RecordingStatus, RuleLookup,
 };
 use crate::observer_hooks::{ObserverHooks, ShardObservation};
-use crate::refused_attempts::{AttemptQuery, RefusedAttempt};
+use crate::rejected_connections::{RejectedConnection, RejectedConnectionQuery};
 use crate::topic_tree::{TopicNode, TopicPage, TopicQuery};
 
 /// Observes a node. Clones share the same state.
@@ -99,10 +99,10 @@ impl Observer {
         self.observed.log.entries(query)
     }
 
-    /// Refused connections, those with the newest attempts first.
+    /// Rejected connections, those with the newest attempts first.
     #[must_use]
-    pub fn refused_attempts(&self, query: &AttemptQuery) -> Vec<RefusedAttempt> {
-        self.observed.refused.list(query)
+    pub fn rejected_connections(&self, query: &RejectedConnectionQuery) -> Vec<RejectedConnection> {
+        self.observed.rejected.list(query)
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn messages_are_wanted_only_while_somebody_observes_them() {
         let observer = Observer::default();
         let hooks = observer.hooks_for(0);
-        assert_eq!(hooks.interest(), Interest::CONNECT_REFUSED);
+        assert_eq!(hooks.interest(), Interest::CONNECT_REJECTED);
         let selection = MessageSelection::TopicFilter("a/#".to_owned());
         let stream = observer.watch_messages(selection, 10, 10).expect("room");
         assert!(hooks.interest().contains(Interest::PUBLISH));
@@ -142,7 +142,7 @@ mod tests {
         let both = Interest::PUBLISH | Interest::DELIVER;
         assert!(hooks.interest().contains(both));
         drop(stream);
-        assert_eq!(hooks.interest(), Interest::CONNECT_REFUSED);
+        assert_eq!(hooks.interest(), Interest::CONNECT_REJECTED);
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! The hooks of one shard: they pass messages and refusals to what records them.
+//! The hooks of one shard: they pass messages and rejections to what records them.
 
 use std::sync::Arc;
 
 use hooks::{
     AckKind, Client, DropReason, Hooks, Interest, MessageOrigin, MessageView, PacketFacts,
-    PublishVerdict, RefusedConnect,
+    PublishVerdict, RejectedConnect,
 };
 use wall_clock::now_ms;
 
 use crate::live_messages::MessageTaps;
 use crate::message_log::{MessageLog, MessageStep};
-use crate::refused_attempts::RefusedAttempts;
+use crate::rejected_connections::RejectedConnections;
 use crate::topic_tree::{TopicRecorder, TopicTree};
 
 /// What all shards record.
@@ -19,7 +19,7 @@ pub(crate) struct ShardObservation {
     pub(crate) taps: Arc<MessageTaps>,
     pub(crate) tree: TopicTree,
     pub(crate) log: MessageLog,
-    pub(crate) refused: RefusedAttempts,
+    pub(crate) rejected: RejectedConnections,
 }
 
 pub(crate) struct ObserverHooks {
@@ -41,7 +41,7 @@ impl ObserverHooks {
 
 impl Hooks for ObserverHooks {
     fn interest(&self) -> Interest {
-        let mut interest = Interest::CONNECT_REFUSED;
+        let mut interest = Interest::CONNECT_REJECTED;
         if self.observed.tree.is_active() || !self.observed.taps.is_empty() {
             interest = interest | Interest::PUBLISH;
         }
@@ -59,8 +59,8 @@ impl Hooks for ObserverHooks {
         interest
     }
 
-    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
-        self.observed.refused.record(refused, now_ms());
+    fn connect_rejected(&mut self, rejected: &RejectedConnect<'_>) {
+        self.observed.rejected.record(rejected, now_ms());
     }
 
     fn wants_topic(&mut self, topic: &str) -> bool {

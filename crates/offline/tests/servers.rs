@@ -220,11 +220,11 @@ fn written_entries_can_be_read() {
         drop(node);
 
         let other = tempfile::tempdir().unwrap();
-        let refused = Node::open(other.path(), kind, &options).err().unwrap();
-        assert!(refused.contains("belong to another node"), "{refused}");
-        let (_, refused) = (dir.path(), Store::open(dir.path(), StoreConfig::default()));
-        let refused = refused.err().unwrap().to_string();
-        assert!(refused.contains("in another server"), "{refused}");
+        let rejected = Node::open(other.path(), kind, &options).err().unwrap();
+        assert!(rejected.contains("belong to another node"), "{rejected}");
+        let (_, rejected) = (dir.path(), Store::open(dir.path(), StoreConfig::default()));
+        let rejected = rejected.err().unwrap().to_string();
+        assert!(rejected.contains("in another server"), "{rejected}");
     });
 }
 
@@ -311,7 +311,7 @@ fn cut_and_stalled_connections_lose_and_double_nothing() {
 }
 
 #[test]
-fn new_messages_are_refused_while_too_much_waits() {
+fn new_messages_are_rejected_while_too_much_waits() {
     each(|kind, server| {
         let dir = tempfile::tempdir().unwrap();
         let mut node = Node::started(dir.path(), kind, &options(server.url()));
@@ -321,7 +321,7 @@ fn new_messages_are_refused_while_too_much_waits() {
         let deadline = Instant::now() + PATIENCE;
         let mut seq = 0;
         while node.store.health() == StoreHealth::Ok {
-            assert!(Instant::now() < deadline, "no message is refused");
+            assert!(Instant::now() < deadline, "no message is rejected");
             seq += 1;
             node.submit(|batch| {
                 batch.begin_message(&[&[7; 1000]]);
@@ -331,7 +331,7 @@ fn new_messages_are_refused_while_too_much_waits() {
         }
         assert!(
             !node.store.is_overloaded(),
-            "writers stall before messages are refused"
+            "writers stall before messages are rejected"
         );
         server.start();
         node.wait();

@@ -71,7 +71,7 @@ impl RedisServer {
     /// A new connection that is not shared, for callers that block on it.
     ///
     /// # Errors
-    /// If the server is unreachable, denied by the target policy, or refuses the login.
+    /// If the server is unreachable, denied by the target policy, or rejects the login.
     pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))

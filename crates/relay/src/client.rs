@@ -6,7 +6,7 @@ use hooks::relay::{RelayClient, RelayEventKind, RelayPayloadKind, RelayTraffic, 
 use namespaces::CountedConnection;
 use wall_clock::now_ms;
 
-use crate::device_messages::{Classified, DeviceRequest, RequestError, classify, response};
+use crate::device_messages::{DeviceRequest, MessageClass, RequestError, classify, response};
 use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
 use crate::endpoint::Endpoint;
 use crate::system_message::system_message;
@@ -86,8 +86,8 @@ impl EndpointClient {
         replies: &mut Vec<String>,
     ) -> bool {
         match classify(payload, self.is_device) {
-            Classified::Relay => return true,
-            Classified::Data => {
+            MessageClass::Relay => return true,
+            MessageClass::Data => {
                 let message = DeviceMessage::Data {
                     payload: payload.into(),
                     received_ms,
@@ -98,15 +98,15 @@ impl EndpointClient {
                 }
                 return true;
             }
-            Classified::Identify(identity) => {
+            MessageClass::Identify(identity) => {
                 match self.submit(DeviceMessage::Identify(identity)) {
                     true => self.is_device = true,
                     false => replies.push(busy_message("identify", received_ms)),
                 }
             }
             // Whose reply it would be is unknown before.
-            Classified::ControlAck if !self.is_device => {}
-            Classified::ControlAck => {
+            MessageClass::ControlAck if !self.is_device => {}
+            MessageClass::ControlAck => {
                 let message = DeviceMessage::ControlAck {
                     payload: payload.into(),
                     received_ms,
@@ -115,10 +115,10 @@ impl EndpointClient {
                     replies.push(busy_message("control_ack", received_ms));
                 }
             }
-            Classified::Request(request) => {
+            MessageClass::Request(request) => {
                 replies.extend(self.handle_request(request, received_ms));
             }
-            Classified::Invalid(reason) => {
+            MessageClass::Invalid(reason) => {
                 let text = system_message("error", "INVALID_MESSAGE", &reason, received_ms);
                 replies.push(text);
             }
@@ -265,9 +265,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Sent(Mutex<Vec<String>>);
+    struct SentMessages(Mutex<Vec<String>>);
 
-    impl RelayConnection for Sent {
+    impl RelayConnection for SentMessages {
         fn send_text(&self, message: String) {
             self.0.lock().unwrap().push(message);
         }
@@ -278,7 +278,7 @@ mod tests {
     struct Setup {
         platform: Arc<Platform>,
         endpoint: Arc<Endpoint>,
-        sent: Arc<Sent>,
+        sent: Arc<SentMessages>,
         client: EndpointClient,
     }
 
@@ -289,7 +289,7 @@ mod tests {
             definition,
             StatisticsCounters::default(),
         ));
-        let (platform, sent) = (Arc::<Platform>::default(), Arc::<Sent>::default());
+        let (platform, sent) = (Arc::<Platform>::default(), Arc::<SentMessages>::default());
         let peer = (hooks::PeerAddress::Unix, 0);
         let connection = EndpointConnection::new(&endpoint, "c1", sent.clone(), peer);
         let events = ConnectionEvents::new(endpoint.clone(), connection, Arc::default());

@@ -16,7 +16,7 @@ const MAX_REQUEST_ID_CHARS: usize = 128;
 
 /// What the service does with a message.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Classified {
+pub(crate) enum MessageClass {
     /// It is only relayed.
     Relay,
     /// It is relayed, and its values belong to the device.
@@ -104,57 +104,57 @@ fn may_concern_node(payload: &[u8]) -> bool {
 }
 
 /// Classifies a text message. Members other than `type` are skipped without recursion, however deep they are.
-pub(crate) fn classify(payload: &[u8], is_device: bool) -> Classified {
+pub(crate) fn classify(payload: &[u8], is_device: bool) -> MessageClass {
     let is_object = payload.trim_ascii_start().first() == Some(&b'{');
     if !is_object || !is_device && !may_concern_node(payload) {
-        return Classified::Relay;
+        return MessageClass::Relay;
     }
     let Ok(text) = std::str::from_utf8(payload) else {
-        return Classified::Relay;
+        return MessageClass::Relay;
     };
     let Ok(frame_type) = serde_json::from_str::<FrameType<'_>>(text) else {
-        return Classified::Relay;
+        return MessageClass::Relay;
     };
     match frame_type {
-        FrameType::None if is_device => Classified::Data,
+        FrameType::None if is_device => MessageClass::Data,
         FrameType::Text(kind) => match &*kind {
-            "data" if is_device => Classified::Data,
+            "data" if is_device => MessageClass::Data,
             "identify" => read_identify(text),
-            "control_ack" => Classified::ControlAck,
+            "control_ack" => MessageClass::ControlAck,
             "request" => read_request(text),
-            _ => Classified::Relay,
+            _ => MessageClass::Relay,
         },
-        FrameType::None | FrameType::Other => Classified::Relay,
+        FrameType::None | FrameType::Other => MessageClass::Relay,
     }
 }
 
-fn read_identify(text: &str) -> Classified {
+fn read_identify(text: &str) -> MessageClass {
     let identity: Identity = match serde_json::from_str(text) {
         Ok(identity) => identity,
-        Err(error) => return Classified::Invalid(format!("identify: {error}")),
+        Err(error) => return MessageClass::Invalid(format!("identify: {error}")),
     };
     let has_length = |text: &str, most| (1..=most).contains(&text.chars().count());
     let has_control = |text: &str| text.chars().any(char::is_control);
     let id = &identity.device_id;
     if !has_length(id, MAX_DEVICE_ID_CHARS) || has_control(id) {
-        return Classified::Invalid(format!(
+        return MessageClass::Invalid(format!(
             "identify: deviceId: expected a text of 1 to {MAX_DEVICE_ID_CHARS} characters without control characters"
         ));
     }
     if (identity.device_name.as_deref())
         .is_some_and(|name| name.chars().count() > MAX_DEVICE_NAME_CHARS || has_control(name))
     {
-        return Classified::Invalid(format!(
+        return MessageClass::Invalid(format!(
             "identify: deviceName: expected a text of at most {MAX_DEVICE_NAME_CHARS} characters without control characters"
         ));
     }
-    Classified::Identify(identity)
+    MessageClass::Identify(identity)
 }
 
-fn read_request(text: &str) -> Classified {
+fn read_request(text: &str) -> MessageClass {
     let request: DeviceRequest = match serde_json::from_str(text) {
         Ok(request) => request,
-        Err(error) => return Classified::Invalid(format!("request: {error}")),
+        Err(error) => return MessageClass::Invalid(format!("request: {error}")),
     };
     let is_valid = match &request.request_id {
         Value::String(id) => id.chars().count() <= MAX_REQUEST_ID_CHARS,
@@ -162,8 +162,8 @@ fn read_request(text: &str) -> Classified {
         _ => false,
     };
     match is_valid {
-        true => Classified::Request(request),
-        false => Classified::Invalid(format!(
+        true => MessageClass::Request(request),
+        false => MessageClass::Invalid(format!(
             "request: requestId: expected a text of at most {MAX_REQUEST_ID_CHARS} characters, or a number"
         )),
     }
@@ -205,13 +205,13 @@ pub(crate) fn response(
 mod tests {
     use super::*;
 
-    fn classified(text: &str, is_device: bool) -> Classified {
+    fn classified(text: &str, is_device: bool) -> MessageClass {
         classify(text.as_bytes(), is_device)
     }
 
     fn invalid(text: &str) -> String {
         match classified(text, false) {
-            Classified::Invalid(reason) => reason,
+            MessageClass::Invalid(reason) => reason,
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -219,31 +219,31 @@ mod tests {
     #[test]
     fn only_objects_of_devices_are_data_and_other_types_are_not() {
         for (text, expected) in [
-            (r#"{"type":"data","data":{"t":1}}"#, Classified::Data),
-            (r#"{"data":{"t":1}}"#, Classified::Data),
-            (r#" {"t":1,"timestamp":5}"#, Classified::Data),
-            (r#"{"type":"heartbeat","uptime":5}"#, Classified::Relay),
-            (r#"{"t":1,"type":5}"#, Classified::Relay),
-            (r#"{"t":1,"type":null}"#, Classified::Relay),
-            (r#"{"t":1"#, Classified::Relay),
-            (r#"[{"t":1}]"#, Classified::Relay),
-            ("t=1", Classified::Relay),
+            (r#"{"type":"data","data":{"t":1}}"#, MessageClass::Data),
+            (r#"{"data":{"t":1}}"#, MessageClass::Data),
+            (r#" {"t":1,"timestamp":5}"#, MessageClass::Data),
+            (r#"{"type":"heartbeat","uptime":5}"#, MessageClass::Relay),
+            (r#"{"t":1,"type":5}"#, MessageClass::Relay),
+            (r#"{"t":1,"type":null}"#, MessageClass::Relay),
+            (r#"{"t":1"#, MessageClass::Relay),
+            (r#"[{"t":1}]"#, MessageClass::Relay),
+            ("t=1", MessageClass::Relay),
         ] {
             assert_eq!(classified(text, true), expected, "{text}");
-            assert_eq!(classified(text, false), Classified::Relay, "{text}");
+            assert_eq!(classified(text, false), MessageClass::Relay, "{text}");
         }
         let deep = format!("{}1{}", r#"{"a":"#.repeat(500), "}".repeat(500));
         // Whoever reads the values limits their depth.
-        assert_eq!(classified(&deep, true), Classified::Data);
+        assert_eq!(classified(&deep, true), MessageClass::Data);
         let deep =
             format!(r#"{{"type":"request","requestId":1,"requestType":"x","params":{deep}}}"#);
-        assert!(matches!(classified(&deep, true), Classified::Invalid(_)));
+        assert!(matches!(classified(&deep, true), MessageClass::Invalid(_)));
     }
 
     #[test]
     fn identify_names_device_and_its_first_name() {
         let identity = |name: Option<&str>| {
-            Classified::Identify(Identity {
+            MessageClass::Identify(Identity {
                 device_id: "d1".to_owned(),
                 device_name: name.map(str::to_owned),
             })
@@ -263,13 +263,13 @@ mod tests {
         let text = format!(r#"{{"type":"identify","deviceId":"d","deviceName":"{long}"}}"#);
         assert!(invalid(&text).contains("deviceName"));
         let text = r#"{"type":"message","data":"identify yourself"}"#;
-        assert_eq!(classified(text, false), Classified::Relay);
+        assert_eq!(classified(text, false), MessageClass::Relay);
     }
 
     #[test]
     fn requests_need_an_id_that_can_be_repeated() {
         let text = r#"{"type":"request","requestId":"r1","requestType":"config_query"}"#;
-        let Classified::Request(request) = classified(text, false) else {
+        let MessageClass::Request(request) = classified(text, false) else {
             panic!("a request");
         };
         assert_eq!(request.request_type, "config_query");

@@ -39,31 +39,31 @@ pub enum HistoryPayload {
 /// and memory that is used in order.
 #[derive(Default)]
 pub(crate) struct MessageHistory {
-    messages: VecDeque<KeptMessage>,
+    messages: VecDeque<BufferedMessage>,
     /// Senders and texts of `messages`, from `begin` on.
     texts: Vec<u8>,
     begin: usize,
     bytes: usize,
 }
 
-struct KeptMessage {
+struct BufferedMessage {
     at_ms: u64,
     sender_bytes: u32,
-    payload: KeptPayload,
+    payload: BufferedPayload,
 }
 
 #[derive(Clone, Copy)]
-enum KeptPayload {
+enum BufferedPayload {
     Text { bytes: u32 },
     Binary { bytes: usize },
 }
 
-impl KeptMessage {
+impl BufferedMessage {
     /// Bytes in the buffer.
     fn text_bytes(&self) -> usize {
         let text_bytes = match self.payload {
-            KeptPayload::Text { bytes } => bytes as usize,
-            KeptPayload::Binary { .. } => 0,
+            BufferedPayload::Text { bytes } => bytes as usize,
+            BufferedPayload::Binary { .. } => 0,
         };
         self.sender_bytes as usize + text_bytes
     }
@@ -95,13 +95,13 @@ impl MessageHistory {
                 append_with_cut(&mut self.texts, payload);
                 // A text has at most 5000 characters.
                 let bytes = (self.texts.len() - before) as u32;
-                KeptPayload::Text { bytes }
+                BufferedPayload::Text { bytes }
             }
-            RelayPayloadKind::Binary => KeptPayload::Binary {
+            RelayPayloadKind::Binary => BufferedPayload::Binary {
                 bytes: payload.len(),
             },
         };
-        let message = KeptMessage {
+        let message = BufferedMessage {
             at_ms,
             // The name of a device has at most 100 characters, a client id 65,535 bytes.
             sender_bytes: sender.len() as u32,
@@ -150,8 +150,8 @@ impl MessageHistory {
         let entries = newest.map(|message| HistoryEntry {
             at_ms: message.at_ms,
             payload: match message.payload {
-                KeptPayload::Text { bytes } => HistoryPayload::Text(take_last(bytes as usize)),
-                KeptPayload::Binary { bytes } => HistoryPayload::BinaryBytes(bytes),
+                BufferedPayload::Text { bytes } => HistoryPayload::Text(take_last(bytes as usize)),
+                BufferedPayload::Binary { bytes } => HistoryPayload::BinaryBytes(bytes),
             },
             sender: take_last(message.sender_bytes as usize),
         });
@@ -222,7 +222,7 @@ mod tests {
             expected.truncate(history.messages.len());
             assert_eq!(expected, history.newest(100));
             assert_eq!(history.newest(1), [expected[0].clone()]);
-            let sizes: usize = history.messages.iter().map(KeptMessage::size).sum();
+            let sizes: usize = history.messages.iter().map(BufferedMessage::size).sum();
             assert_eq!(history.bytes, sizes);
             assert!(history.bytes <= limits.1 && history.messages.len() <= limits.0);
         }

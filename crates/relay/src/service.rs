@@ -577,7 +577,7 @@ mod tests {
         Ok((admission, handle))
     }
 
-    fn refusal(service: &RelayService, target: &str) -> (String, u16, String) {
+    fn rejection(service: &RelayService, target: &str) -> (String, u16, String) {
         let close = admit(service, target, None, &[]).err().unwrap();
         let message: Value = serde_json::from_str(&close.message.unwrap()).unwrap();
         assert_eq!(message["type"], "system");
@@ -587,19 +587,19 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_the_documented_codes() {
+    fn rejections_have_the_documented_codes() {
         let service = RelayService::new();
         define(&service, json!({"max_connections": 1}));
         assert_eq!(
-            refusal(&service, "a%20b"),
+            rejection(&service, "a%20b"),
             ("INVALID_URL".into(), 1008, "Invalid URL format".into())
         );
         assert_eq!(
-            refusal(&service, "other"),
+            rejection(&service, "other"),
             ("INVALID_ENDPOINT".into(), 1008, "Invalid endpoint".into())
         );
         let (mut admission, _) = admit(&service, "room?x=1", None, &[]).unwrap();
-        assert_eq!(refusal(&service, "room").0, "TOO_MANY_CONNECTIONS");
+        assert_eq!(rejection(&service, "room").0, "TOO_MANY_CONNECTIONS");
         admission
             .client
             .closed("normal", hooks::relay::RelayTraffic::default());
@@ -616,8 +616,11 @@ mod tests {
         let service = RelayService::new();
         let key = "k123456789abcdef";
         define(&service, json!({"access_key": key}));
-        assert_eq!(refusal(&service, "room").0, "INVALID_ACCESS_KEY");
-        assert_eq!(refusal(&service, "room?key=wrong").0, "INVALID_ACCESS_KEY");
+        assert_eq!(rejection(&service, "room").0, "INVALID_ACCESS_KEY");
+        assert_eq!(
+            rejection(&service, "room?key=wrong").0,
+            "INVALID_ACCESS_KEY"
+        );
         assert!(admit(&service, &format!("room?key={key}"), None, &[]).is_ok());
         let offer = format!("key.{key}");
         assert!(admit(&service, "room", None, &["tidegate-relay", &offer]).is_ok());
@@ -643,11 +646,11 @@ mod tests {
         let close = first.0.lock().unwrap().remove(0);
         assert_eq!((close.code, &*close.reason), (1008, "Endpoint is disabled"));
         assert!(close.message.unwrap().contains("spam"));
-        assert_eq!(refusal(&service, "room").0, "ENDPOINT_DISABLED");
+        assert_eq!(rejection(&service, "room").0, "ENDPOINT_DISABLED");
         define(&service, json!({}));
         let (_, second) = admit(&service, "room", None, &[]).unwrap();
         service.remove("room");
         assert_eq!(&*second.0.lock().unwrap()[0].reason, "Endpoint was deleted");
-        assert_eq!(refusal(&service, "room").0, "INVALID_ENDPOINT");
+        assert_eq!(rejection(&service, "room").0, "INVALID_ENDPOINT");
     }
 }

@@ -16,7 +16,7 @@ pub struct EndpointStatistics {
     pub current_connections: u32,
     /// Connections admitted since the endpoint was created.
     pub total_connections: u64,
-    /// Connections that were refused.
+    /// Connections that were rejected.
     pub rejected_connections: u64,
     /// Messages received from clients, rules and MQTT.
     pub total_messages: u64,

@@ -44,7 +44,7 @@ pub struct RuleEvent<'m> {
     pub properties: Properties<'m>,
     /// Properties of the packet that acknowledges the message.
     pub ack_properties: Properties<'m>,
-    /// Reason of a drop, a disconnection, a refusal or a failed rule; or the kind of acknowledgement.
+    /// Reason of a drop, a disconnection, a rejection or a failed rule; or the kind of acknowledgement.
     pub reason: Option<&'m str>,
     /// EMQX's term for the reason, if it differs.
     pub emqx_reason: Option<&'m str>,

@@ -32,7 +32,7 @@ const SCHEME: &str = "scram-sha-256";
 
 type ScramKey = [u8; KEY_BYTES];
 
-/// Why an exchange or a credential is refused.
+/// Why an exchange or a credential is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// A message that violates the grammar of RFC 5802, section 7.
@@ -47,8 +47,8 @@ pub enum ScramError {
     #[error("SCRAM message out of order: {0}")]
     OutOfOrder(&'static str),
     /// On the client: the server ended the exchange with `e=`.
-    #[error("the server refused: {0}")]
-    RefusedByServer(String),
+    #[error("the server rejected the login: {0}")]
+    RejectedByServer(String),
     /// On the client: the server could not prove that it knows the password.
     #[error("the server's signature is wrong: it does not know this user's credential")]
     BadServerSignature,
@@ -469,7 +469,7 @@ impl ClientScram {
         let message = utf8_message(server_final)?;
         let verdict = message.split(',').next().unwrap_or(message);
         if let Some(reason) = verdict.strip_prefix("e=") {
-            return Err(ScramError::RefusedByServer(reason.to_owned()));
+            return Err(ScramError::RejectedByServer(reason.to_owned()));
         }
         let signature =
             expect_attribute(Some(verdict), "v=", "server-final must begin with v= or e=")?;
@@ -862,7 +862,7 @@ mod tests {
         );
         assert_eq!(
             finish("e=other-error"),
-            Err(ScramError::RefusedByServer("other-error".into()))
+            Err(ScramError::RejectedByServer("other-error".into()))
         );
     }
 

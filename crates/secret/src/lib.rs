@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_never_end_are_refused() {
+    fn files_that_never_end_are_rejected() {
         for path in ["/dev/zero", "/dev", "/missing"] {
             let file = PathBuf::from(path);
             let error = Secret::from_setting("token", None, Some(&file)).unwrap_err();

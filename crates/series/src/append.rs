@@ -52,7 +52,7 @@ impl Series {
         &self,
         count: usize,
         row: impl Fn(usize) -> (DeviceNo, i64, &'r [Point<'p>]),
-        refused: &mut dyn FnMut(usize, SeriesError),
+        rejected: &mut dyn FnMut(usize, SeriesError),
     ) -> SyncTicket {
         let shared = self.shared();
         let there = (0..count).fold(0_u32, |there, at| there | 1 << partition_of(row(at).0));
@@ -63,7 +63,7 @@ impl Series {
             let of_part = (0..count).filter(|&at| partition_of(row(at).0) == index);
             if let Err(error) = shared.check_admission() {
                 // Not one after the other: each attempt might block for seconds.
-                of_part.for_each(|at| refused(at, clone_batch_error(&error)));
+                of_part.for_each(|at| rejected(at, clone_batch_error(&error)));
                 continue;
             }
             let mut part = lock(&cell.partition);
@@ -72,7 +72,7 @@ impl Series {
                 let result = check_time(shared, ts_ms)
                     .and_then(|()| part.append(shared, device, ts_ms, points));
                 if let Err(error) = result {
-                    refused(at, error);
+                    rejected(at, error);
                 }
             }
         }

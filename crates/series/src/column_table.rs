@@ -191,7 +191,7 @@ impl ColumnTable {
         reading.of_shapes.clear();
         reading.columns.clear();
         for column in &mut self.columns {
-            column.values.forget_words();
+            column.values.reset_known_word();
         }
         rows.numbers(from_ms, to_ms, &mut reading.numbers);
         // Consecutive rows of one shape: the columns of that shape, and the begin of the run.

@@ -396,7 +396,7 @@ impl ColumnValues {
     }
 
     /// Forgets the last word before another memtable is read, which has other words.
-    pub(crate) fn forget_words(&mut self) {
+    pub(crate) fn reset_known_word(&mut self) {
         self.texts.known = None;
     }
 

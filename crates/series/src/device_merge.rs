@@ -125,13 +125,13 @@ impl DeviceMerge<'_> {
                     1 => tables.swap_remove(0),
                     _ => ColumnTable::merge(&tables),
                 };
-                let goes_on = pending
+                let has_more = pending
                     .0
                     .ts
                     .last()
                     .is_none_or(|last| table.ts.first().is_some_and(|first| first > last));
                 if pending.1 != interval_ms
-                    || !goes_on
+                    || !has_more
                     || pending.0.ts.len() + table.ts.len() > row_group::MAX_ROWS
                 {
                     self.flush(&mut pending, writer)?;

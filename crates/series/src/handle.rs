@@ -165,9 +165,9 @@ impl Series {
             threads.push(thread);
             Ok::<_, std::io::Error>(handle)
         };
-        let keeper = spawn("series-maintenance", maintenance::run)?;
-        shared.wal.set_maintenance_thread(keeper.clone());
-        let _ = shared.maintenance.set(keeper);
+        let worker = spawn("series-maintenance", maintenance::run)?;
+        shared.wal.set_maintenance_thread(worker.clone());
+        let _ = shared.maintenance.set(worker);
         let _ = shared.flusher.set(spawn("series-flusher", flusher::run)?);
         let _ = shared
             .committer

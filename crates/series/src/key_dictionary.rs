@@ -256,7 +256,7 @@ impl KeyDictionary {
     pub(crate) fn get_or_create(&self, name: &str) -> Result<KeyId, SeriesError> {
         let key = self.reserve(name, &mut |_| true)?;
         self.commit()?;
-        // It is refused only by the closure.
+        // It is rejected only by the closure.
         key.ok_or(SeriesError::TooManyKeys { max: self.max })
     }
 
@@ -376,11 +376,11 @@ mod tests {
         assert_eq!(keys.get_or_create("d").unwrap(), KeyId(3));
         assert_eq!(keys.find("c"), Some(KeyId(2)));
         let mut room = 0;
-        let refused = keys.reserve("e", &mut |free| {
+        let rejected = keys.reserve("e", &mut |free| {
             room = free;
             false
         });
-        assert_eq!((refused.unwrap(), room), (None, 6));
+        assert_eq!((rejected.unwrap(), room), (None, 6));
         assert_eq!(
             keys.reserve("a", &mut |_| false).unwrap(),
             Some(KeyId(0)),

@@ -14,14 +14,14 @@ const TICK: Duration = Duration::from_millis(100);
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(shared: &Arc<SeriesShared>) {
-    let mut keeper = Maintenance {
+    let mut worker = Maintenance {
         shared,
         synced_at: Instant::now(),
         slow_at: None,
     };
     while !shared.is_closing.load(Ordering::Acquire) {
-        keeper.tick();
-        std::thread::park_timeout(keeper.pause());
+        worker.tick();
+        std::thread::park_timeout(worker.pause());
     }
 }
 
@@ -138,11 +138,11 @@ pub(crate) fn sync_log(shared: &SeriesShared) {
     let started = Instant::now();
     let result = shared.wal.sync();
     increment(&shared.counters.syncs, 1);
-    let took_us = started.elapsed().as_micros() as u64;
+    let duration_us = started.elapsed().as_micros() as u64;
     shared
         .counters
         .last_sync_us
-        .store(took_us, Ordering::Relaxed);
+        .store(duration_us, Ordering::Relaxed);
     match result {
         Ok(()) => {
             for (partition, (cell, lsn)) in shared.partitions.iter().zip(last).enumerate() {

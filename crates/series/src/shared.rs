@@ -332,12 +332,12 @@ impl SeriesShared {
     }
 
     /// All rows frozen before this failed sync are in segment files, which is equivalent.
-    pub(crate) fn complete_rescue(&self, upto: u64) {
-        if upto > 0 {
-            let _ = self
-                .failed_sync
-                .compare_exchange(upto, 0, Ordering::AcqRel, Ordering::Relaxed);
-            self.notify_synced(upto);
+    pub(crate) fn complete_rescue(&self, up_to: u64) {
+        if up_to > 0 {
+            let _ =
+                self.failed_sync
+                    .compare_exchange(up_to, 0, Ordering::AcqRel, Ordering::Relaxed);
+            self.notify_synced(up_to);
             if self.set_flag(HealthFlag::Sync, false) {
                 tracing::info!("rows of the failed telemetry log sync are now in segment files");
             }

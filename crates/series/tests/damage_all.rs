@@ -264,10 +264,10 @@ fn numbers_of_keys_are_never_given_again() {
     let path = dir.path().join("keys");
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    let refused = Series::open(dir.path(), settings())
+    let rejected = Series::open(dir.path(), settings())
         .map(|_| ())
         .unwrap_err();
-    let text = refused.to_string();
+    let text = rejected.to_string();
     assert!(
         text.contains("keys") && text.contains("store repair"),
         "{text}"

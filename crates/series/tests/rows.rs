@@ -271,7 +271,7 @@ fn intervals_can_have_any_lengths() {
 }
 
 #[test]
-fn invalid_rows_are_refused_with_the_reason() {
+fn invalid_rows_are_rejected_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), SeriesConfig::default()).unwrap();
     let key = series.get_or_create_key("a").unwrap();

@@ -427,7 +427,7 @@ impl StoreInner {
             offset: 0,
         };
         let (shared, files) = (&self.shared, &self.files);
-        let keeper = Arc::new(LogMaintenance::new(
+        let worker = Arc::new(LogMaintenance::new(
             Arc::clone(shared),
             Arc::clone(files),
             self.log_dir.clone(),
@@ -436,7 +436,7 @@ impl StoreInner {
             (log_marks, recovered.log_mark().first_segment),
         ));
         let applier = Arc::new(Applier::new(
-            Arc::clone(&keeper),
+            Arc::clone(&worker),
             Arc::clone(shared),
             Arc::clone(&self.keyed),
             (Arc::clone(files), self.log_dir.clone()),
@@ -462,7 +462,7 @@ impl StoreInner {
             observer: owner,
             segments: Segments::new(place, recovered.segments, recovered.next_id),
             index: recovered.index,
-            maintenance: Arc::clone(&keeper),
+            maintenance: Arc::clone(&worker),
             applier: Arc::clone(&applier),
             jobs,
             open_pages,
@@ -478,10 +478,10 @@ impl StoreInner {
             })?;
         }
         // A store that starts on a full disk reports it from the beginning.
-        keeper.check_free_space();
-        let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
+        worker.check_free_space();
+        let (keeps, applies) = (Arc::clone(&worker), Arc::clone(&applier));
         Ok(StoreThreads {
-            maintenance: (keeper, spawn("store-maintenance", move || keeps.run())?),
+            maintenance: (worker, spawn("store-maintenance", move || keeps.run())?),
             applier: (applier, spawn("store-applier", move || applies.run())?),
             reader: spawn("store-reader", move || reader.run())?,
             writer: spawn("store-writer", move || writer_loop::run(writer))?,
@@ -496,8 +496,8 @@ impl StoreInner {
         self.shared.wake();
         // The order matters: write the log, then sync it, then apply it to the keyed state.
         join_thread(running.writer);
-        let (keeper, keeper_thread) = running.maintenance;
-        keeper.stop();
+        let (worker, keeper_thread) = running.maintenance;
+        worker.stop();
         join_thread(keeper_thread);
         let (applier, applier_thread) = running.applier;
         applier.stop();

@@ -23,15 +23,15 @@ pub(crate) struct AreaRecord {
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Recorded {
+struct RecordedAreas {
     /// The recorded directory of each area.
     areas: BTreeMap<String, PathBuf>,
 }
 
-enum Reading {
+enum AreaRecordState {
     Missing,
     Damaged,
-    Whole(Recorded),
+    Whole(RecordedAreas),
 }
 
 impl AreaRecord {
@@ -53,20 +53,20 @@ impl AreaRecord {
         self.store.join(FILE)
     }
 
-    fn read(&self) -> anyhow::Result<Reading> {
+    fn read(&self) -> anyhow::Result<AreaRecordState> {
         let path = self.path();
         let read = disk::read_checked_line(&path);
         let read = read.with_context(|| format!("cannot read {}", path.display()))?;
         Ok(match read {
-            CheckedLineState::Missing => Reading::Missing,
-            CheckedLineState::Damaged => Reading::Damaged,
+            CheckedLineState::Missing => AreaRecordState::Missing,
+            CheckedLineState::Damaged => AreaRecordState::Damaged,
             CheckedLineState::Intact(line) => {
-                serde_json::from_str(&line).map_or(Reading::Damaged, Reading::Whole)
+                serde_json::from_str(&line).map_or(AreaRecordState::Damaged, AreaRecordState::Whole)
             }
         })
     }
 
-    fn write(&self, recorded: &Recorded) -> anyhow::Result<()> {
+    fn write(&self, recorded: &RecordedAreas) -> anyhow::Result<()> {
         let line = serde_json::to_string(recorded).context("cannot encode a path")?;
         disk::create_private_dir(&self.store)
             .and_then(|()| disk::write_checked_line(&self.store, FILE, &line))
@@ -88,10 +88,10 @@ impl AreaRecord {
                     path.display()
                 );
             }
-            return self.write(&Recorded::default());
+            return self.write(&RecordedAreas::default());
         }
         match self.read()? {
-            Reading::Whole(recorded) => match self.missing(&recorded).first() {
+            AreaRecordState::Whole(recorded) => match self.missing(&recorded).first() {
                 Some(problem) => bail!(
                     "{problem}. Restore a backup, or accept the loss: run `tidegate store repair`, which says what is lost"
                 ),
@@ -110,19 +110,19 @@ impl AreaRecord {
         let present = self.areas.iter().filter(|(_, path)| has_files(path));
         let areas = present.map(|(name, path)| ((*name).to_owned(), path.clone()));
         let areas: BTreeMap<_, _> = areas.collect();
-        if let Reading::Whole(recorded) = self.read()?
+        if let AreaRecordState::Whole(recorded) = self.read()?
             && recorded.areas == areas
         {
             return Ok(());
         }
-        self.write(&Recorded { areas })
+        self.write(&RecordedAreas { areas })
     }
 
     /// Describes missing areas.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         let reading = self.read()?;
         let problems = match &reading {
-            Reading::Whole(recorded) => self.missing(recorded),
+            AreaRecordState::Whole(recorded) => self.missing(recorded),
             _ => Vec::from_iter(self.problem_of(&reading)),
         };
         Ok(problems)
@@ -137,11 +137,11 @@ impl AreaRecord {
         Ok(problems)
     }
 
-    fn problem_of(&self, reading: &Reading) -> Option<String> {
+    fn problem_of(&self, reading: &AreaRecordState) -> Option<String> {
         let what = match reading {
-            Reading::Missing => "is missing",
-            Reading::Damaged => "is damaged",
-            Reading::Whole(_) => return None,
+            AreaRecordState::Missing => "is missing",
+            AreaRecordState::Damaged => "is damaged",
+            AreaRecordState::Whole(_) => return None,
         };
         Some(format!(
             "{} {what}: whether a whole directory of telemetry, mailboxes, sinks or files was lost cannot be told. The next \
@@ -150,7 +150,7 @@ impl AreaRecord {
         ))
     }
 
-    fn missing(&self, recorded: &Recorded) -> Vec<String> {
+    fn missing(&self, recorded: &RecordedAreas) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, path) in &self.areas {
             let Some(before) = recorded.areas.get(*name) else {

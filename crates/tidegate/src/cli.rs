@@ -25,7 +25,7 @@ Exit status:
   1  something else failed, or a rule that was tested
   2  wrong usage, or something is wrong with the configuration
   3  the broker (or node) cannot be reached, or the connection to it was lost
-  4  the broker (or node) refused
+  4  the broker (or node) rejected
   5  a time limit passed (-W, or that of a command to a device)";
 
 /// The exit status for an error, so that scripts can tell the kinds of failure apart.

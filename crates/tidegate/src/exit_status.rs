@@ -8,7 +8,7 @@ pub(crate) enum ExitStatus {
     Failure = 1,
     Usage = 2,
     Connection = 3,
-    Refused = 4,
+    Rejected = 4,
     TimedOut = 5,
 }
 

@@ -32,7 +32,7 @@ pub struct FileInfo {
     pub user_data: Value,
     /// Whether it is a part of a file that is made of several uploads.
     pub is_partial: bool,
-    /// Whether the transfer is paused: it refuses segments and does not expire.
+    /// Whether the transfer is paused: it rejects segments and does not expire.
     pub is_paused: bool,
     pub created_ms: u64,
     /// When the file was complete and verified; `null` for a transfer.
@@ -70,7 +70,7 @@ impl FileInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TransferStatus {
     pub state: FileState,
-    /// Whether the transfer is paused: it refuses segments and does not expire.
+    /// Whether the transfer is paused: it rejects segments and does not expire.
     pub is_paused: bool,
     /// Size in bytes; `null`: not announced.
     pub size: Option<u64>,

@@ -59,7 +59,7 @@ pub(crate) enum EntryPhase {
 }
 
 impl EntryState {
-    /// Refuses what would continue a paused transfer.
+    /// Rejects what would continue a paused transfer.
     pub(crate) fn check_not_paused(&self) -> Result<(), TransferError> {
         match self.record.is_paused {
             false => Ok(()),

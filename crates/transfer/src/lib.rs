@@ -42,7 +42,7 @@ pub use mqtt_workers::{FileWorkers, OwnerDirectory};
 pub use name::{MAX_FILE_ID_BYTES, MAX_NAME_BYTES, check_file_id, sanitise};
 pub use record::{FileOwner, FileState, OwnerKind};
 pub use request::{MAX_USER_DATA_BYTES, TransferRequest};
-pub use service::{BegunTransfer, CompletionObserver, FileService, FileTarget, WrittenSegment};
+pub use service::{CompletionObserver, FileService, FileTarget, TransferStart, WrittenSegment};
 pub use settings::TransferSettings;
 pub use upload::UploadGuard;
 pub use usage::{NamespaceFileLimits, Usage};

@@ -61,7 +61,7 @@ impl Hooks for FileShardHooks {
         is_file_topic(topic)
     }
 
-    fn refuses_publish(&mut self, message: &MessageView<'_>, _: &MessageOrigin<'_>) -> bool {
+    fn rejects_publish(&mut self, message: &MessageView<'_>, _: &MessageOrigin<'_>) -> bool {
         is_file_topic(message.topic) && self.workers.is_full()
     }
 
@@ -74,7 +74,7 @@ impl Hooks for FileShardHooks {
             return PublishVerdict::Deny;
         };
         if self.workers.is_full() {
-            return PublishVerdict::Refuse;
+            return PublishVerdict::Reject;
         }
         let payload = match message.shared_payload {
             Some(shared) => shared.clone(),

@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_topic_is_parsed_or_refused(rest in "(\\PC{0,8}|init|fin|[0-9]{1,22}|/){0,6}") {
+        fn every_topic_is_parsed_or_rejected(rest in "(\\PC{0,8}|init|fin|[0-9]{1,22}|/){0,6}") {
             let topic = format!("$file/{rest}");
             if let Ok(parsed) = FileTopic::parse(&topic) {
                 let start = format!("$file/{}/", parsed.file_id);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn other_topics_are_refused() {
+    fn other_topics_are_rejected() {
         for topic in [
             "$file/",
             "$file/f",

@@ -202,7 +202,7 @@ impl FileWorkers {
         self.queued_bytes() >= self.service().settings().max_queued_bytes / 2
     }
 
-    /// Whether steps are refused.
+    /// Whether steps are rejected.
     pub(crate) fn is_full(&self) -> bool {
         self.queued_bytes() >= self.service().settings().max_queued_bytes
     }

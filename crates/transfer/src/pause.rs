@@ -1,4 +1,4 @@
-//! Pausing of transfers: a paused transfer keeps what it has, refuses segments, and does not expire.
+//! Pausing of transfers: a paused transfer keeps what it has, rejects segments, and does not expire.
 
 use wall_clock::now_ms;
 
@@ -8,7 +8,7 @@ use crate::file_table::EntryPhase;
 use crate::service::{FileService, FileTarget, transfer_not_found};
 
 impl FileService {
-    /// Pauses a transfer, durably: segments are refused, and it does not expire. If all bytes have arrived, it may still be
+    /// Pauses a transfer, durably: segments are rejected, and it does not expire. If all bytes have arrived, it may still be
     /// finished. Repetitions change nothing.
     ///
     /// # Errors

@@ -12,24 +12,24 @@ const MAX_TRACKED: usize = 65_536;
 
 /// Charges received bytes, and says until when their sender has to pause.
 ///
-/// A limit is kept as the time at which everything received so far is paid for. It may be in the future: a sender is
+/// A limit is stored as the time until which the bytes received so far use it up. It may be in the future: a sender is
 /// paused after it has sent too much, and nothing it sent is lost.
 #[derive(Default)]
-pub(crate) struct RateLimits(Mutex<PaidUntil>);
+pub(crate) struct RateLimits(Mutex<RateLimitState>);
 
 #[derive(Default)]
-struct PaidUntil {
-    node_us: u64,
-    owners_us: HashMap<(OwnerKind, Box<str>), u64, RandomState>,
+struct RateLimitState {
+    node_free_at_us: u64,
+    owners_free_at_us: HashMap<(OwnerKind, Box<str>), u64, RandomState>,
 }
 
-fn charge(paid_us: &mut u64, bytes: u64, per_s: u64, now_us: u64) -> u64 {
+fn charge(free_at_us: &mut u64, bytes: u64, per_s: u64, now_us: u64) -> u64 {
     if per_s == 0 {
         return 0;
     }
     let cost_us = bytes.saturating_mul(1_000_000) / per_s;
-    *paid_us = (*paid_us).max(now_us).saturating_add(cost_us);
-    *paid_us
+    *free_at_us = (*free_at_us).max(now_us).saturating_add(cost_us);
+    *free_at_us
 }
 
 impl RateLimits {
@@ -45,14 +45,16 @@ impl RateLimits {
             return 0;
         }
         let now_us = now_ms.saturating_mul(1000);
-        let mut paid = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut until_us = charge(&mut paid.node_us, bytes, node_per_s, now_us);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until_us = charge(&mut state.node_free_at_us, bytes, node_per_s, now_us);
         if owner_per_s != 0 {
-            if paid.owners_us.len() >= MAX_TRACKED {
-                paid.owners_us.retain(|_, paid_us| *paid_us > now_us);
+            if state.owners_free_at_us.len() >= MAX_TRACKED {
+                state
+                    .owners_free_at_us
+                    .retain(|_, free_at_us| *free_at_us > now_us);
             }
             let key = (owner.kind, owner.id.as_str().into());
-            let owner_us = paid.owners_us.entry(key).or_default();
+            let owner_us = state.owners_free_at_us.entry(key).or_default();
             until_us = until_us.max(charge(owner_us, bytes, owner_per_s, now_us));
         }
         match until_us > now_us {

@@ -80,7 +80,7 @@ pub(crate) struct FileRecord {
     /// It is a part of a file that is made of several uploads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_partial: bool,
-    /// Segments are refused, and the transfer does not expire.
+    /// Segments are rejected, and the transfer does not expire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_paused: bool,
     pub(crate) created_ms: u64,

@@ -50,7 +50,7 @@ pub enum FileTarget<'a> {
 
 /// A transfer that was begun, or that existed already.
 #[derive(Debug, Clone, PartialEq)]
-pub enum BegunTransfer {
+pub enum TransferStart {
     New(FileInfo),
     /// The same transfer was begun before; what was received is kept.
     Resumed(FileInfo),
@@ -58,7 +58,7 @@ pub enum BegunTransfer {
     Complete(FileInfo),
 }
 
-impl BegunTransfer {
+impl TransferStart {
     #[must_use]
     pub fn info(&self) -> &FileInfo {
         match self {
@@ -259,7 +259,7 @@ impl FileService {
     ///
     /// # Errors
     /// If a field is invalid, the owner has another transfer with this id, a quota is used up, or the disk is nearly full.
-    pub fn begin(&self, request: TransferRequest) -> Result<BegunTransfer, TransferError> {
+    pub fn begin(&self, request: TransferRequest) -> Result<TransferStart, TransferError> {
         self.count(self.try_begin(request))
     }
 
@@ -267,7 +267,7 @@ impl FileService {
         result.inspect_err(|error| self.inner.metrics.count_failure(error.kind))
     }
 
-    fn try_begin(&self, request: TransferRequest) -> Result<BegunTransfer, TransferError> {
+    fn try_begin(&self, request: TransferRequest) -> Result<TransferStart, TransferError> {
         self.check_enabled()?;
         let request = request.checked()?;
         let size = request.size.unwrap_or(0);
@@ -293,7 +293,7 @@ impl FileService {
                 }
                 state.last_activity_ms = now_ms();
                 self.inner.metrics.resumed.fetch_add(1, Relaxed);
-                return Ok(BegunTransfer::Resumed(self.info_of(&entry, &state)));
+                return Ok(TransferStart::Resumed(self.info_of(&entry, &state)));
             }
         }
         if let Some(entry) = complete {
@@ -304,10 +304,10 @@ impl FileService {
                 && stored.name == record.name
                 && record.size.is_none_or(|size| stored.size == Some(size))
             {
-                return Ok(BegunTransfer::Complete(self.info_of(&entry, &state)));
+                return Ok(TransferStart::Complete(self.info_of(&entry, &state)));
             }
         }
-        self.create(record, size).map(BegunTransfer::New)
+        self.create(record, size).map(TransferStart::New)
     }
 
     fn check_enabled(&self) -> Result<(), TransferError> {

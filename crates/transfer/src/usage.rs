@@ -196,8 +196,8 @@ mod tests {
             (one(1, 101, 0), "the product \"p\" may have 100 bytes"),
             (one(1, 100, 6), "the node may have 5 transfers"),
         ] {
-            let refused = table.check(&owner, added, &settings, namespace);
-            let detail = refused.expect_err(expected).detail;
+            let rejected = table.check(&owner, added, &settings, namespace);
+            let detail = rejected.expect_err(expected).detail;
             assert!(detail.starts_with(expected), "{detail}");
         }
         let added = one(8, 100, 5);

@@ -9,8 +9,9 @@ use namespaces::NamespaceSelection;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use transfer::{
-    BegunTransfer, FileDigest, FileInfo, FileOwner, FileService, FileState, FileTarget, FinishStep,
-    OwnerKind, TransferError, TransferErrorKind, TransferRequest, TransferSettings, check_files,
+    FileDigest, FileInfo, FileOwner, FileService, FileState, FileTarget, FinishStep, OwnerKind,
+    TransferError, TransferErrorKind, TransferRequest, TransferSettings, TransferStart,
+    check_files,
 };
 
 struct Node {
@@ -46,7 +47,7 @@ impl Node {
         self.directory.path()
     }
 
-    fn begin(&self, request: &TransferRequest) -> Result<BegunTransfer, TransferError> {
+    fn begin(&self, request: &TransferRequest) -> Result<TransferStart, TransferError> {
         self.files.begin(request.clone())
     }
 
@@ -169,12 +170,12 @@ fn nothing_is_visible_before_it_is_complete_and_verified() {
         Some(TransferErrorKind::Conflict)
     );
     let again = node.begin(&begun).expect("begun");
-    assert!(matches!(again, BegunTransfer::Complete(info) if info.id == id));
+    assert!(matches!(again, TransferStart::Complete(info) if info.id == id));
     assert_eq!(seen.lock().expect("a lock").len(), 1);
 }
 
 #[test]
-fn a_segment_with_another_digest_is_refused() {
+fn a_segment_with_another_digest_is_rejected() {
     let node = Node::new(settings());
     node.begin(&request("f")).expect("begun");
     let owner = owner();
@@ -228,7 +229,7 @@ fn a_repeated_begin_continues_and_another_one_is_a_conflict() {
     let id = node.begin(&first).expect("begun").info().id.clone();
     node.write("f", 0, b"abc").expect("written");
     let again = node.begin(&first).expect("begun");
-    assert!(matches!(&again, BegunTransfer::Resumed(info) if info.id == id));
+    assert!(matches!(&again, TransferStart::Resumed(info) if info.id == id));
     assert_eq!(again.info().received_bytes, 3);
     let other = TransferRequest {
         size: Some(11),
@@ -429,7 +430,7 @@ fn a_held_file_is_neither_deleted_nor_replaced_and_does_not_expire() {
 }
 
 #[test]
-fn a_nearly_full_disk_refuses_early() {
+fn a_nearly_full_disk_rejects_early() {
     let node = Node::new(TransferSettings {
         min_free_bytes: 1 << 60,
         ..settings()
@@ -497,7 +498,7 @@ fn transfers_and_files_expire() {
 }
 
 #[test]
-fn a_paused_transfer_refuses_segments_and_does_not_expire() {
+fn a_paused_transfer_rejects_segments_and_does_not_expire() {
     let mut node = Node::new(settings());
     let now_ms = wall_clock::now_ms();
     let begun = TransferRequest {

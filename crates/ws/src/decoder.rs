@@ -18,7 +18,7 @@ pub const MAX_UNCONSUMED_BYTES: usize = 2 + 4 + MAX_CONTROL_PAYLOAD_BYTES - 1;
 pub struct DecoderOptions {
     /// The local role.
     pub role: Role,
-    /// Refuse text messages with close code 1003, as MQTT requires. Otherwise text is validated as UTF-8.
+    /// Reject text messages with close code 1003, as MQTT requires. Otherwise text is validated as UTF-8.
     pub refuse_text: bool,
     /// Maximum length of a message over all its fragments; a compressed one may be slightly longer. The decoder's memory does not depend on it; it
     /// protects callers that collect messages.

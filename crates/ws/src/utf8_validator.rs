@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_character_is_refused_at_once() {
+    fn an_invalid_character_is_rejected_at_once() {
         let mut check = Utf8Validator::default();
         assert!(check.accept(&[0xED]));
         assert!(!check.accept(&[0xA0]), "surrogates are not characters");

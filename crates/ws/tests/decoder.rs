@@ -209,7 +209,7 @@ fn empty_frames_end_messages_and_are_passed_over_inside_them() {
 }
 
 #[test]
-fn text_is_refused_where_only_bytes_are_spoken() {
+fn text_is_rejected_where_only_bytes_are_spoken() {
     let text = [0x81, 0x80, 0, 0, 0, 0];
     let seen = read(DecoderOptions::byte_stream(Role::Server), &[&text]);
     assert_eq!(seen, [DecodedItem::Error(close_codes::UNSUPPORTED_DATA)]);
@@ -224,7 +224,7 @@ fn text_must_be_utf8_over_fragments() {
         read_whole(Role::Client, &cut_off),
         [DecodedItem::Error(close_codes::INVALID_PAYLOAD)]
     );
-    // Refused before the frame is complete.
+    // Rejected before the frame is complete.
     let wrong = [0x81, 0x7E, 0x40, 0x00, 0xFF];
     assert_eq!(
         read_whole(Role::Client, &wrong),
@@ -233,7 +233,7 @@ fn text_must_be_utf8_over_fragments() {
 }
 
 #[test]
-fn long_messages_are_refused_at_the_header_that_makes_them_so() {
+fn long_messages_are_rejected_at_the_header_that_makes_them_so() {
     let limited = DecoderOptions {
         max_message_bytes: 4,
         ..options(Role::Client)

@@ -1,4 +1,4 @@
-//! The opening handshake: the RFC's example, refusals and their status codes, and both sides against
+//! The opening handshake: the RFC's example, rejections and their status codes, and both sides against
 //! each other.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -114,7 +114,7 @@ fn the_first_sub_protocol_of_the_server_that_is_offered_is_chosen() {
 }
 
 #[test]
-fn an_invalid_handshake_is_refused_with_a_reason() {
+fn an_invalid_handshake_is_rejected_with_a_reason() {
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let cases = [
         ("GET /chat HTTP/1.1", "POST /chat HTTP/1.1", 405, "GET"),
@@ -202,7 +202,7 @@ fn an_invalid_handshake_is_refused_with_a_reason() {
 }
 
 #[test]
-fn other_protocols_are_refused_at_their_first_byte() {
+fn other_protocols_are_rejected_at_their_first_byte() {
     for first in [0x10, 0x16, b' ', b'\r', 0xFF] {
         let step = ServerHandshake::new().feed(&ServerOptions::mqtt("/mqtt"), &[first]);
         assert!(
@@ -290,7 +290,7 @@ fn a_client_may_be_answered_without_a_sub_protocol() {
 }
 
 #[test]
-fn a_client_refuses_answers_that_break_the_handshake() {
+fn a_client_rejects_answers_that_break_the_handshake() {
     let cases = [
         ("Upgrade: websocket", "Upgrade: h2c", "upgrade"),
         ("Connection: Upgrade", "Connection: close", "upgrade"),
@@ -316,8 +316,8 @@ fn a_client_refuses_answers_that_break_the_handshake() {
         assert!(error.to_string().contains(hint), "{error}");
     }
     let (mut client, _) = exchange();
-    let refusal = "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nTry \x1b/mqtt\n";
-    let error = client.feed(refusal.as_bytes()).unwrap_err().to_string();
+    let rejection = "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nTry \x1b/mqtt\n";
+    let error = client.feed(rejection.as_bytes()).unwrap_err().to_string();
     assert!(
         error.ends_with("with status 404: Not Found Try  /mqtt"),
         "{error}"

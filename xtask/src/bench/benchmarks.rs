@@ -8,7 +8,7 @@ pub(super) struct Benchmark {
     pub(super) scenario: &'static str,
     /// Whether a node is started for it; others start their own, or need none.
     pub(super) needs_broker: bool,
-    pub(super) rival: Option<Rival>,
+    pub(super) rival: Option<ComparedServer>,
     /// Whether the scenario has a `--duration`.
     pub(super) is_timed: bool,
     pub(super) goals: &'static [BenchmarkGoal],
@@ -16,13 +16,13 @@ pub(super) struct Benchmark {
 
 /// What is measured in turn with the node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rival {
+pub(super) enum ComparedServer {
     Mosquitto,
     /// A relay with the package `ws` for Node.
     WsPackage,
 }
 
-impl Rival {
+impl ComparedServer {
     /// What to do if it is missing.
     pub(super) fn remedy(self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ const BROKER_LOAD: Benchmark = Benchmark {
 /// A load on relay endpoints of a node that the generator starts.
 const RELAY_LOAD: Benchmark = Benchmark {
     needs_broker: false,
-    rival: Some(Rival::WsPackage),
+    rival: Some(ComparedServer::WsPackage),
     ..BROKER_LOAD
 };
 
@@ -129,7 +129,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "pairs-qos0",
         what: "100 pairs, 64 B, window 200, QoS 0",
         scenario: "mqtt p2p --pairs 100 --window 200 --qos 0",
-        rival: Some(Rival::Mosquitto),
+        rival: Some(ComparedServer::Mosquitto),
         goals: &[per_cpu_second(5e6), times_mosquitto(25.0)],
         ..BROKER_LOAD
     },
@@ -151,7 +151,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "pairs-unbatched",
         what: "100 pairs, 64 B, window 1, QoS 0",
         scenario: "mqtt p2p --pairs 100 --window 1 --qos 0",
-        rival: Some(Rival::Mosquitto),
+        rival: Some(ComparedServer::Mosquitto),
         goals: &[per_cpu_second(0.2e6), times_mosquitto(1.25)],
         ..BROKER_LOAD
     },
@@ -159,7 +159,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "fanout",
         what: "fan-out, 1 to 500",
         scenario: "mqtt fanout --subscribers 500",
-        rival: Some(Rival::Mosquitto),
+        rival: Some(ComparedServer::Mosquitto),
         goals: &[per_cpu_second(3.6e6), times_mosquitto(15.0)],
         ..BROKER_LOAD
     },
@@ -167,7 +167,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "fanin",
         what: "fan-in, 500 to 1 through a wildcard",
         scenario: "mqtt fanin --publishers 500",
-        rival: Some(Rival::Mosquitto),
+        rival: Some(ComparedServer::Mosquitto),
         goals: &[per_cpu_second(2.2e6)],
         ..BROKER_LOAD
     },

@@ -8,7 +8,7 @@ mod broker;
 use std::path::Path;
 use std::process::Command;
 
-use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal, Rival};
+use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal, ComparedServer};
 use self::broker::BrokerProcess;
 use crate::process::{cargo, command_line, find_program, run as run_command};
 use crate::{TaskError, parse_number_option};
@@ -118,14 +118,17 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
 }
 
 /// What is measured in turn, and its address for the generator; `None`: it is not installed.
-fn start_rival(rival: Rival, dir: &Path) -> Result<Option<(BrokerProcess, String)>, TaskError> {
+fn start_rival(
+    rival: ComparedServer,
+    dir: &Path,
+) -> Result<Option<(BrokerProcess, String)>, TaskError> {
     match rival {
-        Rival::Mosquitto if find_program("mosquitto").is_some() => {
+        ComparedServer::Mosquitto if find_program("mosquitto").is_some() => {
             let running = BrokerProcess::mosquitto(dir)?;
             let address = running.address.clone();
             Ok(Some((running, address)))
         }
-        Rival::WsPackage => {
+        ComparedServer::WsPackage => {
             let modules = crate::target_dir().join("tools/node/node_modules");
             if find_program("node").is_none() || !modules.join("ws").exists() {
                 return Ok(None);
@@ -134,7 +137,7 @@ fn start_rival(rival: Rival, dir: &Path) -> Result<Option<(BrokerProcess, String
             let address = format!("ws://{}", running.address);
             Ok(Some((running, address)))
         }
-        Rival::Mosquitto => Ok(None),
+        ComparedServer::Mosquitto => Ok(None),
     }
 }
 

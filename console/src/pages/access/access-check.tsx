@@ -229,7 +229,7 @@ function Answer({ check }: { check: Check }) {
       {login && (
         <Stack gap={6}>
           <StateBadge health={login.accepted ? 'good' : 'critical'}>
-            {login.accepted ? <Trans>The login is accepted</Trans> : <Trans>The login is refused</Trans>}
+            {login.accepted ? <Trans>The login is accepted</Trans> : <Trans>The login is rejected</Trans>}
           </StateBadge>
           {!login.accepted && login.reason && (
             <Alert color="red" variant="light">

@@ -33,7 +33,7 @@ export function ApiKeys() {
     newTitle: t`New API key`,
     initial: { role: 'viewer', ...(isOnNode ? {} : { namespace: namespaces[0] }) },
     deletion: (object) => (
-      <Trans>This deletes the API key {String(object.id)}. Programs that use it are refused at once.</Trans>
+      <Trans>This deletes the API key {String(object.id)}. Programs that use it are rejected at once.</Trans>
     ),
     fields: (isNew) => [
       ...(isNew

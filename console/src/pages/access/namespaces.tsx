@@ -44,7 +44,7 @@ export function Namespaces() {
       {
         name: 'state',
         label: t`State`,
-        help: t`The devices of a disabled namespace are disconnected, and its people and API keys are refused.`,
+        help: t`The devices of a disabled namespace are disconnected, and its people and API keys are rejected.`,
         options: [
           { value: 'active', label: t`active` },
           { value: 'disabled', label: t`disabled` },

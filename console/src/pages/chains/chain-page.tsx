@@ -290,7 +290,7 @@ function Editor({
           onConfirm={() => remove.mutate(id, { onSuccess: () => navigate('/chains') })}
         >
           <Text size="sm">
-            <Trans>This deletes the chain with its nodes. It is refused while a product names it.</Trans>
+            <Trans>This deletes the chain with its nodes. It is rejected while a product names it.</Trans>
           </Text>
         </Confirm>
       )}

@@ -59,7 +59,7 @@ export function positions(chain: Chain): Map<string, { x: number; y: number }> {
   return places;
 }
 
-/** Whether `to` leads to `from` already: the relation would close a cycle, which the node refuses. */
+/** Whether `to` leads to `from` already: the relation would close a cycle, which the node rejects. */
 export function closesCycle(chain: Chain, from: string, to: string): boolean {
   const seen = new Set<string>();
   const open = [to];

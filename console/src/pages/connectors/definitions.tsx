@@ -52,7 +52,7 @@ export function useConnectorDefinition(): Definition {
       name === null ? '/api/v1/connectors/test' : `/api/v1/connectors/${encodeURIComponent(name)}/test`,
     deletion: (name) => (
       <Trans>
-        This deletes the connector {name} with its credentials. It is refused while a sink or source uses it.
+        This deletes the connector {name} with its credentials. It is rejected while a sink or source uses it.
       </Trans>
     ),
   };
@@ -86,7 +86,7 @@ export function useChannelDefinition(kind: 'sinks' | 'sources'): Definition {
             value={typeof values.connector === 'string' ? values.connector : null}
             nothingFoundMessage={t`There is no connector yet`}
             onChange={(connector) => {
-              // Settings of another type of connector would be refused.
+              // Settings of another type of connector would be rejected.
               const keeps = connector !== null && typeOf(connector)?.type === type?.type;
               onChange({ ...(keeps ? values : {}), ...(connector ? { connector } : {}) });
             }}
@@ -119,8 +119,8 @@ export function useChannelDefinition(kind: 'sinks' | 'sources'): Definition {
     deletion: (name) =>
       isSink ? (
         <Trans>
-          This deletes the sink {name} with its queued rows and dead letters. It is refused while a rule or product uses
-          it.
+          This deletes the sink {name} with its queued rows and dead letters. It is rejected while a rule or product
+          uses it.
         </Trans>
       ) : (
         <Trans>This deletes the source {name}. Rules that read from it receive nothing any more.</Trans>

@@ -340,7 +340,7 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
         }
         empty={
           <EmptyState title={<Trans>No dead letters</Trans>}>
-            <Trans>Rows that the system refuses, or that failed too often, are kept here with the reason.</Trans>
+            <Trans>Rows that the system rejects, or that failed too often, are kept here with the reason.</Trans>
           </EmptyState>
         }
       />

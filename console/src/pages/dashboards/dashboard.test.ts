@@ -24,7 +24,7 @@ test('a new card is below the others, with a free id', () => {
   expect(newCard([card('card-2', 0, 3)], 'chart')).toMatchObject({ id: 'card-3', y: 7 });
 });
 
-test('a file without cards is refused', () => {
+test('a file without cards is rejected', () => {
   expect(() => imported('{"name":"x"}')).toThrow('cards');
   expect(imported('{"name":"x","cards":[],"shares":[1]}')).toEqual({ name: 'x', description: '', cards: [] });
 });

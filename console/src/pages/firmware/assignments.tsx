@@ -22,7 +22,7 @@ function targetOf(values: Fields): string {
 export function Assignments() {
   const { t } = useLingui();
   const caller = useCaller();
-  const packages = useList<Schemas['Firmware']>(firmwarePath);
+  const packages = useList<Schemas['FirmwarePackage']>(firmwarePath);
   const products = useList<{ id: string }>('/api/v1/products');
   const groups = useList<{ id: string }>('/api/v1/device-groups');
   const kind: ObjectKind = {

@@ -14,7 +14,7 @@ import { Ago } from '../../ui/time';
 import type { FileInfo } from '../files/file-list';
 import { useNamespaceNames } from '../relay/endpoint-kind';
 
-type Firmware = Schemas['Firmware'] & ConfigurationObject;
+type Firmware = Schemas['FirmwarePackage'] & ConfigurationObject;
 
 export const firmwarePath = '/api/v1/firmware';
 
@@ -28,8 +28,8 @@ export function Packages() {
     path: firmwarePath,
     command: 'firmware',
     idField: 'id',
-    newSchema: 'FirmwareNew',
-    inputSchema: 'FirmwareInput',
+    newSchema: 'FirmwarePackageNew',
+    inputSchema: 'FirmwarePackageInput',
     newTitle: t`New package`,
     initial: { id: '' },
     deletion: (object) => (

@@ -55,8 +55,8 @@ export function useLiveClient(): LiveClient {
             setState('connected');
             setProblem(null);
             client.subscribe(wanted, { qos }, (error, granted) => {
-              const refused = granted?.find((each) => each.qos >= 128);
-              if (error || refused) setProblem(error?.message ?? `${refused?.topic}: ${refused?.qos}`);
+              const rejected = granted?.find((each) => each.qos >= 128);
+              if (error || rejected) setProblem(error?.message ?? `${rejected?.topic}: ${rejected?.qos}`);
             });
           });
           client.on('error', (error) => {

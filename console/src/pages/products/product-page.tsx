@@ -54,7 +54,7 @@ export default function ProductPage() {
   const data = product.data;
   const model = modelOf(data.model);
   const mayChange = isStored(data) && mayInNamespace(caller, 'operator', data.namespace);
-  /** Changes fields of the version that is shown; somebody else's change in between is refused. */
+  /** Changes fields of the version that is shown; somebody else's change in between is rejected. */
   const change = async (fields: object) => {
     const body = { ...writable(data, Object.keys(scope.root.properties ?? {})), ...fields };
     const saved = await save.mutateAsync({ id, version: data.version, body });

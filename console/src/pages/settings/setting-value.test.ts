@@ -12,7 +12,7 @@ test('a text becomes a value of the type that the setting has', () => {
   expect(settingText(null)).toBe('');
 });
 
-test('numbers out of range are refused before they are sent', () => {
+test('numbers out of range are rejected before they are sent', () => {
   const expected = 'a whole number from 1 to 100';
   expect(operandProblem('50', expected)).toBeUndefined();
   expect(operandProblem('101', expected)).toBeDefined();

@@ -50,7 +50,7 @@ pub(crate) fn store_session(
     objects: &Objects,
     refresh_token: SecretHash,
     login: &LoginRecord,
-    lives: Duration,
+    lifetime: Duration,
 ) -> Result<(), ObjectError> {
     let TokenOwner::Operator(operator) = &login.owner else {
         return Ok(());
@@ -59,7 +59,7 @@ pub(crate) fn store_session(
     let stored = StoredSession {
         operator: operator.clone(),
         password: login.password.clone(),
-        expires_at_ms: now_ms() + u64::try_from(lives.as_millis()).unwrap_or(u64::MAX / 2),
+        expires_at_ms: now_ms() + u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX / 2),
     };
     let value = serde_json::to_value(stored).expect("its fields are plain");
     let id = String::from(refresh_token);
@@ -154,10 +154,10 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn begin(objects: &Objects, operator: &str, token: &str, lives: Duration) -> SecretHash {
+    fn begin(objects: &Objects, operator: &str, token: &str, lifetime: Duration) -> SecretHash {
         let token = SecretHash::from_secret(token);
         let login = session_login(operator, SecretHash::from_secret("hash"), &token);
-        store_session(objects, token.clone(), &login, lives).unwrap();
+        store_session(objects, token.clone(), &login, lifetime).unwrap();
         token
     }
 

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_and_endless_passwords_are_refused() {
+    fn weak_and_endless_passwords_are_rejected() {
         assert!(check_strength("1234567").is_err());
         assert!(check_strength("pässwörd").is_ok());
         assert!(check_strength(&"x".repeat(257)).is_err());

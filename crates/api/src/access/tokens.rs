@@ -57,7 +57,7 @@ struct StoredToken {
 }
 
 impl TokenStore {
-    pub(crate) fn add(&self, token: &str, login: LoginRecord, lives: Duration) {
+    pub(crate) fn add(&self, token: &str, login: LoginRecord, lifetime: Duration) {
         let now = Instant::now();
         let mut logins = self.lock();
         logins.retain(|_, kept| kept.expires > now);
@@ -82,7 +82,7 @@ impl TokenStore {
         if let Some(leaves) = leaves {
             logins.remove(&leaves);
         }
-        let expires = now + lives;
+        let expires = now + lifetime;
         logins.insert(
             SecretHash::from_secret(token),
             StoredToken { login, expires },
@@ -184,8 +184,8 @@ mod tests {
         let (ours, theirs) = (TokenFamily::new(), TokenFamily::new());
         tokens.add("theirs", login("ann", theirs), HOUR);
         for number in 0..5_u32 {
-            let lives = HOUR + Duration::from_secs(number.into());
-            tokens.add(&number.to_string(), login("ann", ours), lives);
+            let lifetime = HOUR + Duration::from_secs(number.into());
+            tokens.add(&number.to_string(), login("ann", ours), lifetime);
         }
         tokens.retain_youngest(ours, 2, Some(&SecretHash::from_secret("1")));
         let left = |token: &str| tokens.find(&SecretHash::from_secret(token)).is_some();

@@ -418,7 +418,7 @@ pub(super) fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             path: "firmware",
             singular: "a firmware package",
             plural: "firmware packages",
-            type_name: "Firmware",
+            type_name: "FirmwarePackage",
             id_field: "id",
             tag: "firmware",
             owner: ObjectOwner::Namespace(&FIRMWARE_COUNTS),

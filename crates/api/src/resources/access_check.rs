@@ -80,7 +80,7 @@ struct AccessCheck {
     basis: AccessBasis,
     /// Only if a login was tried.
     login: Option<LoginOutcome>,
-    /// In the order of the request. Empty if the login is refused.
+    /// In the order of the request. Empty if the login is rejected.
     actions: Vec<ActionOutcome>,
 }
 
@@ -99,7 +99,7 @@ enum AccessBasis {
 #[derive(Serialize, JsonSchema)]
 struct LoginOutcome {
     accepted: bool,
-    /// The step that refuses the client: `ban`, `limit`, `authentication` or `availability`.
+    /// The step that rejects the client: `ban`, `limit`, `authentication` or `availability`.
     step: Option<&'static str>,
     /// MQTT 5 reason code.
     reason_code: Option<u8>,
@@ -240,10 +240,10 @@ impl From<&LoginTrial> for LoginOutcome {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let answers = trial.answers.iter().cloned();
         Self {
-            accepted: trial.refusal.is_none(),
-            step: trial.refusal.map(|refusal| refusal.step),
-            reason_code: trial.refusal.map(|refusal| refusal.code.0),
-            reason: trial.refusal.map(|refusal| refusal.reason),
+            accepted: trial.rejection.is_none(),
+            step: trial.rejection.map(|rejection| rejection.step),
+            reason_code: trial.rejection.map(|rejection| rejection.code.0),
+            reason: trial.rejection.map(|rejection| rejection.reason),
             client_id: owned(trial.client_id()),
             username: owned(trial.username()),
             is_anonymous: trial.is_anonymous(),

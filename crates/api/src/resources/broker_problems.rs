@@ -6,17 +6,17 @@ use broker::control::ControlError;
 use crate::problem_details::ProblemDetails;
 
 /// Converts an error of the broker to an error response.
-pub(super) fn publish_problem(refusal: &ControlError) -> ProblemDetails {
-    match refusal {
+pub(super) fn publish_problem(rejection: &ControlError) -> ProblemDetails {
+    match rejection {
         ControlError::InvalidField { field, expected } => {
             ProblemDetails::invalid_field(field, format!("{field}: {expected}."))
         }
         ControlError::ReservedTopic => {
-            ProblemDetails::new(StatusCode::FORBIDDEN, format!("{refusal}."))
+            ProblemDetails::new(StatusCode::FORBIDDEN, format!("{rejection}."))
         }
-        ControlError::LimitReached(_) => ProblemDetails::conflict(format!("{refusal}.")),
+        ControlError::LimitReached(_) => ProblemDetails::conflict(format!("{rejection}.")),
         ControlError::StoreUnavailable | ControlError::Unavailable => {
-            ProblemDetails::unavailable(format!("{refusal}."))
+            ProblemDetails::unavailable(format!("{rejection}."))
         }
     }
 }

@@ -75,16 +75,21 @@ async fn begin(mut call: ApiCall) -> ApiResult {
     let refresh_token = new_secret()?;
     let hash = SecretHash::from_secret(&refresh_token);
     let login = session_login(&username, login.password, &hash);
-    let lives_s = call.app.config.get().refresh_token_ttl_s;
-    let lives = Duration::from_secs(lives_s.into());
+    let lifetime_s = call.app.config.get().refresh_token_ttl_s;
+    let lifetime = Duration::from_secs(lifetime_s.into());
     let stored = login.clone();
     call.app
         .access
-        .with_sessions(move |objects| store_session(objects, hash, &stored, lives))
+        .with_sessions(move |objects| store_session(objects, hash, &stored, lifetime))
         .await?;
     audit::record_login(&call, &username, Some(&holder.authority)).await;
     let result = issue_token(&call, &login, &holder)?;
-    with_cookie(&call, call::json_response(result)?, &refresh_token, lives_s)
+    with_cookie(
+        &call,
+        call::json_response(result)?,
+        &refresh_token,
+        lifetime_s,
+    )
 }
 
 async fn refresh(call: ApiCall) -> ApiResult {

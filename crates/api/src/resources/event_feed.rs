@@ -66,37 +66,37 @@ impl EventFeed {
     }
 
     async fn next_item(&mut self) -> Option<StreamItem> {
-        enum Woken {
+        enum FeedInput {
             Event(Result<Arc<BrokerEvent>, RecvError>),
             Stats,
-            Silence,
+            KeepAliveDue,
         }
         let wants_stats = self.is_selected("stats");
         loop {
-            let woken = tokio::select! {
+            let input = tokio::select! {
                 biased;
                 silence = self.listener.wait_for_keep_alive() => {
                     silence?;
-                    Woken::Silence
+                    FeedInput::KeepAliveDue
                 }
-                event = self.events.recv() => Woken::Event(event),
-                _ = self.stats.tick(), if wants_stats => Woken::Stats,
+                event = self.events.recv() => FeedInput::Event(event),
+                _ = self.stats.tick(), if wants_stats => FeedInput::Stats,
             };
-            match woken {
-                Woken::Event(Ok(event)) => {
+            match input {
+                FeedInput::Event(Ok(event)) => {
                     if let Some(item) = self.to_stream_item(&event) {
                         return Some(item);
                     }
                 }
-                Woken::Event(Err(RecvError::Lagged(count))) => {
+                FeedInput::Event(Err(RecvError::Lagged(count))) => {
                     return Some(StreamItem::lost_items(count));
                 }
-                Woken::Event(Err(RecvError::Closed)) => return None,
-                Woken::Stats => {
+                FeedInput::Event(Err(RecvError::Closed)) => return None,
+                FeedInput::Stats => {
                     let stats = stats_json(&self.app.node.metrics().await);
                     return Some(StreamItem::Event("stats".into(), stats.to_string()));
                 }
-                Woken::Silence => return self.listener.check_and_keep_alive().await,
+                FeedInput::KeepAliveDue => return self.listener.check_and_keep_alive().await,
             }
         }
     }

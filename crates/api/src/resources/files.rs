@@ -120,7 +120,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(post("/api/v1/files/{id}/pause", "pauseFileTransfer", pause), Role::Operator)
             .summary("Pause a file transfer")
             .description(
-                "It keeps what was received and does not expire. Segments are refused: over MQTT with 0x97, over HTTP with 423, over \
+                "It keeps what was received and does not expire. Segments are rejected: over MQTT with 0x97, over HTTP with 423, over \
                  a link with the code `limit exceeded`.",
             )
             .response::<FileInfo>(200, "The transfer.")

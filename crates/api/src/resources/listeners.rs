@@ -279,14 +279,14 @@ async fn read(call: ApiCall) -> ApiResult {
     call::json_response(find(&call).await?)
 }
 
-fn listener_problem(refusal: &ListenerError) -> ProblemDetails {
-    match refusal {
-        ListenerError::UnknownListener(_) => ProblemDetails::not_found(format!("{refusal}.")),
+fn listener_problem(rejection: &ListenerError) -> ProblemDetails {
+    match rejection {
+        ListenerError::UnknownListener(_) => ProblemDetails::not_found(format!("{rejection}.")),
         ListenerError::AlreadyInState(_)
         | ListenerError::NameInUse(_)
         | ListenerError::Unsupported(_)
         | ListenerError::Failed(_) => {
-            ProblemDetails::conflict(format!("The listener was not changed: {refusal}."))
+            ProblemDetails::conflict(format!("The listener was not changed: {rejection}."))
         }
     }
 }
@@ -330,7 +330,7 @@ async fn start(call: ApiCall) -> ApiResult {
         on_backend(&call, move |backend| backend.open_listener(&name)).await?;
     } else {
         let started = call.app.node.start_listener(&name).await;
-        started.map_err(|refusal| listener_problem(&refusal))?;
+        started.map_err(|rejection| listener_problem(&rejection))?;
     }
     audit::record_action(&call, "listener.start", Some(&name), None).await;
     call::json_response(find(&call).await?)
@@ -341,11 +341,11 @@ async fn stop(mut call: ApiCall) -> ApiResult {
     let Listener { info, problem, .. } = find(&call).await?;
     let name = info.name;
     if problem.is_some() {
-        let refusal = ListenerError::AlreadyInState("stopped");
-        return Err(listener_problem(&refusal));
+        let rejection = ListenerError::AlreadyInState("stopped");
+        return Err(listener_problem(&rejection));
     }
     let stopped = call.app.node.stop_listener(&name, disconnect_clients).await;
-    stopped.map_err(|refusal| listener_problem(&refusal))?;
+    stopped.map_err(|rejection| listener_problem(&rejection))?;
     let after = serde_json::json!({"disconnect_clients": disconnect_clients});
     audit::record_action(&call, "listener.stop", Some(&name), Some(after)).await;
     call::json_response(find(&call).await?)

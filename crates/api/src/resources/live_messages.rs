@@ -73,25 +73,25 @@ impl ItemStream for MessageFeed {
 
 impl MessageFeed {
     async fn next_item(&mut self) -> Option<StreamItem> {
-        enum Woken {
+        enum FeedInput {
             Message(LiveMessageItem),
             Tick,
-            Silence,
+            KeepAliveDue,
         }
         loop {
-            let woken = tokio::select! {
+            let input = tokio::select! {
                 biased;
                 silence = self.listener.wait_for_keep_alive() => {
                     silence?;
-                    Woken::Silence
+                    FeedInput::KeepAliveDue
                 }
-                _ = self.skipped.tick() => Woken::Tick,
-                message = self.messages.next() => Woken::Message(message?),
+                _ = self.skipped.tick() => FeedInput::Tick,
+                message = self.messages.next() => FeedInput::Message(message?),
             };
-            let item = match woken {
-                Woken::Silence => return self.listener.check_and_keep_alive().await,
-                Woken::Message(item) => Some(item),
-                Woken::Tick => self.messages.take_skipped(),
+            let item = match input {
+                FeedInput::KeepAliveDue => return self.listener.check_and_keep_alive().await,
+                FeedInput::Message(item) => Some(item),
+                FeedInput::Tick => self.messages.take_skipped(),
             };
             match item {
                 Some(LiveMessageItem::Message(message)) => return Some(message_item(&message)),

@@ -189,26 +189,28 @@ async fn verify_operator(
     username: &str,
     password: String,
 ) -> Result<Option<StoredOperator>, ProblemDetails> {
-    let gatekeeper = &call.app.access;
+    let access_state = &call.app.access;
     check_not_locked_out(call, username)?;
     let operator = load_object::<StoredOperator>(&call.app, OPERATOR_KIND, username).await?;
     let operator = operator.filter(|operator| operator.enabled);
     let hash = operator
         .as_ref()
         .map(|operator| operator.password_hash.clone());
-    if gatekeeper.passwords.verify(password, hash).await? {
-        gatekeeper.attempts.record_success(call.client_ip, username);
+    if access_state.passwords.verify(password, hash).await? {
+        access_state
+            .attempts
+            .record_success(call.client_ip, username);
         if let Some(ban) = operator
             .as_ref()
             .and_then(|operator| operator.current_ban(now_ms()))
         {
-            let refused = banned(username, ban);
+            let rejected = banned(username, ban);
             audit::record_login(call, username, None).await;
-            return Err(refused);
+            return Err(rejected);
         }
         return Ok(operator);
     }
-    gatekeeper
+    access_state
         .attempts
         .record_failure(call.client_ip, username, Instant::now());
     Ok(None)
@@ -251,8 +253,8 @@ pub(super) fn issue_token(
 ) -> Result<LoginResult, ProblemDetails> {
     let token = new_secret()?;
     let expires_in_s = call.app.config.get().token_ttl_s;
-    let lives = Duration::from_secs(expires_in_s.into());
-    (call.app.access.tokens).add(&token, login.clone(), lives);
+    let lifetime = Duration::from_secs(expires_in_s.into());
+    (call.app.access.tokens).add(&token, login.clone(), lifetime);
     Ok(LoginResult {
         token,
         expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
@@ -274,11 +276,11 @@ async fn logout(call: ApiCall) -> ApiResult {
             "The request was not authenticated with a login token, so there is nothing to revoke.",
         ));
     }
-    let gatekeeper = &call.app.access;
-    let login =
-        (call.bearer()).and_then(|token| gatekeeper.tokens.revoke(&SecretHash::from_secret(token)));
+    let access_state = &call.app.access;
+    let login = (call.bearer())
+        .and_then(|token| access_state.tokens.revoke(&SecretHash::from_secret(token)));
     if let Some(login) = login {
-        gatekeeper.end_login(login.family).await?;
+        access_state.end_login(login.family).await?;
     }
     audit::record_action(&call, "logout", None, None).await;
     call::no_content()

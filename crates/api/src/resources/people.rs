@@ -260,10 +260,10 @@ async fn register(mut call: ApiCall) -> ApiResult {
         let detail = format!("Too many wrong codes; try again in {left_s} s.");
         return Err(ProblemDetails::too_many_requests(left_s, detail));
     }
-    if let Err(refused) = find_invite(&call, &input.code).await {
+    if let Err(rejected) = find_invite(&call, &input.code).await {
         attempts.record_secret_failure(call.client_ip, ATTEMPTS, Instant::now());
         audit::record_action(&call, "operator.register_failed", None, None).await;
-        return Err(refused);
+        return Err(rejected);
     }
     check_username(&input.username)?;
     check_registered_password(&input.password)?;

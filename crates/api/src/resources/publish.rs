@@ -64,7 +64,7 @@ async fn publish(mut call: ApiCall) -> ApiResult {
     let message: MessageInput = call.body_json().await?;
     let publication = message.into_publication()?;
     let published = call.app.node.publish(publication).await;
-    call::json_response(published.map_err(|refusal| publish_problem(&refusal))?)
+    call::json_response(published.map_err(|rejection| publish_problem(&rejection))?)
 }
 
 async fn publish_batch(mut call: ApiCall) -> ApiResult {
@@ -91,11 +91,11 @@ async fn publish_batch(mut call: ApiCall) -> ApiResult {
                 has_subscribers,
                 problem: None,
             },
-            Err(refusal) => BatchResult {
+            Err(rejection) => BatchResult {
                 topic,
                 published: false,
                 has_subscribers: false,
-                problem: Some(publish_problem(&refusal).detail),
+                problem: Some(publish_problem(&rejection).detail),
             },
         });
     }

@@ -1,8 +1,8 @@
-//! Refused connections of clients, with the step that refused them and the reason.
+//! Rejected connections of clients, with the step that rejected them and the reason.
 
 use std::net::IpAddr;
 
-use observe::{AttemptQuery, RefusedAttempt};
+use observe::RejectedConnectionQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ const LIMIT: Parameter = Parameter {
     shape: ParameterType::Number(1, 1000),
 };
 
-/// Equal refused attempts of a client.
+/// Equal rejected connections of a client.
 #[derive(Serialize, JsonSchema)]
 struct RejectedConnection {
     /// Time of the last attempt.
@@ -38,7 +38,7 @@ struct RejectedConnection {
     /// IP address; `null`: a Unix socket.
     address: Option<IpAddr>,
     listener: Box<str>,
-    /// The step that refused the client: `protocol`, `ban`, `limit`, `authentication` or `availability`.
+    /// The step that rejected the client: `protocol`, `ban`, `limit`, `authentication` or `availability`.
     step: &'static str,
     /// MQTT 5 reason code, such as 134 (bad user name or password).
     reason_code: u8,
@@ -60,8 +60,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-impl From<RefusedAttempt> for RejectedConnection {
-    fn from(attempt: RefusedAttempt) -> Self {
+impl From<observe::RejectedConnection> for RejectedConnection {
+    fn from(attempt: observe::RejectedConnection) -> Self {
         Self {
             at_ms: attempt.last_ms,
             first_at_ms: attempt.first_ms,
@@ -85,12 +85,12 @@ async fn list(call: ApiCall) -> ApiResult {
             ProblemDetails::invalid_parameter(ADDRESS.name, detail)
         })?),
     };
-    let query = AttemptQuery {
+    let query = RejectedConnectionQuery {
         client_id_contains: call.query.owned_text(CLIENT_ID_CONTAINS),
         username: call.query.owned_text(USERNAME),
         address,
         limit: call.query.number_value(LIMIT).unwrap_or(DEFAULT_LIMIT) as usize,
     };
-    let rows = call.app.observer.refused_attempts(&query).into_iter();
+    let rows = call.app.observer.rejected_connections(&query).into_iter();
     call::unpaged_list(rows.map(RejectedConnection::from).collect())
 }

@@ -67,7 +67,7 @@ async fn read(call: ApiCall) -> ApiResult {
 async fn remove(call: ApiCall) -> ApiResult {
     let topic = call.path("topic");
     let deleted = call.app.node.delete_retained(topic).await;
-    if !deleted.map_err(|refusal| publish_problem(&refusal))? {
+    if !deleted.map_err(|rejection| publish_problem(&rejection))? {
         return Err(nothing_retained(topic));
     }
     audit::record_action(&call, "retained.delete", Some(topic), None).await;

@@ -163,7 +163,7 @@ async fn subscribe(mut call: ApiCall) -> ApiResult {
         .subscribe(client_id, subscription)
         .await
         .ok_or_else(|| session_not_found(client_id))?
-        .map_err(|refusal| publish_problem(&refusal))?;
+        .map_err(|rejection| publish_problem(&rejection))?;
     audit::record_action(&call, "session.subscribe", Some(client_id), after).await;
     call::json_response(SubscriptionResult { granted_qos })
 }

@@ -23,7 +23,7 @@ use super::thingsboard_entity_query::{EntityDataQuery, EntityPage, check_key_cou
 use super::thingsboard_history::{History, PeriodFields, ValueSpace, Values, to_text};
 use super::thingsboard_latest_values::{EntityKey, KeyType, LatestValue, read_latest};
 use super::thingsboard_subscriptions::{Command, CommandForm, failure};
-use crate::device_service::AttributeNews;
+use crate::device_service::AttributeChangeEvent;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use crate::telemetry_backend::{
@@ -122,7 +122,7 @@ enum Change {
         ts_ms: i64,
         values: Vec<(String, Value)>,
     },
-    Attributes(Arc<AttributeNews>),
+    Attributes(Arc<AttributeChangeEvent>),
     /// Changes were lost; the latest values are sent again.
     Lost,
     Refresh,
@@ -147,7 +147,7 @@ pub(super) struct EntityDataSubscription {
     /// Followed telemetry.
     series_keys: Arc<[String]>,
     rows: Option<Box<dyn LiveTelemetryStream>>,
-    news: Option<Receiver<Arc<AttributeNews>>>,
+    news: Option<Receiver<Arc<AttributeChangeEvent>>>,
     refresh: Option<Interval>,
 }
 
@@ -206,7 +206,7 @@ impl EntityDataSubscription {
                 }
                 LiveTelemetryItem::Lost(_) => Change::Lost,
             }),
-            change = next_news(&mut self.news) => Some(change.map_or(Change::Lost, Change::Attributes)),
+            change = next_attribute_change(&mut self.news) => Some(change.map_or(Change::Lost, Change::Attributes)),
             () = next_tick(&mut self.refresh) => Some(Change::Refresh),
         }
     }
@@ -306,7 +306,7 @@ impl EntityDataSubscription {
             .iter()
             .any(|key| !key.kind.scopes().is_empty())
         {
-            self.news = Some(self.app.devices.attribute_news());
+            self.news = Some(self.app.devices.attribute_changes());
         }
         let latest = self
             .latest_keys
@@ -405,7 +405,7 @@ impl EntityDataSubscription {
 
     async fn attribute_update(
         &mut self,
-        news: &AttributeNews,
+        news: &AttributeChangeEvent,
     ) -> Result<Vec<Value>, ProblemDetails> {
         let Some(&at) = self.positions.get(&news.device) else {
             return Ok(Vec::new());
@@ -478,7 +478,9 @@ async fn next_row(rows: &mut Option<Box<dyn LiveTelemetryStream>>) -> LiveTeleme
 }
 
 /// The next change of attributes; `None`: some were lost.
-async fn next_news(news: &mut Option<Receiver<Arc<AttributeNews>>>) -> Option<Arc<AttributeNews>> {
+async fn next_attribute_change(
+    news: &mut Option<Receiver<Arc<AttributeChangeEvent>>>,
+) -> Option<Arc<AttributeChangeEvent>> {
     if let Some(receiver) = news {
         match receiver.recv().await {
             Ok(change) => return Some(change),

@@ -276,7 +276,10 @@ mod tests {
         let text = Value::String("x".repeat(MAX_VALUE_BYTES / 4));
         let taken = (0..10).take_while(|_| space.take(&text)).count();
         assert_eq!(taken, 3);
-        assert!(!space.take(&json!("1")), "nothing is left after a refusal");
+        assert!(
+            !space.take(&json!("1")),
+            "nothing is left after a rejection"
+        );
         let mut space = ValueSpace::new();
         let taken = (0..1_000_000)
             .take_while(|_| space.take(&json!("1")))

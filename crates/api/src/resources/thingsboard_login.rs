@@ -120,23 +120,26 @@ async fn login(mut call: ApiCall) -> ApiResult {
 
 async fn refresh(mut call: ApiCall) -> ApiResult {
     let RefreshInput { refresh_token } = call.body_json().await?;
-    let gatekeeper = &call.app.access;
+    let access_state = &call.app.access;
     let stale = || {
         ProblemDetails::unauthorized(
             "The refresh token is unknown or has expired; POST /api/auth/login gives a new one.",
         )
     };
     let hashed = SecretHash::from_secret(&refresh_token);
-    let login = gatekeeper.refresh_tokens.find(&hashed).ok_or_else(stale)?;
+    let login = access_state
+        .refresh_tokens
+        .find(&hashed)
+        .ok_or_else(stale)?;
     let Some(holder) = find_login_holder(&call.app, &login).await? else {
-        gatekeeper.end_login(login.family).await?;
+        access_state.end_login(login.family).await?;
         return Err(stale());
     };
     let pair = issue_tokens(&call, &login, &holder.name, &holder.authority)?;
-    gatekeeper
+    access_state
         .tokens
         .retain_youngest(login.family, MAX_TOKENS_PER_LOGIN, None);
-    let refresh_tokens = &gatekeeper.refresh_tokens;
+    let refresh_tokens = &access_state.refresh_tokens;
     // The first refresh token stays valid for clients that never replace it.
     refresh_tokens.retain_youngest(login.family, MAX_TOKENS_PER_LOGIN - 1, Some(&hashed));
     call::json_response(pair)
@@ -183,12 +186,12 @@ fn issue_tokens(
     name: &str,
     authority: &Authority,
 ) -> Result<TokenPair, ProblemDetails> {
-    let gatekeeper = &call.app.access;
+    let access_state = &call.app.access;
     let config = call.app.config.get();
     let iat = now_ms() / 1000;
-    let make = |lives_s: u32, scopes: &[&str]| {
+    let make = |lifetime_s: u32, scopes: &[&str]| {
         let claims = json!({"sub": name, "role": authority.node_role(), "scopes": scopes, "iss": "tidegate",
-            "iat": iat, "exp": iat + u64::from(lives_s)});
+            "iat": iat, "exp": iat + u64::from(lifetime_s)});
         readable_token(&claims)
     };
     let unavailable = |error: RandomSourceError| ProblemDetails::unavailable(format!("{error}."));
@@ -196,10 +199,10 @@ fn issue_tokens(
     let token = make(config.token_ttl_s, &[scope]).map_err(unavailable)?;
     let refresh_token =
         make(config.refresh_token_ttl_s, &["REFRESH_TOKEN"]).map_err(unavailable)?;
-    let lives = |seconds: u32| Duration::from_secs(seconds.into());
-    (gatekeeper.tokens).add(&token, login.clone(), lives(config.token_ttl_s));
-    let lives = lives(config.refresh_token_ttl_s);
-    (gatekeeper.refresh_tokens).add(&refresh_token, login.clone(), lives);
+    let lifetime = |seconds: u32| Duration::from_secs(seconds.into());
+    (access_state.tokens).add(&token, login.clone(), lifetime(config.token_ttl_s));
+    let lifetime = lifetime(config.refresh_token_ttl_s);
+    (access_state.refresh_tokens).add(&refresh_token, login.clone(), lifetime);
     Ok(TokenPair {
         token,
         refresh_token,

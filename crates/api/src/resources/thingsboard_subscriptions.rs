@@ -105,7 +105,7 @@ impl Request {
 }
 
 /// The data requested by a command.
-enum Wanted {
+enum RequestedData {
     Telemetry(History),
     History(History),
     Attributes(&'static [AttributeScope]),
@@ -117,11 +117,11 @@ pub(super) struct Subscription {
     device: String,
     /// `None`: all keys.
     keys: Option<Vec<String>>,
-    wanted: Wanted,
+    requested: RequestedData,
 }
 
 /// An error response.
-pub(super) fn refusal(form: CommandForm, id: i64, code: u8, detail: &str) -> String {
+pub(super) fn rejection(form: CommandForm, id: i64, code: u8, detail: &str) -> String {
     let mut answer = json!({"cmdId": id, "errorCode": code, "errorMsg": detail});
     let more = match form {
         CommandForm::Device => json!({"subscriptionId": id, "data": {}, "latestValues": {}}),
@@ -142,7 +142,7 @@ pub(super) fn failure(form: CommandForm, id: i64, problem: &ProblemDetails) -> S
         true => INTERNAL_ERROR,
         false => BAD_REQUEST,
     };
-    refusal(form, id, code, &problem.detail)
+    rejection(form, id, code, &problem.detail)
 }
 
 fn answer(id: i64, values: Values) -> String {
@@ -177,13 +177,13 @@ impl Subscription {
         if command.entity_id.is_empty() {
             return Err("entityId: expected the id of a device.".to_owned());
         }
-        let wanted = match command.kind.as_str() {
+        let requested = match command.kind.as_str() {
             "TIMESERIES" if command.period.time_window > 0 => {
-                Wanted::Telemetry(command.period.of_time_window()?)
+                RequestedData::Telemetry(command.period.of_time_window()?)
             }
-            "TIMESERIES" => Wanted::Telemetry(History::Latest),
-            "TIMESERIES_HISTORY" => Wanted::History(command.period.until_end()?),
-            "ATTRIBUTES" => Wanted::Attributes(match command.scope.as_deref() {
+            "TIMESERIES" => RequestedData::Telemetry(History::Latest),
+            "TIMESERIES_HISTORY" => RequestedData::History(command.period.until_end()?),
+            "ATTRIBUTES" => RequestedData::Attributes(match command.scope.as_deref() {
                 None | Some("" | "ANY_SCOPE") => &AttributeScope::ALL,
                 Some("CLIENT_SCOPE") => &[AttributeScope::Client],
                 Some("SHARED_SCOPE") => &[AttributeScope::Shared],
@@ -212,9 +212,11 @@ impl Subscription {
                 keys.len()
             ));
         }
-        let has_intervals = match &wanted {
-            Wanted::Telemetry(history) | Wanted::History(history) => history.is_aggregated(),
-            Wanted::Attributes(_) => false,
+        let has_intervals = match &requested {
+            RequestedData::Telemetry(history) | RequestedData::History(history) => {
+                history.is_aggregated()
+            }
+            RequestedData::Attributes(_) => false,
         };
         if has_intervals && keys.is_empty() {
             return Err("keys: expected at least one, where agg is given.".to_owned());
@@ -223,18 +225,18 @@ impl Subscription {
             id: command.cmd_id,
             device: command.entity_id,
             keys: (!keys.is_empty()).then_some(keys),
-            wanted,
+            requested,
         })
     }
 
     /// Sends stored values, then live ones, until the receiver is closed.
     pub(super) async fn run(self, app: Arc<ApiState>, out: AnswerSender) {
-        let worked = match &self.wanted {
-            Wanted::Telemetry(history) => self.follow_telemetry(history, &app, &out).await,
-            Wanted::History(history) => self.send_telemetry(history, &app, &out).await,
-            Wanted::Attributes(scopes) => self.follow_attributes(scopes, &app, &out).await,
+        let result = match &self.requested {
+            RequestedData::Telemetry(history) => self.follow_telemetry(history, &app, &out).await,
+            RequestedData::History(history) => self.send_telemetry(history, &app, &out).await,
+            RequestedData::Attributes(scopes) => self.follow_attributes(scopes, &app, &out).await,
         };
-        if let Err(problem) = worked {
+        if let Err(problem) = result {
             let failure = failure(CommandForm::Device, self.id, &problem);
             out.turn().await.send(failure).await;
         }
@@ -317,7 +319,7 @@ impl Subscription {
         app: &ApiState,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
-        let mut updates = app.devices.attribute_news();
+        let mut updates = app.devices.attribute_changes();
         self.send_attributes(scopes, app, out).await?;
         loop {
             let change = match updates.recv().await {
@@ -349,6 +351,6 @@ impl Subscription {
 
     fn wants(&self, key: &str) -> bool {
         let keys = self.keys.as_ref();
-        keys.is_none_or(|keys| keys.iter().any(|wanted| wanted == key))
+        keys.is_none_or(|keys| keys.iter().any(|requested| requested == key))
     }
 }

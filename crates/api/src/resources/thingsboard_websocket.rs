@@ -24,7 +24,7 @@ use super::thingsboard_entity_data::{
     EntityDataCommand, EntityDataSubscription, MAX_DEVICES, MAX_WAITING_COMMANDS,
 };
 use super::thingsboard_subscriptions::{
-    BAD_REQUEST, Command, CommandForm, Request, Subscription, refusal,
+    BAD_REQUEST, Command, CommandForm, Request, Subscription, rejection,
 };
 use super::websocket::{self, READ_BUFFER_BYTES, Socket};
 use crate::access::{self, AuthenticationMethod, EndpointAccess, Role};
@@ -85,7 +85,7 @@ async fn open(mut call: ApiCall) -> ApiResult {
     if let Some(token) = call.query.text_value(TOKEN.name) {
         show_token(&mut headers, token);
     }
-    let newcomer = Newcomer {
+    let pending_login = PendingLogin {
         app: call.app.clone(),
         headers,
         from: call.client_ip,
@@ -94,7 +94,7 @@ async fn open(mut call: ApiCall) -> ApiResult {
         place,
     };
     websocket::upgrade(&mut call, move |socket| async move {
-        if let Err(error) = serve(socket, newcomer).await {
+        if let Err(error) = serve(socket, pending_login).await {
             tracing::debug!(%error, "ThingsBoard WebSocket ended with an error");
         }
     })
@@ -108,7 +108,7 @@ fn show_token(headers: &mut HeaderMap, token: &str) {
 }
 
 /// A client that has not logged in.
-struct Newcomer {
+struct PendingLogin {
     app: Arc<ApiState>,
     headers: HeaderMap,
     from: IpAddr,
@@ -117,7 +117,7 @@ struct Newcomer {
     place: LongRequestPermit,
 }
 
-impl Newcomer {
+impl PendingLogin {
     /// Checks the token of the first message, or the credentials of the request.
     async fn log_in(self, token: Option<&str>) -> Result<StreamConnection, ProblemDetails> {
         let Self {
@@ -169,7 +169,7 @@ impl Messages {
     fn take(&mut self, out: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         let mut whole = Vec::new();
         let partial = &mut self.partial;
-        let goes_on = websocket::handle_incoming(
+        let is_open = websocket::handle_incoming(
             &mut self.decoder,
             &mut self.incoming,
             out,
@@ -180,17 +180,17 @@ impl Messages {
                 }
             },
         );
-        goes_on.then_some(whole)
+        is_open.then_some(whole)
     }
 }
 
-async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
+async fn serve(mut socket: Socket, pending_login: PendingLogin) -> io::Result<()> {
     let mut messages = Messages {
         decoder: websocket::decoder(),
         incoming: Vec::with_capacity(READ_BUFFER_BYTES),
         partial: Vec::new(),
     };
-    let app = newcomer.app.clone();
+    let app = pending_login.app.clone();
     let mut stopping = app.stopping.clone();
     let until = Instant::now() + LOGIN_WITHIN;
     let mut out = Vec::new();
@@ -221,7 +221,7 @@ async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
         }
     };
     let token = login.as_ref().map(|login| login.token.as_str());
-    let listener = match newcomer.log_in(token).await {
+    let listener = match pending_login.log_in(token).await {
         Ok(listener) => listener,
         Err(problem) => {
             return close(
@@ -334,17 +334,17 @@ impl Subscriptions {
             Ok(request) => request,
             Err(error) => {
                 let detail = format!("The message cannot be read: {error}.");
-                return vec![refusal(CommandForm::Device, 0, BAD_REQUEST, &detail)];
+                return vec![rejection(CommandForm::Device, 0, BAD_REQUEST, &detail)];
             }
         };
-        let mut refusals = Vec::new();
+        let mut rejections = Vec::new();
         for command in request.commands() {
             let (form, id) = (command.form(), command.cmd_id);
             if let Err(detail) = self.execute(command) {
-                refusals.push(refusal(form, id, BAD_REQUEST, &detail));
+                rejections.push(rejection(form, id, BAD_REQUEST, &detail));
             }
         }
-        refusals
+        rejections
     }
 
     fn execute(&mut self, command: Command) -> Result<(), String> {

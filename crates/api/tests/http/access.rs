@@ -460,12 +460,12 @@ async fn a_password_that_others_know_is_changed_before_anything_else() {
         events,
         "/api/auth/user",
     ] {
-        let refused = send(&server, &ann, "GET", path, &Value::Null).await;
-        assert_eq!(refused.status, 403, "{path}: {}", refused.body);
+        let rejected = send(&server, &ann, "GET", path, &Value::Null).await;
+        assert_eq!(rejected.status, 403, "{path}: {}", rejected.body);
         assert!(
-            refused.problem().contains("PUT /api/v1/me/password"),
+            rejected.problem().contains("PUT /api/v1/me/password"),
             "{}",
-            refused.body
+            rejected.body
         );
     }
     let change = |next: &str| json!({"current_password": "given-by-bob", "password": next});

@@ -123,9 +123,9 @@ async fn what_is_wrong_with_a_check_is_named() {
             json!({"client_id": "c", "actions": vec![json!({"action": "publish", "topic": "a"}); 101]}),
         ),
     ] {
-        let refused = check(&server, body).await;
-        assert_eq!(refused.status, 422, "{field}: {}", refused.body);
-        let problem: Value = serde_json::from_str(&refused.body).unwrap();
+        let rejected = check(&server, body).await;
+        assert_eq!(rejected.status, 422, "{field}: {}", rejected.body);
+        let problem: Value = serde_json::from_str(&rejected.body).unwrap();
         assert_eq!(problem["parameter"], field);
     }
     let denied = send(

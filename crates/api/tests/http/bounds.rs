@@ -104,7 +104,7 @@ async fn slow_and_idle_clients_are_closed_and_the_number_of_clients_is_bounded()
 }
 
 #[tokio::test]
-async fn an_endless_head_is_refused() {
+async fn an_endless_head_is_rejected() {
     let server = Server::start(&FakeState::with_clients(0)).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nX: ").await.unwrap();

@@ -103,8 +103,8 @@ async fn a_browser_gets_its_tokens_with_a_cookie_until_it_logs_out() {
     let server = with_console().await;
     make_operator(&server, "ann", "viewer").await;
     let wrong = json!({"username": "ann", "password": "wrong"});
-    let refused = send(&server, "", "POST", SESSION, &wrong).await;
-    assert_eq!((refused.status, field(&refused, "set-cookie")), (401, ""));
+    let rejected = send(&server, "", "POST", SESSION, &wrong).await;
+    assert_eq!((rejected.status, field(&rejected, "set-cookie")), (401, ""));
     let right = json!({"username": "ann", "password": "ann-secret"});
     let body = right.to_string();
     let json_field = "Content-Type: application/json\r\n";

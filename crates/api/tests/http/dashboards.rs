@@ -127,8 +127,8 @@ async fn a_share_link_shows_its_dashboard_and_nothing_else() {
         "me",
         "clients",
     ] {
-        let refused = shared(&server, &token, path).await;
-        assert_eq!(refused.status, 401, "{path}: {}", refused.body);
+        let rejected = shared(&server, &token, path).await;
+        assert_eq!(rejected.status, 401, "{path}: {}", rejected.body);
     }
     // Neither the dashboard nor the audit log contains the token or its hash.
     for path in ["dashboards/plant", "dashboards/plant/shares", "audit-log"] {
@@ -204,8 +204,8 @@ async fn a_revoked_share_link_shows_nothing() {
 async fn the_links_of_a_dashboard_are_limited() {
     let server = server().await;
     let past = json!({"expires_at_ms": 1});
-    let refused = admin(&server, "POST", "dashboards/plant/shares", past).await;
-    assert_eq!(refused.status, 422, "{}", refused.body);
+    let rejected = admin(&server, "POST", "dashboards/plant/shares", past).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.body);
     for _ in 0..20 {
         created(&server, "dashboards/plant/shares", json!({})).await;
     }
@@ -228,10 +228,10 @@ async fn a_share_link_shows_the_topics_and_metrics_of_its_cards_only() {
         card("unknown", json!([{"type": "node", "metrics": ["none"]}])),
     ]);
     let of_namespace = json!({"id": "acme-node", "namespace": "acme", "cards": cards});
-    let refused = admin(&server, "POST", "dashboards", of_namespace).await;
-    assert_eq!(refused.status, 422, "{}", refused.body);
+    let rejected = admin(&server, "POST", "dashboards", of_namespace).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.body);
     let field = "cards[0].sources[0].type";
-    assert!(refused.body.contains(field), "{}", refused.body);
+    assert!(rejected.body.contains(field), "{}", rejected.body);
     created(&server, "dashboards", json!({"id": "node", "cards": cards})).await;
     let share = created(&server, "dashboards/node/shares", json!({})).await;
     let token = share["token"].as_str().unwrap().to_owned();
@@ -284,7 +284,7 @@ async fn a_share_link_shows_the_topics_and_metrics_of_its_cards_only() {
         "node/metrics",
         "node/history?metrics=connections",
     ] {
-        let refused = shared(&server, &token, path).await;
-        assert_eq!(refused.status, 401, "{path}: {}", refused.body);
+        let rejected = shared(&server, &token, path).await;
+        assert_eq!(rejected.status, 401, "{path}: {}", rejected.body);
     }
 }

@@ -150,8 +150,8 @@ async fn a_command_goes_to_all_devices_of_a_group_as_a_job() {
         json!({"method": "m", "values": {"a": 1}}),
         json!({"method": "m", "retries": 11}),
     ] {
-        let refused = send(&server, "", "POST", path, &wrong).await;
-        assert_eq!(refused.status, 422, "{wrong}: {}", refused.body);
+        let rejected = send(&server, "", "POST", path, &wrong).await;
+        assert_eq!(rejected.status, 422, "{wrong}: {}", rejected.body);
     }
     let begun = send(&server, "", "POST", path, &json!({"method": "reboot"})).await;
     assert_eq!(begun.status, 202, "{}", begun.body);

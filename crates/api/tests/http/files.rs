@@ -213,9 +213,9 @@ async fn wrong_uploads_leave_nothing() {
     let server = server().await;
     let address = server.address;
     let wrong = format!("Digest: sha-256={}\r\n", sha256_base64(b"other"));
-    let refused = upload(address, "x", &wrong, "content").await;
-    assert_eq!(refused.status, 422, "{}", refused.body);
-    assert!(refused.problem().contains("SHA-256"));
+    let rejected = upload(address, "x", &wrong, "content").await;
+    assert_eq!(rejected.status, 422, "{}", rejected.body);
+    assert!(rejected.problem().contains("SHA-256"));
     assert_eq!(upload(address, "..", "", "content").await.status, 400);
     let elsewhere = upload(address, "x?namespace=absent", "", "content").await;
     assert_eq!(elsewhere.status, 400, "{}", elsewhere.body);
@@ -257,11 +257,11 @@ async fn files_of_operators_belong_to_their_namespace() {
     assert_eq!(more.status, 409, "{}", more.body);
     assert!(more.problem().contains("quota files"), "{}", more.body);
     let path = "/api/v1/uploads/z?namespace=other";
-    let refused = request(server.address, "PUT", path, &ann, "content").await;
-    assert_eq!(refused.status, 400, "{}", refused.body);
+    let rejected = request(server.address, "PUT", path, &ann, "content").await;
+    assert_eq!(rejected.status, 400, "{}", rejected.body);
     let viewer = bearer(&token(&server, "viewer").await);
-    let refused = request(server.address, "PUT", "/api/v1/uploads/x", &viewer, "x").await;
-    assert_eq!(refused.status, 403);
+    let rejected = request(server.address, "PUT", "/api/v1/uploads/x", &viewer, "x").await;
+    assert_eq!(rejected.status, 403);
     let usage = send(
         &server,
         &local(),
@@ -337,9 +337,9 @@ async fn tus_describes_itself() {
     assert!(field(&answer, "tus-max-size").parse::<u64>().unwrap() > 0);
     for version in ["", "Tus-Resumable: 0.2.2\r\n"] {
         let fields = format!("{version}Upload-Length: 1\r\n");
-        let refused = request(server.address, "POST", "/api/v1/tus", &fields, "").await;
-        assert_eq!(refused.status, 412);
-        assert_eq!(field(&refused, "tus-version"), "1.0.0");
+        let rejected = request(server.address, "POST", "/api/v1/tus", &fields, "").await;
+        assert_eq!(rejected.status, 412);
+        assert_eq!(field(&rejected, "tus-version"), "1.0.0");
     }
 }
 
@@ -432,25 +432,25 @@ async fn a_paused_upload_continues_when_it_is_resumed() {
     );
     let checksum = format!("Upload-Checksum: sha256 {}\r\n", sha256_base64(b"def"));
     for fields in ["", checksum.as_str()] {
-        let refused = tus.append(&path, 3, fields, "def").await;
-        assert_eq!(refused.status, 423, "{}", refused.body);
-        assert!(refused.problem().contains("paused"), "{}", refused.body);
+        let rejected = tus.append(&path, 3, fields, "def").await;
+        assert_eq!(rejected.status, 423, "{}", rejected.body);
+        assert!(rejected.problem().contains("paused"), "{}", rejected.body);
     }
     assert_eq!(tus.offset(&path).await, "3");
     assert_eq!(act("resume").await.json()["is_paused"], false);
     assert_eq!(tus.append(&path, 3, "", "def").await.status, 204);
     assert_eq!(tus.content(&path).await.body, "abcdef");
     for action in ["pause", "resume"] {
-        let refused = act(action).await;
-        assert_eq!(refused.status, 409, "{}", refused.body);
-        assert!(refused.problem().contains("complete"));
+        let rejected = act(action).await;
+        assert_eq!(rejected.status, 409, "{}", rejected.body);
+        assert!(rejected.problem().contains("complete"));
     }
     let audit = get(server.address, "/api/v1/audit-log?action=file.").await;
     assert!(audit.body.contains("file.pause") && audit.body.contains("file.resume"));
 }
 
 #[tokio::test]
-async fn tus_refuses_wrong_requests() {
+async fn tus_rejects_wrong_requests() {
     let server = server().await;
     let tus = Tus {
         address: server.address,
@@ -462,8 +462,8 @@ async fn tus_refuses_wrong_requests() {
         "Upload-Length: 1\r\nUpload-Metadata: filename %%%\r\n",
         "Upload-Length: 1\r\nUpload-Concat: whole\r\n",
     ] {
-        let refused = tus.send("POST", "/api/v1/tus", fields, "").await;
-        assert_eq!(refused.status, 400, "{fields}: {}", refused.body);
+        let rejected = tus.send("POST", "/api/v1/tus", fields, "").await;
+        assert_eq!(rejected.status, 400, "{fields}: {}", rejected.body);
     }
     let huge = tus
         .send(

@@ -278,8 +278,8 @@ async fn what_is_wrong_with_a_request_is_said() {
             answer.has("cache-control: no-store") && answer.has("x-content-type-options: nosniff")
         );
     }
-    let refused = get(server.address, "/api/v1/clients?limit=0").await;
-    let body: Value = serde_json::from_str(&refused.body).unwrap();
+    let rejected = get(server.address, "/api/v1/clients?limit=0").await;
+    let body: Value = serde_json::from_str(&rejected.body).unwrap();
     assert_eq!(body["parameter"], "limit");
     let not_allowed = request(server.address, "PUT", "/api/v1/clients/a", "", "").await;
     let allow = not_allowed
@@ -345,7 +345,7 @@ async fn the_log_level_is_read_and_set() {
 }
 
 #[tokio::test]
-async fn requests_a_web_page_could_forge_are_refused() {
+async fn requests_a_web_page_could_forge_are_rejected() {
     let state = FakeState::with_clients(3);
     let server = Server::start(&state).await;
     let rebound = exchange(

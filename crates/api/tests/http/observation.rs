@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hooks::{
     DropReason, HooksFactory as _, Interest, MessageOrigin, MessageView, PeerAddress,
-    RefusedConnect,
+    RejectedConnect,
 };
 use mqtt::ReasonCode;
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ async fn published_topics_are_a_tree() {
 #[tokio::test]
 async fn rejected_connections_have_a_step_and_a_reason() {
     let server = Server::start(&FakeState::with_clients(0)).await;
-    let refused = RefusedConnect {
+    let rejected = RejectedConnect {
         client_id: Some("pump-7"),
         username: Some("ann"),
         peer: PeerAddress::Tcp(([10, 0, 0, 7], 4711).into()),
@@ -215,8 +215,8 @@ async fn rejected_connections_have_a_step_and_a_reason() {
         connect: None,
     };
     let mut hooks = server.observer.hooks_for(0);
-    hooks.connect_refused(&refused);
-    hooks.connect_refused(&refused);
+    hooks.connect_rejected(&rejected);
+    hooks.connect_rejected(&rejected);
     let answer = get(
         server.address,
         "/api/v1/rejected-connections?address=10.0.0.7",

@@ -486,7 +486,7 @@ async fn check_selected(server: &Server, outsider: &str, operation: &Operation, 
         !operation.has_body || foreign_body(operation).is_some(),
         "{name}: add a body that names foreign objects to `foreign_body`"
     );
-    // These name the lines that they refuse.
+    // These name the lines that they reject.
     let names_lines = ["importDevices", "listJobs"].contains(&operation.id.as_str());
     let shows = answer.status < 300 && answer.body.contains(FOREIGN);
     assert!(!shows || names_lines, "{name}: {}", answer.body);
@@ -535,9 +535,9 @@ async fn objects_are_created_only_in_the_own_namespace() {
     for (kind, _, fields) in CREATED_OBJECTS {
         let path = format!("/api/v1/{kind}/new-one");
         let body: Value = serde_json::from_str(fields).unwrap();
-        let refused = send(&server, &outsider, "PUT", &path, &body).await;
-        assert_eq!(refused.status, 422, "{path}: {}", refused.body);
-        let problem = refused.problem();
+        let rejected = send(&server, &outsider, "PUT", &path, &body).await;
+        assert_eq!(rejected.status, 422, "{path}: {}", rejected.body);
+        let problem = rejected.problem();
         assert!(
             problem.contains("there is no namespace \"acme\""),
             "{path}: {problem}"
@@ -650,9 +650,9 @@ async fn objects_of_an_owner_belong_to_the_own_namespace_and_stay_clear_of_the_n
         ("chain", json!({"chain": "root"})),
         ("storage.sinks", json!({"storage": {"sinks": ["archive"]}})),
     ] {
-        let refused = put("products/pump", body).await;
-        assert_eq!(refused.status, 403, "{}", refused.body);
-        assert!(refused.problem().starts_with(field), "{}", refused.body);
+        let rejected = put("products/pump", body).await;
+        assert_eq!(rejected.status, 403, "{}", rejected.body);
+        assert!(rejected.problem().starts_with(field), "{}", rejected.body);
     }
     let to = |topic: &str| json!({"to": {"mqtt": {"topic": topic}}});
     assert_eq!(put("notifications/n", to("plant/stop")).await.status, 403);
@@ -681,8 +681,8 @@ async fn objects_of_an_owner_belong_to_the_own_namespace_and_stay_clear_of_the_n
     // Keys of the node do not exist for the owner.
     let of_node = json!({"id": "node-key", "role": "viewer"});
     admin(&server, "POST", "/api/v1/api-keys", of_node).await;
-    let refused = put("api-keys/node-key", json!({"role": "viewer"})).await;
-    assert_eq!(refused.status, 404, "{}", refused.body);
+    let rejected = put("api-keys/node-key", json!({"role": "viewer"})).await;
+    assert_eq!(rejected.status, 404, "{}", rejected.body);
     // A key of the owner is limited as the owner is.
     for role in ["admin", "none"] {
         let body = json!({"role": role, "namespace": "other"});
@@ -745,12 +745,12 @@ async fn a_disabled_namespace_locks_its_operators_out_and_ends_their_streams() {
     let open = timeout(Duration::from_millis(200), streams[1].read_buf(&mut rest)).await;
     assert!(!matches!(open, Ok(Ok(0))), "the other stream ended, too");
 
-    let refused = send(&server, &reader, "GET", "/api/v1/devices", &Value::Null).await;
-    assert_eq!(refused.status, 403);
+    let rejected = send(&server, &reader, "GET", "/api/v1/devices", &Value::Null).await;
+    assert_eq!(rejected.status, 403);
     assert!(
-        refused.problem().contains("The contract has ended."),
+        rejected.problem().contains("The contract has ended."),
         "{}",
-        refused.body
+        rejected.body
     );
     let me = send(&server, &reader, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(me.status, 200);
@@ -816,9 +816,9 @@ async fn an_operator_has_either_a_node_wide_role_or_roles_in_namespaces() {
         ),
     ] {
         let operator = json!({"username": "x", "password": "x-secret-1", "role": role, "namespaces": namespaces});
-        let refused = send(&server, &local(), "POST", "/api/v1/operators", &operator).await;
-        assert_eq!(refused.status, 422, "{operator}: {}", refused.body);
-        assert!(refused.problem().starts_with(field), "{}", refused.body);
+        let rejected = send(&server, &local(), "POST", "/api/v1/operators", &operator).await;
+        assert_eq!(rejected.status, 422, "{operator}: {}", rejected.body);
+        assert!(rejected.problem().starts_with(field), "{}", rejected.body);
     }
     // A changed grant is effective at once.
     let outsider = bearer(&token(&server, "outsider").await);

@@ -74,12 +74,12 @@ async fn audited(server: &Server) -> Vec<String> {
 async fn registration_is_off_by_default() {
     let server = server(false).await;
     let code = invite(&server, json!({})).await;
-    let refused = register(&server, &code, "ann", json!({})).await;
-    assert_eq!(refused.status, 403);
+    let rejected = register(&server, &code, "ann", json!({})).await;
+    assert_eq!(rejected.status, 403);
     assert!(
-        refused.problem().contains("http.registration_enabled"),
+        rejected.problem().contains("http.registration_enabled"),
         "{}",
-        refused.body
+        rejected.body
     );
 }
 
@@ -97,9 +97,9 @@ async fn an_invite_gives_a_person_a_namespace_of_their_own_once() {
         ("email", json!({"email": "nobody"})),
         ("namespace", json!({"namespace": "No Namespace"})),
     ] {
-        let refused = register(&server, &code, "Ann_1", more.clone()).await;
-        assert_eq!(refused.status, 422, "{more}: {}", refused.body);
-        let problem: Value = serde_json::from_str(&refused.body).unwrap();
+        let rejected = register(&server, &code, "Ann_1", more.clone()).await;
+        assert_eq!(rejected.status, 422, "{more}: {}", rejected.body);
+        let problem: Value = serde_json::from_str(&rejected.body).unwrap();
         assert_eq!(problem["parameter"], field, "{more}");
     }
     let taken = register(&server, &code, "Ann_1", json!({"namespace": "default"})).await;
@@ -278,12 +278,12 @@ async fn a_banned_operator_is_out_at_once_and_told_why() {
     ended.expect("the stream ends").unwrap();
     let me = send(&server, &bob, "GET", "/api/v1/me", &Value::Null).await;
     assert_eq!(me.status, 401, "the token is revoked");
-    let refused = login(&server, "bob", "bob-secret").await;
-    assert_eq!(refused.status, 403);
+    let rejected = login(&server, "bob", "bob-secret").await;
+    assert_eq!(rejected.status, 403);
     assert!(
-        refused.problem().contains("shares the password"),
+        rejected.problem().contains("shares the password"),
         "{}",
-        refused.body
+        rejected.body
     );
     assert_eq!(
         login(&server, "bob", "wrong").await.status,

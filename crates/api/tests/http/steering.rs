@@ -65,7 +65,7 @@ async fn a_message_is_published_with_everything_it_has() {
 }
 
 #[tokio::test]
-async fn of_a_batch_each_message_is_taken_or_refused_by_itself() {
+async fn of_a_batch_each_message_is_taken_or_rejected_by_itself() {
     let state = FakeState::with_clients(0);
     let server = Server::start(&state).await;
     let path = "/api/v1/publish/batch";

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_within_a_text_is_refused() {
+    fn a_placeholder_within_a_text_is_rejected() {
         for text in [
             "a LIKE '%${username}'",
             "a = 'x ${username}'",

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_response_refuses_the_client() {
+    fn an_invalid_response_rejects_the_client() {
         for body in [
             json!({"result": "yes"}),
             json!({}),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_refused() {
+    fn invalid_settings_are_rejected() {
         let error = |settings: Value| {
             let settings: HttpSettings = json::parse(&settings).unwrap();
             HttpQuery::new(&settings, &[]).err().unwrap()

@@ -22,7 +22,7 @@ pub(crate) struct ClaimSettings {
     client_id: Option<String>,
     is_superuser: String,
     attributes: String,
-    /// Whether tokens without an expiry (`exp`) are refused.
+    /// Whether tokens without an expiry (`exp`) are rejected.
     require_expiry: bool,
     /// Tolerated clock difference in seconds.
     leeway_s: u64,
@@ -84,7 +84,7 @@ impl ClaimMapping {
         match self.build_identity(claims, request, now_ms) {
             Ok(identity) => AuthenticatorAnswer::Allow(Box::new(identity)),
             Err(why) => {
-                tracing::debug!(client_id = request.client_id, why, "token refused");
+                tracing::debug!(client_id = request.client_id, why, "token rejected");
                 AuthenticatorAnswer::Deny
             }
         }

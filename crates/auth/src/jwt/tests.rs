@@ -86,7 +86,7 @@ async fn a_signed_token_lets_in_with_what_it_says() {
 }
 
 #[tokio::test]
-async fn a_token_out_of_its_time_is_refused() {
+async fn a_token_out_of_its_time_is_rejected() {
     let jwt = by_secret();
     let past = wall_clock::now_ms() / 1000 - 1;
     assert_eq!(
@@ -300,7 +300,7 @@ async fn rsa_keys_in_pem_check_both_paddings() {
 }
 
 #[tokio::test]
-async fn invalid_settings_are_refused() {
+async fn invalid_settings_are_rejected() {
     let error = |settings| by(settings).err().unwrap();
     assert!(error(json!({})).starts_with("give exactly one of"));
     assert!(error(json!({"secret": "a", "jwks_url": "http://h"})).starts_with("give exactly one"));

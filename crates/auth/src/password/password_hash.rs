@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use ring::{digest, pbkdf2};
 use scram::ScramCredential;
 
-/// Longer passwords are refused before hashing.
+/// Longer passwords are rejected before hashing.
 pub(crate) const MAX_PASSWORD_BYTES: usize = 4096;
 /// Upper limits of the cost of one check, independent of the hash's origin: memory and passes of argon2, cost of
 /// bcrypt, rounds of PBKDF2.
@@ -39,7 +39,7 @@ pub fn hash(password: &[u8]) -> Result<String, HashError> {
     Ok(hashed.map_err(|_| HashError::Damaged)?.to_string())
 }
 
-/// Verifies a password against a stored hash. A hash above the cost limits is refused without computing it.
+/// Verifies a password against a stored hash. A hash above the cost limits is rejected without computing it.
 pub fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
     let form = HashFormat::parse(stored)?;
     if password.len() > MAX_PASSWORD_BYTES {

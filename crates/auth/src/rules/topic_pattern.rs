@@ -267,7 +267,7 @@ pub(crate) fn without_subscription_prefix(filter: &str) -> Cow<'_, str> {
     match mqtt::parse_filter(filter, &TopicLimits::NONE) {
         Ok(Plain(inner) | Shared { filter: inner, .. } | Queue { filter: inner }) => inner.into(),
         Ok(Exclusive { topic }) => topic.into(),
-        // The broker has already refused an invalid filter.
+        // The broker has already rejected an invalid filter.
         Err(_) => filter.into(),
     }
 }

@@ -6,7 +6,7 @@
 use hooks::{Authentication, Client, ConnectionInfo, Credentials, Interest};
 use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
-use super::connect::{connect_refusal, decode_connect, denied};
+use super::connect::{connect_rejection, decode_connect, denied};
 use super::connection::{AuthExchange, CloseReason, Connection, ConnectionGrant, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use super::tables::ConnectionIx;
@@ -134,7 +134,7 @@ impl Shard {
     ) -> Result<(), CloseReason> {
         let connection = &self.delivery.connections[at];
         match (self.certificate_username(connection), shown) {
-            (Some(certified), Some(shown)) if certified != shown => Err(connect_refusal(
+            (Some(certified), Some(shown)) if certified != shown => Err(connect_rejection(
                 ReasonCode::BAD_USER_NAME_OR_PASSWORD,
                 format!(
                     "the certificate names the user {certified:?} and CONNECT {shown:?}; leave the user name out or \
@@ -184,7 +184,7 @@ impl Shard {
         match result {
             Ok(flow) => flow,
             Err(closing) => {
-                self.refuse_connect(at, closing, &raw);
+                self.reject_connect(at, closing, &raw);
                 ConnectionAction::Close
             }
         }
@@ -218,7 +218,7 @@ impl Shard {
                 return ConnectionAction::Continue;
             }
             Err(error) => {
-                self.refuse_connect(at, error.into(), &[]);
+                self.reject_connect(at, error.into(), &[]);
                 return ConnectionAction::Close;
             }
         };
@@ -233,7 +233,7 @@ impl Shard {
             Err(error) => Err(error.into()),
         };
         if let Err(closing) = result {
-            self.refuse_connect(at, closing, &[]);
+            self.reject_connect(at, closing, &[]);
             return ConnectionAction::Close;
         }
         self.delivery.connections[at]
@@ -275,12 +275,12 @@ impl Shard {
                 && self.delivery.hooks.offers_scram();
         if method != SCRAM_SHA_256 || !is_offered {
             // [MQTT-4.12.0-1]
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::BAD_AUTHENTICATION_METHOD,
                 "the authentication method is not offered here",
             ));
         }
-        let failed = |_| connect_refusal(ReasonCode::NOT_AUTHORIZED, "the authentication failed");
+        let failed = |_| connect_rejection(ReasonCode::NOT_AUTHORIZED, "the authentication failed");
         let node = self.node.clone();
         let asks_hooks = self.delivery.interest.contains(Interest::AUTHENTICATE);
         let mut scram = ServerScram::new().map_err(failed)?;
@@ -313,7 +313,7 @@ impl Shard {
         });
         let raw = extra.connect.clone();
         let connect = decode_connect(&raw)
-            .ok_or_else(|| connect_refusal(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
+            .ok_or_else(|| connect_rejection(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
         match self.authenticate_with_hooks(at, &connect, Some(&username)) {
             Authentication::Ignore => {}
             Authentication::Allow(given) => self.apply_grant(at, &connect, *given),
@@ -357,7 +357,7 @@ impl Shard {
                 let username = exchange.scram.username();
                 self.delivery.hooks.enhanced_auth_failed(username, peer);
             }
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::NOT_AUTHORIZED,
                 "the authentication failed",
             ));
@@ -405,7 +405,7 @@ impl Shard {
         let (username, data) = self.finish_auth_exchange(at, auth)?;
         let session = self.session_of_connection(at);
         if self.delivery.sessions[session].username.as_deref() != Some(&*username) {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::NOT_AUTHORIZED,
                 "re-authentication as another user",
             ));

@@ -1,6 +1,6 @@
-//! CONNACK: accepts a CONNECT, or refuses it with the answer that its version allows.
+//! CONNACK: accepts a CONNECT, or rejects it with the answer that its version allows.
 
-use hooks::{AcceptedConnect, Interest, RefusedConnect};
+use hooks::{AcceptedConnect, Interest, RejectedConnect};
 use mqtt::{
     ConnAck, Connect, Packet, Properties, PropertiesBuf, Property, QoS, ReasonCode, Version,
 };
@@ -145,20 +145,20 @@ impl Shard {
         }
     }
 
-    /// Refuses a CONNECT with the answer that its version allows, and closes the connection.
-    pub(crate) fn refuse_connect(&mut self, at: ConnectionIx, closing: CloseReason, raw: &[u8]) {
+    /// Rejects a CONNECT with the answer that its version allows, and closes the connection.
+    pub(crate) fn reject_connect(&mut self, at: ConnectionIx, closing: CloseReason, raw: &[u8]) {
         let unauthorized = [
             ReasonCode::NOT_AUTHORIZED,
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
         ];
         self.metrics().inc(match closing.code {
             Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
-            _ => Metric::ConnectRefused,
+            _ => Metric::ConnectRejected,
         });
-        if self.delivery.interest.contains(Interest::CONNECT_REFUSED)
+        if self.delivery.interest.contains(Interest::CONNECT_REJECTED)
             && let Some(code) = closing.code
         {
-            self.notify_connect_refused(at, code, closing.detail.as_deref(), raw);
+            self.notify_connect_rejected(at, code, closing.detail.as_deref(), raw);
         }
         let connection = &self.delivery.connections[at];
         let version = match connection.phase {
@@ -166,7 +166,7 @@ impl Shard {
             _ => claimed_version(raw).unwrap_or(connection.version),
         };
         if let Some(code) = closing.code {
-            self.send_connack_refusal(at, version, code, &closing);
+            self.send_connack_rejection(at, version, code, &closing);
         }
         let why = CloseReason {
             code: None,
@@ -175,7 +175,7 @@ impl Shard {
         self.close(at, why);
     }
 
-    fn notify_connect_refused(
+    fn notify_connect_rejected(
         &mut self,
         at: ConnectionIx,
         code: ReasonCode,
@@ -187,7 +187,7 @@ impl Shard {
         let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
         let connect = decode_connect(stored);
         let listener = self.node.listeners[usize::from(connection.listener)].config();
-        let refused = RefusedConnect {
+        let rejected = RejectedConnect {
             client_id: connect.as_ref().map(|connect| connect.client_id),
             // Without a password the user name may be the token of a device, or almost one.
             username: connect
@@ -201,10 +201,10 @@ impl Shard {
             detail,
             connect: connect.as_ref(),
         };
-        self.delivery.hooks.connect_refused(&refused);
+        self.delivery.hooks.connect_rejected(&rejected);
     }
 
-    fn send_connack_refusal(
+    fn send_connack_rejection(
         &mut self,
         at: ConnectionIx,
         version: Version,

@@ -24,14 +24,14 @@ use crate::config::SessionOwnerConflict;
 use crate::metrics::Metric;
 use hooks::relay::RELAY_TOPIC_PREFIX;
 
-pub(crate) fn connect_refusal(
+pub(crate) fn connect_rejection(
     code: ReasonCode,
     detail: impl Into<std::rc::Rc<str>>,
 ) -> CloseReason {
-    CloseReason::new(code, "refused").with_detail(detail)
+    CloseReason::new(code, "rejected").with_detail(detail)
 }
 
-/// Closes a connection that an authenticator, a ban or a limit refused. The detail matches the code, so that a client
+/// Closes a connection that an authenticator, a ban or a limit rejected. The detail matches the code, so that a client
 /// with valid credentials is not told that they are wrong.
 pub(crate) fn denied(code: ReasonCode) -> CloseReason {
     let detail = match code {
@@ -43,7 +43,7 @@ pub(crate) fn denied(code: ReasonCode) -> CloseReason {
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => "the credentials were not accepted",
         _ => "the client is not allowed to connect",
     };
-    connect_refusal(code, detail)
+    connect_rejection(code, detail)
 }
 
 impl Shard {
@@ -58,7 +58,7 @@ impl Shard {
             return Err(CloseReason::without_code("protocol_error")
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
         }
-        // The properties are read even if the packet turns out to be invalid, so that the refusal respects them.
+        // The properties are read even if the packet turns out to be invalid, so that the rejection respects them.
         let properties = Connect::readable_properties(frame.body);
         self.apply_response_limits(at, Version::V311, properties);
         let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
@@ -101,7 +101,7 @@ impl Shard {
     pub(super) fn check_connect(&self, connect: &Connect<'_>) -> Result<(), CloseReason> {
         let limits = self.limits();
         if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 format!(
                     "the client id is longer than {} bytes",
@@ -118,7 +118,7 @@ impl Shard {
             .username
             .is_some_and(|name| name.len() > usize::from(limits.max_username_bytes))
         {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::BAD_USER_NAME_OR_PASSWORD,
                 format!(
                     "the user name is longer than {} bytes",
@@ -127,46 +127,46 @@ impl Shard {
             ));
         }
         if connect.client_id.starts_with(RELAY_TOPIC_PREFIX) {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 "client ids that begin with $relay/ are those of relay connections",
             ));
         }
         if connect.client_id.is_empty() && !may_be_empty {
             // [MQTT-3.1.3-8]
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 "an empty client id needs version 3.1.1 and a clean session, or version 5",
             ));
         }
         if let Some(will) = &connect.will {
             if will.qos as u8 > limits.max_qos {
-                return Err(connect_refusal(
+                return Err(connect_rejection(
                     ReasonCode::QOS_NOT_SUPPORTED,
                     "the will's QoS is too high",
                 ));
             }
             if will.retain && !limits.retain_available {
-                return Err(connect_refusal(
+                return Err(connect_rejection(
                     ReasonCode::RETAIN_NOT_SUPPORTED,
                     "retained messages are disabled, and the will is retained",
                 ));
             }
             mqtt::validate_topic_name(will.topic, &self.topic_limits()).map_err(|e| {
-                connect_refusal(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}"))
+                connect_rejection(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}"))
             })?;
             if limits.validate_payload_format
                 && will.properties.payload_format_indicator() == Some(1)
                 && std::str::from_utf8(will.payload).is_err()
             {
-                return Err(connect_refusal(
+                return Err(connect_rejection(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
                     "the will's payload is marked as UTF-8 but is not valid UTF-8",
                 ));
             }
         }
         if self.is_stopping {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::SERVER_UNAVAILABLE,
                 "the server is stopping",
             ));
@@ -174,7 +174,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Applies the client's limits on packets sent to it, refusals included.
+    /// Applies the client's limits on packets sent to it, rejections included.
     pub(super) fn apply_response_limits(
         &mut self,
         at: ConnectionIx,
@@ -203,7 +203,7 @@ impl Shard {
     ) -> Result<ConnectionAction, CloseReason> {
         let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);
         let connect = decode_connect(&raw)
-            .ok_or_else(|| connect_refusal(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
+            .ok_or_else(|| connect_rejection(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
         let extra = self.delivery.connections[at].extra();
         let granted = extra
             .grant
@@ -220,7 +220,7 @@ impl Shard {
         };
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         if !client_id.starts_with(&prefix) {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 format!("the client id must begin with {prefix:?}"),
             ));
@@ -239,7 +239,7 @@ impl Shard {
             && self.delivery.sessions[session].username.is_some()
             && self.limits.session_owner_conflict == SessionOwnerConflict::RejectClient
         {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 "the session with this client id belongs to another user",
             ));
@@ -302,21 +302,21 @@ impl Shard {
     fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<SessionIx, CloseReason> {
         // Ending an earlier session has released the client id.
         if let SessionClaim::OtherShard(_) = self.node.directory.claim(id, self.id) {
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::SERVER_BUSY,
                 "another connection with this client id was accepted at the same time",
             ));
         }
-        if self.delivery.refuses_new_messages() && expiry_s > 0 {
+        if self.delivery.rejects_new_messages() && expiry_s > 0 {
             self.node.directory.release(id, self.id);
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::QUOTA_EXCEEDED,
                 "the store accepts no new sessions now",
             ));
         }
         if !NodeDirectory::reserve_slot(&self.node.directory.sessions, self.limits.max_sessions) {
             self.node.directory.release(id, self.id);
-            return Err(connect_refusal(
+            return Err(connect_rejection(
                 ReasonCode::QUOTA_EXCEEDED,
                 "the node has reached limits.max_sessions",
             ));
@@ -340,7 +340,7 @@ impl Shard {
         ring::rand::SystemRandom::new()
             .fill(&mut random)
             .map_err(|_| {
-                connect_refusal(
+                connect_rejection(
                     ReasonCode::UNSPECIFIED_ERROR,
                     "the system provides no random bytes",
                 )

@@ -28,7 +28,7 @@ const CONNECTIONS_PER_STEP: usize = 4096;
 /// Connections closed in one turn.
 const CLOSES_PER_STEP: usize = 256;
 
-/// Whether a message is refused while the store accepts none or the shard's buffers are full.
+/// Whether a message is rejected while the store accepts none or the shard's buffers are full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Admission {
     IfRoom,
@@ -153,7 +153,7 @@ impl Shard {
             return Err(invalid_field("payload", expected));
         }
         if admission == Admission::IfRoom {
-            if self.delivery.refuses_new_messages() {
+            if self.delivery.rejects_new_messages() {
                 return Err(ControlError::StoreUnavailable);
             }
             if self.is_saturated() {
@@ -193,7 +193,7 @@ impl Shard {
         self.publish_admitted(publication, from, Admission::IfRoom)
     }
 
-    /// Publishes a message that derives from an accepted one, and is therefore not refused for lack of room.
+    /// Publishes a message that derives from an accepted one, and is therefore not rejected for lack of room.
     pub(crate) fn publish_accepted(
         &mut self,
         publication: &PublishRequest,
@@ -386,7 +386,7 @@ impl Shard {
             return Err(invalid_field("retain_handling", "expected 0, 1 or 2"));
         }
         checked_string("topic_filter", &subscription.topic_filter)?;
-        if self.delivery.refuses_new_messages() {
+        if self.delivery.rejects_new_messages() {
             return Err(ControlError::StoreUnavailable);
         }
         let filter = SubscribeFilter {

@@ -60,7 +60,7 @@ impl Shard {
             Ok(ConnectionAction::Continue) => self.resume(at),
             Ok(flow) => flow,
             Err(closing) => {
-                self.refuse_connect(at, closing, &raw);
+                self.reject_connect(at, closing, &raw);
                 ConnectionAction::Close
             }
         };

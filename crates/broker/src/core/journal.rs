@@ -96,8 +96,8 @@ pub(crate) struct ShardJournal {
     /// Number of shards; shards assign interleaved session numbers.
     shard_count: u64,
     pub(super) reads: StoredReads,
-    /// Whether the store refuses new writes; set by its owner.
-    pub(crate) refuses_writes: bool,
+    /// Whether the store rejects new writes; set by its owner.
+    pub(crate) rejects_writes: bool,
     scratch: Vec<u8>,
 }
 
@@ -143,7 +143,7 @@ impl ShardJournal {
             next_number: first_number + u64::from(shard),
             shard_count: shards.into(),
             reads: StoredReads::default(),
-            refuses_writes: false,
+            rejects_writes: false,
             scratch: Vec::new(),
         }
     }

@@ -48,10 +48,10 @@ pub(crate) struct RecoveredDelayedMessage {
 impl Delivery {
     /// Whether the store accepts no new messages at present.
     #[inline]
-    pub(crate) fn refuses_new_messages(&self) -> bool {
+    pub(crate) fn rejects_new_messages(&self) -> bool {
         self.journal
             .as_ref()
-            .is_some_and(|journal| journal.refuses_writes)
+            .is_some_and(|journal| journal.rejects_writes)
     }
 
     /// Like `hold`, for an answer to writes of an earlier turn.
@@ -72,13 +72,13 @@ impl Shard {
     /// is no true answer to it: PUBACK and PUBREC with success would confirm what is not durable [MQTT-4.3.2-4,
     /// MQTT-4.3.3-8], and with an error they would say that a message is not accepted (MQTT 5, section 3.4.2.1) that
     /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open: the client
-    /// sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store refuses it before it takes effect.
+    /// sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store rejects it before it takes effect.
     pub(crate) fn close_unanswered_connections(&mut self) {
         let now_ms = self.now_ms();
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        if !journal.refuses_writes {
+        if !journal.rejects_writes {
             return;
         }
         for at in journal.take_overdue(now_ms.saturating_sub(MAX_ANSWER_DELAY_MS)) {

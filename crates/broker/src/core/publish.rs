@@ -24,7 +24,7 @@ pub(super) const DELAYED_PREFIX: &str = "$delayed/";
 /// Prefix of the topics published by the broker itself.
 pub(crate) const SYS_PREFIX: &str = "$SYS/";
 
-fn publish_refusal(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> CloseReason {
+fn publish_rejection(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> CloseReason {
     CloseReason::new(code, "protocol_error").with_detail(detail)
 }
 
@@ -96,13 +96,13 @@ impl Shard {
     fn check_publish(&self, publish: &Publish<'_>) -> Result<(), CloseReason> {
         let limits = &*self.limits;
         if publish.qos as u8 > limits.max_qos {
-            return Err(publish_refusal(
+            return Err(publish_rejection(
                 ReasonCode::QOS_NOT_SUPPORTED,
                 "PUBLISH: the QoS is too high",
             ));
         }
         if publish.retain && !limits.retain_available {
-            return Err(publish_refusal(
+            return Err(publish_rejection(
                 ReasonCode::RETAIN_NOT_SUPPORTED,
                 "PUBLISH: retained messages are disabled on this node",
             ));
@@ -111,7 +111,7 @@ impl Shard {
         if publish.topic.len() >= usize::from(limits.max_topic_levels.min(limits.max_topic_bytes))
             && let Err(error) = mqtt::validate_topic_name(publish.topic, &self.topic_limits())
         {
-            return Err(publish_refusal(
+            return Err(publish_rejection(
                 ReasonCode::TOPIC_NAME_INVALID,
                 format!("PUBLISH: {error}"),
             ));
@@ -127,7 +127,7 @@ impl Shard {
     ) -> Result<Box<str>, CloseReason> {
         if alias == 0 || alias > self.limits().topic_alias_maximum {
             // [MQTT-3.3.2-8, MQTT-3.3.2-9]
-            return Err(publish_refusal(
+            return Err(publish_rejection(
                 ReasonCode::TOPIC_ALIAS_INVALID,
                 "PUBLISH: topic alias out of range",
             ));
@@ -142,7 +142,7 @@ impl Shard {
             return Ok(topic.into());
         }
         aliases[slot].clone().ok_or_else(|| {
-            publish_refusal(
+            publish_rejection(
                 ReasonCode::PROTOCOL_ERROR,
                 "PUBLISH: this topic alias has no topic yet",
             )
@@ -163,8 +163,8 @@ impl Shard {
             self.wait_for_derived(at);
             return Ok(self.action_after_publish(at));
         }
-        if publish.qos != QoS::AtMostOnce && self.delivery.refuses_new_messages() {
-            return self.refuse_store_unavailable(at, publish);
+        if publish.qos != QoS::AtMostOnce && self.delivery.rejects_new_messages() {
+            return self.reject_store_unavailable(at, publish);
         }
         self.metrics().inc(match publish.qos {
             QoS::AtMostOnce => Metric::ReceivedQos0,
@@ -172,12 +172,12 @@ impl Shard {
             QoS::ExactlyOnce => Metric::ReceivedQos2,
         });
         self.delivery.sessions[session].messages_received += 1;
-        self.refused_by_hooks = false;
+        self.rejected_by_hooks = false;
         self.deferred_by_hooks = false;
         self.derived_messages.begin_publisher();
         let reason = self.accept_new_message(session, publish)?;
-        if reason.is_error() && self.refused_by_hooks {
-            return self.refuse_store_unavailable(at, publish);
+        if reason.is_error() && self.rejected_by_hooks {
+            return self.reject_store_unavailable(at, publish);
         }
         match publish.qos {
             QoS::AtMostOnce => {}
@@ -196,17 +196,17 @@ impl Shard {
         Ok(self.action_after_publish(at))
     }
 
-    /// Refuses a message because the store accepts no writes. Before version 5, closing the connection is the only
+    /// Rejects a message because the store accepts no writes. Before version 5, closing the connection is the only
     /// possible answer [MQTT-3.3.5-2].
-    fn refuse_store_unavailable(
+    fn reject_store_unavailable(
         &mut self,
         at: ConnectionIx,
         publish: &Publish<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
-        let refusal = ReasonCode::QUOTA_EXCEEDED;
+        let rejection = ReasonCode::QUOTA_EXCEEDED;
         self.metrics().inc(Metric::DroppedStoreFull);
         if self.delivery.connections[at].version != Version::V5 {
-            return Err(CloseReason::new(refusal, "store_full"));
+            return Err(CloseReason::new(rejection, "store_full"));
         }
         let kind = match publish.qos {
             QoS::ExactlyOnce => PacketType::PubRec,
@@ -215,7 +215,7 @@ impl Shard {
         // It confirms nothing, so that it does not wait for the records of this turn, which may never be written.
         let version = self.delivery.connections[at].version;
         self.delivery.write(at, |out| {
-            encode_ack(kind, version, publish.packet_id, refusal, out);
+            encode_ack(kind, version, publish.packet_id, rejection, out);
         });
         Ok(ConnectionAction::Continue)
     }
@@ -242,7 +242,7 @@ impl Shard {
             ));
         }
         if incoming.len() == u32::from(u16::MAX) {
-            return Err(publish_refusal(
+            return Err(publish_rejection(
                 ReasonCode::PROTOCOL_ERROR,
                 "PUBLISH: no packet id is free",
             ));
@@ -275,8 +275,8 @@ impl Shard {
                 return Ok(ReasonCode::NOT_AUTHORIZED);
             }
         }
-        if let Some(refusal) = self.check_publish_allowed(session, &view)? {
-            return Ok(refusal);
+        if let Some(rejection) = self.check_publish_allowed(session, &view)? {
+            return Ok(rejection);
         }
         if let Some(delay_s) = delay_s {
             return Ok(self.schedule_delayed(session, delay_s, &view));
@@ -320,7 +320,7 @@ impl Shard {
         {
             return match view.qos {
                 // Closing is the only possible answer to a QoS 0 message.
-                QoS::AtMostOnce => Err(publish_refusal(
+                QoS::AtMostOnce => Err(publish_rejection(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
                     "PUBLISH: the payload is marked as UTF-8 but is not valid UTF-8",
                 )),
@@ -373,14 +373,14 @@ impl Shard {
         let publisher = origin.and_then(|at| self.delivery.sessions[at].connection);
         if matches!(
             verdict,
-            PublishVerdict::Stop | PublishVerdict::Defer | PublishVerdict::Refuse
+            PublishVerdict::Stop | PublishVerdict::Defer | PublishVerdict::Reject
         ) {
             // A hook that stops the message may still have to make it durable.
             self.wait_for_hooks(publisher);
-            self.refused_by_hooks = verdict == PublishVerdict::Refuse;
+            self.rejected_by_hooks = verdict == PublishVerdict::Reject;
             self.deferred_by_hooks = verdict == PublishVerdict::Defer;
             return match verdict {
-                PublishVerdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
+                PublishVerdict::Reject => ReasonCode::QUOTA_EXCEEDED,
                 _ => ReasonCode::SUCCESS,
             };
         }
@@ -420,8 +420,8 @@ impl Shard {
         {
             return PublishVerdict::Deny;
         }
-        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses_publish(&named, &hook_origin) {
-            return PublishVerdict::Refuse;
+        if view.qos != QoS::AtMostOnce && delivery.hooks.rejects_publish(&named, &hook_origin) {
+            return PublishVerdict::Reject;
         }
         delivery.hooks.publish(&named, &hook_origin)
     }
@@ -464,7 +464,7 @@ impl Shard {
                 .dropped_from(origin, None, view, hook_origin, why);
             return ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
         }
-        let refusal = match view.retain {
+        let rejection = match view.retain {
             true => self.store_retained(view, origin).err(),
             false => None,
         };
@@ -472,9 +472,9 @@ impl Shard {
         if !is_wanted {
             (self.delivery).record_no_subscribers(origin, view, hook_origin, is_seen_by_hooks);
         }
-        match (refusal, is_wanted) {
+        match (rejection, is_wanted) {
             // Current subscribers have received it; the publisher is told that it was not retained.
-            (Some(refusal), _) => refusal,
+            (Some(rejection), _) => rejection,
             (None, true) => ReasonCode::SUCCESS,
             (None, false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,
         }
@@ -490,7 +490,7 @@ impl Shard {
             self.dropped_at_entry(view, origin, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        if self.delivery.refuses_new_messages() {
+        if self.delivery.rejects_new_messages() {
             self.dropped_at_entry(view, origin, DropReason::QueueFull);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }

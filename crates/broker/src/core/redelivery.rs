@@ -48,7 +48,7 @@ impl Shard {
         if !is_reported_when_due && self.check_publish_allowed(session, &view)?.is_none() {
             let verdict =
                 self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
-            if verdict == PublishVerdict::Refuse {
+            if verdict == PublishVerdict::Reject {
                 // The client sends it again with its next connection, until hooks accept it.
                 let incoming = &mut self.delivery.sessions[session].incoming_qos2;
                 (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);

@@ -250,7 +250,7 @@ impl Delivery {
                 }
                 return true;
             }
-            QueueRoom::Refused => {}
+            QueueRoom::Rejected => {}
             QueueRoom::Disconnect => {
                 if let Some(connection) = session.connection {
                     let why = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "queue_full")

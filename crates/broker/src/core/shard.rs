@@ -95,8 +95,8 @@ pub(crate) struct Shard {
     pub(crate) is_congested: bool,
     /// Messages requested by hooks that are not published yet.
     pub(crate) derived_messages: DerivedMessages,
-    /// Whether hooks refused the message that is being published.
-    pub(crate) refused_by_hooks: bool,
+    /// Whether hooks rejected the message that is being published.
+    pub(crate) rejected_by_hooks: bool,
     /// Whether a hook will acknowledge the message being handled later.
     pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
@@ -145,7 +145,7 @@ impl Shard {
             to_wake: Vec::new(),
             is_congested: false,
             derived_messages: DerivedMessages::default(),
-            refused_by_hooks: false,
+            rejected_by_hooks: false,
             deferred_by_hooks: false,
             is_stopping: false,
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
@@ -363,7 +363,7 @@ impl Shard {
             let frame = match mqtt::split_frame(&data[consumed..], max) {
                 Ok(Some(frame)) => frame,
                 Ok(None) if self.is_not_connect(at, &data[consumed..]) => {
-                    // The complete packet would be refused, too.
+                    // The complete packet would be rejected, too.
                     let closing = CloseReason::without_code("protocol_error")
                         .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]");
                     self.close_on_error(at, closing, data);
@@ -422,7 +422,7 @@ impl Shard {
             self.metrics().inc(Metric::ProtocolErrors);
         }
         if self.delivery.connections[at].phase == ConnectionPhase::AwaitConnect {
-            self.refuse_connect(at, closing, packet);
+            self.reject_connect(at, closing, packet);
         } else {
             self.close(at, closing);
         }
@@ -658,7 +658,7 @@ impl Shard {
             DeadlineCheck::Unlimited => {}
             DeadlineCheck::CheckAt(deadline) => self.schedule_check(at, deadline),
             DeadlineCheck::ConnectOverdue => {
-                self.metrics().inc(Metric::ConnectionsRefusedTimeout);
+                self.metrics().inc(Metric::ConnectionsRejectedTimeout);
                 // The client has got nothing that it must be able to read first.
                 self.delivery.connections[at].lingers = false;
                 self.close(at, CloseReason::without_code("connect_timeout"));

@@ -210,7 +210,7 @@ impl Shard {
             return Ok(rejected);
         }
         if self.delivery.sessions[session_at].store_number != 0
-            && self.delivery.refuses_new_messages()
+            && self.delivery.rejects_new_messages()
         {
             return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,

@@ -432,7 +432,7 @@ impl SubscriptionTree {
     fn collect(&mut self, topic: &str) {
         self.matching.clear();
         if let Some(id) = self.find(topic) {
-            // Publishing to a name with wildcards was refused before, so this filter has no wildcards.
+            // Publishing to a name with wildcards was rejected before, so this filter has no wildcards.
             self.matching.push(id);
         }
         if self.wildcard_filters == 0 {

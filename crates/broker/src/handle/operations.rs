@@ -98,7 +98,7 @@ impl BrokerHandle {
 
     /// Publishes messages in the broker's own name that derive from accepted messages, for a component that hooks wait
     /// for. Messages of one topic keep their order, also between calls. They are published even while new messages are
-    /// refused.
+    /// rejected.
     ///
     /// The answer is ready when the messages are stored: in the log of the shard that published them, and of the
     /// shards to which it passed them. Unlike with [`BrokerHandle::publish`] it does not wait until the data of hooks

@@ -103,7 +103,7 @@ fn admit_connection(
             .core
             .borrow()
             .metrics()
-            .inc(Metric::ConnectionsRefusedLimit);
+            .inc(Metric::ConnectionsRejectedLimit);
         return;
     };
     let peer = address

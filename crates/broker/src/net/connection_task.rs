@@ -393,7 +393,7 @@ impl ConnectionTask {
                     error = error.0,
                     "invalid handshake or frame; connection closed"
                 );
-                core.metrics().inc(Metric::ConnectionsRefusedHandshake);
+                core.metrics().inc(Metric::ConnectionsRejectedHandshake);
                 core.warn_foreign_protocol(at, &error.0);
                 core.connection_lost(at, "handshake_failed");
                 ConnectionAction::Close

@@ -64,7 +64,7 @@ impl ShardIo {
     /// Updates whether the store accepts writes.
     pub(super) fn update_store_health(&self, core: &mut Shard) {
         if let (Some(store), Some(journal)) = (&self.store, &mut core.delivery.journal) {
-            journal.refuses_writes = store.health() != store::StoreHealth::Ok;
+            journal.rejects_writes = store.health() != store::StoreHealth::Ok;
         }
     }
 

@@ -140,7 +140,7 @@ impl GatewayListener {
         if reserved.is_none() {
             // Only the shard may change its metrics.
             self.inboxes[0].push(InboxItem::Query(Box::new(|shard| {
-                shard.metrics().inc(Metric::ConnectionsRefusedLimit);
+                shard.metrics().inc(Metric::ConnectionsRejectedLimit);
             })));
         }
         Some(GatewayConnection {

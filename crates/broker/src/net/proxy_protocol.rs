@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn anything_else_is_rejected() {
         assert_eq!(
             parse_proxy_header(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00"),
             ProxyHeader::Invalid

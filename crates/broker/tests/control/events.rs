@@ -95,7 +95,7 @@ fn events_of_a_client_are_emitted_in_order() {
 }
 
 #[test]
-fn refused_clients_are_reported() {
+fn rejected_clients_are_reported() {
     let node = Node::start_with(|config| config.listeners[0].allow_anonymous = Some(false));
     let mut events = listen(&node.handle());
     Client::open(&node.address(), "stranger", true).next();

@@ -79,10 +79,10 @@ fn a_unix_listener_restarts_and_a_port_in_use_is_reported() {
 
     assert_eq!(wait(handle.stop_listener("mqtt", false)), Ok(()));
     let taken = std::net::TcpListener::bind(node.address()).unwrap();
-    let refused = wait(handle.start_listener("mqtt"));
+    let rejected = wait(handle.start_listener("mqtt"));
     assert!(
-        matches!(refused, Err(ListenerError::Failed(_))),
-        "{refused:?}"
+        matches!(rejected, Err(ListenerError::Failed(_))),
+        "{rejected:?}"
     );
     assert!(!handle.listeners()[0].running);
     drop(taken);
@@ -144,10 +144,10 @@ fn added_listeners_are_limited_and_a_port_in_use_is_reported() {
     };
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let used = listener(0, taken.local_addr().unwrap().port());
-    let refused = wait(handle.add_listener(&used));
+    let rejected = wait(handle.add_listener(&used));
     assert!(
-        matches!(&refused, Err(ListenerError::Failed(why)) if why.contains("in use")),
-        "{refused:?}"
+        matches!(&rejected, Err(ListenerError::Failed(why)) if why.contains("in use")),
+        "{rejected:?}"
     );
     for n in 0..broker::config::MAX_ADDED_LISTENERS {
         assert_eq!(wait(handle.add_listener(&listener(n, 0))), Ok(()));

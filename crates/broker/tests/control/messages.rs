@@ -78,9 +78,9 @@ fn a_message_to_one_client_reaches_only_that_client() {
         wait(handle.send_to_client("nobody", publication("me/x", "x"))),
         Ok(false)
     );
-    let refused = wait(handle.send_to_client("c0", publication("me/#", "x")));
+    let rejected = wait(handle.send_to_client("c0", publication("me/#", "x")));
     assert!(matches!(
-        refused,
+        rejected,
         Err(ControlError::InvalidField { field: "topic", .. })
     ));
 }
@@ -247,7 +247,7 @@ fn retained_messages_are_listed_read_and_deleted() {
 }
 
 #[test]
-fn a_full_store_refuses_messages_of_the_control_plane() {
+fn a_full_store_rejects_messages_of_the_control_plane() {
     let directory = tempfile::tempdir().unwrap();
     let config = store::StoreConfig {
         // More than any disk has.

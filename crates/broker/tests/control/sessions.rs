@@ -51,16 +51,16 @@ fn an_offline_client_can_be_subscribed_and_an_unknown_one_cannot() {
     let mut back = Client::connect(&node.address(), "away", false);
     assert_eq!(back.message(), ("t".into(), b"1".to_vec()));
     assert_eq!(wait(handle.subscribe("nobody", subscription("t"))), None);
-    let refused = wait(handle.subscribe("away", subscription("a/#/b")));
+    let rejected = wait(handle.subscribe("away", subscription("a/#/b")));
     assert!(
         matches!(
-            refused,
+            rejected,
             Some(Err(ControlError::InvalidField {
                 field: "topic_filter",
                 ..
             }))
         ),
-        "{refused:?}"
+        "{rejected:?}"
     );
 }
 

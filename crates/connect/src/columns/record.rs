@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_do_not_fit_are_refused() {
+    fn values_that_do_not_fit_are_rejected() {
         let wrong = |of, value| made(of, value).unwrap_err();
         let expected = "expected an integer, found a number";
         assert_eq!(wrong(ColumnType::Int, SinkValue::Float(5.5)), expected);

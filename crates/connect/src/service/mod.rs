@@ -455,7 +455,7 @@ impl ConnectorService {
         };
         match tokio::time::timeout(sink::CHECK_TIMEOUT, checking).await {
             Ok(Err(failure)) if failure.retryable == Retryable::Permanent => {
-                let detail = format!("the system refuses it: {failure}");
+                let detail = format!("the system rejects it: {failure}");
                 Err(SettingsError::new(field.unwrap_or_default(), detail))
             }
             _ => Ok(()),

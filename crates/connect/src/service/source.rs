@@ -228,7 +228,7 @@ impl ManagedSource {
         };
         let admitted = running.reader.admit(head);
         if let Err(PushError::Credentials(why)) = &admitted {
-            let problem_text = format!("a request was refused: {why}");
+            let problem_text = format!("a request was rejected: {why}");
             self.shared.record_error(problem_text);
         }
         Ok(SourcePush {

@@ -31,7 +31,7 @@ pub enum SinkState {
     Failing,
     /// Opens its disk queue, whose rows are not counted yet.
     Starting,
-    /// Refuses new rows and writes those it has.
+    /// Rejects new rows and writes those it has.
     Disabled,
     /// Keeps its rows until a connector of that name exists.
     NoConnector,

@@ -30,7 +30,7 @@ pub struct SinkSettings {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub description: String,
-    /// A disabled sink refuses rows.
+    /// A disabled sink rejects rows.
     #[serde(default = "default_enabled")]
     pub enabled: bool,
     #[serde(default)]

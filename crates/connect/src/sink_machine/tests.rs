@@ -1,4 +1,4 @@
-//! Tests of the machine with a simulated system that is down, slow, or refuses some rows.
+//! Tests of the machine with a simulated system that is down, slow, or rejects some rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,8 +35,8 @@ struct System {
     is_flaky: AtomicBool,
     /// Rows with these numbers make their batch fail.
     poison: Mutex<BTreeSet<i64>>,
-    /// Rows with these numbers are refused individually, temporarily or permanently.
-    refused: Mutex<BTreeMap<i64, ConnectorError>>,
+    /// Rows with these numbers are rejected individually, temporarily or permanently.
+    rejected: Mutex<BTreeMap<i64, ConnectorError>>,
     delay: Mutex<Duration>,
     attempts: Mutex<u64>,
 }
@@ -70,11 +70,11 @@ impl SinkWriter for System {
                 return WriteOutcome::Failed(ConnectorError::bad_rows("poison"));
             }
             assert!(!rows.iter().any(|(n, _)| *n == -1), "a row that panics");
-            let refused = self.refused.lock().unwrap().clone();
+            let rejected = self.rejected.lock().unwrap().clone();
             let (no, yes): (Vec<_>, Vec<_>) = rows
                 .iter()
                 .enumerate()
-                .partition(|(_, (n, _))| refused.contains_key(n));
+                .partition(|(_, (n, _))| rejected.contains_key(n));
             self.batches.lock().unwrap().push(rows.len());
             self.rows
                 .lock()
@@ -83,7 +83,7 @@ impl SinkWriter for System {
             if self.is_flaky.load(Relaxed) && attempt.is_multiple_of(2) {
                 return WriteOutcome::Failed(ConnectorError::transient("the connection broke"));
             }
-            let no = no.into_iter().map(|(at, (n, _))| (at, refused[n].clone()));
+            let no = no.into_iter().map(|(at, (n, _))| (at, rejected[n].clone()));
             WriteOutcome::Except(no.collect())
         })
     }
@@ -294,9 +294,9 @@ async fn single_rows_are_tried_again_or_buried() {
         ..Bench::new()
     };
     {
-        let mut refused = bench.system.refused.lock().unwrap();
-        refused.insert(5, ConnectorError::transient("busy"));
-        refused.insert(6, ConnectorError::bad_rows("no such type"));
+        let mut rejected = bench.system.rejected.lock().unwrap();
+        rejected.insert(5, ConnectorError::transient("busy"));
+        rejected.insert(6, ConnectorError::bad_rows("no such type"));
     }
     let (stop, done) = bench.start(Vec::new());
     bench.push(0..10);
@@ -306,7 +306,7 @@ async fn single_rows_are_tried_again_or_buried() {
         })
         .await;
     assert_eq!(sorted(bench.written()), [0, 1, 2, 3, 4, 7, 8, 9]);
-    bench.system.refused.lock().unwrap().remove(&5);
+    bench.system.rejected.lock().unwrap().remove(&5);
     bench.drain(&stop, done).await;
     assert_eq!(sorted(bench.written()), [0, 1, 2, 3, 4, 5, 7, 8, 9]);
     assert_eq!(bench.dead.len(), 1);

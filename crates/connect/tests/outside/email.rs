@@ -218,7 +218,7 @@ fn mails_are_sent_with_and_without_tls() {
 }
 
 #[test]
-fn a_mail_is_put_off_or_refused_and_the_others_are_sent() {
+fn a_mail_is_put_off_or_rejected_and_the_others_are_sent() {
     let server = MailServer::start(Manner::Plain);
     server.said.lock().unwrap().busy = 2;
     let bench = Bench::new(server.connector("none"), sink());
@@ -281,7 +281,7 @@ fn settings_are_checked() {
         shards: 1,
     };
     let service = connect::ConnectorService::new(runtime.handle().clone(), options);
-    let refused = |connector: Value| {
+    let rejected = |connector: Value| {
         let error = service.check_connector("c", &connector).unwrap_err();
         error.field
     };
@@ -301,7 +301,7 @@ fn settings_are_checked() {
     ] {
         let mut connector = connector;
         connector["type"] = "email".into();
-        assert_eq!(refused(connector), field);
+        assert_eq!(rejected(connector), field);
     }
     let connector = json!({"type": "email", "server": "h", "security": "none"});
     service.set_connector("c", &connector).unwrap();

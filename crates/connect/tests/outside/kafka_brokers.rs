@@ -26,7 +26,7 @@ struct Got {
 enum Trick {
     /// Stored, but the connection is closed before the answer.
     LoseAnswer,
-    Refuse(i16),
+    Reject(i16),
     /// The second row of the batch is rejected.
     BlameSecond,
 }
@@ -162,7 +162,7 @@ impl Brokers {
                 match state.tricks.pop_front() {
                     None => {}
                     Some(Trick::LoseAnswer) => is_lost = true,
-                    Some(Trick::Refuse(code)) => got.code = code,
+                    Some(Trick::Reject(code)) => got.code = code,
                     Some(Trick::BlameSecond) => (got.code, blamed) = (87, Some(1)),
                 }
             }
@@ -293,7 +293,7 @@ fn a_producer_that_is_forgotten_begins_anew() {
     let bench = bench(&brokers);
     push_ten(&bench, &[0]);
     bench.until_settled(10);
-    brokers.trick(Trick::Refuse(45));
+    brokers.trick(Trick::Reject(45));
     push_ten(&bench, &[0]);
     push_ten(&bench, &[0]);
     assert_eq!(bench.until_settled(30).failed, 0);
@@ -303,7 +303,7 @@ fn a_producer_that_is_forgotten_begins_anew() {
 }
 
 #[test]
-fn rows_that_are_refused_take_no_sequence_numbers() {
+fn rows_that_are_rejected_take_no_sequence_numbers() {
     let brokers = Brokers::start(1);
     let bench = bench(&brokers);
     brokers.trick(Trick::BlameSecond);
@@ -312,7 +312,7 @@ fn rows_that_are_refused_take_no_sequence_numbers() {
     assert_eq!((metrics.sent, metrics.failed), (9, 1));
     assert!(bench.letters()[0].0.ends_with(": bad row"));
     // If the faulty row is not named, the batch is halved until it is found.
-    (0..5).for_each(|_| brokers.trick(Trick::Refuse(10)));
+    (0..5).for_each(|_| brokers.trick(Trick::Reject(10)));
     push_ten(&bench, &[0]);
     let metrics = bench.until_settled(20);
     assert_eq!((metrics.sent, metrics.failed), (18, 2));
@@ -331,7 +331,7 @@ fn rows_that_are_refused_take_no_sequence_numbers() {
 fn too_few_replicas_are_waited_for() {
     let brokers = Brokers::start(1);
     let bench = bench(&brokers);
-    brokers.trick(Trick::Refuse(19));
+    brokers.trick(Trick::Reject(19));
     push_ten(&bench, &[0]);
     until("it says why", || (!brokers.got().is_empty()).then_some(())).unwrap();
     assert_eq!(bench.until_settled(10).failed, 0);

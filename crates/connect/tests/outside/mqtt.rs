@@ -97,7 +97,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     // Rows without a valid topic.
     let before = bench.metrics().failed;
     bench.push(json!({"topic": "a/#", "payload": ""}));
-    until("it is refused", || {
+    until("it is rejected", || {
         (bench.metrics().failed > before).then_some(())
     })
     .unwrap();
@@ -177,7 +177,7 @@ fn a_wrong_password_is_reported() {
         let bench = Bench::new(connector, json!({"topic": "t"}));
         let why = bench.test().unwrap_err();
         assert!(
-            why.contains("refused the connection: not authorized"),
+            why.contains("rejected the connection: not authorized"),
             "{why}"
         );
         bench.stop();

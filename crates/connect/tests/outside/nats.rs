@@ -154,7 +154,7 @@ fn without_a_stream_nothing_is_lost_that_the_server_did_not_lose() {
 }
 
 #[test]
-fn what_a_stream_refuses_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
+fn what_a_stream_rejects_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };

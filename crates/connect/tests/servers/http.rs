@@ -178,7 +178,7 @@ fn rows_are_requests_in_their_order() {
 }
 
 #[test]
-fn a_batch_the_server_refuses_is_cut_until_the_row_is_found() {
+fn a_batch_the_server_rejects_is_cut_until_the_row_is_found() {
     // 4 rows, 2 rows, 1 row, 1 row, 2 rows.
     let server = Server::start(&[
         "400 Bad Request",

@@ -80,7 +80,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
 }
 
 #[test]
-fn a_row_the_server_refuses_is_a_dead_letter_to_be_sent_again() {
+fn a_row_the_server_rejects_is_a_dead_letter_to_be_sent_again() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };

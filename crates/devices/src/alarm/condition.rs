@@ -485,7 +485,7 @@ mod tests {
             json!({"key": "k", "is": "=", "value": 1}),
             |inner, _| json!({"all": [inner]}),
         );
-        let refused = [
+        let rejected = [
             json!({"key": "", "is": "=", "value": 1}),
             json!({"key": "k", "is": "=", "value": [1]}),
             json!({"key": "k", "is": "="}),
@@ -498,9 +498,9 @@ mod tests {
             json!({"all": [{"key": "k", "is": "~", "value": 1}]}),
             deep,
         ];
-        let reported: Vec<_> = refused
+        let reported: Vec<_> = rejected
             .into_iter()
-            .map(|condition| compiled(condition).expect_err("refused"))
+            .map(|condition| compiled(condition).expect_err("rejected"))
             .collect();
         insta::assert_snapshot!(reported.join("\n"));
     }

@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn invalid_templates_are_rejected() {
-        let refused = DetailsTemplate::compile("${nosuch(1)}", "details")
+        let rejected = DetailsTemplate::compile("${nosuch(1)}", "details")
             .err()
             .expect("an error");
-        assert_eq!(refused.field, "details");
+        assert_eq!(rejected.field, "details");
     }
 }

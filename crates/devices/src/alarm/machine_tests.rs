@@ -319,7 +319,7 @@ fn invalid_rules_are_rejected_with_their_path() {
         rule(raise)
     };
     let hot = json!({"id": "hot", "raise": [{"severity": "MINOR", "when": above(1)}]});
-    let refused = [
+    let rejected = [
         json!([{"id": "a/b", "raise": []}]),
         json!([{"id": "hot", "raise": []}]),
         json!([hot, hot]),
@@ -333,9 +333,9 @@ fn invalid_rules_are_rejected_with_their_path() {
         with(json!({"when": {"all": [{"any": [{"kez": "t"}]}]}})),
         with(json!({"for": 5})),
     ];
-    let said: Vec<_> = refused
+    let said: Vec<_> = rejected
         .into_iter()
-        .map(|rules| compile(rules).expect_err("refused"))
+        .map(|rules| compile(rules).expect_err("rejected"))
         .collect();
     insta::assert_snapshot!(said.join("\n"));
 }

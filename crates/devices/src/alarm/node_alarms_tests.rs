@@ -120,12 +120,12 @@ fn a_quiet_node_raises_nothing() {
 fn rules_with_unknown_metrics_are_rejected() {
     let rules = json!([{"id": "x", "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 1}}]}]);
     let alarms = node().node_alarms.alarms.clone();
-    let refused = NodeAlarms::new(alarms, &rules).err().expect("refused");
+    let rejected = NodeAlarms::new(alarms, &rules).err().expect("rejected");
     assert!(
-        refused
+        rejected
             .to_string()
             .contains("\"t\" is not a metric of the node"),
-        "{refused}"
+        "{rejected}"
     );
 }
 

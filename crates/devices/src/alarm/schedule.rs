@@ -174,17 +174,17 @@ mod tests {
 
     #[test]
     fn invalid_times_are_rejected_with_their_path() {
-        let refused = |period| {
+        let rejected = |period| {
             let problem =
-                AlarmSchedule::compile(&[period], "raise[0].schedule").expect_err("refused");
+                AlarmSchedule::compile(&[period], "raise[0].schedule").expect_err("rejected");
             problem.to_string()
         };
         insta::assert_snapshot!(
             [
-                refused(period(Some("Mars/Base"), &[], None, None)),
-                refused(period(None, &[0], None, None)),
-                refused(period(None, &[], Some("8:00"), None)),
-                refused(period(None, &[], None, Some("24:01"))),
+                rejected(period(Some("Mars/Base"), &[], None, None)),
+                rejected(period(None, &[0], None, None)),
+                rejected(period(None, &[], Some("8:00"), None)),
+                rejected(period(None, &[], None, Some("24:01"))),
             ]
             .join("\n")
         );

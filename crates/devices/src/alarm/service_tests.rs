@@ -567,7 +567,7 @@ fn an_invalid_notification_is_rejected() {
         let checked = super::super::check_notification(&value);
         checked.map(|read| read.to)
     };
-    let refused = [
+    let rejected = [
         json!({"to": {"mqtt": {"topic": "a", "qos": 3}}}),
         json!({"to": {"mqtt": {"topic": "${"}}}),
         json!({"to": {"mqtt": {"topic": ""}}}),
@@ -578,9 +578,9 @@ fn an_invalid_notification_is_rejected() {
         json!({"to": {"sink": "hook"}, "on": ["sometimes"]}),
         json!({}),
     ];
-    let messages: Vec<_> = refused
+    let messages: Vec<_> = rejected
         .into_iter()
-        .map(|value| check(value).expect_err("refused").to_string())
+        .map(|value| check(value).expect_err("rejected").to_string())
         .collect();
     insta::assert_snapshot!(messages.join("\n"));
     assert_eq!(

@@ -200,13 +200,17 @@ fn check(definition: &ChainDefinition, relation: &ChainRelation) -> Result<(), C
 fn check_acyclic(nodes: &[ChainNode]) -> Result<(), ChainCompileError> {
     /// Whether a node was not visited yet, is being visited, or is done.
     #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
+    enum VisitState {
         No,
         Open,
         Done,
     }
-    fn visit(nodes: &[ChainNode], at: usize, seen: &mut [Seen]) -> Result<(), ChainCompileError> {
-        seen[at] = Seen::Open;
+    fn visit(
+        nodes: &[ChainNode],
+        at: usize,
+        seen: &mut [VisitState],
+    ) -> Result<(), ChainCompileError> {
+        seen[at] = VisitState::Open;
         let node = &nodes[at];
         let outcomes = [&node.on_success, &node.on_false, &node.on_failure];
         for next in outcomes
@@ -215,23 +219,23 @@ fn check_acyclic(nodes: &[ChainNode]) -> Result<(), ChainCompileError> {
             .map(|next| usize::from(*next))
         {
             match seen[next] {
-                Seen::Open => {
+                VisitState::Open => {
                     return Err(ChainCompileError::Cycle {
                         node: nodes[next].id.to_string(),
                         over: node.id.to_string(),
                     });
                 }
                 // The recursion is at most as deep as the number of nodes.
-                Seen::No => visit(nodes, next, seen)?,
-                Seen::Done => {}
+                VisitState::No => visit(nodes, next, seen)?,
+                VisitState::Done => {}
             }
         }
-        seen[at] = Seen::Done;
+        seen[at] = VisitState::Done;
         Ok(())
     }
-    let mut seen = vec![Seen::No; nodes.len()];
+    let mut seen = vec![VisitState::No; nodes.len()];
     for at in 0..nodes.len() {
-        if seen[at] == Seen::No {
+        if seen[at] == VisitState::No {
             visit(nodes, at, &mut seen)?;
         }
     }

@@ -501,8 +501,8 @@ fn limits_hold_and_errors_state_them() {
         timeout_ms: Some(10_000_000),
         ..request("x")
     };
-    let refused = setup.request(&device, too_long).unwrap_err();
-    assert_eq!(refused.to_string(), "timeout_ms: expected at most 600000");
+    let rejected = setup.request(&device, too_long).unwrap_err();
+    assert_eq!(rejected.to_string(), "timeout_ms: expected at most 600000");
     for id in ids {
         setup.commands.cancel(id, "x").unwrap();
     }

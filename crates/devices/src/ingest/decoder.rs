@@ -314,7 +314,7 @@ impl<'l, 'a> MessageDecoder<'l, 'a> {
 
     #[cold]
     fn reject_value(&mut self, slot: KeySlot, reason: Option<Box<str>>) {
-        self.context.counters.refused.add(1);
+        self.context.counters.rejected.add(1);
         let device = match self.about {
             RowSubject::Sender => self.sender.no,
             RowSubject::Child(at) => self.decoded.children[at as usize].no,

@@ -335,9 +335,9 @@ impl Lane {
                 save(saved, &row);
             }
         }
-        let mut refused = std::mem::take(&mut self.rejected);
-        self.was_storage_full |= self.store_rows(messages, &decoded.points, &mut refused);
-        self.rejected = refused;
+        let mut rejected = std::mem::take(&mut self.rejected);
+        self.was_storage_full |= self.store_rows(messages, &decoded.points, &mut rejected);
+        self.rejected = rejected;
         let needs_sync = !self.stored_rows.is_empty() && shared.storage.needs_settle();
         has_effects |= !self.saved_rows.is_empty();
         let profiles: &ProfileTable = self.profiles.load();
@@ -409,12 +409,12 @@ impl Lane {
         &self,
         messages: &[DeviceMessage<'_>],
         points: &[Point<'_>],
-        refused: &mut Vec<u32>,
+        rejected: &mut Vec<u32>,
     ) -> bool {
         let shared = &*self.shared;
         let mut had_no_room = false;
-        let mut refuse = |at: usize, row: &StoredRow, error: &StorageError| {
-            refused.push(at as u32);
+        let mut reject = |at: usize, row: &StoredRow, error: &StorageError| {
+            rejected.push(at as u32);
             had_no_room |= error.kind != StorageErrorKind::Invalid;
             let message = &messages[self.messages_of[at] as usize];
             let (rejections, now_ms) = (&shared.rejections, message.received_ms);
@@ -433,7 +433,7 @@ impl Lane {
             [] => return false,
             [row] => {
                 if let Err(error) = take(row) {
-                    refuse(0, row, &error);
+                    reject(0, row, &error);
                 }
             }
             rows => shared.storage.append_all(rows, points, &mut |at, error| {
@@ -442,20 +442,20 @@ impl Lane {
                     false => Err(error),
                 };
                 if let Err(error) = again {
-                    refuse(at, &rows[at], &error);
+                    reject(at, &rows[at], &error);
                 }
             }),
         }
-        let (all, count) = (self.stored_rows.len() as u64, refused.len() as u64);
-        let refused = refused.iter().map(|at| &self.stored_rows[*at as usize]);
-        let refused_points: u64 = refused.map(|row| u64::from(row.count)).sum();
+        let (all, count) = (self.stored_rows.len() as u64, rejected.len() as u64);
+        let rejected = rejected.iter().map(|at| &self.stored_rows[*at as usize]);
+        let rejected_points: u64 = rejected.map(|row| u64::from(row.count)).sum();
         let points: u64 = self
             .stored_rows
             .iter()
             .map(|row| u64::from(row.count))
             .sum();
         self.counters.rows.add(all - count);
-        self.counters.points.add(points - refused_points);
+        self.counters.points.add(points - rejected_points);
         self.counters.unstored.add(count);
         had_no_room
     }
@@ -698,13 +698,13 @@ fn count_ignored(
 fn publish_results(
     messages: &[DeviceMessage<'_>],
     decoded: &DecodedMessages<'_>,
-    (saved_rows, refused): (&[SavedRow], &[u32]),
+    (saved_rows, rejected): (&[SavedRow], &[u32]),
     profiles: &ProfileTable,
     shared: &PipelineShared,
 ) {
     let outside = &*shared.outputs;
     for saved in saved_rows {
-        if (saved.stored_index).is_some_and(|at| refused.binary_search(&at).is_ok()) {
+        if (saved.stored_index).is_some_and(|at| rejected.binary_search(&at).is_ok()) {
             continue;
         }
         let row = &decoded.rows[saved.decoded_index as usize];

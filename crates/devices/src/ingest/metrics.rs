@@ -82,7 +82,7 @@ pub struct LaneCounters {
     /// Messages that could not be decoded.
     pub malformed: Counter,
     /// Values that did not fit the thing model, or whose key is unknown.
-    pub refused: Counter,
+    pub rejected: Counter,
     /// Rows that the store rejected.
     pub unstored: Counter,
     /// Rows that a chain dropped before they were stored.
@@ -105,14 +105,14 @@ pub struct PipelineSnapshot {
     pub rows: u64,
     pub points: u64,
     pub malformed: u64,
-    pub refused: u64,
+    pub rejected: u64,
     pub unstored: u64,
     pub filtered: u64,
     pub unknown: u64,
     pub ignored: u64,
     pub batches: u64,
     /// Keys that could not be created because of a limit.
-    pub refused_keys: u64,
+    pub rejected_keys: u64,
     /// Messages now in mailboxes.
     pub queued: u64,
     pub queued_bytes: u64,
@@ -187,7 +187,7 @@ pub(super) fn snapshot<'c>(
         rows: sum(|lane| &lane.rows),
         points: sum(|lane| &lane.points),
         malformed: sum(|lane| &lane.malformed),
-        refused: sum(|lane| &lane.refused),
+        rejected: sum(|lane| &lane.rejected),
         unstored: sum(|lane| &lane.unstored),
         filtered: sum(|lane| &lane.filtered),
         unknown: sum(|lane| &lane.unknown),

@@ -379,10 +379,10 @@ impl Pipeline {
         }
     }
 
-    /// Whether a message would be refused because its rows are to be stored, and the store has no room or the quota of
-    /// the namespace is reached. May return `false` for a message that [`Pipeline::submit`] refuses a moment later.
+    /// Whether a message would be rejected because its rows are to be stored, and the store has no room or the quota of
+    /// the namespace is reached. May return `false` for a message that [`Pipeline::submit`] rejects a moment later.
     #[inline]
-    pub fn would_refuse(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+    pub fn would_reject(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
         self.lacks_room(lane, by, topic) || self.exceeds_quota(lane, by, topic)
     }
 
@@ -453,7 +453,7 @@ impl Pipeline {
     /// Whether publishers have to wait.
     #[inline]
     pub fn is_saturated(&self) -> bool {
-        // While the store has no room, messages are refused instead of waiting.
+        // While the store has no room, messages are rejected instead of waiting.
         (self.mailboxes.iter().any(Mailbox::is_half_full) || self.shared.storage.is_behind())
             && !self.is_storage_full()
             || self.shared.outputs.is_full()
@@ -509,7 +509,7 @@ impl Pipeline {
         let lanes = self.shared.lanes().clone();
         let sum = |pick: fn(&Mailbox) -> u64| self.mailboxes.iter().map(pick).sum();
         PipelineSnapshot {
-            refused_keys: self.shared.key_counts.refused(),
+            rejected_keys: self.shared.key_counts.rejected(),
             queued: sum(|mailbox| mailbox.queued.load(Ordering::Relaxed)),
             queued_bytes: sum(|mailbox| mailbox.queued_bytes.load(Ordering::Relaxed)),
             mailboxes: self.mailboxes.len() as u64,

@@ -76,13 +76,13 @@ pub trait TelemetryStorage: Send + Sync {
         &self,
         rows: &[StoredRow],
         points: &[Point<'_>],
-        refused: &mut dyn FnMut(usize, StorageError),
+        rejected: &mut dyn FnMut(usize, StorageError),
     ) {
         for (at, row) in rows.iter().enumerate() {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
             if let Err(error) = self.append(row.device, row.ts_ms, points) {
-                refused(at, error);
+                rejected(at, error);
             }
         }
     }

@@ -18,7 +18,7 @@ use super::profile::ProductNo;
 pub(super) struct ProductKeyCounts {
     max_per_product: usize,
     created: Mutex<HashMap<ProductNo, u32>>,
-    refused: AtomicU64,
+    rejected: AtomicU64,
 }
 
 impl ProductKeyCounts {
@@ -26,7 +26,7 @@ impl ProductKeyCounts {
         Self {
             max_per_product,
             created: Mutex::default(),
-            refused: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
         }
     }
 
@@ -36,8 +36,8 @@ impl ProductKeyCounts {
     }
 
     /// Number of keys that could not be created.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    pub(super) fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
     }
 
     /// Counts a new key, or returns why the product may not create it. `free`: keys that can still be created.
@@ -80,10 +80,10 @@ pub(super) struct KeyRegistrar<'l> {
 impl KeyRegistrar<'_> {
     /// Returns the number of a key, which is reserved if it does not exist, or the reason why there is none.
     pub(super) fn reserve(&self, product: ProductNo, name: &str) -> Result<KeyId, Box<str>> {
-        let mut refusal = None;
+        let mut rejection = None;
         let reserved = self.storage.reserve_key(name, &mut |free| {
-            refusal = self.counts.admit(product, free).err();
-            refusal.is_none()
+            rejection = self.counts.admit(product, free).err();
+            rejection.is_none()
         });
         let reason = match reserved {
             Ok(Some(key)) => {
@@ -92,10 +92,10 @@ impl KeyRegistrar<'_> {
                 }
                 return Ok(key);
             }
-            Ok(None) => refusal.unwrap_or_else(|| "the store has no room for the key".into()),
+            Ok(None) => rejection.unwrap_or_else(|| "the store has no room for the key".into()),
             Err(error) => error.reason,
         };
-        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        self.counts.rejected.fetch_add(1, Ordering::Relaxed);
         Err(reason)
     }
 }
@@ -129,12 +129,12 @@ mod tests {
         let share = 65_536 / 101;
         assert!(free > share - 100, "{free}");
         assert!(create(100, &mut free) > share as usize / 2 - 100);
-        let refusal = counts.admit(ProductNo(1), free).unwrap_err();
-        assert!(refusal.contains("telemetry.max_keys "), "{refusal}");
-        let refusal = counts.admit(ProductNo(0), free).unwrap_err();
+        let rejection = counts.admit(ProductNo(1), free).unwrap_err();
+        assert!(rejection.contains("telemetry.max_keys "), "{rejection}");
+        let rejection = counts.admit(ProductNo(0), free).unwrap_err();
         assert!(
-            refusal.contains("telemetry.max_keys_per_product"),
-            "{refusal}"
+            rejection.contains("telemetry.max_keys_per_product"),
+            "{rejection}"
         );
     }
 }

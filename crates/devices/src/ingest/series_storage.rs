@@ -52,7 +52,7 @@ impl TelemetryStorage for Series {
         &self,
         rows: &[StoredRow],
         points: &[Point<'_>],
-        refused: &mut dyn FnMut(usize, StorageError),
+        rejected: &mut dyn FnMut(usize, StorageError),
     ) {
         let row = |at: usize| {
             let row = rows[at];
@@ -66,7 +66,7 @@ impl TelemetryStorage for Series {
         // The store takes rows partition by partition.
         all.sort_unstable_by_key(|(at, _)| *at);
         for (at, error) in all {
-            refused(at, error);
+            rejected(at, error);
         }
     }
 

@@ -296,7 +296,7 @@ fn rows_are_stored_and_published_in_both_modes() {
         );
         let counts = setup.pipeline.snapshot();
         assert_eq!((counts.messages, counts.rows, counts.points), (4, 3, 4));
-        assert_eq!(counts.malformed + counts.refused + counts.unstored, 0);
+        assert_eq!(counts.malformed + counts.rejected + counts.unstored, 0);
     }
 }
 
@@ -324,7 +324,7 @@ fn new_keys_of_a_message_are_created_together_before_its_rows() {
     setup.memory.set_full(false);
     let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(500), 40);
     assert_eq!((setup.memory.rows(0).len(), commits()), (3, 2));
-    assert_eq!(setup.pipeline.snapshot().refused, 0);
+    assert_eq!(setup.pipeline.snapshot().rejected, 0);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_product_does_not_use_up_the_keys_of_the_node() {
     assert_eq!(setup.memory.rows(0).len(), 100);
     assert_eq!(setup.memory.keys.lock().unwrap().len(), 100);
     let snapshot = setup.pipeline.snapshot();
-    assert_eq!((snapshot.refused, snapshot.refused_keys), (80, 80));
+    assert_eq!((snapshot.rejected, snapshot.rejected_keys), (80, 80));
     let rejections = setup.pipeline.rejections_of(DeviceNo(0));
     let reason = &rejections.last[0].reason;
     assert!(
@@ -401,7 +401,7 @@ fn invalid_values_are_counted_and_recorded_for_the_device() {
     let registered = setup.memory.keys.lock().unwrap().clone();
     assert!(!registered.contains(&"other".to_owned()), "{registered:?}");
     let counts = setup.pipeline.snapshot();
-    assert_eq!((counts.refused, counts.malformed), (6, 1));
+    assert_eq!((counts.rejected, counts.malformed), (6, 1));
     setup.memory.set_full(true);
     let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
     assert_eq!(setup.pipeline.snapshot().unstored, 1);
@@ -487,7 +487,7 @@ fn product_changes_and_removals_apply_at_once() {
     assert_eq!(setup.memory.rows(0), [r#"10: temperature=Text("x")"#]);
     let counts = setup.pipeline.snapshot();
     assert_eq!(
-        (counts.refused, counts.malformed, counts.unknown),
+        (counts.rejected, counts.malformed, counts.unknown),
         (1, 1, 1)
     );
 }
@@ -608,7 +608,7 @@ fn mailbox_messages_survive_the_process() {
 }
 
 #[test]
-fn a_full_store_refuses_telemetry_and_keeps_accepted_messages() {
+fn a_full_store_rejects_telemetry_and_keeps_accepted_messages() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
@@ -668,9 +668,9 @@ fn a_namespace_over_its_quota_stores_no_telemetry() {
         assert_eq!(children, SubmitOutcome::QuotaReached);
         let event = send(0, "/p/d0/event/e", 5);
         assert_eq!(event, SubmitOutcome::Accepted, "{mode:?}");
-        let refused = pipeline.rejections_of(DeviceNo(0));
+        let rejected = pipeline.rejections_of(DeviceNo(0));
         let reason = "the quota telemetry_megabytes of the namespace is reached";
-        assert_eq!(&*refused.last[0].reason, reason);
+        assert_eq!(&*rejected.last[0].reason, reason);
         let sender = device_handle(0);
         let reported = DeviceMessage {
             sender: sender.as_device_ref(),
@@ -716,8 +716,8 @@ fn mailbox_messages_wait_for_room() {
     for _ in 0..2 {
         let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
         let mut lane = setup.pipeline.lane();
-        let refused = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":2}"#, 2);
-        assert_eq!(refused, SubmitOutcome::StorageFull);
+        let rejected = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":2}"#, 2);
+        assert_eq!(rejected, SubmitOutcome::StorageFull);
         setup.pipeline.stop();
         assert!(memory.rows(0).is_empty());
     }

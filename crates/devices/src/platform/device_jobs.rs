@@ -38,7 +38,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                         tracing::warn!(
                             client_id = &*client_id,
                             ?from,
-                            "provisioning refused: too many failures for this key; client disconnected"
+                            "provisioning rejected: too many failures for this key; client disconnected"
                         );
                         messenger.disconnect(std::slice::from_ref(&client_id));
                         return;

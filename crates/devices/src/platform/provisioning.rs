@@ -183,7 +183,7 @@ mod tests {
         let device = registry.by_token(named["credentialsValue"].as_str().unwrap());
         let device = device.unwrap().unwrap();
         assert!(device.id.as_str().starts_with("Device-A-"), "{}", device.id);
-        for refused in [
+        for rejected in [
             json!({"deviceName": "Device A"}),
             json!({"deviceName": "a"}),
             json!({"deviceName": "c", "secret": "wrong"}),
@@ -199,7 +199,7 @@ mod tests {
             json!({"deviceName": "c", "token": "TOKEN-OF-DEVICE-B"}),
             json!({"deviceName": "x".repeat(300)}),
         ] {
-            let answer = ask(refused).unwrap_err();
+            let answer = ask(rejected).unwrap_err();
             assert_eq!(answer["status"], "FAILURE", "{answer}");
         }
         assert_eq!(registry.count(), 4);

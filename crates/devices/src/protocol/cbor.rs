@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_endless_input_is_refused() {
+    fn truncated_and_endless_input_is_rejected() {
         for bytes in [
             &[0x83, 0x01][..],
             &[0x9f, 0x01],

@@ -84,7 +84,7 @@ fn decode(topic: &str, payload: &str) -> Vec<String> {
     received.unwrap_or_else(|error| panic!("{topic} {payload}: {error}"))
 }
 
-fn refused(topic: &str, payload: &str) -> String {
+fn rejected(topic: &str, payload: &str) -> String {
     let received = decode_with(&mut RecordingVisitor::default(), topic, payload.as_bytes());
     received.expect_err(payload).to_string()
 }
@@ -138,17 +138,17 @@ fn keys_called_ts_and_values_may_be_telemetry() {
 }
 
 #[test]
-fn invalid_telemetry_is_refused_with_its_position() {
+fn invalid_telemetry_is_rejected_with_its_position() {
     assert_eq!(
-        refused(TELEMETRY, "12"),
+        rejected(TELEMETRY, "12"),
         "invalid payload at byte 0: expected an object of keys and values, or an array of them"
     );
     assert_eq!(
-        refused(TELEMETRY, r#"{"a":1} x"#),
+        rejected(TELEMETRY, r#"{"a":1} x"#),
         "invalid payload at byte 8: expected the end"
     );
     assert_eq!(
-        refused(TELEMETRY, r#"{"ts":"then","values":{}}"#),
+        rejected(TELEMETRY, r#"{"ts":"then","values":{}}"#),
         "invalid payload at byte 6: expected a time in milliseconds since 1970"
     );
     assert!(
@@ -289,7 +289,7 @@ fn thingsboard_gateway_messages() {
         decode("v1/gateway/attributes/request", payload),
         ["about Device A".to_owned(), format!("{request:?}")]
     );
-    assert!(refused("v1/gateway/connect", "{}").contains("an object with a device"));
+    assert!(rejected("v1/gateway/connect", "{}").contains("an object with a device"));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn jetlinks_reports() {
         decode("/p/d/child/c/properties/report", report),
         [r#"1601196762389 not stored: a=Int(1) b=Text("x")"#]
     );
-    assert!(refused("/p/d/properties/report", r#"{"timestamp":1}"#).contains("properties"));
+    assert!(rejected("/p/d/properties/report", r#"{"timestamp":1}"#).contains("properties"));
     let event = r#"{"messageId":"m","data":{"color":"red"},"headers":{"report-properties":true}}"#;
     assert_eq!(decode("/p/d/event/e", event), [r#"now: color=Text("red")"#]);
     let control_message = ControlMessage::Event {
@@ -585,8 +585,8 @@ fn data_at_relay_endpoints_have_three_forms() {
     ] {
         assert_eq!(decode(&topic, payload), [expected], "{payload}");
     }
-    refused(&topic, r#"{"type":"data","data":5}"#);
-    refused(&topic, r#"{"t":1}x"#);
+    rejected(&topic, r#"{"type":"data","data":5}"#);
+    rejected(&topic, r#"{"t":1}x"#);
 }
 
 #[test]
@@ -615,7 +615,7 @@ fn acknowledgements_at_relay_endpoints_are_replies() {
     for part in ["id: None", "is_success: false", r#"message: Some("no")"#] {
         assert!(failure.contains(part), "{failure}");
     }
-    assert!(refused(&topic, r#"{"type":"control_ack"}"#).contains("success or failed"));
+    assert!(rejected(&topic, r#"{"type":"control_ack"}"#).contains("success or failed"));
 }
 
 #[test]

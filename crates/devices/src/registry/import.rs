@@ -17,7 +17,7 @@ use crate::device::Device;
 const BATCH_LINES: usize = 2_000;
 /// Maximum number of rejected lines that are reported; further ones are only counted. The limit covers a chunk of
 /// some MiB with only rejected lines, and takes a few MiB of memory.
-const MAX_REFUSED: usize = 50_000;
+const MAX_REJECTED: usize = 50_000;
 /// Maximum length of one rejection reason.
 const MAX_REASON_BYTES: usize = 256;
 const COLUMNS: [&str; 13] = [
@@ -256,7 +256,7 @@ pub fn export_header(format: ImportFormat) -> Option<String> {
 impl ImportSummary {
     fn add_rejection(&mut self, line: u64, error: &RegistryError) {
         self.rejected += 1;
-        if self.rejections.len() == MAX_REFUSED {
+        if self.rejections.len() == MAX_REJECTED {
             return;
         }
         let (field, mut reason) = match error {

@@ -211,16 +211,16 @@ impl Registry {
             field: "group".to_owned(),
             message: error.to_string(),
         })?;
-        let refused = || RegistryError::Invalid {
+        let rejected = || RegistryError::Invalid {
             field: "claim".to_owned(),
             message: "device and secret do not match, or the claim has expired".to_owned(),
         };
-        let device = self.inner.find(&DeviceName::Id(id))?.ok_or_else(refused)?;
+        let device = self.inner.find(&DeviceName::Id(id))?.ok_or_else(rejected)?;
         let digester = self.inner.digester();
         self.inner.update_device(device.no, |device| {
-            let claim = device.claim.take().ok_or_else(refused)?;
+            let claim = device.claim.take().ok_or_else(rejected)?;
             if claim.until_ms < now_ms || !digester.matches(secret.as_bytes(), &claim.digest) {
-                return Err(refused());
+                return Err(rejected());
             }
             device.group = Some(group.as_str().into());
             Ok(())

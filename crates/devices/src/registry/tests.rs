@@ -163,14 +163,14 @@ fn names_are_unique_and_reusable_and_numbers_are_not_reused() {
         .device;
     assert!(third.no > second.no);
     assert_eq!(fixture.registry.count(), 2);
-    let refused = fixture
+    let rejected = fixture
         .put(json!({"id": "a/b", "product": "meter"}))
         .unwrap_err();
-    assert!(refused.to_string().starts_with("id: "), "{refused}");
-    let refused = fixture
+    assert!(rejected.to_string().starts_with("id: "), "{rejected}");
+    let rejected = fixture
         .put(json!({"id": "a", "product": "none"}))
         .unwrap_err();
-    assert_eq!(refused.to_string(), "there is no product \"none\"");
+    assert_eq!(rejected.to_string(), "there is no product \"none\"");
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn lists_filter_by_common_properties() {
             .to_string()
             .contains("has child devices")
     );
-    let refused = fixture.put(json!({"id": "x", "product": "meter", "parent": "d00"}));
+    let rejected = fixture.put(json!({"id": "x", "product": "meter", "parent": "d00"}));
     assert_eq!(
-        refused.unwrap_err().to_string(),
+        rejected.unwrap_err().to_string(),
         "parent: \"d00\" is not a gateway"
     );
 }
@@ -722,11 +722,11 @@ fn rejected_lines_are_reported_and_do_not_stop_the_import() {
         (device.name(), device.tag("k")),
         ("E, \"the\" last", Some("v"))
     );
-    let refused = other
+    let rejected = other
         .registry
         .import("id,colour\n", ImportFormat::Csv, ImportMode::Create, 1);
     assert!(
-        refused
+        rejected
             .unwrap_err()
             .to_string()
             .contains("unknown column \"colour\"")
@@ -755,7 +755,7 @@ fn each_rejected_line_is_reported_with_a_reason() {
         imported
             .rejections
             .iter()
-            .all(|refused| !refused.reason.is_empty())
+            .all(|rejected| !rejected.reason.is_empty())
     );
 }
 
@@ -843,7 +843,7 @@ fn devices_stay_in_the_namespace_of_their_product_and_within_its_quota() {
         fixture.product(product, json!({"namespace": "acme", "gateway": true}));
     }
     let device = |id: &str, product: &str| json!({"id": id, "product": product});
-    let refused = |device: Value| fixture.put(device).unwrap_err().to_string();
+    let rejected = |device: Value| fixture.put(device).unwrap_err().to_string();
     fixture.put(device("m1", "meter")).unwrap();
     fixture.put(device("p1", "pump")).unwrap();
     let imported = fixture.registry.import(
@@ -860,15 +860,15 @@ fn devices_stay_in_the_namespace_of_their_product_and_within_its_quota() {
         "{reason}"
     );
     assert_eq!(fixture.registry.count_in_namespace("acme").unwrap(), 2);
-    assert!(refused(device("p2", "pump")).contains("quota devices"));
+    assert!(rejected(device("p2", "pump")).contains("quota devices"));
     // A change needs no further room, also to another product of the namespace.
     fixture.put(device("p1", "valve")).unwrap();
     fixture.put(device("m2", "meter")).unwrap();
 
-    assert!(refused(device("m1", "pump")).contains("namespace of a device cannot change"));
+    assert!(rejected(device("m1", "pump")).contains("namespace of a device cannot change"));
     let foreign = json!({"id": "m3", "product": "meter", "parent": "v1"});
     let absent = json!({"id": "m3", "product": "meter", "parent": "v9"});
-    let (foreign, absent) = (refused(foreign), refused(absent));
+    let (foreign, absent) = (rejected(foreign), rejected(absent));
     assert_eq!(
         foreign.replace("v1", "v9"),
         absent,

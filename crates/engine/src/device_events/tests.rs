@@ -109,11 +109,15 @@ fn a_rule_sees_the_fields_of_a_device_in_both_spellings_and_its_messages_go_out_
 fn telemetry_and_alarms_need_a_device_port() {
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "telemetry"}]});
-    let refused = engine
+    let rejected = engine
         .prepare_rule("r", &rule)
         .expect_err("there is no device port");
-    assert_eq!(refused.field, "actions[0].kind");
-    assert!(refused.detail.contains("no devices"), "{}", refused.detail);
+    assert_eq!(rejected.field, "actions[0].kind");
+    assert!(
+        rejected.detail.contains("no devices"),
+        "{}",
+        rejected.detail
+    );
     assert!(!engine.schemas().0.to_string().contains("telemetry"));
     let (engine, _) = self::engine();
     assert!(engine.prepare_rule("r", &rule).is_ok());
@@ -130,8 +134,8 @@ fn telemetry_and_alarms_need_a_device_port() {
         ),
     ] {
         let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [alarm]});
-        let refused = engine.prepare_rule("r", &rule).expect_err("it is not good");
-        assert_eq!(refused.field, field);
+        let rejected = engine.prepare_rule("r", &rule).expect_err("it is not good");
+        assert_eq!(rejected.field, field);
     }
 }
 

@@ -269,8 +269,8 @@ mod tests {
                 "devices",
             ),
         ] {
-            let refused = CampaignDefinition::read(&fields).expect_err("refused");
-            assert_eq!(refused.field, expected, "{fields}");
+            let rejected = CampaignDefinition::read(&fields).expect_err("rejected");
+            assert_eq!(rejected.field, expected, "{fields}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum StreamRead {
     /// Nothing has arrived since.
     Pending,
     Chunk(Chunk),
-    /// All content has been read. The receiver verifies the digest, then completes or refuses the stream.
+    /// All content has been read. The receiver verifies the digest, then completes or rejects the stream.
     End(Done),
     /// The peer cancelled the stream.
     Cancelled(StreamFailure),
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
     /// The application has not decided.
     Undecided,
     Accepted,
-    Refused(StreamFailure),
+    Rejected(StreamFailure),
 }
 
 #[derive(Debug)]
@@ -113,8 +113,8 @@ impl IncomingStream {
         self.to_announce.insert_all(received);
     }
 
-    pub(crate) fn refuse(&mut self, failure: StreamFailure) {
-        self.answer = Answer::Refused(failure);
+    pub(crate) fn reject(&mut self, failure: StreamFailure) {
+        self.answer = Answer::Rejected(failure);
         self.is_answer_sent = false;
         self.chunks.clear();
         self.buffered_bytes = 0;
@@ -166,7 +166,7 @@ impl IncomingStream {
         if self.open.kind == StreamKind::Stream {
             self.credit.receive(len)?;
         }
-        if self.cancelled.is_some() || matches!(self.answer, Answer::Refused(_)) {
+        if self.cancelled.is_some() || matches!(self.answer, Answer::Rejected(_)) {
             self.credit.release(len);
             return Ok(0);
         }
@@ -195,9 +195,9 @@ impl IncomingStream {
                 "DONE names another size than OPEN, or less than was sent",
             ));
         }
-        // Refused streams ignore data, so nothing of them is complete.
-        let is_refused = matches!(self.answer, Answer::Refused(_)) || self.cancelled.is_some();
-        if !is_refused && !self.received.covers(0..done.size) {
+        // Rejected streams ignore data, so nothing of them is complete.
+        let is_rejected = matches!(self.answer, Answer::Rejected(_)) || self.cancelled.is_some();
+        if !is_rejected && !self.received.covers(0..done.size) {
             return Err(ProtocolError::violation("DONE before all content was sent"));
         }
         if done.digest.map(|digest| digest.algorithm) != self.open.digest {

@@ -33,7 +33,7 @@ pub enum LinkEvent {
     /// The peer has lost its state of this link. Messages that were not acknowledged are sent again, so that those which
     /// the peer had received before are delivered twice.
     PeerStateLost,
-    /// The peer opened a stream. The application accepts or refuses it.
+    /// The peer opened a stream. The application accepts or rejects it.
     StreamOpened(IncomingStreamInfo),
     /// The peer has acknowledged messages and streams with these numbers.
     Acknowledged {
@@ -44,7 +44,7 @@ pub enum LinkEvent {
     StreamEnded(MessageId),
     /// The peer shuts the link down.
     ShutdownRequested { code: ErrorCode, text: String },
-    /// The peer ends this carrier because of an error or because it refuses the link. The carrier can be closed.
+    /// The peer ends this carrier because of an error or because it rejects the link. The carrier can be closed.
     CarrierRejected { code: ErrorCode, text: String },
     /// Both ends have shut the link down, and everything has been acknowledged. The carrier can be closed.
     Closed,
@@ -101,7 +101,7 @@ pub enum SendError {
     ShuttingDown,
     #[error("metadata of a stream: expected at most {MAX_METADATA_BYTES} bytes, not {0}")]
     MetadataTooLong(usize),
-    #[error("the stream has been finished, cancelled or refused")]
+    #[error("the stream has been finished, cancelled or rejected")]
     StreamEnded,
     #[error(
         "content of a stream must be written in ascending order: expected offset {expected} or more, not {offset}"
@@ -192,7 +192,7 @@ pub struct LinkCore {
     pub(crate) occupied_message_bytes: u64,
     pub(crate) occupied_data_bytes: u64,
     pub(crate) statistics: CoreStatistics,
-    /// A message was refused because others wait for the carrier.
+    /// A message was rejected because others wait for the carrier.
     awaits_transmission: bool,
 }
 
@@ -443,7 +443,7 @@ impl LinkCore {
         Ok(MessageId { priority, number })
     }
 
-    /// Refuses messages of one frame while enough of them wait for the carrier: longer queues would only take more memory,
+    /// Rejects messages of one frame while enough of them wait for the carrier: longer queues would only take more memory,
     /// and leave the cache of the processor before they are sent.
     fn check_unsent(&mut self, priority: Priority) -> Result<(), SendError> {
         let unsent = self.lanes_out[priority.index()].unsent_bytes();
@@ -454,7 +454,7 @@ impl LinkCore {
         Ok(())
     }
 
-    /// Whether messages were refused because others waited for the carrier, and can now be accepted.
+    /// Whether messages were rejected because others waited for the carrier, and can now be accepted.
     pub(crate) fn take_transmission_notice(&mut self) -> bool {
         let has_room = |lane: &OutgoingLane| lane.unsent_bytes() < MAX_UNSENT_BYTES / 2;
         let is_due = self.awaits_transmission && self.lanes_out.iter().any(has_room);
@@ -666,7 +666,7 @@ impl LinkCore {
     }
 
     /// Confirms that the whole content of a stream has been processed, after [`StreamRead::End`]. Before it, the stream
-    /// is refused.
+    /// is rejected.
     pub fn complete_stream(&mut self, id: MessageId, now: Instant) {
         let Some(stream) = self.streams_in.get(&id) else {
             return;
@@ -676,12 +676,12 @@ impl LinkCore {
             self.schedule_ack(now);
         } else {
             let text = "the receiver ended the stream early";
-            self.refuse_stream(id, ErrorCode::CANCELLED, text);
+            self.reject_stream(id, ErrorCode::CANCELLED, text);
         }
     }
 
-    /// Refuses an incoming stream, also while it is being received.
-    pub fn refuse_stream(&mut self, id: MessageId, code: ErrorCode, text: impl Into<String>) {
+    /// Rejects an incoming stream, also while it is being received.
+    pub fn reject_stream(&mut self, id: MessageId, code: ErrorCode, text: impl Into<String>) {
         let Some(stream) = self.streams_in.get_mut(&id) else {
             return;
         };
@@ -691,7 +691,7 @@ impl LinkCore {
         let buffered = stream.buffered_bytes();
         let kind = stream.open.kind;
         let text = text.into();
-        stream.refuse(StreamFailure { code, text });
+        stream.reject(StreamFailure { code, text });
         self.changed_in.insert(id);
         self.release_buffered(kind, buffered);
     }

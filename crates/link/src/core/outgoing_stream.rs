@@ -101,7 +101,7 @@ impl OutgoingStream {
         &self.acknowledged
     }
 
-    /// What the peer has. A stream that resumes nothing is regarded as accepted until the peer refuses it.
+    /// What the peer has. A stream that resumes nothing is regarded as accepted until the peer rejects it.
     pub(crate) fn accepted(&self) -> Option<&RangeSet> {
         let is_answered = self.carrier.wire_id.is_some() && !self.carrier.awaits_accept;
         is_answered.then_some(&self.known_to_peer)
@@ -136,7 +136,7 @@ impl OutgoingStream {
         self.done = Some(Done { size, digest });
     }
 
-    /// Ends the stream; CANCEL tells the peer, also in answer to its REFUSE.
+    /// Ends the stream; CANCEL tells the peer, also in answer to its REJECT.
     pub(crate) fn fail(&mut self, failure: StreamFailure) {
         self.pending.clear();
         self.retained.clear();

@@ -99,7 +99,7 @@ impl LinkCore {
                     self.fail_outgoing(id, failure);
                 }
             }
-            FrameType::Refuse => {
+            FrameType::Reject => {
                 let Cancel { code, text, .. } = Cancel::decode(&frame.payload)?;
                 if let Some(id) = self.outgoing_id(frame.stream)? {
                     self.fail_outgoing(id, StreamFailure { code, text });
@@ -274,7 +274,7 @@ impl LinkCore {
                 "a message of several frames has at most {} bytes here; send a stream",
                 limits.message_window_bytes / LARGE_MESSAGE_SHARE
             );
-            stream.refuse(StreamFailure {
+            stream.reject(StreamFailure {
                 code: ErrorCode::TOO_LARGE,
                 text,
             });
@@ -373,7 +373,7 @@ impl LinkCore {
         Ok(())
     }
 
-    /// The peer ends a stream, or confirms that this end refused it.
+    /// The peer ends a stream, or confirms that this end rejected it.
     fn receive_cancel(
         &mut self,
         priority: Priority,
@@ -409,7 +409,7 @@ impl LinkCore {
             return;
         };
         let (kind, buffered) = (stream.open.kind, stream.buffered_bytes());
-        let is_read = kind == StreamKind::Stream && !matches!(stream.answer, Answer::Refused(_));
+        let is_read = kind == StreamKind::Stream && !matches!(stream.answer, Answer::Rejected(_));
         stream.cancel(failure);
         if !is_read {
             self.streams_in.remove(&id);

@@ -117,7 +117,7 @@ impl LinkCore {
             let mut payload = Vec::new();
             match &stream.answer {
                 Answer::Undecided => return false,
-                Answer::Refused(failure) => {
+                Answer::Rejected(failure) => {
                     if !stream.is_answer_sent {
                         let cancel = Cancel {
                             number: id.number,
@@ -125,7 +125,7 @@ impl LinkCore {
                             text: failure.text.clone(),
                         };
                         cancel.encode(&mut payload);
-                        writer.push(FrameType::Refuse, flags, wire_id, &payload, Bytes::new());
+                        writer.push(FrameType::Reject, flags, wire_id, &payload, Bytes::new());
                         stream.is_answer_sent = true;
                     }
                     return false;

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_path_are_refused() {
+    fn names_with_a_path_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["", ".", "..", "a/b", "/a", "../a", "a\0b"] {
             let error = PartialFile::open(dir.path(), name, ID, None).unwrap_err();

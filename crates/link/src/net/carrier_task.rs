@@ -142,7 +142,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// How long the last frames of a carrier may take.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Slices of one vectored write.
 const MAX_SLICES: usize = 64;
 
@@ -181,7 +181,7 @@ pub(crate) async fn run_carrier(
             (core.poll_timeout(), core.is_closed())
         };
         if is_closed && outgoing.is_complete() {
-            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, carrier.shutdown()).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, carrier.shutdown()).await;
             return Ok(());
         }
         let deadline = deadline.ok_or(CarrierError::Replaced)?;
@@ -231,11 +231,11 @@ pub(crate) async fn run_carrier(
                 shared
                     .lock_current(number)?
                     .poll_transmit(now(), &mut outgoing.pending.slices);
-                let farewell = async {
+                let closing = async {
                     carrier.write_all_buf(&mut outgoing.pending).await?;
                     carrier.shutdown().await
                 };
-                let _ = tokio::time::timeout(FAREWELL_TIMEOUT, farewell).await;
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
                 return Err(error);
             }
         }

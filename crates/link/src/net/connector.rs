@@ -33,7 +33,7 @@ impl Default for ConnectOptions {
 
 /// Opens a link over the carriers that `open` returns, one at a time. It must be called within a tokio runtime.
 ///
-/// `id` is random and has not been used before. The link tries to connect until it is shut down, or the peer refuses it.
+/// `id` is random and has not been used before. The link tries to connect until it is shut down, or the peer rejects it.
 pub fn connect<C, F>(
     id: LinkId,
     options: ConnectOptions,

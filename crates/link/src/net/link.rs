@@ -16,7 +16,7 @@ use crate::priority::Priority;
 pub enum LinkError {
     #[error("the link has been shut down")]
     ShutDown,
-    #[error("the peer refuses the link: {text} ({code})")]
+    #[error("the peer rejects the link: {text} ({code})")]
     Rejected { code: ErrorCode, text: String },
     #[error("the peer did not connect again within the expiry of the link")]
     Expired,

@@ -24,7 +24,7 @@ use crate::wire::writer::FrameWriter;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a carrier may take to send the reason of its end.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether a peer may use a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Decision {
     Accept {
         principal: String,
     },
-    Refuse {
+    Reject {
         code: ErrorCode,
         text: String,
     },
@@ -121,7 +121,7 @@ impl LinkListener {
         let decision = decide(pending_link.hello());
         let principal = match &decision {
             Decision::Accept { principal } => principal.clone(),
-            Decision::Refuse { .. } => String::new(),
+            Decision::Reject { .. } => String::new(),
         };
         let mut admitted = self.admit(pending_link, decision).await?;
         if !admitted.is_known {
@@ -169,11 +169,11 @@ impl LinkListener {
         }
     }
 
-    /// Finds the link of a carrier, or refuses the carrier. The links of carriers that are admitted in this way are not
+    /// Finds the link of a carrier, or rejects the carrier. The links of carriers that are admitted in this way are not
     /// among those of the receiver that [`new`](Self::new) returns.
     ///
     /// # Errors
-    /// If the carrier is refused; the peer has been told the reason.
+    /// If the carrier is rejected; the peer has been told the reason.
     pub async fn admit<C: Carrier>(
         &self,
         pending_link: PendingLink<C>,
@@ -186,7 +186,7 @@ impl LinkListener {
         } = pending_link;
         let result = match decision {
             Decision::Accept { principal } => self.find(&hello, &principal),
-            Decision::Refuse { code, text } => Err((code, text)),
+            Decision::Reject { code, text } => Err((code, text)),
         };
         match result {
             Ok((shared, is_known)) => Ok(AdmittedCarrier {
@@ -294,7 +294,7 @@ impl<C: Carrier> AdmittedCarrier<'_, C> {
                             shared.outgoing.notify_one();
                         }
                         // The peer closes the carrier when it has read the reason.
-                        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, running).await;
+                        let _ = tokio::time::timeout(CLOSE_TIMEOUT, running).await;
                         Err(error.into())
                     }
                 },
@@ -333,7 +333,7 @@ async fn read_hello(
     }
 }
 
-/// Tells the peer why it is refused, as far as it reads that.
+/// Tells the peer why it is rejected, as far as it reads that.
 async fn reject(carrier: &mut impl Carrier, code: ErrorCode, text: &str) {
     let mut payload = Vec::new();
     let text = text.to_owned();
@@ -348,11 +348,11 @@ async fn reject(carrier: &mut impl Carrier, code: ErrorCode, text: &str) {
     );
     let mut slices = VecDeque::new();
     writer.take(&mut slices);
-    let farewell = async {
+    let closing = async {
         for slice in slices {
             carrier.write_all(&slice).await?;
         }
         carrier.shutdown().await
     };
-    let _ = tokio::time::timeout(Duration::from_secs(1), farewell).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), closing).await;
 }

@@ -202,10 +202,10 @@ impl IncomingStream {
         self.change(|core, id| core.complete_stream(id, now()));
     }
 
-    /// Refuses the stream.
-    pub fn refuse(mut self, code: ErrorCode, text: &str) {
+    /// Rejects the stream.
+    pub fn reject(mut self, code: ErrorCode, text: &str) {
         self.is_complete = true;
-        self.change(|core, id| core.refuse_stream(id, code, text));
+        self.change(|core, id| core.reject_stream(id, code, text));
     }
 
     /// Accepts the stream, reads all of it, verifies its digest and confirms it.
@@ -241,7 +241,7 @@ impl IncomingStream {
             }
         };
         let (code, text) = error;
-        self.refuse(code, text);
+        self.reject(code, text);
         Err(LinkError::Stream {
             code,
             text: text.to_owned(),
@@ -250,11 +250,11 @@ impl IncomingStream {
 }
 
 impl Drop for IncomingStream {
-    /// A stream that is not completed is refused.
+    /// A stream that is not completed is rejected.
     fn drop(&mut self) {
         if !self.is_complete {
             let text = "the receiver stopped";
-            self.change(|core, id| core.refuse_stream(id, ErrorCode::CANCELLED, text));
+            self.change(|core, id| core.reject_stream(id, ErrorCode::CANCELLED, text));
         }
     }
 }

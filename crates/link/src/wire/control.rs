@@ -1,4 +1,4 @@
-//! Payloads of the frames that manage streams: OPEN, ACCEPT, REFUSE, CANCEL, DONE, ACK, WINDOW, GOAWAY.
+//! Payloads of the frames that manage streams: OPEN, ACCEPT, REJECT, CANCEL, DONE, ACK, WINDOW, GOAWAY.
 
 use std::fmt;
 
@@ -122,7 +122,7 @@ impl Accept {
     }
 }
 
-/// REFUSE and CANCEL: end a stream. The number of the message lets a receiver settle a stream that it does not know.
+/// REJECT and CANCEL: end a stream. The number of the message lets a receiver settle a stream that it does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cancel {
     pub number: u64,
@@ -138,7 +138,7 @@ impl Cancel {
 
     pub fn decode(payload: &[u8]) -> Result<Self, ProtocolError> {
         let mut reader =
-            PayloadReader::new(payload, "REFUSE or CANCEL has a missing or invalid field");
+            PayloadReader::new(payload, "REJECT or CANCEL has a missing or invalid field");
         let number = read_message_number(&mut reader)?;
         let (code, text) = read_error(&mut reader)?;
         reader.finish();

@@ -99,7 +99,7 @@ proptest! {
             }
             for event in std::mem::take(&mut simulation.server.events) {
                 if let LinkEvent::StreamOpened(info) = event {
-                    simulation.server.core.refuse_stream(info.id, link::error_code::ErrorCode(20_000), "");
+                    simulation.server.core.reject_stream(info.id, link::error_code::ErrorCode(20_000), "");
                 }
             }
             if !is_killed_before_sync && !inbox.is_empty() && choices.below(2) == 0 {

@@ -321,9 +321,9 @@ fn messages_that_are_not_read_stop_the_sender() {
 }
 
 #[test]
-fn cancelled_and_refused_streams_end_at_both_ends_with_code_and_text() {
+fn cancelled_and_rejected_streams_end_at_both_ends_with_code_and_text() {
     let code = ErrorCode(ErrorCode::FIRST_APPLICATION_CODE + 1);
-    for (is_refused, is_cut) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (is_rejected, is_cut) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut simulation = Simulation::new(LinkConfig::default());
         simulation.connect();
         let id = simulation
@@ -338,8 +338,8 @@ fn cancelled_and_refused_streams_end_at_both_ends_with_code_and_text() {
             simulation.step(FAST);
         }
         simulation.server.core.accept_stream(id, &RangeSet::new());
-        if is_refused {
-            simulation.server.core.refuse_stream(id, code, "no space");
+        if is_rejected {
+            simulation.server.core.reject_stream(id, code, "no space");
         } else {
             simulation.client.core.cancel_sending(id, code, "no time");
         }
@@ -347,7 +347,7 @@ fn cancelled_and_refused_streams_end_at_both_ends_with_code_and_text() {
             simulation.connect();
         }
         simulation.run(FAST, |simulation| simulation.client.core.is_idle());
-        if is_refused {
+        if is_rejected {
             match simulation.client.core.outgoing_stream(id) {
                 OutgoingStreamState::Failed(failure) => {
                     assert_eq!((failure.code, &*failure.text), (code, "no space"));
@@ -641,7 +641,7 @@ fn support_frame(code: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec
         FrameType::Messages,
         FrameType::Open,
         FrameType::Accept,
-        FrameType::Refuse,
+        FrameType::Reject,
         FrameType::Data,
         FrameType::Done,
         FrameType::Ack,

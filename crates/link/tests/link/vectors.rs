@@ -149,13 +149,13 @@ fn vectors() -> Vectors {
     };
     let text = "ACCEPT: stream 5, credit 8 MiB, received 0 to 65,535 and 131,072";
     vectors.add(text, FrameType::Accept, 3, 5, |out| accept.encode(out));
-    let refusal = Cancel {
+    let rejection = Cancel {
         number: 7,
         code: ErrorCode::STORAGE_FAILED,
         text: "disk full".to_owned(),
     };
-    let text = "REFUSE: stream 5, number 7, code 11, `disk full`";
-    vectors.add(text, FrameType::Refuse, 3, 5, |out| refusal.encode(out));
+    let text = "REJECT: stream 5, number 7, code 11, `disk full`";
+    vectors.add(text, FrameType::Reject, 3, 5, |out| rejection.encode(out));
     vectors.add(
         "DATA: stream 5, offset 65,536, `data`",
         FrameType::Data,
@@ -225,8 +225,8 @@ fn vectors() -> Vectors {
         Ok(accept)
     );
     assert_eq!(
-        Cancel::decode(&encoded(|out| refusal.encode(out))),
-        Ok(refusal)
+        Cancel::decode(&encoded(|out| rejection.encode(out))),
+        Ok(rejection)
     );
     assert_eq!(Done::decode(&encoded(|out| done.encode(out))), Ok(done));
     assert_eq!(
@@ -268,7 +268,7 @@ fn frames_come_out_of_pieces_of_any_size() {
 }
 
 #[test]
-fn truncated_payloads_are_refused() {
+fn truncated_payloads_are_rejected() {
     let vectors = vectors();
     let mut reader = FrameReader::new();
     reader.push(&vectors.all);
@@ -278,12 +278,12 @@ fn truncated_payloads_are_refused() {
         complete.push(frame.payload.clone());
         for len in 0..frame.payload.len() {
             let part = &frame.payload[..len];
-            let is_refused = match frame.frame_type {
+            let is_rejected = match frame.frame_type {
                 FrameType::Hello => Hello::decode(part).is_err(),
                 FrameType::Welcome => Welcome::decode(part).is_err(),
                 FrameType::Open => Open::decode(part).is_err(),
                 FrameType::Accept => Accept::decode(part).is_err(),
-                FrameType::Refuse | FrameType::Cancel => Cancel::decode(part).is_err(),
+                FrameType::Reject | FrameType::Cancel => Cancel::decode(part).is_err(),
                 FrameType::Done => Done::decode(part).is_err(),
                 FrameType::GoAway => GoAway::decode(part).is_err(),
                 _ => true,
@@ -291,9 +291,9 @@ fn truncated_payloads_are_refused() {
             // An empty list of streams means the same as none.
             let is_hello = frame.frame_type == FrameType::Hello && part.ends_with(&[0]);
             let is_same = |payload| Hello::decode(payload) == Hello::decode(part);
-            let is_refused = is_refused || is_hello && complete.iter().any(|it| is_same(it));
-            let is_refused = is_refused || complete.iter().any(|payload| payload == part);
-            assert!(is_refused, "{:?} of {len} bytes", frame.frame_type);
+            let is_rejected = is_rejected || is_hello && complete.iter().any(|it| is_same(it));
+            let is_rejected = is_rejected || complete.iter().any(|payload| payload == part);
+            assert!(is_rejected, "{:?} of {len} bytes", frame.frame_type);
         }
     }
 }

@@ -33,9 +33,9 @@ macro_rules! carriers {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn wrong_credentials_are_refused_with_a_reason() {
+            async fn wrong_credentials_are_rejected_with_a_reason() {
                 let network = Network::$name().await;
-                suite::wrong_credentials_are_refused_with_a_reason(network).await;
+                suite::wrong_credentials_are_rejected_with_a_reason(network).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,7 @@ fn decide(hello: &Hello) -> Decision {
         Credentials::Token(token) if token == "right" => Decision::Accept {
             principal: "device".to_owned(),
         },
-        _ => Decision::Refuse {
+        _ => Decision::Reject {
             code: ErrorCode::NOT_AUTHENTICATED,
             text: "wrong token".to_owned(),
         },

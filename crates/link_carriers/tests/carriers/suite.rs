@@ -162,7 +162,7 @@ pub(crate) async fn changed_bytes_are_noticed_and_sent_again(mut network: Networ
     assert_eq!(corrupted.count(), 8, "{ends:?}");
 }
 
-pub(crate) async fn wrong_credentials_are_refused_with_a_reason(network: Network) {
+pub(crate) async fn wrong_credentials_are_rejected_with_a_reason(network: Network) {
     let client = network.connect("wrong", |_| None);
     let error = in_time(client.receive()).await.unwrap_err();
     let expected = LinkError::Rejected {

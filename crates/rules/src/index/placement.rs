@@ -33,7 +33,7 @@ pub(super) fn placements<'a>(
             None => kinds.push((kind, vec![filter])),
         }
     }
-    let spots = |(kind, filters): (EventKind, Vec<Option<&'a str>>)| {
+    let positions = |(kind, filters): (EventKind, Vec<Option<&'a str>>)| {
         // A rule for every event of a kind does not need its filters.
         let filters = match filters.contains(&None) {
             true => None,
@@ -42,8 +42,13 @@ pub(super) fn placements<'a>(
         (kind, placements_for_kind(filters, keys))
     };
     // A rule that no event can match has no placement.
-    let is_somewhere = |(_, spots): &(EventKind, Vec<IndexPlacement<'a>>)| !spots.is_empty();
-    kinds.into_iter().map(spots).filter(is_somewhere).collect()
+    let is_somewhere =
+        |(_, positions): &(EventKind, Vec<IndexPlacement<'a>>)| !positions.is_empty();
+    kinds
+        .into_iter()
+        .map(positions)
+        .filter(is_somewhere)
+        .collect()
 }
 
 /// One of `filters` must match; `None`: any topic, or no topic at all.
@@ -77,11 +82,11 @@ fn placements_for_kind<'a>(
             fewer.into_iter().map(|text| vec![text]).collect()
         }
     };
-    let mut spots = Vec::new();
+    let mut positions = Vec::new();
     for (n, all) in combinations.iter().enumerate() {
-        spots.extend(choose_placement(all, &combinations[..n]));
+        positions.extend(choose_placement(all, &combinations[..n]));
     }
-    spots
+    positions
 }
 
 fn is_special_topic(key: &crate::index_keys::TopicKey) -> bool {

@@ -89,7 +89,7 @@ impl<'s> Resolver<'s> {
     fn push(&mut self, op: Op, span: Span) -> Result<OpId, StatementError> {
         self.builder
             .push_folded(op)
-            .map_err(|refused| match refused {
+            .map_err(|rejected| match rejected {
                 PlanError::TooLarge(too_much) => self.plan_size_error(too_much, span),
                 PlanError::AlwaysFails(fault) => self
                     .error(span, format!("this fails for every event: {fault}"))

@@ -26,15 +26,15 @@ pub(crate) const WINDOWS: &str =
 
 impl Parser<'_> {
     pub(super) fn parse_statement(&mut self) -> Result<Statement, StatementError> {
-        let body = if self.eat_word("select") {
+        let body = if self.accept_word("select") {
             StatementBody::Select(self.parse_items()?)
-        } else if self.eat_word("foreach") {
+        } else if self.accept_word("foreach") {
             self.parse_foreach()?
         } else {
             return Err(self.first_word_error());
         };
         let from = self.parse_from(&body)?;
-        let filter = if self.eat_word("where") {
+        let filter = if self.accept_word("where") {
             Some(self.parse_expr()?)
         } else {
             None
@@ -44,12 +44,12 @@ impl Parser<'_> {
         } else {
             None
         };
-        let having = if self.eat_word("having") {
+        let having = if self.accept_word("having") {
             Some(self.parse_expr()?)
         } else {
             None
         };
-        let limit = if self.eat_word("limit") {
+        let limit = if self.accept_word("limit") {
             Some(self.parse_limit()?)
         } else {
             None
@@ -105,7 +105,7 @@ impl Parser<'_> {
         loop {
             items.push(self.parse_item()?);
             self.count_items(items.len(), self.last_span())?;
-            if !self.eat_symbol(Symbol::Comma) {
+            if !self.accept_symbol(Symbol::Comma) {
                 return Ok(items);
             }
         }
@@ -121,7 +121,7 @@ impl Parser<'_> {
             });
         }
         let expr = self.parse_expr()?;
-        let alias = if self.eat_word("as") {
+        let alias = if self.accept_word("as") {
             Some(self.parse_alias()?)
         } else {
             let next = self.peek();
@@ -147,9 +147,9 @@ impl Parser<'_> {
     fn parse_alias(&mut self) -> Result<Vec<AliasPart>, StatementError> {
         let mut parts = vec![self.parse_alias_key()?];
         loop {
-            if self.eat_symbol(Symbol::Dot) {
+            if self.accept_symbol(Symbol::Dot) {
                 parts.push(self.parse_alias_key()?);
-            } else if self.eat_symbol(Symbol::LeftBracket) {
+            } else if self.accept_symbol(Symbol::LeftBracket) {
                 parts.push(self.parse_alias_position()?);
             } else {
                 return Ok(parts);
@@ -213,12 +213,12 @@ impl Parser<'_> {
                 .error(all.span, "FOREACH iterates over a list")
                 .with_expected("a list, such as payload.sensors"));
         }
-        let each = if self.eat_word("do") {
+        let each = if self.accept_word("do") {
             Some(self.parse_items()?)
         } else {
             None
         };
-        let incase = if self.eat_word("incase") {
+        let incase = if self.accept_word("incase") {
             Some(self.parse_expr()?)
         } else {
             None
@@ -234,7 +234,7 @@ impl Parser<'_> {
         &mut self,
         body: &StatementBody,
     ) -> Result<Vec<(Box<str>, Span)>, StatementError> {
-        if !self.eat_word("from") {
+        if !self.accept_word("from") {
             let word = self.text(self.peek().span);
             let expected = match body {
                 StatementBody::Select(_) => "`,`, `AS` or `FROM`",
@@ -253,7 +253,7 @@ impl Parser<'_> {
             let (name, span) = self.parse_source()?;
             sources.push((name, span));
             self.count_items(sources.len(), span)?;
-            if !self.eat_symbol(Symbol::Comma) {
+            if !self.accept_symbol(Symbol::Comma) {
                 return Ok(sources);
             }
         }
@@ -290,7 +290,7 @@ impl Parser<'_> {
 
     fn parse_group_by(&mut self) -> Result<GroupBy, StatementError> {
         let start = self.advance().span;
-        if !self.eat_word("by") {
+        if !self.accept_word("by") {
             return Err(self.unexpected_error("`BY`"));
         }
         let mut keys = Vec::new();
@@ -303,7 +303,7 @@ impl Parser<'_> {
             keys.push(self.parse_expr()?);
             self.count_items(keys.len(), self.last_span())?;
             // The window follows the last expression, with or without a comma.
-            if !self.eat_symbol(Symbol::Comma) && !self.at_window() {
+            if !self.accept_symbol(Symbol::Comma) && !self.at_window() {
                 break;
             }
         }
@@ -334,7 +334,7 @@ impl Parser<'_> {
             "session" => {
                 let gap_ms = self.parse_duration()?;
                 let mut max_ms = None;
-                if self.eat_symbol(Symbol::Comma) {
+                if self.accept_symbol(Symbol::Comma) {
                     let span = self.peek().span;
                     let most_ms = self.parse_duration()?;
                     if most_ms < gap_ms {
@@ -362,7 +362,7 @@ impl Parser<'_> {
             }
             _ => {
                 let events = self.parse_event_count(1, 1_000_000)?;
-                let step = match self.eat_symbol(Symbol::Comma) {
+                let step = match self.accept_symbol(Symbol::Comma) {
                     // Limits the number of windows that overlap.
                     true => self.parse_event_count(events.div_ceil(MAX_OVERLAPPING), events)?,
                     false => events,

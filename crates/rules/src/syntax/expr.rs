@@ -69,16 +69,16 @@ impl Parser<'_> {
 
     fn parse_prefix(&mut self) -> Result<Expr, StatementError> {
         let start = self.peek().span;
-        if self.eat_symbol(Symbol::Minus) {
+        if self.accept_symbol(Symbol::Minus) {
             let operand = self.parse_binding(SIGN)?;
             let span = start.to_end_of(operand.span);
             return self.new_expr(span, ExprNode::Negate(Box::new(operand)));
         }
-        if self.eat_symbol(Symbol::Plus) {
+        if self.accept_symbol(Symbol::Plus) {
             return self.parse_binding(SIGN);
         }
         // `not(x)` is the operator, too.
-        if self.eat_word("not") {
+        if self.accept_word("not") {
             let operand = self.parse_binding(NOT)?;
             let span = start.to_end_of(operand.span);
             return self.new_expr(span, ExprNode::Not(Box::new(operand)));
@@ -166,7 +166,7 @@ impl Parser<'_> {
             loop {
                 args.push(self.parse_expr()?);
                 self.count_items(args.len(), self.last_span())?;
-                if !self.eat_symbol(Symbol::Comma) {
+                if !self.accept_symbol(Symbol::Comma) {
                     break;
                 }
             }
@@ -189,9 +189,9 @@ impl Parser<'_> {
             Some(Box::new(self.parse_expr()?))
         };
         let mut arms = Vec::new();
-        while self.eat_word("when") {
+        while self.accept_word("when") {
             let condition = self.parse_expr()?;
-            if !self.eat_word("then") {
+            if !self.accept_word("then") {
                 return Err(self.unexpected_error("`then`"));
             }
             arms.push((condition, self.parse_expr()?));
@@ -200,12 +200,12 @@ impl Parser<'_> {
         if arms.is_empty() {
             return Err(self.unexpected_error("`when`"));
         }
-        let otherwise = if self.eat_word("else") {
+        let otherwise = if self.accept_word("else") {
             Some(Box::new(self.parse_expr()?))
         } else {
             None
         };
-        if !self.eat_word("end") {
+        if !self.accept_word("end") {
             return Err(self.unexpected_error(if otherwise.is_some() {
                 "`end`"
             } else {
@@ -226,7 +226,7 @@ impl Parser<'_> {
         let mut items = Vec::new();
         if !self.at_symbol(Symbol::RightBracket) {
             items.push(self.parse_expr()?);
-            if self.eat_symbol(Symbol::DotDot) {
+            if self.accept_symbol(Symbol::DotDot) {
                 let to = self.parse_expr()?;
                 let close = self.expect_symbol(Symbol::RightBracket, "`]`")?;
                 let from = items.remove(0);
@@ -235,7 +235,7 @@ impl Parser<'_> {
                     ExprNode::Range(Box::new(from), Box::new(to)),
                 );
             }
-            while self.eat_symbol(Symbol::Comma) {
+            while self.accept_symbol(Symbol::Comma) {
                 items.push(self.parse_expr()?);
                 self.count_items(items.len(), self.last_span())?;
             }
@@ -260,7 +260,7 @@ impl Parser<'_> {
                 self.expect_symbol(Symbol::Colon, "`:`")?;
                 fields.push((key, self.parse_expr()?));
                 self.count_items(fields.len(), self.last_span())?;
-                if !self.eat_symbol(Symbol::Comma) {
+                if !self.accept_symbol(Symbol::Comma) {
                     break;
                 }
             }
@@ -351,7 +351,7 @@ impl Parser<'_> {
     fn parse_index(&mut self) -> Result<PathStep, StatementError> {
         self.advance();
         let from = self.parse_expr()?;
-        let step = if self.eat_symbol(Symbol::DotDot) {
+        let step = if self.accept_symbol(Symbol::DotDot) {
             PathStep::Slice(Box::new(from), Box::new(self.parse_expr()?))
         } else {
             PathStep::Index(Box::new(from))
@@ -414,8 +414,8 @@ impl Parser<'_> {
                 self.new_expr(span, ExprNode::Binary(*op, Box::new(left), Box::new(right)))
             }
             InfixOperator::Is => {
-                let negated = self.eat_word("not");
-                if !self.eat_word("null") {
+                let negated = self.accept_word("not");
+                if !self.accept_word("null") {
                     return Err(self.unexpected_error(if negated {
                         "`null`"
                     } else {
@@ -429,11 +429,11 @@ impl Parser<'_> {
             InfixOperator::Between => self.parse_between(left, false),
             InfixOperator::Like => self.parse_like(left, false),
             InfixOperator::Not => {
-                if self.eat_word("in") {
+                if self.accept_word("in") {
                     self.parse_in_list(left, true)
-                } else if self.eat_word("between") {
+                } else if self.accept_word("between") {
                     self.parse_between(left, true)
-                } else if self.eat_word("like") {
+                } else if self.accept_word("like") {
                     self.parse_like(left, true)
                 } else {
                     let message = format!(
@@ -454,7 +454,7 @@ impl Parser<'_> {
         loop {
             items.push(self.parse_expr()?);
             self.count_items(items.len(), self.last_span())?;
-            if !self.eat_symbol(Symbol::Comma) {
+            if !self.accept_symbol(Symbol::Comma) {
                 break;
             }
         }
@@ -465,7 +465,7 @@ impl Parser<'_> {
 
     fn parse_between(&mut self, left: Expr, negated: bool) -> Result<Expr, StatementError> {
         let low = self.parse_binding(COMPARISON)?;
-        if !self.eat_word("and") {
+        if !self.accept_word("and") {
             return Err(self.unexpected_error("`and`"));
         }
         let high = self.parse_binding(COMPARISON)?;

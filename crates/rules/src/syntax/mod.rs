@@ -101,7 +101,7 @@ impl<'s> Parser<'s> {
         self.peek().kind == TokenKind::Symbol(symbol)
     }
 
-    fn eat_symbol(&mut self, symbol: Symbol) -> bool {
+    fn accept_symbol(&mut self, symbol: Symbol) -> bool {
         let found = self.at_symbol(symbol);
         if found {
             self.at += 1;
@@ -131,7 +131,7 @@ impl<'s> Parser<'s> {
         token.span.start > 0 && self.sql.as_bytes()[token.span.start as usize - 1] == b'`'
     }
 
-    fn eat_word(&mut self, word: &str) -> bool {
+    fn accept_word(&mut self, word: &str) -> bool {
         let found = self.at_word(word);
         if found {
             self.at += 1;
@@ -153,7 +153,7 @@ impl<'s> Parser<'s> {
     }
 
     fn expect_end(&mut self) -> Result<(), StatementError> {
-        while self.eat_symbol(Symbol::Semicolon) {}
+        while self.accept_symbol(Symbol::Semicolon) {}
         match self.peek().kind {
             TokenKind::End => Ok(()),
             _ => Err(self.unexpected_error("the end of the statement")),

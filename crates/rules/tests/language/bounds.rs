@@ -4,7 +4,7 @@ use rules::{CompileOptions, StatementLimits, compile};
 
 use super::{publish, rule, try_run};
 
-fn refused(sql: &str) -> String {
+fn rejected(sql: &str) -> String {
     compile(sql, &CompileOptions::default())
         .err()
         .map_or_else(|| panic!("accepted"), |error| error.to_string())
@@ -13,19 +13,19 @@ fn refused(sql: &str) -> String {
 #[test]
 fn statements_are_limited() {
     let nested = format!("SELECT {}1{} FROM \"t\"", "(".repeat(100), ")".repeat(100));
-    assert!(refused(&nested).contains("max_depth"));
+    assert!(rejected(&nested).contains("max_depth"));
     let negations = format!("SELECT {}1 FROM \"t\"", "- ".repeat(100));
-    assert!(refused(&negations).contains("max_depth"));
+    assert!(rejected(&negations).contains("max_depth"));
     let path = format!("SELECT payload{} FROM \"t\"", ".a".repeat(100));
-    assert!(refused(&path).contains("max_depth"));
+    assert!(rejected(&path).contains("max_depth"));
     let methods = format!("SELECT topic{} FROM \"t\"", ".trim()".repeat(300));
-    assert!(refused(&methods).contains("max_depth"));
+    assert!(rejected(&methods).contains("max_depth"));
     let items = format!("SELECT 1{} FROM \"t\"", ", 1".repeat(300));
-    assert!(refused(&items).contains("max_items"));
+    assert!(rejected(&items).contains("max_items"));
     let long = format!("SELECT '{}' FROM \"t\"", "x".repeat(40_000));
-    assert!(refused(&long).contains("max_sql_bytes"));
+    assert!(rejected(&long).contains("max_sql_bytes"));
     let sum = |count| format!("SELECT {} FROM \"t\"", vec!["qos"; count].join("+"));
-    assert!(refused(&sum(3000)).contains("max_depth"));
+    assert!(rejected(&sum(3000)).contains("max_depth"));
     rule(&sum(120));
     let methods = vec!["topic.trim().length()"; 100].join(", ");
     rule(&format!("SELECT {methods} FROM \"t\""));
@@ -33,7 +33,7 @@ fn statements_are_limited() {
         "SELECT {} FROM \"t\"",
         vec!["[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]"; 250].join(",")
     );
-    assert!(refused(&list).contains("max_nodes"));
+    assert!(rejected(&list).contains("max_nodes"));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn nested_aliases_are_limited_in_depth() {
         ));
     }
     sql.push_str(" FROM \"t\"");
-    assert!(refused(&sql).contains("nested too deep"));
+    assert!(rejected(&sql).contains("nested too deep"));
 }
 
 #[test]

@@ -13,10 +13,10 @@ enum Comes {
     /// An evaluation error of this kind.
     Fault(&'static str),
     /// The statement is rejected; a part of the error.
-    Refused(&'static str),
+    Rejected(&'static str),
 }
 
-use Comes::{Fault, Out, Refused};
+use Comes::{Fault, Out, Rejected};
 
 const ARRAY: &str = r#"{"x": [1, {"y": [1, 2]}, 3]}"#;
 const LIST: &str = r#"{"sensors": [{"cmd": "1", "name": "n"}, {"cmd": "2"}, {"name": "z"}]}"#;
@@ -411,7 +411,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         "[9223372036854775808, 9223372036854775809, 9223372036854775808]",
         Out(&[r#"{"d":[9223372036854775808,9223372036854775809]}"#]),
     ),
-    ("SELECT 9223372036854775808 AS a", "", Refused("too large")),
+    ("SELECT 9223372036854775808 AS a", "", Rejected("too large")),
     // Operators as functions, and signs.
     (
         "SELECT 2 mod 2 AS a, mod(3, 2) AS b, 4 div 2 AS c, div(7, 2) AS d",
@@ -489,35 +489,35 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT regex_match(payload, '(a') AS a",
         "",
-        Refused("unclosed group"),
+        Rejected("unclosed group"),
     ),
     (
         "SELECT jq('.a[', payload) AS a",
         "",
-        Refused("invalid jq program"),
+        Rejected("invalid jq program"),
     ),
     (
         "SELECT jq('import \"a\" as $a; $a', payload) AS a",
         "",
-        Refused("there are no modules"),
+        Rejected("there are no modules"),
     ),
-    ("SELECT int('abc') AS a", "", Refused("expected a number")),
+    ("SELECT int('abc') AS a", "", Rejected("expected a number")),
     (
         "SELECT format_date('second', '+99:00', '%Y') AS a",
         "",
-        Refused("time zone"),
+        Rejected("time zone"),
     ),
     (
         "SELECT date_to_unix_ts('second', '%m-%d', payload) AS a",
         "",
-        Refused("lacks the year"),
+        Rejected("lacks the year"),
     ),
     (
         "SELECT datetime(timestamp, 'Europe/Nowhere') AS a",
         "",
-        Refused("time zone"),
+        Rejected("time zone"),
     ),
-    ("SELECT 1 div 0 AS a", "", Refused("not a number")),
+    ("SELECT 1 div 0 AS a", "", Rejected("not a number")),
     // Dates.
     (
         "SELECT date_to_unix_ts('second', '%Y-%m-%d %H-%M-%S', '2022-05-26 10:40:12') AS a",
@@ -603,7 +603,7 @@ const FLUXMQ: &[(&str, &str, Comes)] = &[
     (
         "SELECT clientId as c WHERE clientId =~ '[a-z'",
         "",
-        Refused("regular expression"),
+        Rejected("regular expression"),
     ),
 ];
 
@@ -617,7 +617,7 @@ fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) 
         };
         let compiled = compile(&sql, options);
         let given = match (&compiled, expected) {
-            (Err(error), Refused(part)) if error.to_string().contains(part) => continue,
+            (Err(error), Rejected(part)) if error.to_string().contains(part) => continue,
             (Err(error), _) => error.report(),
             (Ok(rule), expected) => match (try_run(rule, &publish("t/a", payload)), expected) {
                 (Ok(outputs), Out(expected)) if outputs == **expected => continue,
@@ -629,7 +629,7 @@ fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) 
         let expected = match expected {
             Out(outputs) => format!("{outputs:?}"),
             Fault(kind) => format!("a fault {kind}"),
-            Refused(part) => format!("an error with {part:?}"),
+            Rejected(part) => format!("an error with {part:?}"),
         };
         wrong.push(format!(
             "{sql}\n  of {payload}\n  {given}\n  not {expected}"

@@ -168,7 +168,7 @@ impl Partition {
         let is_same = |lane: &BlockWriter| Arc::ptr_eq(&lane.segment, &before.segment);
         if !self.block.as_ref().is_some_and(is_same) {
             let last_lsn = self.active.next_lsn - 1;
-            before.segment.upto[self.index].store(last_lsn, Ordering::Release);
+            before.segment.up_to[self.index].store(last_lsn, Ordering::Release);
         }
     }
 

@@ -113,8 +113,8 @@ impl Wal {
             };
             state.all.push_back(next);
             (state.is_open, state.next_block) = (true, 0);
-            if let Some(keeper) = self.maintenance.get() {
-                keeper.unpark();
+            if let Some(worker) = self.maintenance.get() {
+                worker.unpark();
             }
         }
         let segment = Arc::clone(
@@ -125,7 +125,7 @@ impl Wal {
         );
         let map = segment.map_block(state.next_block)?;
         state.next_block += 1;
-        segment.upto[usize::from(head.partition)].store(u64::MAX, Ordering::Release);
+        segment.up_to[usize::from(head.partition)].store(u64::MAX, Ordering::Release);
         Ok(BlockWriter::new(
             segment,
             map,
@@ -166,9 +166,10 @@ impl Wal {
                 let mut state = self.state();
                 let is_filled = state.all.len() > 1 || (!state.is_open && !state.all.is_empty());
                 let is_done = |segment: &Arc<WalFile>| {
-                    let upto = segment.upto.iter().zip(flushed);
-                    upto.into_iter()
-                        .all(|(upto, flushed)| upto.load(Ordering::Acquire) <= *flushed)
+                    let up_to = segment.up_to.iter().zip(flushed);
+                    up_to
+                        .into_iter()
+                        .all(|(up_to, flushed)| up_to.load(Ordering::Acquire) <= *flushed)
                 };
                 match state.all.front() {
                     Some(first) if is_filled && is_done(first) => state.all.pop_front(),
@@ -191,8 +192,9 @@ impl Wal {
         let Some(first) = state.all.front() else {
             return Vec::new();
         };
-        let pins =
-            |&partition: &usize| first.upto[partition].load(Ordering::Acquire) > flushed[partition];
+        let pins = |&partition: &usize| {
+            first.up_to[partition].load(Ordering::Acquire) > flushed[partition]
+        };
         (0..PARTITION_COUNT).filter(pins).collect()
     }
 

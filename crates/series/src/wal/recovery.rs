@@ -101,7 +101,7 @@ pub(crate) fn recover_wal(
         truncations: Vec::new(),
         rows: 0,
     };
-    let mut upto = vec![[0; PARTITION_COUNT]; files.files.len()];
+    let mut up_to = vec![[0; PARTITION_COUNT]; files.files.len()];
     for (partition, chain) in chains.iter_mut().enumerate() {
         chain.sort_unstable_by_key(|found| found.head.number);
         if let Some(last) = chain.last() {
@@ -113,7 +113,7 @@ pub(crate) fn recover_wal(
             partition,
             flushed: flushed[partition],
             keys: known.keys,
-            upto: &mut upto,
+            up_to: &mut up_to,
         };
         let problems = inspection.problems.len();
         reading.read(&mut recovered, &mut dropped, inspection, each)?;
@@ -141,11 +141,11 @@ pub(crate) fn recover_wal(
     let mut removed = false;
     for (at, file) in files.files.into_iter().enumerate() {
         let path = files.paths[at].clone();
-        let holds = upto[at];
+        let holds = up_to[at];
         if holds
             .iter()
             .zip(flushed)
-            .all(|(upto, flushed)| upto <= flushed)
+            .all(|(up_to, flushed)| up_to <= flushed)
         {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;
             removed = true;
@@ -155,7 +155,7 @@ pub(crate) fn recover_wal(
         file.sync_all().map_err(io_error("force to disk", &path))?;
         let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
         let segment = WalFile::new(files.ids[at], path, file, bytes);
-        for (to, from) in segment.upto.iter().zip(holds) {
+        for (to, from) in segment.up_to.iter().zip(holds) {
             to.store(from, Ordering::Relaxed);
         }
         recovered.segments.push(segment);
@@ -232,7 +232,7 @@ struct BlockChain<'a> {
     partition: usize,
     flushed: u64,
     keys: u32,
-    upto: &'a mut [[u64; PARTITION_COUNT]],
+    up_to: &'a mut [[u64; PARTITION_COUNT]],
 }
 
 impl BlockChain<'_> {
@@ -300,7 +300,7 @@ impl BlockChain<'_> {
                 }
             };
             due = due.max(read);
-            self.upto[found.segment][self.partition] = due - 1;
+            self.up_to[found.segment][self.partition] = due - 1;
             recovered.next_lsn[self.partition] = due;
             let goes_on = next.is_some_and(|head| head.follows_lsn == due - 1);
             if !goes_on {

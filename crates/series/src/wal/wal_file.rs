@@ -20,7 +20,7 @@ pub(crate) struct WalFile {
     /// Something was written since the last sync began.
     pub(crate) is_dirty: AtomicBool,
     /// The last row of each partition in the file; `u64::MAX` while the partition still writes to it.
-    pub(crate) upto: [AtomicU64; PARTITION_COUNT],
+    pub(crate) up_to: [AtomicU64; PARTITION_COUNT],
 }
 
 impl WalFile {
@@ -31,7 +31,7 @@ impl WalFile {
             file,
             bytes,
             is_dirty: AtomicBool::new(false),
-            upto: [const { AtomicU64::new(0) }; PARTITION_COUNT],
+            up_to: [const { AtomicU64::new(0) }; PARTITION_COUNT],
         }
     }
 

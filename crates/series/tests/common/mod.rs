@@ -29,8 +29,8 @@ pub(crate) fn config() -> SeriesConfig {
 /// Appends rows together, all of which must be accepted.
 pub(crate) fn append_rows(series: &Series, rows: &[(DeviceNo, i64, Vec<Point<'_>>)]) {
     let row = |at: usize| (rows[at].0, rows[at].1, &rows[at].2[..]);
-    let refused = &mut |at, error| panic!("row {at}: {error}");
-    let ticket = series.submit_row_refs(rows.len(), row, refused);
+    let rejected = &mut |at, error| panic!("row {at}: {error}");
+    let ticket = series.submit_row_refs(rows.len(), row, rejected);
     series.wait_until_durable(ticket).unwrap();
 }
 

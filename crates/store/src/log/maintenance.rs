@@ -268,8 +268,8 @@ impl LogMaintenance {
         let result = files.iter().try_for_each(|file| file.sync());
         let counters = &self.shared.counters;
         increment(&counters.fsyncs, files.len() as u64);
-        let took_us = started.elapsed().as_micros() as u64;
-        counters.last_fsync_us.store(took_us, Ordering::Relaxed);
+        let duration_us = started.elapsed().as_micros() as u64;
+        counters.last_fsync_us.store(duration_us, Ordering::Relaxed);
         let mut state = lock(&self.state);
         state.is_syncing = false;
         match result {

@@ -100,12 +100,12 @@ mod tests {
     use std::sync::Mutex;
 
     /// A file whose bytes encode their offset.
-    struct Ramp {
+    struct OffsetFile {
         len: u64,
         reads: Mutex<Vec<(u64, usize)>>,
     }
 
-    impl LogFile for Ramp {
+    impl LogFile for OffsetFile {
         fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
             unreachable!("only read")
         }
@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn close_places_are_read_together_and_far_ones_apart() {
-        let ramp = Arc::new(Ramp {
+        let offset_file = Arc::new(OffsetFile {
             len: 200_000,
             reads: Mutex::default(),
         });
-        let file: Arc<dyn LogFile> = ramp.clone();
+        let file: Arc<dyn LogFile> = offset_file.clone();
         let place = |segment, start, len| SegmentRange {
             file: &file,
             segment,
@@ -174,7 +174,7 @@ mod tests {
             "though a neighbour cannot be read"
         );
         assert_eq!(errors, [(199_999, 2)]);
-        let reads = ramp.reads.lock().unwrap().clone();
+        let reads = offset_file.reads.lock().unwrap().clone();
         let together = [(100, 60), (5000, 10), (100_000, 4)];
         let then_apart = [(199_998, 3), (199_998, 1), (199_999, 2), (101, 3)];
         assert_eq!(reads, [&together[..], &then_apart].concat());

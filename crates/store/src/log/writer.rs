@@ -218,12 +218,12 @@ impl LogWriter {
         increment(&self.shared.counters.write_errors, 1);
         self.segments.seal();
         let is_full = error.kind() == io::ErrorKind::StorageFull;
-        let trouble = if is_full {
+        let problem = if is_full {
             HealthFlag::LogFull
         } else {
             HealthFlag::Log
         };
-        if self.shared.set_flag(trouble, true) {
+        if self.shared.set_flag(problem, true) {
             tracing::error!(%error, "message log write failed; keeping batches and retrying");
         }
         let last_pause = self.failure.as_ref().map(|failure| failure.pause);
@@ -344,10 +344,10 @@ impl LogWriter {
     pub(super) fn sync_now(&self, file: &dyn super::file_system::LogFile) -> io::Result<()> {
         let started = Instant::now();
         let result = file.sync();
-        let took_us = started.elapsed().as_micros() as u64;
+        let duration_us = started.elapsed().as_micros() as u64;
         let counters = &self.shared.counters;
         increment(&counters.fsyncs, 1);
-        counters.last_fsync_us.store(took_us, Ordering::Relaxed);
+        counters.last_fsync_us.store(duration_us, Ordering::Relaxed);
         result
     }
 

@@ -110,14 +110,14 @@ impl<'a> ClientConnection<'a> {
                     let elsewhere = connected.server_reference;
                     let elsewhere = elsewhere
                         .map_or_else(String::new, |other| format!("; it names {other} instead"));
-                    return Err(ClientError::Refused {
+                    return Err(ClientError::Rejected {
                         what: "the connection".into(),
                         reason: format!("{}{elsewhere}", connected.answer),
                         is_passing: is_transient(connected.answer.reason),
                     });
                 }
                 SessionEvent::Disconnected { answer, .. } => {
-                    return Err(ClientError::Refused {
+                    return Err(ClientError::Rejected {
                         what: "the connection".into(),
                         reason: answer.to_string(),
                         is_passing: is_transient(answer.reason),

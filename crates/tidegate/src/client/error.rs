@@ -19,8 +19,8 @@ pub(crate) enum ClientError {
     /// The broker violated the protocol.
     #[error("the broker broke the protocol: {0}")]
     Protocol(String),
-    #[error("the broker refused {what}: {reason}")]
-    Refused {
+    #[error("the broker rejected {what}: {reason}")]
+    Rejected {
         what: String,
         reason: String,
         /// Whether a later attempt may succeed.
@@ -38,7 +38,7 @@ impl ClientError {
         match self {
             Self::Usage(_) => ExitStatus::Usage,
             Self::Unreachable { .. } | Self::Lost(_) | Self::Protocol(_) => ExitStatus::Connection,
-            Self::Refused { .. } => ExitStatus::Refused,
+            Self::Rejected { .. } => ExitStatus::Rejected,
             Self::TimedOut(_) => ExitStatus::TimedOut,
             Self::Local { .. } => ExitStatus::Failure,
         }
@@ -48,7 +48,7 @@ impl ClientError {
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost(_) => true,
-            Self::Refused { is_passing, .. } => *is_passing,
+            Self::Rejected { is_passing, .. } => *is_passing,
             _ => false,
         }
     }

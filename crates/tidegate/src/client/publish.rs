@@ -353,7 +353,7 @@ impl PublishJob {
                 answers.add(number, answer);
                 Ok(())
             }
-            SessionEvent::Disconnected { answer, .. } => Err(ClientError::Refused {
+            SessionEvent::Disconnected { answer, .. } => Err(ClientError::Rejected {
                 what: "to go on".into(),
                 reason: answer.to_string(),
                 is_passing: is_transient(answer.reason),
@@ -396,7 +396,7 @@ impl AnswerCounts {
     fn finish(self, topic: &str) -> Result<(), ClientError> {
         let total = self.acknowledged;
         let is_error = |count: &&AnswerCount| count.first.reason.is_error();
-        let first_refusal = self
+        let first_rejection = self
             .by_code
             .values()
             .filter(is_error)
@@ -408,7 +408,7 @@ impl AnswerCounts {
             let outcome = match first.reason.is_error() {
                 // The error contains it.
                 true if total == 1 => continue,
-                true => "refused",
+                true => "rejected",
                 false => "accepted",
             };
             match total {
@@ -416,8 +416,8 @@ impl AnswerCounts {
                 _ => eprintln!("{messages} of {total} messages {outcome}: {first}"),
             }
         }
-        first_refusal.map_or(Ok(()), |count| {
-            Err(ClientError::Refused {
+        first_rejection.map_or(Ok(()), |count| {
+            Err(ClientError::Rejected {
                 what: format!("message {} to {topic:?}", count.first_number),
                 reason: count.first.to_string(),
                 is_passing: false,

@@ -384,7 +384,7 @@ impl Subscriber {
             } => {
                 let elsewhere = server_reference
                     .map_or_else(String::new, |other| format!("; it names {other} instead"));
-                Err(ClientError::Refused {
+                Err(ClientError::Rejected {
                     what: "to go on".into(),
                     reason: format!("{answer}{elsewhere}"),
                     is_passing: is_transient(answer.reason),
@@ -407,7 +407,7 @@ impl Subscriber {
         reason_string: Option<String>,
         debug: bool,
     ) -> Result<(), ClientError> {
-        let mut last_refusal = None;
+        let mut last_rejection = None;
         for ((filter, _), reason) in self.filters.iter().zip(codes) {
             if reason.is_error() {
                 let answer = AckResult {
@@ -417,14 +417,14 @@ impl Subscriber {
                 if codes.len() > 1 {
                     eprintln!("the broker rejected the subscription to {filter:?}: {answer}");
                 }
-                last_refusal = Some((filter, answer));
+                last_rejection = Some((filter, answer));
             } else if debug {
                 eprintln!("subscribed to {filter:?} with QoS {}", reason.0);
             }
         }
-        match last_refusal {
+        match last_rejection {
             Some((filter, answer)) if codes.iter().all(|code| code.is_error()) => {
-                Err(ClientError::Refused {
+                Err(ClientError::Rejected {
                     what: format!("the subscription to {filter:?}"),
                     reason: answer.to_string(),
                     is_passing: false,

@@ -176,7 +176,7 @@ pub(crate) fn describe(error: &std::io::Error) -> String {
             "the server requires a client certificate".into()
         }
         Some(rustls::Error::AlertReceived(alert)) => {
-            format!("the server refused the TLS handshake ({alert:?})")
+            format!("the server rejected the TLS handshake ({alert:?})")
         }
         _ if error.kind() == ErrorKind::UnexpectedEof => {
             "the server closed the connection during the TLS handshake".into()

@@ -41,7 +41,7 @@ impl fmt::Debug for DeclaredObjects {
 }
 
 /// Converts the table of an id to the stored form; the error is a field and a message.
-type ReadObject = fn(&str, Value) -> Result<Value, (String, String)>;
+type ReadObjectFn = fn(&str, Value) -> Result<Value, (String, String)>;
 
 /// A kind of tables.
 struct ObjectTableSpec {
@@ -50,7 +50,7 @@ struct ObjectTableSpec {
     kind: &'static str,
     name_field: &'static str,
     most: usize,
-    read: ReadObject,
+    read: ReadObjectFn,
 }
 
 /// Ordered so that references point to earlier kinds.

@@ -443,9 +443,9 @@ impl DeviceImportArgs {
         if !has_devices {
             bail!("{shown} contains no devices; nothing is imported");
         }
-        let (first_refusals, rejects) = rejects.finish();
-        for refusal in &first_refusals {
-            eprintln!("{}", rejection_line(refusal));
+        let (first_rejections, rejects) = rejects.finish();
+        for rejection in &first_rejections {
+            eprintln!("{}", rejection_line(rejection));
         }
         let [created, updated, rejected] = sums;
         let seconds = progress.started.elapsed().as_secs_f64();
@@ -453,7 +453,7 @@ impl DeviceImportArgs {
             &format!(
                 "{created} devices created, {updated} replaced, {rejected} lines rejected; {seconds:.1} s"
             ),
-            &json!({"created": created, "updated": updated, "rejected": rejected, "rejections": first_refusals, "rejects": rejects,
+            &json!({"created": created, "updated": updated, "rejected": rejected, "rejections": first_rejections, "rejects": rejects,
                 "next_line": line, "seconds": seconds}),
         )?;
         match rejected {

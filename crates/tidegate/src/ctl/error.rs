@@ -10,7 +10,7 @@ pub(crate) enum CtlError {
     Unreachable { url: String, reason: String },
     /// The node rejected the request.
     #[error("the node rejected the request ({status}): {detail}")]
-    Refused { status: u16, detail: String },
+    Rejected { status: u16, detail: String },
     /// A device did not respond to a command in time.
     #[error("{0}")]
     CommandTimedOut(String),
@@ -27,7 +27,7 @@ impl CtlError {
         match self {
             Self::Usage(_) => ExitStatus::Usage,
             Self::Unreachable { .. } | Self::Strange { .. } => ExitStatus::Connection,
-            Self::Refused { .. } => ExitStatus::Refused,
+            Self::Rejected { .. } => ExitStatus::Rejected,
             Self::CommandTimedOut(_) => ExitStatus::TimedOut,
             Self::CommandFailed(_) => ExitStatus::Failure,
         }

@@ -100,7 +100,7 @@ pub(super) enum TransfersCommand {
     List(FileSelection),
     /// Show which bytes of a transfer were received and are missing
     Status { id: String },
-    /// Pause a transfer: it refuses segments and does not expire
+    /// Pause a transfer: it rejects segments and does not expire
     Pause { id: String },
     /// Resume a paused transfer
     Resume { id: String },

@@ -276,10 +276,10 @@ impl ApiClient {
         if status.is_success() {
             return Ok(response);
         }
-        Err(self.refused_error(status, response).await)
+        Err(self.rejected_error(status, response).await)
     }
 
-    async fn refused_error(&self, status: StatusCode, response: Response<Incoming>) -> CtlError {
+    async fn rejected_error(&self, status: StatusCode, response: Response<Incoming>) -> CtlError {
         let body = self
             .read_body(response.into_body())
             .await
@@ -294,7 +294,7 @@ impl ApiClient {
             }
             _ => "",
         };
-        CtlError::Refused {
+        CtlError::Rejected {
             status: status.as_u16(),
             detail: format!("{detail}{hint}"),
         }

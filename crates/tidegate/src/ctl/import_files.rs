@@ -88,11 +88,11 @@ impl RejectsFile {
     }
 
     pub(super) fn add(&mut self, rejections: &[Value]) -> anyhow::Result<()> {
-        for refusal in rejections {
-            self.write(refusal)
+        for rejection in rejections {
+            self.write(rejection)
                 .with_context(|| format!("cannot write {}", self.path.display()))?;
             if self.first.len() < MAX_PRINTED_REJECTIONS {
-                self.first.push(refusal.clone());
+                self.first.push(rejection.clone());
             }
         }
         // An import that is killed later does not send these lines again.
@@ -104,7 +104,7 @@ impl RejectsFile {
         }
     }
 
-    fn write(&mut self, refusal: &Value) -> std::io::Result<()> {
+    fn write(&mut self, rejection: &Value) -> std::io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
@@ -117,7 +117,7 @@ impl RejectsFile {
                 self.file.insert(BufWriter::new(file))
             }
         };
-        writeln!(file, "{refusal}")
+        writeln!(file, "{rejection}")
     }
 
     /// The first rejected lines, and the path of the file with all of them, if any.
@@ -128,10 +128,10 @@ impl RejectsFile {
 }
 
 /// Formats a rejected line: `line 7: id: ...`.
-pub(super) fn rejection_line(refusal: &Value) -> String {
-    let text = |field: &str| refusal[field].as_str().filter(|text| !text.is_empty());
-    let reason = text("reason").unwrap_or("refused without a reason");
-    let line = &refusal["line"];
+pub(super) fn rejection_line(rejection: &Value) -> String {
+    let text = |field: &str| rejection[field].as_str().filter(|text| !text.is_empty());
+    let reason = text("reason").unwrap_or("rejected without a reason");
+    let line = &rejection["line"];
     match text("field") {
         Some(field) => format!("line {line}: {field}: {reason}"),
         None => format!("line {line}: {reason}"),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn all_refused_lines_are_in_a_file() {
+    fn all_rejected_lines_are_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("meters.csv");
         let rejections: Vec<_> = (1..=252)
@@ -181,7 +181,7 @@ mod tests {
         let with_field = json!({"line": 2, "field": "id", "reason": ""});
         assert_eq!(
             rejection_line(&with_field),
-            "line 2: id: refused without a reason"
+            "line 2: id: rejected without a reason"
         );
     }
 }

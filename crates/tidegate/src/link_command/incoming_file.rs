@@ -60,21 +60,21 @@ pub(super) enum IncomingFileError {
     Link(#[from] LinkError),
     /// The sender has been told the reason.
     #[error("{text} ({code})")]
-    Refused { code: ErrorCode, text: String },
+    Rejected { code: ErrorCode, text: String },
 }
 
 impl From<io::Error> for IncomingFileError {
     fn from(error: io::Error) -> Self {
-        Self::Refused {
+        Self::Rejected {
             code: ErrorCode::STORAGE_FAILED,
             text: format!("the file cannot be stored: {error}"),
         }
     }
 }
 
-fn refused(code: ErrorCode, text: impl Into<String>) -> IncomingFileError {
+fn rejected(code: ErrorCode, text: impl Into<String>) -> IncomingFileError {
     let text = text.into();
-    IncomingFileError::Refused { code, text }
+    IncomingFileError::Rejected { code, text }
 }
 
 impl ReceivedFiles {
@@ -102,8 +102,8 @@ impl ReceivedFiles {
             Ok(_) => stream.complete(),
             Err(error) => {
                 progress.remove_done(done);
-                if let IncomingFileError::Refused { code, text } = error {
-                    stream.refuse(*code, text);
+                if let IncomingFileError::Rejected { code, text } = error {
+                    stream.reject(*code, text);
                 }
             }
         }
@@ -125,10 +125,10 @@ impl ReceivedFiles {
         let info = stream.info().clone();
         let metadata: FileMetadata = serde_json::from_slice(&info.metadata).map_err(|error| {
             let text = format!("metadata of the file: {error}");
-            refused(ErrorCode::PROTOCOL_VIOLATION, text)
+            rejected(ErrorCode::PROTOCOL_VIOLATION, text)
         })?;
         let path = path_in(&self.dir, &metadata.name)
-            .map_err(|text| refused(ErrorCode::NOT_PERMITTED, text))?;
+            .map_err(|text| rejected(ErrorCode::NOT_PERMITTED, text))?;
         let mut reservation = self.reserve(path.clone()).await;
         let open = || {
             let (dir, name) = split_path(&path)?;
@@ -150,7 +150,7 @@ impl ReceivedFiles {
                 read = stream.read() => Some(read?),
                 () = reservation.lost() => {
                     let text = "a newer transfer of the same file replaces this one";
-                    return Err(refused(ErrorCode::REPLACED, text));
+                    return Err(rejected(ErrorCode::REPLACED, text));
                 }
                 () = tokio::time::sleep(SYNC_INTERVAL), if unsynced_bytes > 0 => None,
             };
@@ -186,10 +186,10 @@ impl ReceivedFiles {
         tokio::task::block_in_place(finish).map_err(|error| match error {
             FinishError::Io(error) => error.into(),
             FinishError::DigestMismatch { .. } => {
-                refused(ErrorCode::DIGEST_MISMATCH, error.to_string())
+                rejected(ErrorCode::DIGEST_MISMATCH, error.to_string())
             }
             FinishError::Incomplete { .. } => {
-                refused(ErrorCode::PROTOCOL_VIOLATION, error.to_string())
+                rejected(ErrorCode::PROTOCOL_VIOLATION, error.to_string())
             }
         })?;
         Ok(ReceivedFile {

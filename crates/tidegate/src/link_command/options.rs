@@ -203,12 +203,12 @@ impl CommandLink {
     /// The error of a link for the exit status of the command.
     pub(super) fn error(&self, error: LinkError) -> ClientError {
         match error {
-            LinkError::Rejected { code, text } => ClientError::Refused {
+            LinkError::Rejected { code, text } => ClientError::Rejected {
                 what: format!("the link ({code})"),
                 reason: text,
                 is_passing: false,
             },
-            LinkError::Stream { code, text } => ClientError::Refused {
+            LinkError::Stream { code, text } => ClientError::Rejected {
                 what: format!("the file ({code})"),
                 reason: text,
                 is_passing: false,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use clap::Args;
 use link::error_code::ErrorCode;
 use link::priority::Priority;
-use link_gateway::exchange::{FileAnswer, FileRequest, Publication, PublicationRefusal};
+use link_gateway::exchange::{FileAnswer, FileRequest, Publication, PublicationRejection};
 
 use super::options::{CommandLink, LinkConnectArgs};
 use crate::client::ClientError;
@@ -78,7 +78,7 @@ async fn publish(link: &CommandLink, content: Bytes) -> Result<(), ClientError> 
     let sent = link.link.send(Priority::Normal, content).await;
     sent.map_err(failed)?;
     link.link.flush().await.map_err(failed)?;
-    // The answer follows the refusals of all messages that have been acknowledged.
+    // The answer follows the rejections of all messages that have been acknowledged.
     let request = FileRequest {
         request: 1,
         names: Vec::new(),
@@ -90,10 +90,10 @@ async fn publish(link: &CommandLink, content: Bytes) -> Result<(), ClientError> 
     loop {
         let message = link.link.receive().await.map_err(failed)?;
         let message = message.payload.into_bytes();
-        if let Ok(PublicationRefusal { refused }) = serde_json::from_slice(&message) {
-            return Err(ClientError::Refused {
+        if let Ok(PublicationRejection { rejected }) = serde_json::from_slice(&message) {
+            return Err(ClientError::Rejected {
                 what: "the message".into(),
-                reason: refused.reason,
+                reason: rejected.reason,
                 is_passing: false,
             });
         }

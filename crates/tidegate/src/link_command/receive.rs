@@ -119,7 +119,7 @@ impl FileReceiver {
             }
         };
         if let Some(error) = answer.error {
-            return Err(ClientError::Refused {
+            return Err(ClientError::Rejected {
                 what: "the request".into(),
                 reason: error,
                 is_passing: false,
@@ -147,7 +147,7 @@ impl FileReceiver {
                     let Some(metadata) = metadata.filter(|it| {
                         it.request == Some(request) && missing.contains_key(&it.name)
                     }) else {
-                        stream.refuse(ErrorCode::NOT_PERMITTED, "the file was not asked for");
+                        stream.reject(ErrorCode::NOT_PERMITTED, "the file was not asked for");
                         continue;
                     };
                     let (files, limit) = (self.files.clone(), self.limit.clone());
@@ -167,7 +167,7 @@ impl FileReceiver {
                             interrupted.push(name.clone());
                         }
                         Err(IncomingFileError::Link(error)) => return Err(link.error(error)),
-                        Err(IncomingFileError::Refused { text, .. }) => {
+                        Err(IncomingFileError::Rejected { text, .. }) => {
                             return Err(ClientError::Local {
                                 what: format!("cannot receive {name}"),
                                 error: std::io::Error::other(text),

@@ -15,7 +15,7 @@ use link::priority::Priority;
 use link::wire::handshake::{Credentials, Hello};
 use link_carriers::{CarrierAddress, CarrierListener};
 use link_gateway::exchange::{
-    AnnouncedFile, FileAnswer, FileRequest, Publication, PublicationRefusal, RefusedPublication,
+    AnnouncedFile, FileAnswer, FileRequest, Publication, PublicationRejection, RejectedPublication,
 };
 use tokio::task::JoinSet;
 
@@ -171,7 +171,7 @@ fn decide(hello: &Hello, token: Option<&str>) -> Decision {
             principal: String::new(),
         }
     } else {
-        Decision::Refuse {
+        Decision::Reject {
             code: ErrorCode::NOT_AUTHENTICATED,
             text: "the token is missing or wrong".to_owned(),
         }
@@ -186,9 +186,9 @@ fn digest(token: &str) -> ContentDigest {
 }
 
 /// Messages are for nodes, which have topics. If the link ends, nobody waits for the answer.
-async fn refuse_publication(link: &Link, id: MessageId) {
-    let refusal = PublicationRefusal {
-        refused: RefusedPublication {
+async fn reject_publication(link: &Link, id: MessageId) {
+    let rejection = PublicationRejection {
+        rejected: RejectedPublication {
             priority: format!("{:?}", id.priority).to_lowercase(),
             number: id.number,
             topic: String::new(),
@@ -196,8 +196,8 @@ async fn refuse_publication(link: &Link, id: MessageId) {
             reason: "this end stores files and has no topics; publish to a node".to_owned(),
         },
     };
-    let refusal = serde_json::to_vec(&refusal).expect("texts and numbers are valid JSON");
-    let _ = link.send(Priority::High, refusal.into()).await;
+    let rejection = serde_json::to_vec(&rejection).expect("texts and numbers are valid JSON");
+    let _ = link.send(Priority::High, rejection.into()).await;
 }
 
 struct FileServer {
@@ -240,7 +240,7 @@ impl FileServer {
                         let id = message.id;
                         let payload = message.payload.into_bytes();
                         if Publication::is_publication(&payload) {
-                            refuse_publication(&link, id).await;
+                            reject_publication(&link, id).await;
                         } else if let Ok(request) = serde_json::from_slice(&payload) {
                             // If the link ends, nobody waits for the answer.
                             let _ = server.answer(&link, request).await;

@@ -28,9 +28,9 @@ const DIRECTORY: &str = "certificates";
 
 /// Creates, changes and removes listeners and certificates.
 #[derive(Clone)]
-pub(super) struct AddedListeners(Arc<Parts>);
+pub(super) struct AddedListeners(Arc<AddedListenersInner>);
 
-struct Parts {
+struct AddedListenersInner {
     handle: BrokerHandle,
     runtime: tokio::runtime::Handle,
     objects: Objects,
@@ -50,7 +50,7 @@ impl AddedListeners {
         max_packet_size: u32,
     ) -> anyhow::Result<Self> {
         let directory = data_dir.join(DIRECTORY);
-        let added = Self(Arc::new(Parts {
+        let added = Self(Arc::new(AddedListenersInner {
             handle,
             runtime: tokio::runtime::Handle::current(),
             objects,
@@ -200,7 +200,7 @@ impl AddedListeners {
     }
 }
 
-impl Parts {
+impl AddedListenersInner {
     fn list(&self, kind: &str) -> Result<Vec<Object>, StoreError> {
         self.objects
             .list(kind, None, MAX_CERTIFICATES.max(MAX_ADDED_LISTENERS))

@@ -161,11 +161,11 @@ impl ChainPublisherState {
     fn handle_outcome(&self, outcome: &AcceptedOutcome) {
         self.is_broker_saturated
             .store(outcome.is_saturated, Relaxed);
-        for (topic, refusal) in &outcome.rejected {
+        for (topic, rejection) in &outcome.rejected {
             let count = self.rejected.fetch_add(1, Relaxed) + 1;
             // Logged once per power of two.
             if count.is_power_of_two() {
-                tracing::warn!(topic, %refusal, count, "publishing a message of a rule chain failed; discarded");
+                tracing::warn!(topic, %rejection, count, "publishing a message of a rule chain failed; discarded");
             }
         }
     }

@@ -92,7 +92,7 @@ impl DeviceEventQueue {
     }
 
     /// Queues an event. Never blocks.
-    pub(super) fn push(&self, happened: QueuedDeviceEvent) {
+    pub(super) fn push(&self, queued: QueuedDeviceEvent) {
         if !self.has_rules() {
             return;
         }
@@ -102,7 +102,7 @@ impl DeviceEventQueue {
             self.inner.lost.fetch_add(1, Relaxed);
             return;
         }
-        queue.push_back(happened);
+        queue.push_back(queued);
         self.inner.waiting.fetch_add(1, Relaxed);
         drop(queue);
         self.inner.has_work.notify_one();
@@ -136,8 +136,8 @@ impl DeviceEventQueue {
                 self.inner.has_work.notified().await;
                 continue;
             }
-            for happened in all {
-                self.inner.show_to_rules(&happened).await;
+            for queued in all {
+                self.inner.show_to_rules(&queued).await;
                 self.inner.waiting.fetch_sub(1, Relaxed);
             }
         }
@@ -165,15 +165,15 @@ impl DeviceEventQueueInner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn show_to_rules(&self, happened: &QueuedDeviceEvent) {
+    async fn show_to_rules(&self, queued: &QueuedDeviceEvent) {
         let mut event = DeviceEvent {
-            product_id: &happened.product,
-            key: happened.key.as_deref(),
-            tag: happened.tag,
-            ..DeviceEvent::new(happened.kind, &happened.device, happened.at_ms)
+            product_id: &queued.product,
+            key: queued.key.as_deref(),
+            tag: queued.tag,
+            ..DeviceEvent::new(queued.kind, &queued.device, queued.at_ms)
         };
         let properties;
-        match &happened.payload {
+        match &queued.payload {
             DeviceEventPayload::Value(json) => event.value = Value::Json(json),
             DeviceEventPayload::Properties(json) => event.properties = Value::Json(json),
             DeviceEventPayload::Row(values) => {

@@ -174,10 +174,10 @@ fn downlink_outcome(sent: Result<Option<DirectDelivery>, ControlError>) -> Downl
         Ok(Some(sent)) => DownlinkOutcome::Sent {
             expects_ack: sent.is_ack_tracked,
         },
-        Err(refusal @ ControlError::InvalidField { .. }) => {
-            DownlinkOutcome::Rejected(refusal.to_string())
+        Err(rejection @ ControlError::InvalidField { .. }) => {
+            DownlinkOutcome::Rejected(rejection.to_string())
         }
-        Err(refusal) => DownlinkOutcome::RetryLater(refusal.to_string()),
+        Err(rejection) => DownlinkOutcome::RetryLater(rejection.to_string()),
     }
 }
 
@@ -244,7 +244,7 @@ impl DownlinkTransport for CommandDownlinkTransport {
             };
             match broker.subscribe(&client_id, subscription).await {
                 None => done(Ok(None)),
-                Some(Err(refusal)) => done(Err(refusal)),
+                Some(Err(rejection)) => done(Err(rejection)),
                 Some(Ok(_)) => {
                     broker.send_to_connected_client(&client_id, publication, done, acked)
                 }

@@ -197,8 +197,8 @@ impl SourceMessageHandler for BridgeMessageHandler {
                 correlation_data: None,
             };
             let client_id = format!("{BRIDGE_CLIENT_ID}{bridge}");
-            if let Err(refusal) = self.handle.publish_as(publication, &client_id, "").await {
-                tracing::warn!(bridge, %refusal, "publishing a message of a source failed; discarded");
+            if let Err(rejection) = self.handle.publish_as(publication, &client_id, "").await {
+                tracing::warn!(bridge, %rejection, "publishing a message of a source failed; discarded");
             }
         })
     }

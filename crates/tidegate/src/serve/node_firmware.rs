@@ -11,7 +11,7 @@ use devices::command::{DownlinkTransport, send_to_device};
 use devices::protocol::DownlinkMessage;
 use devices::{Device, Registry};
 use firmware::{
-    AssignmentDefinition, ChunkRefusal, ChunkSender, DefinitionError, DeviceMessenger,
+    AssignmentDefinition, ChunkRejection, ChunkSender, DefinitionError, DeviceMessenger,
     FirmwareDefinition, FirmwareService, FirmwareSettings,
 };
 use hooks::MetricFamily;
@@ -168,7 +168,7 @@ struct BrokerChunkSender {
 }
 
 impl ChunkSender for BrokerChunkSender {
-    fn send(&self, client_id: &str, topic: String, payload: Bytes, refused: ChunkRefusal) {
+    fn send(&self, client_id: &str, topic: String, payload: Bytes, rejected: ChunkRejection) {
         let publication = PublishRequest {
             topic,
             payload,
@@ -179,7 +179,7 @@ impl ChunkSender for BrokerChunkSender {
         let (broker, runtime) = (self.broker.clone(), self.runtime.clone());
         let (client, again) = (client_id.to_owned(), publication.clone());
         let done = move |sent: Result<Option<DirectDelivery>, ControlError>| match sent {
-            Err(refusal @ ControlError::InvalidField { .. }) => refused(refusal.to_string()),
+            Err(rejection @ ControlError::InvalidField { .. }) => rejected(rejection.to_string()),
             Ok(None) => {
                 runtime.spawn(subscribe_and_send(broker, client, again));
             }

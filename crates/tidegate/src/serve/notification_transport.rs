@@ -78,14 +78,14 @@ impl NodeNotificationTransport {
 /// rejected as well.
 async fn publish_with_retry(handle: &BrokerHandle, publication: PublishRequest) {
     let mut has_waited = false;
-    while let Err(refusal) = handle.publish(publication.clone()).await {
+    while let Err(rejection) = handle.publish(publication.clone()).await {
         let can_pass = matches!(
-            refusal,
+            rejection,
             ControlError::StoreUnavailable | ControlError::Unavailable
         );
         if !std::mem::replace(&mut has_waited, can_pass) {
             let topic = &publication.topic;
-            tracing::warn!(topic, %refusal, "publishing a notification failed; discarded");
+            tracing::warn!(topic, %rejection, "publishing a notification failed; discarded");
         }
         if !can_pass {
             return;

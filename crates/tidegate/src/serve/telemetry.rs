@@ -274,16 +274,20 @@ impl TelemetryBackend for TelemetryService {
     }
 
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {
-        let trouble = self.pipeline.rejections_of(self.device_no(device)?);
-        let rejections = trouble.last.into_iter().map(|trouble| RejectionInfo {
-            subject: trouble.subject.into(),
-            reason: trouble.reason.into(),
-            count: trouble.count,
-            last_at_ms: trouble.at_ms,
-        });
+        let device_rejections = self.pipeline.rejections_of(self.device_no(device)?);
+        let rejections =
+            device_rejections
+                .last
+                .into_iter()
+                .map(|device_rejections| RejectionInfo {
+                    subject: device_rejections.subject.into(),
+                    reason: device_rejections.reason.into(),
+                    count: device_rejections.count,
+                    last_at_ms: device_rejections.at_ms,
+                });
         Ok(DeviceRejectionList {
             device: device.to_owned(),
-            count: trouble.count,
+            count: device_rejections.count,
             rejections: rejections.collect(),
         })
     }

@@ -280,10 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_zones_are_refused_with_an_example() {
-        let refused = parse_time_zone(Some("Berlin")).unwrap_err();
-        let TelemetryBackendError::Parameter { name, detail } = refused else {
-            panic!("{refused:?}");
+    fn unknown_zones_are_rejected_with_an_example() {
+        let rejected = parse_time_zone(Some("Berlin")).unwrap_err();
+        let TelemetryBackendError::Parameter { name, detail } = rejected else {
+            panic!("{rejected:?}");
         };
         assert_eq!(name, "time_zone");
         assert!(detail.contains("Europe/Berlin"), "{detail}");

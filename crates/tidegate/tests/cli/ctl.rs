@@ -61,7 +61,7 @@ fn null_removes_secrets() {
 }
 
 #[test]
-fn values_of_wrong_types_are_refused_with_field_and_range() {
+fn values_of_wrong_types_are_rejected_with_field_and_range() {
     let node = Node::start(&[]);
     for (arguments, expected) in [
         (
@@ -111,8 +111,8 @@ fn values_of_wrong_types_are_refused_with_field_and_range() {
             "sqll: unknown field; did you mean \"sql\"?",
         ),
     ] {
-        let refused = ctl(&node, arguments).failed(4);
-        assert!(refused.contains(expected), "{arguments:?}: {refused}");
+        let rejected = ctl(&node, arguments).failed(4);
+        assert!(rejected.contains(expected), "{arguments:?}: {rejected}");
     }
 }
 
@@ -136,14 +136,14 @@ fn operators_and_keys_are_made_changed_and_used() {
         "{again}"
     );
     let as_ann = ["--login", "ann", "--login-password-file", &password];
-    let refused = ctl(
+    let rejected = ctl(
         &node,
         &[&as_ann[..], &["clients", "disconnect", "x"]].concat(),
     )
     .failed(4);
     assert!(
-        refused.contains("403") && refused.contains("operator"),
-        "{refused}"
+        rejected.contains("403") && rejected.contains("operator"),
+        "{rejected}"
     );
     ctl(
         &node,
@@ -228,7 +228,7 @@ fn what_cannot_be_done_is_said_with_a_status() {
 }
 
 #[test]
-fn wrong_numbers_are_refused_with_what_is_expected() {
+fn wrong_numbers_are_rejected_with_what_is_expected() {
     for (arguments, wanted) in [
         (
             &["alarms", "ack", "x"][..],
@@ -273,10 +273,10 @@ fn a_person_changes_the_password_that_somebody_else_has_set() {
         let as_ann = ["--login", "ann", "--login-password-file", password];
         ctl(&node, &[&as_ann[..], words].concat())
     };
-    let refused = log_in(&given, &["clients", "list"]).failed(4);
+    let rejected = log_in(&given, &["clients", "list"]).failed(4);
     assert!(
-        refused.contains("403") && refused.contains("password"),
-        "{refused}"
+        rejected.contains("403") && rejected.contains("password"),
+        "{rejected}"
     );
     let change = ["change-password", "--new-password-file", &own];
     assert_eq!(
@@ -289,7 +289,7 @@ fn a_person_changes_the_password_that_somebody_else_has_set() {
 }
 
 #[test]
-fn a_user_without_a_password_is_refused_with_the_option_for_one() {
+fn a_user_without_a_password_is_rejected_with_the_option_for_one() {
     let node = Node::start(&[]);
     for kind in ["users", "operators"] {
         let told = ctl(&node, &[kind, "add", "x", "role=viewer"]).failed(2);
@@ -311,7 +311,7 @@ fn a_rule_of_a_node_that_is_not_named_is_no_panic() {
 }
 
 #[test]
-fn a_file_of_an_unknown_format_is_refused() {
+fn a_file_of_an_unknown_format_is_rejected() {
     let node = Node::start(&[]);
     for arguments in [
         &["telemetry", "export", "d", "/tmp/rows.xlsx"][..],
@@ -374,12 +374,12 @@ fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
     let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
     let who = ctl(&node, &["--cafile", right, "whoami"]).succeeded();
     assert!(who.contains("admin"), "{who}");
-    let refused = ctl(&node, &["--cafile", wrong, "whoami"]).failed(3);
+    let rejected = ctl(&node, &["--cafile", wrong, "whoami"]).failed(3);
     assert!(
-        refused.contains(
+        rejected.contains(
             "the server's certificate is not signed by a trusted authority; name its authority with --cafile"
         ),
-        "{refused}"
+        "{rejected}"
     );
     let port = node.address("http").rsplit_once(':').unwrap().1.to_owned();
     let plain_url = format!("http://localhost:{port}");

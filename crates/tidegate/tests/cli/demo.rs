@@ -53,10 +53,10 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
 fn objects_of_others_are_neither_used_nor_removed() {
     let node = Node::start(&[]);
     ctl(&node, &["products", "add", "demo-room", "name=Guest rooms"]);
-    let refused = demo(&node, &["--for", "1"]).failed(2);
+    let rejected = demo(&node, &["--for", "1"]).failed(2);
     assert!(
-        refused.contains("products/demo-room exists and was not created by this command"),
-        "{refused}"
+        rejected.contains("products/demo-room exists and was not created by this command"),
+        "{rejected}"
     );
     let removed = demo(&node, &["--remove"]);
     assert!(

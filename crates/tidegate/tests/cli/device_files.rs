@@ -80,27 +80,27 @@ fn rejected_lines(path: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().map(parse);
     lines
-        .map(|refusal| {
-            assert_eq!(refusal["field"], "product", "{refusal}");
+        .map(|rejection| {
+            assert_eq!(rejection["field"], "product", "{rejection}");
             assert!(
-                refusal["reason"]
+                rejection["reason"]
                     .as_str()
                     .is_some_and(|reason| !reason.is_empty())
             );
-            refusal["line"].as_u64().unwrap()
+            rejection["line"].as_u64().unwrap()
         })
         .collect()
 }
 
 #[test]
-fn an_interrupted_import_resumes_and_all_refused_lines_are_in_the_file_of_rejects() {
+fn an_interrupted_import_resumes_and_all_rejected_lines_are_in_the_file_of_rejects() {
     const LINES: u64 = 40_000;
-    const REFUSED_EVERY: u64 = 100;
+    const REJECTED_EVERY: u64 = 100;
     let node = Node::start(&[]);
     ctl(&node, &["products", "add", "meter"]).succeeded();
     let mut lines = String::new();
     for line in 1..=LINES {
-        let product = if line % REFUSED_EVERY == 0 {
+        let product = if line % REJECTED_EVERY == 0 {
             "none"
         } else {
             "meter"
@@ -142,7 +142,7 @@ fn an_interrupted_import_resumes_and_all_refused_lines_are_in_the_file_of_reject
     let next_line = written["next_line"].as_u64().unwrap();
     assert!(1 < next_line && next_line < LINES, "{written}");
     let before: Vec<_> = (1..next_line)
-        .filter(|line| line % REFUSED_EVERY == 0)
+        .filter(|line| line % REJECTED_EVERY == 0)
         .collect();
     assert_eq!(rejected_lines(Path::new(&rejects)), before);
     let counts = || {
@@ -153,33 +153,33 @@ fn an_interrupted_import_resumes_and_all_refused_lines_are_in_the_file_of_reject
 
     let resumed = ctl(&node, &["--json", "devices", "import", file, "--resume"]);
     let ended = parse(&resumed.stdout);
-    let refused: Vec<_> = (1..=LINES)
-        .filter(|line| line % REFUSED_EVERY == 0)
+    let rejected: Vec<_> = (1..=LINES)
+        .filter(|line| line % REJECTED_EVERY == 0)
         .collect();
     assert_eq!(
         ended["created"],
-        LINES - (next_line - 1) - (refused.len() - before.len()) as u64,
+        LINES - (next_line - 1) - (rejected.len() - before.len()) as u64,
         "{ended}"
     );
     assert_eq!(ended["updated"], 0, "no line is sent again: {ended}");
     assert_eq!(ended["next_line"], LINES + 1);
     assert_eq!(ended["rejects"], rejects.as_str());
-    assert_ne!(resumed.code, Some(0), "lines were refused");
+    assert_ne!(resumed.code, Some(0), "lines were rejected");
     assert!(resumed.stderr.contains(&rejects), "{}", resumed.stderr);
-    assert_eq!(rejected_lines(Path::new(&rejects)), refused);
-    assert_eq!(counts(), LINES - refused.len() as u64);
+    assert_eq!(rejected_lines(Path::new(&rejects)), rejected);
+    assert_eq!(counts(), LINES - rejected.len() as u64);
     assert!(!Path::new(&progress).exists(), "the import has ended");
     let again = ctl(&node, &["devices", "import", file, "--resume"]);
     assert!(again.stderr.contains("no interrupted import"), "{again:?}");
     // A new import begins a new file of rejects.
     let whole = ctl(&node, &["--json", "devices", "import", file]);
     let ended = parse(&whole.stdout);
-    assert_eq!(ended["updated"], LINES - refused.len() as u64, "{ended}");
-    assert_eq!(rejected_lines(Path::new(&rejects)), refused);
+    assert_eq!(ended["updated"], LINES - rejected.len() as u64, "{ended}");
+    assert_eq!(rejected_lines(Path::new(&rejects)), rejected);
 }
 
 #[test]
-fn files_of_spreadsheets_are_imported_and_files_without_devices_refused() {
+fn files_of_spreadsheets_are_imported_and_files_without_devices_rejected() {
     let node = Node::start(&[]);
     ctl(&node, &["products", "add", "meter"]).succeeded();
     let import = |name: &str, content: &[u8]| {
@@ -208,14 +208,17 @@ fn files_of_spreadsheets_are_imported_and_files_without_devices_refused() {
         ("empty.csv", b"", "head line"),
         ("png.csv", b"\x89PNG\r\x1a\x00", "UTF-8"),
     ] {
-        let refused = import(name, content);
-        assert_ne!(refused.code, Some(0), "{name}: {refused:?}");
-        assert!(refused.stderr.contains(expected), "{name}: {refused:?}");
+        let rejected = import(name, content);
+        assert_ne!(rejected.code, Some(0), "{name}: {rejected:?}");
+        assert!(rejected.stderr.contains(expected), "{name}: {rejected:?}");
         assert!(
-            refused.stderr.contains("nothing is imported"),
-            "{name}: {refused:?}"
+            rejected.stderr.contains("nothing is imported"),
+            "{name}: {rejected:?}"
         );
-        assert!(!refused.stderr.contains("--resume"), "{name}: {refused:?}");
+        assert!(
+            !rejected.stderr.contains("--resume"),
+            "{name}: {rejected:?}"
+        );
     }
 }
 

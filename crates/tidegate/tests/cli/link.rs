@@ -145,12 +145,12 @@ fn failures_have_a_reason_and_a_status() {
     let file = folder.path().join("file");
     fs::write(&file, "content").unwrap();
     let dir = folder.path().join("to");
-    let refused = run(&["link", "serve", "0.0.0.0:0", "--dir", text(&dir)]).failed(2);
-    assert!(refused.contains("--token-file FILE"), "{refused}");
+    let rejected = run(&["link", "serve", "0.0.0.0:0", "--dir", text(&dir)]).failed(2);
+    assert!(rejected.contains("--token-file FILE"), "{rejected}");
     let (server, address) = serve(&["127.0.0.1:0", "--dir", text(&dir), "--token", "right"]);
     let send = ["link", "send", &address, text(&file), "--token", "wrong"];
-    let refused = run(&send).failed(4);
-    assert!(refused.contains("token is missing or wrong"), "{refused}");
+    let rejected = run(&send).failed(4);
+    assert!(rejected.contains("token is missing or wrong"), "{rejected}");
     let receive = [
         "link",
         "receive",
@@ -160,10 +160,10 @@ fn failures_have_a_reason_and_a_status() {
         "--to",
         text(&dir),
     ];
-    let refused = run(&[&receive[..], &["none"]].concat()).failed(4);
-    assert!(refused.contains("none: "), "{refused}");
-    let refused = run(&[&receive[..], &["../file"]].concat()).failed(4);
-    assert!(refused.contains("relative path"), "{refused}");
+    let rejected = run(&[&receive[..], &["none"]].concat()).failed(4);
+    assert!(rejected.contains("none: "), "{rejected}");
+    let rejected = run(&[&receive[..], &["../file"]].concat()).failed(4);
+    assert!(rejected.contains("relative path"), "{rejected}");
     let missing = run(&["link", "send", &address, "/none/such", "--token", "right"]).failed(1);
     assert!(missing.contains("/none/such"), "{missing}");
     drop(server);

@@ -51,7 +51,7 @@ fn a_password_or_scram_lets_in_and_nothing_else_does() {
     .unwrap();
     assert!(from_environment.success());
 
-    let refused: [&[&str]; 6] = [
+    let rejected: [&[&str]; 6] = [
         &[],
         &["-V", "3.1.1"],
         &["-u", "ann", "-P", "wrong"],
@@ -66,9 +66,9 @@ fn a_password_or_scram_lets_in_and_nothing_else_does() {
             "scram-sha-256",
         ],
     ];
-    for login in refused {
+    for login in rejected {
         let error = publish(login).failed(4);
-        let beginning = "the broker refused the connection: ";
+        let beginning = "the broker rejected the connection: ";
         assert!(error.contains(beginning), "{login:?}: {error}");
         let named = error.contains("bad user name or password") || error.contains("not authorized");
         assert!(named, "{login:?}: {error}");
@@ -121,7 +121,7 @@ fn a_client_certificate_is_a_login() {
 }
 
 #[test]
-fn a_refusal_that_is_not_about_credentials_does_not_blame_them() {
+fn a_rejection_that_is_not_about_credentials_does_not_blame_them() {
     let node = Node::start(&[]);
     let data_dir = node.data_dir();
     let ctl = |arguments: &[&str]| {

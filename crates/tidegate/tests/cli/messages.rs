@@ -141,7 +141,7 @@ fn a_time_limit_is_a_failure_only_if_messages_are_missing() {
 }
 
 #[test]
-fn what_the_broker_refuses_is_told_with_its_reason() {
+fn what_the_broker_rejects_is_told_with_its_reason() {
     let node = Node::start(&[
         "--set",
         "limits.max_qos=1",
@@ -167,7 +167,7 @@ fn what_the_broker_refuses_is_told_with_its_reason() {
     assert!(retain.contains("retain not supported (0x9a)"), "{retain}");
     let shared = shy.subscribe(&["-t", "$share/g/t"]).failed(4);
     assert!(
-        shared.contains("the broker refused") && shared.contains("(0x9e)"),
+        shared.contains("the broker rejected") && shared.contains("(0x9e)"),
         "{shared}"
     );
 }

@@ -137,10 +137,10 @@ fn log_levels_change_at_run_time() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let refused = put("loud");
+    let rejected = put("loud");
     assert!(
-        refused.contains(" 400 ") || refused.contains(" 422 "),
-        "{refused}"
+        rejected.contains(" 400 ") || rejected.contains(" 422 "),
+        "{rejected}"
     );
     assert!(put("info").starts_with("HTTP/1.1 200 "));
     node.process.signal(Signal::TERM);

@@ -12,7 +12,7 @@ const TOPICS: usize = 20;
 const LAST: usize = TOPICS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ExpectedState {
     Yes,
     No,
     /// The last change was not acknowledged.
@@ -21,7 +21,7 @@ enum Wanted {
 
 pub(crate) struct Toggler {
     random: Random,
-    wanted: [Wanted; TOPICS],
+    expected_states: [ExpectedState; TOPICS],
     is_known: bool,
     next_id: u16,
     /// Number of the last round, in which every topic got a message.
@@ -32,7 +32,7 @@ impl Toggler {
     pub(crate) fn new(random: Random) -> Toggler {
         Toggler {
             random,
-            wanted: [Wanted::No; TOPICS],
+            expected_states: [ExpectedState::No; TOPICS],
             is_known: false,
             next_id: 0,
             round: 0,
@@ -79,15 +79,15 @@ impl Toggler {
         let number = self.random.below(TOPICS);
         let id = self.id();
         let subscribes = self.random.below(2) == 0;
-        self.wanted[number] = Wanted::Either;
+        self.expected_states[number] = ExpectedState::Either;
         if subscribes {
             line.send(&Subscribe::new(id).filter(topic(number), 1).bytes(5))?;
             self.wait_for(kind::SUBACK, id, line)?;
-            self.wanted[number] = Wanted::Yes;
+            self.expected_states[number] = ExpectedState::Yes;
         } else {
             line.send(&Unsubscribe::new(id).filter(topic(number)).bytes(5))?;
             self.wait_for(kind::UNSUBACK, id, line)?;
-            self.wanted[number] = Wanted::No;
+            self.expected_states[number] = ExpectedState::No;
         }
         Ok(())
     }
@@ -110,10 +110,10 @@ impl Toggler {
         }
         for number in 0..TOPICS {
             let has_come = received.contains(&topic(number));
-            let expected = match self.wanted[number] {
-                Wanted::Yes => true,
-                Wanted::No => false,
-                Wanted::Either => has_come,
+            let expected = match self.expected_states[number] {
+                ExpectedState::Yes => true,
+                ExpectedState::No => false,
+                ExpectedState::Either => has_come,
             };
             assert_eq!(has_come, expected, "subscription to {}", topic(number));
         }

@@ -69,7 +69,7 @@ impl Authority {
             .with_root_certificates(roots)
     }
 
-    /// Connects with TLS and finishes the handshake. In TLS 1.3 a server that refuses the client's certificate says so
+    /// Connects with TLS and finishes the handshake. In TLS 1.3 a server that rejects the client's certificate says so
     /// only after that: the error then comes with the first read.
     pub(crate) fn connect(
         &self,

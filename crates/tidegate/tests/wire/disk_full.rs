@@ -1,4 +1,4 @@
-//! A full disk: what the node refuses, what goes on, and that all is well again by itself when there is room.
+//! A full disk: what the node rejects, what goes on, and that all is well again by itself when there is room.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -159,7 +159,7 @@ impl Kept {
             }
             raw.send(&ack(kind::PUBCOMP, message.id()));
         }
-        // Answered when everything before it is in the log, also with a refusal.
+        // Answered when everything before it is in the log, also with a rejection.
         raw.subscribe_for_codes(&Subscribe::new(999).filter("in/the/log", 1));
         raw.send(&[0xe0, 0]);
         raw.packets_until_closed();
@@ -195,7 +195,7 @@ fn subscribe_also(node: &Node, client_id: &str) -> u8 {
 }
 
 /// What a client sees of a full disk.
-fn new_things_are_refused(node: &Node, kept: &Kept) {
+fn new_things_are_rejected(node: &Node, kept: &Kept) {
     let topic = unique("new/");
     let mut live = Raw::client(node, 5);
     live.subscribe(&format!("{topic}/#"), 0);
@@ -212,7 +212,7 @@ fn new_things_are_refused(node: &Node, kept: &Kept) {
         old.send_publish(&Publish::new(&topic, "x").qos(qos, 7));
         old.expect_closed();
     }
-    // QoS 0 goes on, also to those whose QoS 1 was just refused.
+    // QoS 0 goes on, also to those whose QoS 1 was just rejected.
     publisher.publish(&topic, "zero");
     live.recv_message(&topic, "zero");
     let retained_topic = format!("{topic}/retained");
@@ -254,7 +254,7 @@ fn all_is_well(node: &Node) {
 }
 
 #[test]
-fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
+fn a_full_disk_rejects_what_it_cannot_keep_and_heals() {
     if external().is_some() {
         return report_skipped("needs a node of its own");
     }
@@ -267,11 +267,11 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
 
     let filler = disk.fill_but(MIN_FREE_MIB * MIB / 2);
     eventually("the store is full", || is(&node, "full"));
-    new_things_are_refused(&node, &kept);
+    new_things_are_rejected(&node, &kept);
     // Acknowledgements are written all the same, also when there is really nothing left.
     kept.take(&node, 0, 0..10);
     let rest = disk.fill_but(0);
-    new_things_are_refused(&node, &kept);
+    new_things_are_rejected(&node, &kept);
     kept.take(&node, 0, 10..20);
 
     fs::remove_file(filler).unwrap();
@@ -302,7 +302,7 @@ fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
     fs::write(&file, config(1 << 43)).unwrap();
     node.crash();
     assert!(is(&node, "full"));
-    new_things_are_refused(&node, &kept);
+    new_things_are_rejected(&node, &kept);
     kept.take(&node, 0, 0..Kept::MESSAGES);
     fs::write(&file, config(0)).unwrap();
     node.restart();
@@ -324,17 +324,17 @@ fn on_a_full_disk_every_change_that_is_made_is_in_the_audit_log() {
     let filler = disk.fill_but(2 * MIB);
     let token = local_token(&node);
     let post = |ban: &Value| send(&node, &token, "POST", "/api/v1/bans", ban);
-    let mut refused = 0;
+    let mut rejected = 0;
     for number in 0..4000 {
         let ban = json!({"id": format!("b{number}"), "client_id": "x", "reason": "y".repeat(number * 37 % 900)});
         if post(&ban).status >= 500 {
-            refused += 1;
+            rejected += 1;
         }
-        if refused > 20 {
+        if rejected > 20 {
             break;
         }
     }
-    assert!(refused > 0, "the disk was never full");
+    assert!(rejected > 0, "the disk was never full");
     fs::remove_file(filler).unwrap();
     eventually("changes are made again", || {
         let ban = json!({"id": unique("later"), "client_id": "x"});

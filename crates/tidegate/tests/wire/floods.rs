@@ -513,7 +513,7 @@ fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
 }
 
 #[test]
-fn topics_over_the_limits_are_refused() {
+fn topics_over_the_limits_are_rejected() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

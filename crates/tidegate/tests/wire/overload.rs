@@ -181,7 +181,7 @@ fn messages_at_qos_0_are_not_held_back_by_a_full_window() {
 }
 
 #[test]
-fn subscriptions_over_the_bound_are_refused() {
+fn subscriptions_over_the_bound_are_rejected() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

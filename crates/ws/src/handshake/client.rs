@@ -6,7 +6,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
-/// Maximum number of body bytes that an error quotes from a refusal.
+/// Maximum number of body bytes that an error quotes from a rejection.
 const MAX_QUOTED_BYTES: usize = 200;
 
 /// The parameters of a client's request.
@@ -45,8 +45,8 @@ pub enum ClientHandshakeError {
     NotHttp,
     #[error("the head of the server's answer is longer than {0} bytes")]
     TooLong(usize),
-    #[error("the server refused the WebSocket handshake with status {status}{}{text}", if text.is_empty() { "" } else { ": " })]
-    Refused { status: u16, text: String },
+    #[error("the server rejected the WebSocket handshake with status {status}{}{text}", if text.is_empty() { "" } else { ": " })]
+    Rejected { status: u16, text: String },
     #[error("the server's answer breaks the WebSocket handshake: {0}")]
     Invalid(&'static str),
 }
@@ -134,8 +134,8 @@ impl ClientHandshake {
         }
         let status = response.code.unwrap_or_default();
         if status != 101 {
-            let text = quote_refusal(response.reason.unwrap_or_default(), &buf[length..]);
-            return Err(ClientHandshakeError::Refused { status, text });
+            let text = quote_rejection(response.reason.unwrap_or_default(), &buf[length..]);
+            return Err(ClientHandshakeError::Rejected { status, text });
         }
         let fields = HeaderFields(response.headers);
         if !(fields.list_contains("upgrade", "websocket")
@@ -231,8 +231,8 @@ fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientHandshakeError
     Ok(())
 }
 
-/// The beginning of a refusal's status text and body, without control characters.
-fn quote_refusal(reason: &str, body: &[u8]) -> String {
+/// The beginning of a rejection's status text and body, without control characters.
+fn quote_rejection(reason: &str, body: &[u8]) -> String {
     let body = String::from_utf8_lossy(&body[..body.len().min(MAX_QUOTED_BYTES)]);
     let text: String = [reason, body.trim()].join(" ");
     text.trim()

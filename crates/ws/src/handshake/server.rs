@@ -15,9 +15,9 @@ pub struct ServerOptions {
     /// The path of the endpoint, such as `/mqtt`. A query string in the request is ignored.
     pub path: String,
     /// Supported sub-protocols. The first one that the client offers is chosen; a client that offers only others
-    /// is refused. If empty, offers are ignored and none is chosen.
+    /// is rejected. If empty, offers are ignored and none is chosen.
     pub subprotocols: Vec<String>,
-    /// Refuse a client that offers no sub-protocol.
+    /// Reject a client that offers no sub-protocol.
     pub require_subprotocol: bool,
     /// A second service on the same port; `path` takes precedence.
     pub prefix: Option<PrefixPath>,
@@ -97,7 +97,7 @@ pub struct ServerHandshakeAccepted {
     pub forwarded_for: Option<String>,
 }
 
-/// The request is refused: send `response` and close the connection.
+/// The request is rejected: send `response` and close the connection.
 #[derive(Debug)]
 pub struct ServerHandshakeRejected {
     pub response: Vec<u8>,
@@ -106,10 +106,10 @@ pub struct ServerHandshakeRejected {
     pub reason: String,
 }
 
-/// A response that refuses the upgrade.
+/// A response that rejects the upgrade.
 struct HandshakeRejection {
     status: &'static str,
-    /// Complete header lines in addition to those of every refusal.
+    /// Complete header lines in addition to those of every rejection.
     extra_headers: &'static str,
     reason: String,
 }
@@ -156,13 +156,13 @@ impl ServerHandshake {
         Self::default()
     }
 
-    /// Processes all bytes received since the connection opened. Input that cannot become a request is refused
+    /// Processes all bytes received since the connection opened. Input that cannot become a request is rejected
     /// at its first byte, a request that is too long as soon as it exceeds the limit.
     pub fn feed(&mut self, options: &ServerOptions, buf: &[u8]) -> ServerHandshakeStep {
         match self.read_request(options, buf) {
             Ok(None) => ServerHandshakeStep::Incomplete,
             Ok(Some(accepted)) => ServerHandshakeStep::Accepted(accepted),
-            Err(refusal) => ServerHandshakeStep::Rejected(refusal.into_rejected()),
+            Err(rejection) => ServerHandshakeStep::Rejected(rejection.into_rejected()),
         }
     }
 

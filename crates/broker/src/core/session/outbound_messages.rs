@@ -145,7 +145,7 @@ pub(crate) enum QueueRoom {
         stored: Range<u64>,
     },
     /// No room; the policy drops the new message.
-    Refused,
+    Rejected,
     /// No room; the policy disconnects the client.
     Disconnect,
 }
@@ -344,10 +344,10 @@ impl OutboundMessages {
             return QueueRoom::Available;
         }
         if size > limits.max_bytes || limits.max_messages == 0 {
-            return QueueRoom::Refused;
+            return QueueRoom::Rejected;
         }
         match limits.policy {
-            QueuePolicy::DropNewest => return QueueRoom::Refused,
+            QueuePolicy::DropNewest => return QueueRoom::Rejected,
             QueuePolicy::Disconnect => return QueueRoom::Disconnect,
             QueuePolicy::DropOldest => {}
         }
@@ -531,13 +531,13 @@ impl OutboundMessages {
         }
     }
 
-    /// Handles PUBREC. `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: the
+    /// Handles PUBREC. `rejected`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: the
     /// message is kept until PUBCOMP and returned with it.
-    pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool, keeps: bool) -> AckOutcome {
+    pub(crate) fn pubrec(&mut self, packet_id: u16, rejected: bool, keeps: bool) -> AckOutcome {
         if let Some(offset) =
             self.offset_in(packet_id, InflightStage::Published, Some(QoS::ExactlyOnce))
         {
-            if refused {
+            if rejected {
                 return self.acknowledge(offset);
             }
             let entry = &mut self.ring[offset];
@@ -556,7 +556,7 @@ impl OutboundMessages {
         }
         // A repeated PUBREC is answered with PUBREL again.
         match self.offset_in(packet_id, InflightStage::Released, None) {
-            Some(_) if !refused => AckOutcome::Release {
+            Some(_) if !rejected => AckOutcome::Release {
                 seq: 0,
                 session_message: None,
             },

@@ -224,19 +224,22 @@ fn the_answer_to_accepted_messages_waits_for_logs_and_not_for_hooks() {
     assert!(sim.has(bob, PacketType::PubAck));
 }
 
-/// Messages that derive from accepted ones are not refused when the store has no room.
+/// Messages that derive from accepted ones are not rejected when the store has no room.
 #[test]
-fn accepted_messages_are_published_while_new_ones_are_refused() {
+fn accepted_messages_are_published_while_new_ones_are_rejected() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     sim.keep_journals();
     let journal = sim.shards[0].delivery.journal.as_mut();
-    journal.expect("there is a journal").refuses_writes = true;
+    journal.expect("there is a journal").rejects_writes = true;
     let message = crate::control::PublishRequest {
         topic: "relayed/1".to_owned(),
         ..Default::default()
     };
-    let refused = sim.shards[0].publish_as_node(&message, &Default::default());
-    assert_eq!(refused, Err(crate::control::ControlError::StoreUnavailable));
+    let rejected = sim.shards[0].publish_as_node(&message, &Default::default());
+    assert_eq!(
+        rejected,
+        Err(crate::control::ControlError::StoreUnavailable)
+    );
     assert!(sim.shards[0].publish_accepted(&message).is_ok());
     let invalid = crate::control::PublishRequest {
         topic: "a/+".to_owned(),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_shard_refuses_reaches_it() {
+    fn what_the_shard_rejects_reaches_it() {
         for (max_packet, max_connect) in [(100, 100), (4096, 10)] {
             let mut packets = ControlPackets::new(max_packet, max_connect);
             let mut out = Vec::new();

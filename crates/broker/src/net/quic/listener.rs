@@ -1,4 +1,4 @@
-//! A QUIC listener: accepts and refuses connections.
+//! A QUIC listener: accepts and rejects connections.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -33,7 +33,7 @@ const INCOMING_BUFFER_BYTES: u64 = 16 << 10;
 const ALL_INCOMING_BUFFER_BYTES: u64 = 16 << 20;
 /// Silence after which a connection is lost. The keep-alive of MQTT, which is at most 18 hours, decides earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(27 * 3600);
-/// How often refused connections are added to the metrics.
+/// How often rejected connections are added to the metrics.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A QUIC listener. Its socket stays open while the node runs, since connections remain when the listener is stopped.
@@ -47,12 +47,12 @@ pub(crate) struct QuicListener {
     accepting: Mutex<Vec<AbortHandle>>,
     /// Connections whose handshake, or whose first stream, is incomplete.
     unfinished: AtomicUsize,
-    refused: RefusedCounts,
+    rejected: RejectedCounts,
 }
 
-/// Refused connections that the metrics do not contain yet.
+/// Rejected connections that the metrics do not contain yet.
 #[derive(Default)]
-struct RefusedCounts {
+struct RejectedCounts {
     limit: AtomicU64,
     handshake: AtomicU64,
     timeout: AtomicU64,
@@ -87,7 +87,7 @@ impl QuicListener {
             config: Mutex::new((source, config)),
             accepting: Mutex::default(),
             unfinished: AtomicUsize::new(0),
-            refused: RefusedCounts::default(),
+            rejected: RejectedCounts::default(),
         }))
     }
 
@@ -101,11 +101,11 @@ impl QuicListener {
         self.endpoint
             .set_server_config(Some(ServerConfig::clone(&self.current_config())));
         let accept = self.threads.spawn(self.clone().accept_connections());
-        let count = self.threads.spawn(self.clone().count_refused());
+        let count = self.threads.spawn(self.clone().count_rejected());
         *self.lock_accepting() = vec![accept.abort_handle(), count.abort_handle()];
     }
 
-    /// Refuses new connections. Those that exist stay.
+    /// Rejects new connections. Those that exist stay.
     pub(crate) fn stop(&self) {
         self.endpoint.set_server_config(None);
         for task in self.lock_accepting().drain(..) {
@@ -148,7 +148,7 @@ impl QuicListener {
             if !incoming.remote_address_validated()
                 && (unfinished >= HANDSHAKES_BEFORE_RETRY || wait.is_some())
             {
-                self.refused.retries.fetch_add(1, Relaxed);
+                self.rejected.retries.fetch_add(1, Relaxed);
                 // It fails only for a validated address.
                 let _ = incoming.retry();
                 continue;
@@ -166,7 +166,7 @@ impl QuicListener {
             false => None,
         };
         let Some(reserved) = reserved else {
-            self.refused.limit.fetch_add(1, Relaxed);
+            self.rejected.limit.fetch_add(1, Relaxed);
             incoming.refuse();
             return;
         };
@@ -177,25 +177,28 @@ impl QuicListener {
         self.threads.spawn(async move {
             let accepted = bridge::accept(&listener.shared, incoming, config).await;
             drop(unfinished);
-            let refused = &listener.refused;
+            let rejected = &listener.rejected;
             match accepted {
                 Ok(accepted) => accepted.serve(listener.shared.clone(), reserved).await,
-                Err(HandshakeError::Failed) => drop(refused.handshake.fetch_add(1, Relaxed)),
-                Err(HandshakeError::TimedOut) => drop(refused.timeout.fetch_add(1, Relaxed)),
+                Err(HandshakeError::Failed) => drop(rejected.handshake.fetch_add(1, Relaxed)),
+                Err(HandshakeError::TimedOut) => drop(rejected.timeout.fetch_add(1, Relaxed)),
             }
         });
     }
 
-    /// Adds refused connections to the metrics of a shard, which only the shard may change.
-    async fn count_refused(self: Arc<Self>) {
+    /// Adds rejected connections to the metrics of a shard, which only the shard may change.
+    async fn count_rejected(self: Arc<Self>) {
         let mut interval = tokio::time::interval(COUNT_INTERVAL);
         loop {
             interval.tick().await;
             let counts = [
-                (Metric::ConnectionsRefusedLimit, &self.refused.limit),
-                (Metric::ConnectionsRefusedHandshake, &self.refused.handshake),
-                (Metric::ConnectionsRefusedTimeout, &self.refused.timeout),
-                (Metric::QuicRetries, &self.refused.retries),
+                (Metric::ConnectionsRejectedLimit, &self.rejected.limit),
+                (
+                    Metric::ConnectionsRejectedHandshake,
+                    &self.rejected.handshake,
+                ),
+                (Metric::ConnectionsRejectedTimeout, &self.rejected.timeout),
+                (Metric::QuicRetries, &self.rejected.retries),
             ];
             let counts = counts.map(|(metric, count)| (metric, count.swap(0, Relaxed)));
             if counts.iter().any(|(_, count)| *count > 0) {

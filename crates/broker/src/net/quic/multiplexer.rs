@@ -182,7 +182,7 @@ impl StreamMultiplexer {
             }
             _ => return self.record_acknowledgement(kind, packet),
         };
-        // Without a free identifier the session refuses the packet for its own reasons.
+        // Without a free identifier the session rejects the packet for its own reasons.
         if let Some((id, _)) = self.begin_exchange(CONTROL_STREAM, client_id, exchange) {
             write_id(packet, at, id);
         }
@@ -489,11 +489,11 @@ impl StreamMultiplexer {
             return Destination::Nowhere;
         }
         let (stream, client_id) = (exchange.stream, exchange.client_id);
-        let is_refused_pubrec = || {
+        let is_rejected_pubrec = || {
             let reason = packet.get(at + 2).copied().unwrap_or(0);
             ReasonCode(reason).is_error()
         };
-        if kind != PacketType::PubRec || is_refused_pubrec() {
+        if kind != PacketType::PubRec || is_rejected_pubrec() {
             self.end_exchange(id, packet);
         }
         match stream {

@@ -244,7 +244,7 @@ fn messages_go_to_the_stream_of_the_subscription() {
 }
 
 #[test]
-fn a_refused_subscription_leads_nowhere() {
+fn a_rejected_subscription_leads_nowhere() {
     let mut harness = Harness::new(Version::V5);
     let stream = harness.multiplexer.open_stream();
     let mut subscribe = SubscribeBuf::new(1);

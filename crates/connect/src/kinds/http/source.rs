@@ -469,7 +469,7 @@ mod tests {
             admitted
                 .accept(body.into(), gate.clone())
                 .await
-                .unwrap_or_else(|refused| panic!("{format}: {refused:?}"));
+                .unwrap_or_else(|rejected| panic!("{format}: {rejected:?}"));
             let taken = gate.taken.lock().unwrap();
             let payloads: Vec<_> = taken
                 .iter()
@@ -483,19 +483,19 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let admitted = named.admit(&with_token()).unwrap();
         let taken = admitted.accept("{\"a\": 1.5}".into(), gate.clone()).await;
-        taken.unwrap_or_else(|refused| panic!("{refused:?}"));
+        taken.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         assert_eq!(gate.taken.lock().unwrap()[0].topic, "d/1.5");
         let admitted = named.admit(&with_token()).unwrap();
-        let refused = admitted.accept("{\"b\": 1}".into(), Arc::new(Gate::default()));
-        match refused.await {
+        let rejected = admitted.accept("{\"b\": 1}".into(), Arc::new(Gate::default()));
+        match rejected.await {
             Err(PushError::Content(why)) => assert!(why.contains("${payload.a} is null"), "{why}"),
             other => panic!("{other:?}"),
         }
         let limited =
             source(json!({"token": TOKEN, "format": "lines", "max_messages": 2})).unwrap();
         let admitted = limited.admit(&with_token()).unwrap();
-        let refused = admitted.accept("a\nb\nc".into(), Arc::new(Gate::default()));
-        assert!(matches!(refused.await, Err(PushError::Content(_))));
+        let rejected = admitted.accept("a\nb\nc".into(), Arc::new(Gate::default()));
+        assert!(matches!(rejected.await, Err(PushError::Content(_))));
     }
 
     #[tokio::test]
@@ -512,9 +512,9 @@ mod tests {
             ]),
         ];
         for head in wrong {
-            let refused = by_token.admit(&head).err();
+            let rejected = by_token.admit(&head).err();
             assert!(
-                matches!(refused, Some(PushError::Credentials(_))),
+                matches!(rejected, Some(PushError::Credentials(_))),
                 "{head:?}"
             );
         }
@@ -540,9 +540,9 @@ mod tests {
             (&head(&[("x-signature", &digits)]), "what?"),
             (&head(&[("x-signature", "sha256=zz")]), "what?"),
         ] {
-            let refused = take(head, body).await;
+            let rejected = take(head, body).await;
             assert!(
-                matches!(refused, Err(PushError::Credentials(_))),
+                matches!(rejected, Err(PushError::Credentials(_))),
                 "{head:?}"
             );
         }

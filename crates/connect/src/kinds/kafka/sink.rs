@@ -161,8 +161,8 @@ impl KafkaSinkWriter {
         let (messages, mut failures) = self.build_messages(batch, &new).await;
         ticket.skip(failures.len());
         self.producer.send(messages, &ticket);
-        let refused = ticket.failures().await.into_iter();
-        failures.extend(refused.map(|(place, error)| (place, error.into())));
+        let rejected = ticket.failures().await.into_iter();
+        failures.extend(rejected.map(|(place, error)| (place, error.into())));
         WriteOutcome::all_except(batch.len(), failures)
     }
 

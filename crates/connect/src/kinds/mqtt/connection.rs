@@ -382,8 +382,8 @@ impl MqttConnection {
                 ));
             }
         };
-        let refused = filters.iter().zip(&codes).find(|(_, code)| code.is_error());
-        match refused {
+        let rejected = filters.iter().zip(&codes).find(|(_, code)| code.is_error());
+        match rejected {
             None if codes.len() == filters.len() => Ok(()),
             None => Err(ConnectorError::transient(
                 "the broker answers some subscriptions only",
@@ -452,7 +452,7 @@ fn read_connack(session: &mut ClientSession) -> Result<Option<ConnackInfo>, Conn
     match event {
         None => Ok(None),
         Some(SessionEvent::Connected(connack)) if connack.answer.reason.is_error() => {
-            let what = format!("the broker refused the connection: {}", connack.answer);
+            let what = format!("the broker rejected the connection: {}", connack.answer);
             Err(ConnectorError::transient(what))
         }
         Some(SessionEvent::Connected(connack)) => Ok(Some(connack)),
@@ -533,14 +533,14 @@ async fn handle_events(
                     continue;
                 }
                 Some(SessionEvent::Pong) => {
-                    if let Some(asker) = state.pings.pop_front() {
-                        let _ = asker.send(());
+                    if let Some(waiter) = state.pings.pop_front() {
+                        let _ = waiter.send(());
                     }
                     continue;
                 }
                 Some(SessionEvent::Subscribed { codes, .. }) => {
-                    if let Some(asker) = state.subscribed.take() {
-                        let _ = asker.send(codes);
+                    if let Some(waiter) = state.subscribed.take() {
+                        let _ = waiter.send(codes);
                     }
                     continue;
                 }

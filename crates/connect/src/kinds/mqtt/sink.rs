@@ -174,12 +174,12 @@ impl MqttSinkWriter {
                 link.publish(messages.len(), outgoing).await?
             }
         };
-        self.add_refusals(&messages, &codes, &mut failures);
+        self.add_rejections(&messages, &codes, &mut failures);
         Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 
-    /// Adds the messages that the broker refused, or that exceed its limits.
-    fn add_refusals(
+    /// Adds the messages that the broker rejected, or that exceed its limits.
+    fn add_rejections(
         &self,
         messages: &[RowMessage],
         codes: &[ReasonCode],

@@ -22,7 +22,7 @@ use crate::connector::ConnectorError;
 /// A server silent for this long is pinged, and after the same time again considered unreachable.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_REFUSED: usize = 1000;
+const MAX_REJECTED: usize = 1000;
 /// Limit on received messages that wait for processing. Beyond it the connection is not read, and the server waits or disconnects.
 const MAX_WAITING_MESSAGES: usize = 1024;
 
@@ -169,8 +169,8 @@ impl NatsConnection {
             reading,
         };
         match answered.await {
-            Ok(refused) if refused.is_empty() => {}
-            Ok(refused) => return Err(ConnectorError::transient(refused.join("; "))),
+            Ok(rejected) if rejected.is_empty() => {}
+            Ok(rejected) => return Err(ConnectorError::transient(rejected.join("; "))),
             Err(_) => return Err(session.close_reason()),
         }
         // One subscription receives all replies.
@@ -271,9 +271,9 @@ impl NatsConnection {
             Ok(Err(_)) => Err(self.close_reason()),
             Err(_) => {
                 let mut state = self.shared.state();
-                let refused = std::mem::take(&mut state.rejections);
-                if !refused.is_empty() {
-                    return Err(ConnectorError::transient(refused.join("; ")));
+                let rejected = std::mem::take(&mut state.rejections);
+                if !rejected.is_empty() {
+                    return Err(ConnectorError::transient(rejected.join("; ")));
                 }
                 match state.pending_requests.remove(&number) {
                     Some(pending) => Ok(pending.answers),
@@ -312,10 +312,10 @@ impl NatsConnection {
         self.shared.state().subscriptions.insert(number, sender);
         let (space, group) = group.map_or(("", ""), |group| (" ", group));
         let line = format!("SUB {subject}{space}{group} {number}\r\n");
-        let refused = self.send(line.into_bytes()).await?;
-        match refused.is_empty() {
+        let rejected = self.send(line.into_bytes()).await?;
+        match rejected.is_empty() {
             true => Ok(messages),
-            false => Err(ConnectorError::transient(refused.join("; "))),
+            false => Err(ConnectorError::transient(rejected.join("; "))),
         }
     }
 
@@ -452,9 +452,9 @@ async fn run_reader(
             }
             ServerOp::Pong => {
                 let mut state = shared.state();
-                let refused = std::mem::take(&mut state.rejections);
-                if let Some(asker) = state.pings.pop_front() {
-                    let _ = asker.send(refused);
+                let rejected = std::mem::take(&mut state.rejections);
+                if let Some(waiter) = state.pings.pop_front() {
+                    let _ = waiter.send(rejected);
                 }
             }
             // These errors leave the connection open; all others close it.
@@ -463,7 +463,7 @@ async fn run_reader(
                     || why.starts_with("Invalid Subject") =>
             {
                 let mut state = shared.state();
-                if state.rejections.len() < MAX_REFUSED {
+                if state.rejections.len() < MAX_REJECTED {
                     state.rejections.push(why);
                 }
             }

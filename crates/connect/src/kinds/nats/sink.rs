@@ -181,8 +181,8 @@ impl NatsSinkWriter {
                 &message.payload,
             );
         }
-        let refused = session.send(bytes).await?;
-        for why in refused {
+        let rejected = session.send(bytes).await?;
+        for why in rejected {
             // `Permissions Violation for Publish to "SUBJECT"`
             let Some(subject) = why.split('"').nth(1) else {
                 continue;

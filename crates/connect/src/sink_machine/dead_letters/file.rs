@@ -57,7 +57,7 @@ pub(super) enum DeadLetterLogLine {
 pub(super) type Problem = (PathBuf, String);
 
 /// An open file of dead letters.
-pub(super) struct LettersFile {
+pub(super) struct DeadLetterFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     file: File,
@@ -128,13 +128,16 @@ pub(super) fn all_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The content that the marks require of a file.
-struct Demand {
+struct ExpectedContent {
     epoch: u64,
     bytes: u64,
 }
 
 /// `None`: the marks say nothing about the file.
-fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[Demand; 2]>> {
+fn read_expected_contents(
+    path: &Path,
+    problems: &mut Vec<Problem>,
+) -> io::Result<Option<[ExpectedContent; 2]>> {
     let marks = marks_path(path);
     let unknown = "lost dead letters cannot be detected";
     match disk::read_high_water_marks(&marks)? {
@@ -148,11 +151,11 @@ fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[
                 false => numbers[SYNCED],
             };
             Ok(Some([
-                Demand {
+                ExpectedContent {
                     epoch: numbers[EPOCH],
                     bytes: written,
                 },
-                Demand {
+                ExpectedContent {
                     epoch: numbers[NEXT_EPOCH],
                     bytes: numbers[NEXT_BYTES],
                 },
@@ -176,7 +179,7 @@ pub(super) fn examine(
     mut each: impl FnMut(DeadLetterLogLine),
 ) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
-    let demands = read_demands(path, &mut problems)?;
+    let demands = read_expected_contents(path, &mut problems)?;
     let mut problem = |detail: String| problems.push((path.to_owned(), detail));
     let file = match File::open(path) {
         Ok(file) => file,
@@ -242,7 +245,7 @@ pub(super) fn examine(
     Ok(problems)
 }
 
-impl LettersFile {
+impl DeadLetterFile {
     /// Creates the file with these lines, replacing an existing one.
     pub(super) fn create(path: &Path, lines: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new("."));
@@ -311,7 +314,7 @@ impl LettersFile {
     }
 }
 
-impl Drop for LettersFile {
+impl Drop for DeadLetterFile {
     fn drop(&mut self) {
         if let Err(error) = self.sync() {
             tracing::error!(path = %self.path.display(), %error, "dead letter file sync failed");

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::copy_damaged_file;
 use crate::row::SinkRow;
 use crate::settings::DeadLetterSettings as Settings;
-use file::{DeadLetterLogLine, LettersFile, encode_line};
+use file::{DeadLetterFile, DeadLetterLogLine, encode_line};
 
 /// The file is rewritten when it exceeds its live content by this much.
 const MAX_WASTED_LOG_BYTES: u64 = 1 << 20;
@@ -54,7 +54,7 @@ struct DeadLettersState {
     letters: VecDeque<DeadLetter>,
     bytes: usize,
     next_id: u64,
-    log: Option<LettersFile>,
+    log: Option<DeadLetterFile>,
 }
 
 /// Counts the letters in the files of a directory, and reports damage. Changes nothing.
@@ -312,7 +312,7 @@ impl DeadLettersState {
     }
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        self.log = Some(LettersFile::create(
+        self.log = Some(DeadLetterFile::create(
             path,
             self.letters.iter().map(DeadLetter::line),
         )?);
@@ -335,7 +335,7 @@ mod tests {
         DeadLetter {
             id: 0,
             at_ms: 1,
-            error: "refused".into(),
+            error: "rejected".into(),
             attempts: 1,
             row,
         }

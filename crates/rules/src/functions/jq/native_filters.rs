@@ -61,7 +61,7 @@ impl JqContext {
     }
 }
 
-type Natives = Box<[Filter<RunPtr<JqDataType>>]>;
+type NativeFilters = Box<[Filter<RunPtr<JqDataType>>]>;
 
 pub(super) fn native_filters() -> impl Iterator<Item = Fun<JqDataType>> {
     [
@@ -82,7 +82,7 @@ fn text(item: &JqValue) -> Result<&str, Error<JqValue>> {
     }
 }
 
-fn value_filters() -> Natives {
+fn value_filters() -> NativeFilters {
     Box::new([
         ("tojson", v(0), |cv| {
             bome(Ok(JqValue::text(&cv.1.to_json())))
@@ -202,7 +202,7 @@ fn float(item: &JqValue) -> Result<f64, Error<JqValue>> {
         .ok_or_else(|| Error::typ(item.clone(), "number"))
 }
 
-fn math_filters() -> Natives {
+fn math_filters() -> NativeFilters {
     let one: [Filter<RunPtr<JqDataType>>; 24] = floats![
         "sqrt" f64::sqrt, "cbrt" f64::cbrt, "exp" f64::exp, "exp2" f64::exp2, "exp10" |x| 10_f64.powf(x), "log" f64::ln,
         "log2" f64::log2, "log10" f64::log10, "log1p" f64::ln_1p, "expm1" f64::exp_m1, "sin" f64::sin, "cos" f64::cos,
@@ -227,7 +227,7 @@ fn binary<'a>(
     bome(float(&x).and_then(|x| Ok(JqValue::Float(function(x, float(&y)?)))))
 }
 
-fn encoding_filters() -> Natives {
+fn encoding_filters() -> NativeFilters {
     Box::new([
         ("encode_base64", v(0), |cv| {
             bome(text(&cv.1).map(|text| JqValue::text(&STANDARD.encode(text))))
@@ -265,7 +265,7 @@ fn encoding_filters() -> Natives {
 
 /// The three filters on which `test`, `match`, `capture`, `scan`, `split`, `splits`, `sub` and `gsub` are
 /// built.
-fn regex_filters() -> Natives {
+fn regex_filters() -> NativeFilters {
     Box::new([
         ("matches", v(2), |cv| regex_matches(cv, false, true)),
         ("split_matches", v(2), |cv| regex_matches(cv, true, true)),

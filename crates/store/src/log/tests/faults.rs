@@ -24,7 +24,7 @@ impl Undo {
 }
 
 #[derive(Default)]
-struct Unsynced {
+struct UnsyncedWrites {
     writes: Vec<Undo>,
     /// Writes of a failed sync: later syncs do not bring them to disk.
     lost: Vec<Undo>,
@@ -40,7 +40,7 @@ pub(super) struct State {
     is_off: bool,
     /// The file with the marks, as it was at that moment.
     marks: Option<(PathBuf, Vec<u8>)>,
-    unsynced: HashMap<PathBuf, Unsynced>,
+    unsynced: HashMap<PathBuf, UnsyncedWrites>,
 }
 
 #[derive(Clone)]

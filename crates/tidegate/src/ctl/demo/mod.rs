@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use wall_clock::now_ms;
 
-use self::objects::{Created, DemoDevice, demo_devices, demo_objects};
+use self::objects::{CreationOutcome, DemoDevice, demo_devices, demo_objects};
 use self::values::DeviceKind;
 use super::error::CtlError;
 use super::http::ApiClient;
@@ -126,7 +126,7 @@ async fn run(
     let mut new_objects = 0_u32;
     let objects = demo_objects();
     for object in &objects {
-        new_objects += u32::from(object.create(&client).await? == Created::New);
+        new_objects += u32::from(object.create(&client).await? == CreationOutcome::New);
     }
     print_text(&format!(
         "created {new_objects} of {} products, groups, dashboards, rules and relay endpoints; the others existed\n",
@@ -144,7 +144,7 @@ async fn run(
             SimulatedDevice::new(mqtt, cafile.as_deref(), (&device.id, token), totals.clone())?;
         let (sender, messages) = mpsc::channel(MAX_WAITING);
         connections.spawn(simulated.run(messages));
-        if created == Created::New {
+        if created == CreationOutcome::New {
             // The channel holds all of it.
             for message in history(&device, now_ms()) {
                 sender.send(message).await?;
@@ -256,14 +256,14 @@ async fn report_site(client: &mut ApiClient, target: &TargetArgs) -> anyhow::Res
             match client.post("/api/v1/publish", &message).await {
                 Ok(_) | Err(CtlError::Unreachable { .. }) => {}
                 // The node was started again, and its tokens are others.
-                Err(CtlError::Refused { status: 401, .. }) => {
+                Err(CtlError::Rejected { status: 401, .. }) => {
                     if let Some(target) = target.resolve_after_restart() {
                         *client = ApiClient::new(target);
                     }
                     // Fails while the node starts.
                     let _ = client.log_in().await;
                 }
-                Err(CtlError::Refused { status: 503, .. }) => {}
+                Err(CtlError::Rejected { status: 503, .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -31,7 +31,7 @@ pub(super) struct DemoDevice {
 
 /// What happened to an object.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Created {
+pub(super) enum CreationOutcome {
     New,
     Existing,
 }
@@ -240,12 +240,12 @@ impl DemoObject {
     }
 
     /// Creates the object, unless an earlier run did.
-    pub(super) async fn create(&self, client: &ApiClient) -> anyhow::Result<Created> {
+    pub(super) async fn create(&self, client: &ApiClient) -> anyhow::Result<CreationOutcome> {
         match own(client, &self.path(), &self.to_string()).await? {
-            Some(_) => Ok(Created::Existing),
+            Some(_) => Ok(CreationOutcome::Existing),
             None => {
                 client.put(&self.path(), &self.body, None).await?;
-                Ok(Created::New)
+                Ok(CreationOutcome::New)
             }
         }
     }
@@ -262,14 +262,17 @@ impl DemoDevice {
     }
 
     /// Creates the device, or gives it a new token; returns the token.
-    pub(super) async fn create(&self, client: &ApiClient) -> anyhow::Result<(Created, String)> {
+    pub(super) async fn create(
+        &self,
+        client: &ApiClient,
+    ) -> anyhow::Result<(CreationOutcome, String)> {
         let credentials = json!([{"type": "token"}]);
         let existing = own(client, &self.path(), &self.id).await?;
         let (created, device) = match existing {
             Some(device) => {
                 let changes = Map::from_iter([("credentials".to_owned(), credentials)]);
                 let changed = put_object(client, &self.path(), device, changes).await?;
-                (Created::Existing, changed)
+                (CreationOutcome::Existing, changed)
             }
             None => {
                 let name = format!("{} {}", self.kind.title(), self.number);
@@ -280,7 +283,10 @@ impl DemoDevice {
                     "credentials": credentials,
                     "tags": {"demo": MARK, "floor": (self.number % 4).to_string()},
                 });
-                (Created::New, client.post("/api/v1/devices", &body).await?)
+                (
+                    CreationOutcome::New,
+                    client.post("/api/v1/devices", &body).await?,
+                )
             }
         };
         let token = device["issued"][0]["token"].as_str().unwrap_or_default();
@@ -301,7 +307,7 @@ async fn own(
 ) -> Result<Option<VersionedObject>, CtlError> {
     let object = match client.get_versioned(path).await {
         Ok(object) => object,
-        Err(CtlError::Refused { status: 404, .. }) => return Ok(None),
+        Err(CtlError::Rejected { status: 404, .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
     match is_marked(&object.value) {
@@ -315,7 +321,7 @@ async fn own(
 async fn remove_own(client: &ApiClient, path: &str, name: &str) -> anyhow::Result<bool> {
     let object = match client.get(path).await {
         Ok(object) => object,
-        Err(CtlError::Refused { status: 404, .. }) => return Ok(false),
+        Err(CtlError::Rejected { status: 404, .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     if !is_marked(&object) {

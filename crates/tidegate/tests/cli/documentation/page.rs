@@ -8,7 +8,7 @@
 //! | `<!-- run: background -->` | each command runs until the page ends |
 //! | `<!-- run: as the node -->` | the command is a node; it replaces the running one |
 //! | `<!-- run: node stopped -->` | the running node is stopped before |
-//! | `<!-- run: fails -->` | each command is refused |
+//! | `<!-- run: fails -->` | each command is rejected |
 //! | `<!-- run: usage only; REASON -->` | each command is stopped after half a second, and only wrong usage is a failure |
 //! | `<!-- run first: COMMANDS -->` | prerequisites that the page does not show, on one or several lines |
 //! | `<!-- file: NAME -->` | the block is the content of this file |

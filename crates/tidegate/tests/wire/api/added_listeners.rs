@@ -81,9 +81,9 @@ fn a_tls_listener_lives_from_its_creation_to_its_removal() {
     client.ping();
 
     // It is used.
-    let refused = delete(&node, "/api/v1/certificates/web");
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert!(refused.body["detail"].as_str().unwrap().contains("added"));
+    let rejected = delete(&node, "/api/v1/certificates/web");
+    assert_eq!(rejected.status, 409, "{}", rejected.body);
+    assert!(rejected.body["detail"].as_str().unwrap().contains("added"));
 
     // It is there again after a restart, with the last certificate.
     drop(client);
@@ -235,8 +235,8 @@ fn a_replaced_listener_continues_if_the_new_one_cannot_be_opened() {
     assert_eq!(created.status, 201, "{}", created.body);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let refused = put_listener(&node, "second", &json!({"protocol": "mqtt", "bind": taken}));
-    assert_eq!(refused.status, 409);
+    let rejected = put_listener(&node, "second", &json!({"protocol": "mqtt", "bind": taken}));
+    assert_eq!(rejected.status, 409);
     let shown = get(&node, "/api/v1/listeners/second");
     assert_eq!(shown.body["definition"], open);
     assert!(std::net::TcpStream::connect(address_of(&shown)).is_ok());

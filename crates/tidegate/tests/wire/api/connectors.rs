@@ -30,18 +30,18 @@ fn a_message_goes_through_a_rule_into_a_sink() {
     let token = local_token(&node);
     let put = |path: &str, body: Value| send(&node, &token, "PUT", path, &body);
     let sink = json!({"connector": "disk", "file": "out.jsonl"});
-    let refused = put("/api/v1/sinks/archive", sink.clone());
+    let rejected = put("/api/v1/sinks/archive", sink.clone());
     assert_eq!(
-        (refused.status, &refused.body["parameter"]),
+        (rejected.status, &rejected.body["parameter"]),
         (422, &json!("connector"))
     );
     let made = put("/api/v1/connectors/disk", json!({"type": "file"}));
     assert_eq!(made.status, 201, "{}", made.body);
-    let refused = put(
+    let rejected = put(
         "/api/v1/sinks/archive",
         json!({"connector": "disk", "fil": "x"}),
     );
-    assert_eq!(refused.status, 422, "{}", refused.body);
+    assert_eq!(rejected.status, 422, "{}", rejected.body);
     let made = put("/api/v1/sinks/archive", sink);
     assert_eq!(made.status, 201, "{}", made.body);
     let tested = send(
@@ -74,8 +74,8 @@ fn a_message_goes_through_a_rule_into_a_sink() {
         status.body["metrics"]["sent"] == 1 && status.body["state"] == "running"
     });
     let delete = |path: &str| send(&node, &token, "DELETE", path, &Value::Null);
-    let refused = delete("/api/v1/sinks/archive");
-    assert_eq!(refused.status, 409, "{}", refused.body);
+    let rejected = delete("/api/v1/sinks/archive");
+    assert_eq!(rejected.status, 409, "{}", rejected.body);
     assert_eq!(delete("/api/v1/rules/keep").status, 204);
     assert_eq!(delete("/api/v1/sinks/archive").status, 204);
     assert_eq!(send(&node, &token, "GET", path, &Value::Null).status, 404);
@@ -160,14 +160,14 @@ fn sinks_of_the_configuration_work_and_stay() {
     eventually("the row is in the file", || {
         !lines(&node, "declared.jsonl").is_empty()
     });
-    let refused = send(
+    let rejected = send(
         &node,
         &token,
         "PUT",
         "/api/v1/sinks/archive",
         &json!({"connector": "disk", "file": "other"}),
     );
-    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(rejected.status, 409, "{}", rejected.body);
     let status = send(&node, &token, "GET", "/api/v1/sink-status", &Value::Null);
     assert_eq!(status.body["data"][0]["is_declared"], true);
 }
@@ -220,8 +220,8 @@ fn a_message_of_another_broker_meets_the_rules_of_its_bridge() {
     assert!(status["received"].as_u64() > Some(0), "{status}");
 }
 
-/// A sink whose statement the system refuses is refused with the message of the system; a right one is created.
-fn refuses_wrong_statements(connector: &Value, right: &Value, wrong: &[(&str, &str, &str)]) {
+/// A sink whose statement the system rejects is rejected with the message of the system; a right one is created.
+fn rejects_wrong_statements(connector: &Value, right: &Value, wrong: &[(&str, &str, &str)]) {
     let node = closed();
     let token = local_token(&node);
     let put = |path: &str, body: &Value| send(&node, &token, "PUT", path, body);
@@ -230,10 +230,10 @@ fn refuses_wrong_statements(connector: &Value, right: &Value, wrong: &[(&str, &s
     for (field, value, message) in wrong {
         let mut sink = right.clone();
         sink[*field] = (*value).into();
-        let refused = put("/api/v1/sinks/s", &sink);
-        assert_eq!(refused.status, 422, "{value}: {}", refused.body);
-        assert_eq!(refused.body["parameter"], *field, "{}", refused.body);
-        let detail = refused.body["detail"].as_str().unwrap();
+        let rejected = put("/api/v1/sinks/s", &sink);
+        assert_eq!(rejected.status, 422, "{value}: {}", rejected.body);
+        assert_eq!(rejected.body["parameter"], *field, "{}", rejected.body);
+        let detail = rejected.body["detail"].as_str().unwrap();
         assert!(detail.contains(message), "{value}: {detail}");
         let missing = send(&node, &token, "GET", "/api/v1/sinks/s", &Value::Null);
         assert_eq!(missing.status, 404, "{}", missing.body);
@@ -251,14 +251,14 @@ fn database(kind: &str, server: &TestServer) -> Value {
 }
 
 #[test]
-fn a_statement_that_mysql_refuses_is_refused() {
+fn a_statement_that_mysql_rejects_is_rejected() {
     if !own_node() {
         return;
     }
     let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
-    refuses_wrong_statements(
+    rejects_wrong_statements(
         &database("mysql", &server),
         &json!({"connector": "db", "sql": "INSERT INTO t (n) VALUES (${payload.n})"}),
         &[
@@ -282,14 +282,14 @@ fn a_statement_that_mysql_refuses_is_refused() {
 }
 
 #[test]
-fn a_statement_that_postgresql_refuses_is_refused() {
+fn a_statement_that_postgresql_rejects_is_rejected() {
     if !own_node() {
         return;
     }
     let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
-    refuses_wrong_statements(
+    rejects_wrong_statements(
         &database("postgres", &server),
         &json!({"connector": "db", "sql": "INSERT INTO t (n) VALUES (${payload.n})"}),
         &[
@@ -309,7 +309,7 @@ fn a_statement_that_postgresql_refuses_is_refused() {
 
 /// There is no ClickHouse among the test servers: a web server answers as documented.
 #[test]
-fn a_table_that_clickhouse_refuses_is_refused() {
+fn a_table_that_clickhouse_rejects_is_rejected() {
     if !own_node() {
         return;
     }
@@ -320,7 +320,7 @@ fn a_table_that_clickhouse_refuses_is_refused() {
         ),
         false => (200, String::new()),
     });
-    refuses_wrong_statements(
+    rejects_wrong_statements(
         &json!({"type": "clickhouse", "urls": [format!("http://{server}")], "database": "d"}),
         &json!({"connector": "db", "table": "t"}),
         &[("table", "nothing", "Table d.nothing does not exist")],

@@ -22,7 +22,7 @@ fn made(node: &Node, path: &str, body: Value) -> Value {
     answer
 }
 
-fn refused(node: &Node, method: &str, path: &str, body: Value, status: u16) -> String {
+fn rejected(node: &Node, method: &str, path: &str, body: Value, status: u16) -> String {
     let (found, answer) = ask(node, method, path, body);
     assert_eq!(found, status, "{method} {path}: {answer}");
     answer["detail"].as_str().unwrap_or_default().to_owned()
@@ -86,7 +86,7 @@ fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
     assert_eq!(ids(&node, "device-groups/all/devices"), ["p1", "p2"]);
 
     let full = |path: &str, body: Value, quota: &str| {
-        let detail = refused(&node, "POST", path, body, 409);
+        let detail = rejected(&node, "POST", path, body, 409);
         assert!(
             detail.contains(&format!("The quota {quota} of the namespace \"acme\"")),
             "{detail}"
@@ -111,7 +111,7 @@ fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
     let (path, body) = with_rules(json!([rule("hot")]));
     assert_eq!(ask(&node, "PUT", path, body).0, 200);
     let (path, body) = with_rules(json!([rule("hot"), rule("hotter")]));
-    let detail = refused(&node, "PUT", path, body, 409);
+    let detail = rejected(&node, "PUT", path, body, 409);
     assert!(detail.contains("The quota alarm_rules"), "{detail}");
     let (_, usage) = ask(&node, "GET", "namespaces/acme/usage", Value::Null);
     let used = |quota: &str| {
@@ -128,12 +128,12 @@ fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
 
     // References stay within a namespace, and the namespace of an object is fixed.
     let other = json!({"product": "meter", "namespace": "acme"});
-    let detail = refused(&node, "PUT", "device-groups/all", other, 422);
+    let detail = rejected(&node, "PUT", "device-groups/all", other, 422);
     assert!(
         detail.contains("there is no product \"meter\" in the namespace \"acme\""),
         "{detail}"
     );
-    let detail = refused(
+    let detail = rejected(
         &node,
         "PUT",
         "products/pump",
@@ -141,7 +141,7 @@ fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
         422,
     );
     assert!(detail.contains("cannot change"), "{detail}");
-    let detail = refused(
+    let detail = rejected(
         &node,
         "POST",
         "products",
@@ -156,12 +156,12 @@ fn objects_belong_to_a_namespace_and_its_quotas_limit_them() {
     assert_eq!(status, 200, "an omitted namespace stays");
     assert_eq!(ids(&node, "products?namespace=acme"), ["pump"]);
 
-    let detail = refused(&node, "DELETE", "namespaces/acme", Value::Null, 409);
+    let detail = rejected(&node, "DELETE", "namespaces/acme", Value::Null, 409);
     assert!(
         detail.contains("the product \"pump\" (namespace)"),
         "{detail}"
     );
-    refused(&node, "DELETE", "namespaces/default", Value::Null, 409);
+    rejected(&node, "DELETE", "namespaces/default", Value::Null, 409);
 }
 
 #[test]

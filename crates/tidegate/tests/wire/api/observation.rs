@@ -1,4 +1,4 @@
-//! What a node shows of its messages and of clients that it refuses.
+//! What a node shows of its messages and of clients that it rejects.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;

@@ -76,14 +76,14 @@ fn what_is_posted_to_a_source_meets_rules() {
     let admin = format!("Bearer {token}");
     let none: &[(&str, &str)] = &[];
     let too_much = format!("[{}]", " ".repeat(100));
-    let refusals = [
+    let rejections = [
         ("weather", none, "[]", 401),
         ("weather", &[("authorization", &admin)], "[]", 401),
         ("weather", &right, "no array", 422),
         ("weather", &right, &too_much, 413),
         ("other", &right, "[]", 404),
     ];
-    for (source, headers, body, expected) in refusals {
+    for (source, headers, body, expected) in rejections {
         let (status, head) = post(&node, source, headers, body);
         assert_eq!(status, expected, "{head}");
     }

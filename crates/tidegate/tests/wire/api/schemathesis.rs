@@ -81,7 +81,7 @@ fn schemathesis_finds_nothing() {
             "--suppress-health-check",
             "all",
         ])
-        // What the description cannot say (a password that fits, a topic without wildcards) may be refused.
+        // What the description cannot say (a password that fits, a topic without wildcards) may be rejected.
         .args(["--exclude-checks", "positive_data_acceptance"]);
     for operation in LEFT_OUT {
         command.args(["--exclude-operation-id", operation]);

@@ -25,8 +25,8 @@ fn secret(of: &str) -> String {
     format!("{MARKER}-{of}")
 }
 
-/// A server that reads a request and refuses it.
-fn refusing_server() -> SocketAddr {
+/// A server that reads a request and rejects it.
+fn rejecting_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -341,7 +341,7 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
     ]
 }
 
-/// Objects that are refused: the reason repeats no secret.
+/// Objects that are rejected: the reason repeats no secret.
 fn send_invalid_objects(observed: &Observed) {
     let s = secret("invalid");
     for (path, body) in [
@@ -511,7 +511,7 @@ fn use_authenticators(observed: &Observed, server: SocketAddr) {
     }
 }
 
-/// Sinks over connectors of each kind, all of which fail; sources that are posted to; pull sources that are refused.
+/// Sinks over connectors of each kind, all of which fail; sources that are posted to; pull sources that are rejected.
 fn use_connectors(observed: &Observed, server: SocketAddr) {
     let all = connectors(server);
     let mut actions = Vec::new();
@@ -661,12 +661,12 @@ fn use_devices(observed: &Observed) {
         assert!(matches!(status, 200 | 403 | 404 | 409 | 422), "{status}");
     }
     let provision = |name: &str, secret: String| json!({"deviceName": name, "provisionDeviceKey": "new-meters", "provisionDeviceSecret": secret});
-    let (_, refused) = observed.api(
+    let (_, rejected) = observed.api(
         "POST",
         "provision",
         &provision("n", secret("provision-wrong")),
     );
-    assert_eq!(refused["status"], "FAILURE");
+    assert_eq!(rejected["status"], "FAILURE");
     let target = ("", "POST", "/api/v1/provision");
     let wanted = provision("n", secret("provision"));
     observed.issue(target, &wanted, &["/credentialsValue"]);
@@ -882,7 +882,7 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
     if !own_node() {
         return;
     }
-    let server = refusing_server();
+    let server = rejecting_server();
     let arguments = [
         "--set",
         "http.anonymous_role=none",

@@ -57,11 +57,11 @@ fn a_client_that_comes_and_goes_too_often_is_banned_for_a_while() {
 fn logins_of_all_clients_have_a_rate() {
     let node = with_ann("max_logins_per_s = 5");
     let tries = 50;
-    let refused = (0..tries)
+    let rejected = (0..tries)
         .map(|_| log_in_as(&node, &Connect::new(5, unique("c"))).1.reason)
         .filter(|reason| *reason == TRY_LATER)
         .count();
-    assert!(refused > 0, "{tries} at once are more than 5 a second");
+    assert!(rejected > 0, "{tries} at once are more than 5 a second");
     eventually("later there is room", || {
         log_in_as(&node, &Connect::new(5, unique("c"))).1.reason == SUCCESS
     });

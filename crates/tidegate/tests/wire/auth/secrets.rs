@@ -34,7 +34,7 @@ fn no_secret_is_in_the_log() {
         SUCCESS
     );
     let log = node.log();
-    assert!(log.contains("refused"), "it logs:\n{log}");
+    assert!(log.contains("rejected"), "it logs:\n{log}");
     let lines = log.lines().filter(|line| line.contains("s3cret"));
     let lines: Vec<_> = lines.collect();
     assert!(lines.is_empty(), "{lines:?}");

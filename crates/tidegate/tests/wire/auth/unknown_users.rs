@@ -81,8 +81,8 @@ fn a_failed_login_to_the_api_costs_the_same_without_an_operator() {
     for path in ["/api/v1/login", "/api/auth/login"] {
         assert_alike(&node, path, "ann", |name| {
             let body = json!({"username": name, "password": "wrong"});
-            let refused = send(&node, "", "POST", path, &body);
-            assert_eq!(refused.status, 401, "{path}: {}", refused.body);
+            let rejected = send(&node, "", "POST", path, &body);
+            assert_eq!(rejected.status, 401, "{path}: {}", rejected.body);
         });
     }
 }

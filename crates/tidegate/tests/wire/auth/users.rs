@@ -33,7 +33,7 @@ fn users_of_a_password_file_get_in_and_a_changed_file_counts() {
 }
 
 #[test]
-fn a_password_nobody_knows_is_refused_on_the_loopback_too() {
+fn a_password_nobody_knows_is_rejected_on_the_loopback_too() {
     let folder = temporary_directory();
     let file = folder.join("passwords");
     std::fs::write(&file, format!("ann:{}\n", hashed("pencil"))).unwrap();

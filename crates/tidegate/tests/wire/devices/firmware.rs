@@ -380,8 +380,8 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
     );
     node.crash();
     assert_eq!(get(&node, "firmware-campaigns/1"), before);
-    let (refused, _) = api(&node, "DELETE", "firmware/pump-v1", &Value::Null);
-    assert_eq!(refused, 409);
+    let (rejected, _) = api(&node, "DELETE", "firmware/pump-v1", &Value::Null);
+    assert_eq!(rejected, 409);
     assert_eq!(
         api(&node, "POST", "firmware-campaigns/1/resume", &json!({})).0,
         200

@@ -112,7 +112,7 @@ fn devices_and_telemetry_move_to_another_node() {
 }
 
 #[test]
-fn wrong_imports_and_exports_are_refused() {
+fn wrong_imports_and_exports_are_rejected() {
     let node = Node::start(&[]);
     let csv = "content-type: text/csv\r\n";
     let cases = [

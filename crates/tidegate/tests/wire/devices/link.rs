@@ -13,7 +13,7 @@ use link::net::{ConnectOptions, Link, LinkError, OutgoingStream, connect as conn
 use link::priority::Priority;
 use link::wire::control::TransferId;
 use link::wire::handshake::{Credentials, LinkId};
-use link_gateway::exchange::{FileMetadata, Publication, PublicationRefusal};
+use link_gateway::exchange::{FileMetadata, Publication, PublicationRejection};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -144,7 +144,7 @@ impl Peer {
             .unwrap();
     }
 
-    fn refusal(&self) -> PublicationRefusal {
+    fn rejection(&self) -> PublicationRejection {
         let message = self.wait(self.link.receive()).unwrap();
         serde_json::from_slice(&message.payload.into_bytes()).unwrap()
     }
@@ -166,8 +166,8 @@ impl Peer {
         self.wait(self.link.send_stream(new)).unwrap()
     }
 
-    /// Sends a file that is expected to be refused; returns the code and the text.
-    fn refused(&self, file_id: &str, size: usize) -> (ErrorCode, String) {
+    /// Sends a file that is expected to be rejected; returns the code and the text.
+    fn rejected(&self, file_id: &str, size: usize) -> (ErrorCode, String) {
         let stream = self.open(Some(file_id), size, DigestAlgorithm::Sha256);
         match self.wait(stream.accepted()) {
             Err(LinkError::Stream { code, text }) => (code, text),
@@ -241,16 +241,16 @@ fn devices_send_and_receive_files_and_firmware() {
 }
 
 #[test]
-fn wrong_credentials_are_refused() {
+fn wrong_credentials_are_rejected() {
     let node = node(&["p1"], "");
     let address = node.address("link");
     for credentials in [&["--token", "wrong"][..], &["--username", "token-p1x"], &[]] {
         let output = command(&[&["publish", address, "up/a", "-m", "x"][..], credentials].concat());
         assert_eq!(output.status.code(), Some(4), "{credentials:?}");
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(error.contains("login refused"), "{error}");
+        assert!(error.contains("login rejected"), "{error}");
     }
-    assert_eq!(metric(&node, "link_connections_refused_total"), 3);
+    assert_eq!(metric(&node, "link_connections_rejected_total"), 3);
     assert_eq!(metric(&node, "links"), 0);
 }
 
@@ -272,15 +272,15 @@ fn messages_are_published_as_permitted() {
     let peer = Peer::new(&node, "token-p1", "peer-1");
     peer.publish("down/b", b"");
     peer.publish("up/b", &content(200_000));
-    let refused = peer.refusal().refused;
+    let rejected = peer.rejection().rejected;
     assert_eq!(
-        (refused.topic.as_str(), refused.reason_code),
+        (rejected.topic.as_str(), rejected.reason_code),
         ("down/b", NOT_AUTHORIZED)
     );
-    assert_eq!((refused.priority.as_str(), refused.number), ("normal", 1));
+    assert_eq!((rejected.priority.as_str(), rejected.number), ("normal", 1));
     watcher.recv_message("up/b", content(200_000));
     eventually("the device is online", || state(&node, "p1") == "online");
-    let (code, text) = peer.refused("secret", 10);
+    let (code, text) = peer.rejected("secret", 10);
     assert_eq!(code, ErrorCode::NOT_PERMITTED, "{text}");
     assert!(text.contains("$file/secret/init"), "{text}");
     drop(peer);
@@ -438,16 +438,16 @@ fn files_and_messages_survive_kills_at_random_moments() {
 }
 
 #[test]
-fn quotas_and_wrong_digests_are_refused() {
+fn quotas_and_wrong_digests_are_rejected() {
     let quotas = "[files]\nmax_file_bytes = 1000000\nmax_bytes_per_owner = 1500000\nmax_transfers_per_owner = 1\n";
     let node = node(&["p1"], quotas);
     let peer = Peer::new(&node, "token-p1", "");
-    let (code, text) = peer.refused("a", 1_000_001);
+    let (code, text) = peer.rejected("a", 1_000_001);
     assert_eq!(code, ErrorCode::TOO_LARGE, "{text}");
     assert!(text.contains("files.max_file_bytes"), "{text}");
     let stream = peer.open(Some("a"), 900_000, DigestAlgorithm::Sha256);
     peer.wait(stream.accepted()).unwrap();
-    let (code, text) = peer.refused("b", 10);
+    let (code, text) = peer.rejected("b", 10);
     assert_eq!(code, ErrorCode::LIMIT_EXCEEDED, "{text}");
     peer.wait(stream.write(0, vec![0; 900_000].into())).unwrap();
     let wrong = ContentHasher::digest(DigestAlgorithm::Sha256, b"other");
@@ -462,7 +462,7 @@ fn quotas_and_wrong_digests_are_refused() {
 }
 
 #[test]
-fn a_paused_file_is_refused_until_it_is_resumed() {
+fn a_paused_file_is_rejected_until_it_is_resumed() {
     let node = node(&["p1"], "");
     let peer = Peer::new(&node, "token-p1", "");
     let open = || peer.open(Some("f"), 3, DigestAlgorithm::Sha256);
@@ -475,18 +475,18 @@ fn a_paused_file_is_refused_until_it_is_resumed() {
         assert_eq!(status, 200);
     };
     act("pause");
-    let is_refused = |error: &LinkError| {
+    let is_rejected = |error: &LinkError| {
         matches!(error, LinkError::Stream { code, text }
             if *code == ErrorCode::LIMIT_EXCEEDED && text.starts_with("paused"))
     };
-    // The content of a stream that is open already is refused too.
+    // The content of a stream that is open already is rejected too.
     let _ = peer.wait(stream.write(0, vec![1; 3].into()));
     let digest = ContentHasher::digest(DigestAlgorithm::Sha256, &[1; 3]);
     let finished = peer.wait(stream.finish(3, Some(digest)));
-    assert!(finished.as_ref().is_err_and(is_refused), "{finished:?}");
+    assert!(finished.as_ref().is_err_and(is_rejected), "{finished:?}");
     let again = open();
     let accepted = peer.wait(again.accepted());
-    assert!(accepted.as_ref().is_err_and(is_refused), "{accepted:?}");
+    assert!(accepted.as_ref().is_err_and(is_rejected), "{accepted:?}");
     act("resume");
     let stream = open();
     peer.wait(stream.accepted()).unwrap();

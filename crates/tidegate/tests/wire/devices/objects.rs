@@ -23,8 +23,8 @@ fn put(node: &Node, path: &str, body: Value) {
     assert!(matches!(status, 200 | 201), "{path}: {answer}");
 }
 
-/// The field that a PUT is refused for, and why.
-fn refused(node: &Node, path: &str, body: Value) -> (String, String) {
+/// The field that a PUT is rejected for, and why.
+fn rejected(node: &Node, path: &str, body: Value) -> (String, String) {
     let (status, answer) = api(node, "PUT", path, &body);
     assert_eq!(status, 422, "{path}: {answer}");
     let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
@@ -44,7 +44,7 @@ fn publish_values(raw: &mut Raw, values: Value) {
 #[test]
 fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     let node = Node::start(&[]);
-    let (field, detail) = refused(&node, "products/p", json!({"rule_chain": "warm"}));
+    let (field, detail) = rejected(&node, "products/p", json!({"rule_chain": "warm"}));
     assert_eq!(field, "rule_chain", "{detail}");
     let chain = |condition: &str| {
         json!({
@@ -62,9 +62,9 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     put(&node, "rule-chains/warm", chain("t > 20"));
     let mut unknown = chain("t > 20");
     unknown["nodes"][2] = json!({"id": "save", "type": "sink", "sink": "nowhere"});
-    let (field, _) = refused(&node, "rule-chains/warm", unknown);
+    let (field, _) = rejected(&node, "rule-chains/warm", unknown);
     assert_eq!(field, "nodes[2].sink");
-    let (field, _) = refused(&node, "rule-chains/warm", chain("t >"));
+    let (field, _) = rejected(&node, "rule-chains/warm", chain("t >"));
     assert_eq!(field, "nodes[0].condition");
 
     product(&node, "p", json!({"rule_chain": "warm", "mode": "sync"}));
@@ -114,7 +114,7 @@ fn a_group_has_members_counts_and_telemetry() {
         let mut raw = connect(&node, &format!("d{number}"));
         publish_values(&mut raw, json!({"ts": hour_ms(), "values": {"t": number}}));
     }
-    let (field, _) = refused(&node, "device-groups/g", json!({"product": "none"}));
+    let (field, _) = rejected(&node, "device-groups/g", json!({"product": "none"}));
     assert_eq!(field, "product");
     put(
         &node,
@@ -163,7 +163,7 @@ fn a_group_has_members_counts_and_telemetry() {
 #[test]
 fn storage_of_a_product_is_checked_with_its_fields() {
     let node = Node::start(&[]);
-    let storage = |storage: Value| refused(&node, "products/p", json!({"storage": storage})).0;
+    let storage = |storage: Value| rejected(&node, "products/p", json!({"storage": storage})).0;
     let step = |after_days: u32, interval_s: u32| json!({"after_days": after_days, "interval_s": interval_s});
     assert_eq!(storage(json!({"sinks": ["none"]})), "storage.sinks[0]");
     assert_eq!(
@@ -400,7 +400,7 @@ fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
         "interval_s": 1,
         "http": {"server": {"url": url, "token": "s3cret"}, "items": "", "device": "room-${id}"},
     });
-    let (field, _) = refused(&node, "pull-sources/rooms", json!({"interval_s": 1}));
+    let (field, _) = rejected(&node, "pull-sources/rooms", json!({"interval_s": 1}));
     assert_eq!(field, "");
     put(&node, "pull-sources/rooms", source);
     eventually("the room has a temperature", || {

@@ -29,7 +29,7 @@ fn telemetry(n: u32) -> Publish {
 }
 
 #[test]
-fn telemetry_is_refused_until_its_store_has_room() {
+fn telemetry_is_rejected_until_its_store_has_room() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

@@ -296,7 +296,7 @@ fn what_is_not_taken_is_shown_with_its_reason() {
     assert_eq!(answer["count"], 4, "{answer}");
     let rejections = answer["rejections"].as_array().unwrap().iter();
     let subjects: Vec<_> = rejections
-        .map(|refusal| refusal["subject"].as_str().unwrap())
+        .map(|rejection| rejection["subject"].as_str().unwrap())
         .collect();
     assert_eq!(subjects, ["x", "t", telemetry, "telemetry"]);
     for (at, reason) in [
@@ -596,7 +596,7 @@ fn reports_that_nobody_subscribes_to_are_not_dropped() {
 }
 
 #[test]
-fn damaged_telemetry_is_refused_checked_and_repaired() {
+fn damaged_telemetry_is_rejected_checked_and_repaired() {
     let mut node = Node::start(&[]);
     product(&node, "meter", json!({"mode": "sync"}));
     with_token(&node, "d1", "meter", Value::Null);

@@ -169,12 +169,12 @@ fn telemetry_and_attributes_are_followed() {
         .collect();
     send(&mut socket, &json!({"cmds": many}));
     let answers: Vec<_> = (0..257).map(|_| next(&mut socket)).collect();
-    let refused: Vec<_> = answers
+    let rejected: Vec<_> = answers
         .iter()
         .filter(|answer| answer["errorCode"] != 0)
         .collect();
-    assert_eq!(refused.len(), 1, "{refused:?}");
-    assert_eq!(refused[0]["subscriptionId"], 356);
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    assert_eq!(rejected[0]["subscriptionId"], 356);
 
     // The end of the login is the end of the connection.
     let fields = format!("X-Authorization: Bearer {token}\r\n");
@@ -352,14 +352,14 @@ fn a_page_of_devices_is_shown_and_then_followed() {
         &mut socket,
         &entity_data(1, json!({"latestCmd": {"keys": []}})),
     );
-    let refused = next(&mut socket);
-    assert_eq!(refused["errorCode"], 2, "{refused}");
+    let rejected = next(&mut socket);
+    assert_eq!(rejected["errorCode"], 2, "{rejected}");
     assert!(
-        refused["errorMsg"]
+        rejected["errorMsg"]
             .as_str()
             .unwrap()
             .starts_with("query: expected"),
-        "{refused}"
+        "{rejected}"
     );
 }
 

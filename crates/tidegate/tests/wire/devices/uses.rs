@@ -10,8 +10,8 @@ fn put(node: &Node, path: &str, body: Value) {
     assert!(matches!(status, 200 | 201), "{path}: {answer}");
 }
 
-/// The field that a PUT is refused for.
-fn refused(node: &Node, path: &str, body: Value) -> String {
+/// The field that a PUT is rejected for.
+fn rejected(node: &Node, path: &str, body: Value) -> String {
     let (status, answer) = api(node, "PUT", path, &body);
     assert_eq!(status, 422, "{path}: {answer}");
     let detail = answer["detail"].as_str().unwrap();
@@ -45,46 +45,46 @@ fn what_an_object_names_has_to_be_there() {
     let rule = |action: Value| json!({"sql": "SELECT * FROM \"t\"", "actions": [action]});
     let to_sink = json!({"kind": "sink", "sink": "none"});
     assert_eq!(
-        refused(node, "rules/r", rule(to_sink.clone())),
+        rejected(node, "rules/r", rule(to_sink.clone())),
         "actions[0].sink"
     );
     assert_eq!(
-        refused(node, "rules/r", rule(json!("mysql:none"))),
+        rejected(node, "rules/r", rule(json!("mysql:none"))),
         "actions[0].sink"
     );
     let other = json!({"kind": "republish", "topic": "x", "fallback": [to_sink]});
     assert_eq!(
-        refused(node, "rules/r", rule(other)),
+        rejected(node, "rules/r", rule(other)),
         "actions[0].fallback[0].sink"
     );
     let storage = |list: &str| json!({"storage": {list: ["none"]}});
     assert_eq!(
-        refused(node, "products/p", storage("sinks")),
+        rejected(node, "products/p", storage("sinks")),
         "storage.sinks[0]"
     );
     assert_eq!(
-        refused(node, "products/p", storage("log_sinks")),
+        rejected(node, "products/p", storage("log_sinks")),
         "storage.log_sinks[0]"
     );
     let alarms = json!({"alarms": [alarm("t", "none")]});
-    assert_eq!(refused(node, "products/p", alarms), "alarms[0].notify[0]");
+    assert_eq!(rejected(node, "products/p", alarms), "alarms[0].notify[0]");
     assert_eq!(
-        refused(node, "products/p", json!({"rule_chain": "none"})),
+        rejected(node, "products/p", json!({"rule_chain": "none"})),
         "rule_chain"
     );
     let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "none"}]});
-    assert_eq!(refused(node, "rule-chains/c", chain), "nodes[0].sink");
+    assert_eq!(rejected(node, "rule-chains/c", chain), "nodes[0].sink");
     let to = json!({"to": {"sink": "none"}});
-    assert_eq!(refused(node, "notifications/n", to), "to.sink");
+    assert_eq!(rejected(node, "notifications/n", to), "to.sink");
     let products = json!({"to": {"mqtt": {"topic": "t"}}, "products": ["$node", "none"]});
-    assert_eq!(refused(node, "notifications/n", products), "products[1]");
+    assert_eq!(rejected(node, "notifications/n", products), "products[1]");
     assert_eq!(
-        refused(node, "device-groups/g", json!({"product": "none"})),
+        rejected(node, "device-groups/g", json!({"product": "none"})),
         "product"
     );
     let rules = json!({"rules": [alarm("memory_mb", "none")]});
     assert_eq!(
-        refused(node, "node-alarm-rules", rules),
+        rejected(node, "node-alarm-rules", rules),
         "rules[0].notify[0]"
     );
 }

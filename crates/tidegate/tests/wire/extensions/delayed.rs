@@ -131,7 +131,7 @@ fn nobody_sees_it_under_its_delayed_name() {
 }
 
 #[test]
-fn a_name_that_is_not_of_its_form_is_refused() {
+fn a_name_that_is_not_of_its_form_is_rejected() {
     let Some(node) = node() else { return };
     let mut raw = client(node);
     for topic in [
@@ -155,7 +155,7 @@ fn a_name_that_is_not_of_its_form_is_refused() {
 }
 
 #[test]
-fn a_delay_that_is_too_long_is_refused() {
+fn a_delay_that_is_too_long_is_rejected() {
     let Some(node) = node_with(&["limits.max_publish_delay_s=10"]) else {
         return;
     };
@@ -170,7 +170,7 @@ fn a_delay_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_full_store_refuses_more() {
+fn a_full_store_rejects_more() {
     let Some(node) = node_with(&["limits.max_delayed_messages=3"]) else {
         return;
     };

@@ -12,7 +12,7 @@ fn try_exclusive(raw: &mut Raw, topic: &str) -> u8 {
 }
 
 #[test]
-fn the_second_subscriber_is_refused() {
+fn the_second_subscriber_is_rejected() {
     let Some(node) = node() else { return };
     let topic = unique("exclusive/");
     let mut first = client(node);

@@ -110,8 +110,8 @@ fn retained_bytes_are_bounded() {
     assert_eq!(retained(node, &format!("{topic}/#")).len(), kept);
 }
 
-/// The topic is refused: by PUBACK, or as the topic of a DISCONNECT where that is all there is.
-fn expect_topic_refused(node: &Node, topic: &str) {
+/// The topic is rejected: by PUBACK, or as the topic of a DISCONNECT where that is all there is.
+fn expect_topic_rejected(node: &Node, topic: &str) {
     for qos in 0..3 {
         let mut raw = client(node);
         raw.send_publish(&Publish::new(topic, "x").qos(qos, 1));
@@ -139,7 +139,7 @@ fn topics_have_so_many_levels() {
         expect_topic_accepted(node, topic);
     }
     for topic in ["a/b/c/d/e", "////", "a/b/c/d/"] {
-        expect_topic_refused(node, topic);
+        expect_topic_rejected(node, topic);
     }
     // The name of a group is no level.
     client(node).subscribe("$share/group/a/b/c/d", 0);
@@ -152,8 +152,8 @@ fn topics_have_so_many_bytes() {
     };
     expect_topic_accepted(node, "01234567890123456789");
     expect_topic_accepted(node, "éééééééééé");
-    expect_topic_refused(node, "01234567890123456789a");
-    expect_topic_refused(node, "éééééééééé1");
+    expect_topic_rejected(node, "01234567890123456789a");
+    expect_topic_rejected(node, "éééééééééé1");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn the_payload_format_is_left_alone_where_the_configuration_says_so() {
 }
 
 #[test]
-fn packets_over_the_servers_maximum_are_refused_before_connect_too() {
+fn packets_over_the_servers_maximum_are_rejected_before_connect_too() {
     let Some(node) = node_with(&["limits.max_packet_size=1024"]) else {
         return;
     };
@@ -275,7 +275,7 @@ fn the_bytes_of_subscriptions_are_bounded() {
 }
 
 #[test]
-fn a_connect_that_is_too_large_is_refused_with_its_first_bytes() {
+fn a_connect_that_is_too_large_is_rejected_with_its_first_bytes() {
     let Some(node) = node_with(&["limits.max_connect_bytes=1KiB"]) else {
         return;
     };
@@ -288,9 +288,9 @@ fn a_connect_that_is_too_large_is_refused_with_its_first_bytes() {
     raw.publish_qos1("large", vec![b'x'; 5000], 1);
     let mut raw = Raw::open(node, 5);
     raw.send(&will(2000).bytes()[..100]);
-    let refused = raw.packets_until_closed();
-    assert_eq!(refused.len(), 1, "{refused:?}");
-    assert_eq!(refused[0].reason, reason::PACKET_TOO_LARGE, "{refused:?}");
+    let rejected = raw.packets_until_closed();
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    assert_eq!(rejected[0].reason, reason::PACKET_TOO_LARGE, "{rejected:?}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_disconnect_says_why() {
 }
 
 #[test]
-fn a_refused_connect_says_why() {
+fn a_rejected_connect_says_why() {
     let Some(node) = node_with(&[]) else { return };
     let mut raw = Raw::open(node, 5);
     let properties = Props::new().u16(property::RECEIVE_MAXIMUM, 0);
@@ -40,7 +40,7 @@ fn a_refused_connect_says_why() {
 }
 
 #[test]
-fn a_refused_subscription_says_why() {
+fn a_rejected_subscription_says_why() {
     let Some(node) = node_with(&[]) else { return };
     let mut raw = client(node);
     raw.send(&Subscribe::new(1).filter("a/#/b", 0).bytes(5));

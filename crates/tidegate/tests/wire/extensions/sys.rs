@@ -124,7 +124,7 @@ fn a_will_does_not_get_there_either() {
     watcher.subscribe(&topic, 2);
     let mut raw = Raw::open(node, 5);
     let connect = connect(&unique("c")).will(Will::new(&topic, "forged").retain());
-    // Refusing the CONNECT is as good.
+    // Rejecting the CONNECT is as good.
     if raw.hand_shake(&connect).reason == 0 {
         raw.cut();
     }

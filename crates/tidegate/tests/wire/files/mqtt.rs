@@ -262,13 +262,13 @@ fn a_paused_transfer_waits_for_an_operator() {
     let id = ctl(&["list"])[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(ctl(&["pause", &id])["is_paused"], true);
     assert_eq!(sender.step("$file/f/3", "def"), QUOTA_EXCEEDED);
-    let refused = loop {
+    let rejected = loop {
         let response = json_of(&watcher.recv(kind::PUBLISH));
         if response["reason_code"] != 0 {
             break response;
         }
     };
-    let reason = refused["reason_description"].as_str().unwrap();
+    let reason = rejected["reason_description"].as_str().unwrap();
     assert!(reason.starts_with("paused: "), "{reason}");
     assert_eq!(ctl(&["status", &id])["is_paused"], true);
     assert_eq!(ctl(&["resume", &id])["is_paused"], false);
@@ -507,7 +507,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_refuses_segments_and_recovers() {
+fn a_full_disk_rejects_segments_and_recovers() {
     if !crate::api::own_node() {
         return;
     }
@@ -532,27 +532,27 @@ fn a_full_disk_refuses_segments_and_recovers() {
     assert_eq!(sender.init("f", &json!({"name": "a"})), 0);
     let piece = content(1 << 19);
     let mut offset = 0;
-    // A slow disk refuses segments with the same code, but only for a moment.
-    let mut refusals = Vec::new();
-    while refusals.len() < 5 {
+    // A slow disk rejects segments with the same code, but only for a moment.
+    let mut rejections = Vec::new();
+    while rejections.len() < 5 {
         match sender.step(&format!("$file/f/{offset}"), &piece) {
             0 => {
-                refusals.clear();
+                rejections.clear();
                 offset += piece.len();
             }
             reason => {
-                refusals.push(reason);
+                rejections.push(reason);
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
         assert!(offset < 64 << 20, "the disk is never full");
     }
-    assert_eq!(refusals, [QUOTA_EXCEEDED; 5]);
+    assert_eq!(rejections, [QUOTA_EXCEEDED; 5]);
     // What was acknowledged is there; the connection is open.
     assert_eq!(sender.step(&format!("$file/f/fin/{offset}"), ""), 0);
     let stored = stored_files(node.data_dir());
     assert!(stored[0].1.chunks(piece.len()).all(|chunk| chunk == piece));
-    // A refused segment may leave up to its own size above the limit, so a file without a size may still begin. The node may
+    // A rejected segment may leave up to its own size above the limit, so a file without a size may still begin. The node may
     // also free some space of its own files.
     let other = json!({"name": "b", "size": 24 << 20});
     assert_eq!(sender.init("g", &other), QUOTA_EXCEEDED);

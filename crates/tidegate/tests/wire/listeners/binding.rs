@@ -178,25 +178,25 @@ fn open_loopback(node: &Node, version: u8) -> Raw {
 }
 
 #[test]
-fn anonymous_clients_are_refused_beyond_loopback() {
+fn anonymous_clients_are_rejected_beyond_loopback() {
     if !own_node() {
         return;
     }
     let node = everywhere("");
-    for (version, refusal) in [(3, 5), (4, 5), (5, 0x87)] {
+    for (version, rejection) in [(3, 5), (4, 5), (5, 0x87)] {
         let mut raw = open_loopback(&node, version);
         let connack = raw.hand_shake(&Connect::new(version, unique("anon")));
-        assert_eq!(connack.reason, refusal, "version {version}");
+        assert_eq!(connack.reason, rejection, "version {version}");
         raw.expect_closed();
     }
-    for (version, refusal) in [(4, [4, 5]), (5, [0x86, 0x87])] {
+    for (version, rejection) in [(4, [4, 5]), (5, [0x86, 0x87])] {
         let mut raw = open_loopback(&node, version);
         let wrong = Connect::new(version, unique("ali"))
             .username("ali")
             .password("close sesame");
         let connack = raw.hand_shake(&wrong);
         assert!(
-            refusal.contains(&connack.reason),
+            rejection.contains(&connack.reason),
             "version {version}: {connack:?}"
         );
         raw.expect_closed();
@@ -220,7 +220,7 @@ fn anonymous_clients_are_let_in_beyond_loopback_if_told_so() {
 }
 
 #[test]
-fn anonymous_clients_are_refused_on_loopback_if_told_so() {
+fn anonymous_clients_are_rejected_on_loopback_if_told_so() {
     if !own_node() {
         return;
     }

@@ -32,9 +32,9 @@ fn busy_node() -> Node {
         receiver.disconnect();
         sender.disconnect();
     }
-    let mut refused = Raw::open(&node, 4);
-    refused.send(b"\x10\xff\xff\xff\xff\xff");
-    refused.expect_closed();
+    let mut rejected = Raw::open(&node, 4);
+    rejected.send(b"\x10\xff\xff\xff\xff\xff");
+    rejected.expect_closed();
     drop(WsStream::connect(node.address("ws")));
     node
 }

@@ -13,7 +13,7 @@ const MAXIMUM_PACKET_SIZE: u8 = 0x27;
 const SERVER_KEEP_ALIVE: u8 = 0x13;
 
 #[test]
-fn more_connections_than_the_limit_are_refused() {
+fn more_connections_than_the_limit_are_rejected() {
     if !own_node() {
         return;
     }
@@ -237,7 +237,7 @@ fn a_listener_may_take_smaller_packets_than_the_node() {
 }
 
 #[test]
-fn a_connect_over_the_packet_size_is_refused() {
+fn a_connect_over_the_packet_size_is_rejected() {
     if !own_node() {
         return;
     }
@@ -303,7 +303,7 @@ fn expect_cut(mut socket: TcpStream, what: &str) {
     loop {
         match socket.read(&mut bytes) {
             Ok(0) => return,
-            // A refusal in words, an alert or a close frame may come first.
+            // A rejection in words, an alert or a close frame may come first.
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return,
             Err(error) => panic!("{what}: not cut: {error}"),

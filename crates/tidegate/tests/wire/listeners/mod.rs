@@ -1,4 +1,4 @@
-//! Where clients come in: every kind of listener, what it refuses, its limits, and how the node starts and stops.
+//! Where clients come in: every kind of listener, what it rejects, its limits, and how the node starts and stops.
 
 mod binding;
 mod http;
@@ -63,7 +63,7 @@ fn client(node: &Node, listener: &str, version: u8) -> Raw {
 fn greet(raw: &mut Raw) -> String {
     let client_id = unique("lis");
     let connack = raw.hand_shake(&Connect::new(raw.version, &client_id));
-    assert_eq!(connack.reason, 0, "refused: {connack:?}");
+    assert_eq!(connack.reason, 0, "rejected: {connack:?}");
     client_id
 }
 

@@ -53,7 +53,7 @@ fn peer_after(header: &[u8]) -> String {
 }
 
 /// The node must close the connection without an answer, at the latest when the time to connect is over.
-fn refused(bytes: &[u8]) {
+fn rejected(bytes: &[u8]) {
     let mut raw = open(node(), "proxied", 5);
     raw.send(bytes);
     raw.expect_closed();
@@ -162,7 +162,7 @@ fn a_connection_without_a_header_is_closed() {
     if !own_node() {
         return;
     }
-    refused(&Connect::new(5, unique("proxy")).bytes());
+    rejected(&Connect::new(5, unique("proxy")).bytes());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn malformed_headers_are_closed() {
     ];
     for bytes in cases {
         println!("{:?}", String::from_utf8_lossy(&bytes));
-        refused(&bytes);
+        rejected(&bytes);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::quic_client::{QuicClient, start_connecting};
 use crate::support::{Connect, DEADLINE, Node, Publish, Raw, eventually, kind, unique};
 
 const NO_APPLICATION_PROTOCOL: u64 = 0x178;
-const CONNECTION_REFUSED: u64 = 0x2;
+const CONNECTION_REJECTED: u64 = 0x2;
 
 pub(super) struct QuicNode {
     pub(super) node: Node,
@@ -160,7 +160,7 @@ fn tidegate_pub_and_sub_connect_to_quic_urls() {
 
 /// RFC 9001 section 8.1: an endpoint closes a connection without a common protocol with `no_application_protocol`.
 #[test]
-fn rfc_9001_8_1_clients_of_another_protocol_are_refused() {
+fn rfc_9001_8_1_clients_of_another_protocol_are_rejected() {
     if !own_node() {
         return;
     }
@@ -399,7 +399,7 @@ fn rfc_9000_8_1_half_open_handshakes_neither_amplify_nor_block() {
 }
 
 #[test]
-fn more_connections_than_the_limit_are_refused() {
+fn more_connections_than_the_limit_are_rejected() {
     if !own_node() {
         return;
     }
@@ -408,7 +408,7 @@ fn more_connections_than_the_limit_are_refused() {
     let (second, _stream) = quic.client(5);
     match QuicClient::try_connect(quic.address(), &quic.tls, &[b"mqtt"]) {
         Err(ConnectionError::ConnectionClosed(close)) => {
-            assert_eq!(u64::from(close.error_code), CONNECTION_REFUSED);
+            assert_eq!(u64::from(close.error_code), CONNECTION_REJECTED);
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("a third connection was accepted"),

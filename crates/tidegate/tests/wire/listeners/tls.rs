@@ -30,7 +30,7 @@ fn clients_of(authority: &Authority, more: &str) -> String {
     )
 }
 
-/// Connects, sends CONNECT, and says whether the node let this client in. A refusal may come in the handshake, or
+/// Connects, sends CONNECT, and says whether the node let this client in. A rejection may come in the handshake, or
 /// (TLS 1.3) after it, as an alert instead of the CONNACK.
 fn is_let_in(node: &Node, authority: &Authority, identity: Option<&TlsIdentity>) -> bool {
     use std::io::{Read, Write};
@@ -51,7 +51,7 @@ fn is_let_in(node: &Node, authority: &Authority, identity: Option<&TlsIdentity>)
             let timed_out = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut];
             assert!(
                 !timed_out.contains(&error.kind()),
-                "neither let in nor refused: {error}"
+                "neither let in nor rejected: {error}"
             );
             false
         }

@@ -61,14 +61,14 @@ fn mqtt_is_chosen_among_several_subprotocols() {
 }
 
 #[test]
-fn a_client_that_speaks_something_else_is_refused() {
+fn a_client_that_speaks_something_else_is_rejected() {
     let node = Node::shared();
     let (_, head) = upgrade(node.address("ws"), "/mqtt", Some("graphql-ws"));
     assert_eq!(status(&head), "400", "{head}");
 }
 
 #[test]
-fn requests_that_are_no_upgrade_are_refused_in_words() {
+fn requests_that_are_no_upgrade_are_rejected_in_words() {
     let address = Node::shared().address("ws");
     let spoilt = [
         ("404", "GET /mqtt ", "GET /elsewhere "),

@@ -175,7 +175,7 @@ fn a_pong_nobody_asked_for_is_ignored() {
 }
 
 #[test]
-fn mqtt_6_0_0_1_text_frames_are_refused() {
+fn mqtt_6_0_0_1_text_frames_are_rejected() {
     let mut ws = connected();
     ws.send_frame(TEXT, b"{}");
     expect_close(&mut ws, 1003);

@@ -60,7 +60,7 @@ fn mqtt_3_2_2_3_session_present_is_0_if_the_server_has_no_session() {
 }
 
 #[test]
-fn mqtt_3_2_2_4_session_present_is_0_in_a_refusal() {
+fn mqtt_3_2_2_4_session_present_is_0_in_a_rejection() {
     // For the level that is not known, even though the client has a session.
     let id = unique("c");
     super::resume(&id, false).disconnect();
@@ -74,7 +74,7 @@ fn mqtt_3_2_2_4_session_present_is_0_in_a_refusal() {
 }
 
 #[test]
-fn mqtt_3_2_2_5_a_refusal_closes_the_connection() {
+fn mqtt_3_2_2_5_a_rejection_closes_the_connection() {
     let mut raw = Raw::open(Node::shared(), V311);
     raw.send(&Connect::new(V311, "").persistent().bytes());
     let packet = raw.recv(kind::CONNACK);

@@ -66,7 +66,7 @@ fn mqtt_3_1_2_1_another_protocol_name_is_not_served_as_mqtt() {
     for name in ["MQTT5", "mqtt", "MQT", "", "HTTP", "MQTTT"] {
         let mut raw = Raw::open(Node::shared(), V311);
         raw.send(&Connect::new(V311, unique("c")).protocol_name(name).bytes());
-        refused_or_closed(&mut raw, name);
+        rejected_or_closed(&mut raw, name);
     }
 }
 
@@ -78,21 +78,21 @@ fn mqtt_3_1_2_1_the_name_of_3_1_with_the_level_of_3_1_1_is_not_served() {
             .protocol_name("MQIsdp")
             .bytes(),
     );
-    refused_or_closed(&mut raw, "MQIsdp with level 4");
+    rejected_or_closed(&mut raw, "MQIsdp with level 4");
     let mut raw = Raw::open(Node::shared(), V311);
     raw.send(&Connect::new(3, unique("c")).protocol_name("MQTT").bytes());
-    refused_or_closed(&mut raw, "MQTT with level 3");
+    rejected_or_closed(&mut raw, "MQTT with level 3");
 }
 
 /// The connection must end, at most with a CONNACK of return code 1 before.
-fn refused_or_closed(raw: &mut Raw, what: &str) {
+fn rejected_or_closed(raw: &mut Raw, what: &str) {
     for packet in raw.packets_until_closed() {
         assert_eq!(packet.bytes, [0x20, 2, 0, 1], "{what}: {packet:?}");
     }
 }
 
 #[test]
-fn mqtt_3_1_2_2_an_unknown_protocol_level_is_refused_with_code_1() {
+fn mqtt_3_1_2_2_an_unknown_protocol_level_is_rejected_with_code_1() {
     for level in [0, 1, 2] {
         let mut raw = Raw::open(Node::shared(), V311);
         raw.send(&with_level(level));
@@ -102,7 +102,7 @@ fn mqtt_3_1_2_2_an_unknown_protocol_level_is_refused_with_code_1() {
 }
 
 #[test]
-fn mqtt_3_1_2_2_a_level_of_the_future_is_refused_in_the_way_of_3_1_1_or_of_5() {
+fn mqtt_3_1_2_2_a_level_of_the_future_is_rejected_in_the_way_of_3_1_1_or_of_5() {
     // A server of both versions cannot know which of them such a client understands.
     for level in [6, 7, 127] {
         let mut raw = Raw::open(Node::shared(), V311);
@@ -199,7 +199,7 @@ fn mqtt_3_1_3_6_an_empty_client_identifier_gets_a_unique_one() {
 }
 
 #[test]
-fn mqtt_3_1_3_8_an_empty_client_identifier_without_clean_session_is_refused_with_code_2() {
+fn mqtt_3_1_3_8_an_empty_client_identifier_without_clean_session_is_rejected_with_code_2() {
     let mut raw = Raw::open(Node::shared(), V311);
     raw.send(&Connect::new(V311, "").persistent().bytes());
     raw.recv_exactly(&[0x20, 2, 0, 2]);
@@ -207,7 +207,7 @@ fn mqtt_3_1_3_8_an_empty_client_identifier_without_clean_session_is_refused_with
 }
 
 #[test]
-fn mqtt_3_1_3_9_a_client_identifier_over_the_limit_is_refused_with_code_2() {
+fn mqtt_3_1_3_9_a_client_identifier_over_the_limit_is_rejected_with_code_2() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
@@ -309,15 +309,15 @@ fn mqtt_3_1_4_packets_may_follow_connect_without_waiting_for_connack() {
 }
 
 #[test]
-fn mqtt_3_1_4_5_nothing_after_a_refused_connect_is_processed() {
+fn mqtt_3_1_4_5_nothing_after_a_rejected_connect_is_processed() {
     let topic = topic();
     let mut subscriber = subscriber(&topic, 0);
-    let mut refused = Raw::open(Node::shared(), V311);
+    let mut rejected = Raw::open(Node::shared(), V311);
     let mut bytes = Connect::new(V311, "").persistent().bytes();
-    bytes.extend(Publish::new(&topic, "refused").retain().bytes(V311));
-    refused.send(&bytes);
-    refused.recv_exactly(&[0x20, 2, 0, 2]);
-    refused.expect_closed();
+    bytes.extend(Publish::new(&topic, "rejected").retain().bytes(V311));
+    rejected.send(&bytes);
+    rejected.recv_exactly(&[0x20, 2, 0, 2]);
+    rejected.expect_closed();
     client().publish(&topic, "right");
     subscriber.recv_message(&topic, "right");
     // Nor was it retained.

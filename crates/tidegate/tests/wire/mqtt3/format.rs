@@ -52,7 +52,7 @@ fn mqtt_1_5_3_1_ill_formed_utf8_in_connect_closes_the_connection() {
                 .bytes(),
         );
         expect_no_connack(what, &Connect::new(V311, unique("c")).username(bad).bytes());
-        // A name that is not MQTT's may also be refused with code 1 (3.1.2-1, 3.1.2-2).
+        // A name that is not MQTT's may also be rejected with code 1 (3.1.2-1, 3.1.2-2).
         let mut raw = Raw::open(Node::shared(), V311);
         raw.send(&Connect::new(V311, unique("c")).protocol_name(bad).bytes());
         for packet in raw.packets_until_closed() {
@@ -348,7 +348,7 @@ fn mqtt_2_3_1_4_the_servers_identifiers_in_flight_differ_and_are_not_0() {
         publisher.publish_qos1(&topic, "1", number);
         publisher.publish_qos2(&topic, "2", number);
     }
-    // The parser refuses identifier 0.
+    // The parser rejects identifier 0.
     let ids: HashSet<u16> = (0..20)
         .map(|_| subscriber.recv(kind::PUBLISH).id())
         .collect();

@@ -5,7 +5,7 @@
 //!   `crates/broker/src/core/tests/deadlines.rs`.
 //! - 2.3.1-2, 2.3.1-3: the client's own packet identifiers (the server's are under 2.3.1-4).
 //! - 3.1.2-23, 3.1.3-7: what a client must send; the server's answers to a breach are under 3.1.2-24 and 3.1.3-8.
-//! - 3.2.2-6: a refusal for which no return code fits; 3.8.3-2: wildcards are supported.
+//! - 3.2.2-6: a rejection for which no return code fits; 3.8.3-2: wildcards are supported.
 //! - 3.14.4-1, 4.5.0-2, 4.6.0-2 to 4.6.0-4: the client's duties. That the server, too, acknowledges in order is under
 //!   4.6.0-6.
 //! - 4.7.3-3: a topic of more than 65,535 bytes cannot be written down in a packet.

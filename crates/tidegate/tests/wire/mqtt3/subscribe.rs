@@ -3,8 +3,8 @@
 use super::{V311, client, expect_violation, subscriber, topic};
 use crate::support::{Publish, Raw, Subscribe, frame, kind, string};
 
-/// Asks for one filter that is not valid: the server must refuse it with 0x80 or close the connection.
-fn expect_refused(filter: &str) {
+/// Asks for one filter that is not valid: the server must reject it with 0x80 or close the connection.
+fn expect_rejected(filter: &str) {
     let mut raw = client();
     raw.send(&Subscribe::new(5).filter(filter, 0).bytes(V311));
     raw.send(&[0xe0, 0]);
@@ -238,7 +238,7 @@ fn mqtt_3_9_3_1_the_codes_are_in_the_order_of_the_filters() {
 }
 
 #[test]
-fn mqtt_3_9_3_2_a_filter_that_is_refused_gets_0x80() {
+fn mqtt_3_9_3_2_a_filter_that_is_rejected_gets_0x80() {
     // Or the connection ends: 3.1.1 leaves it to the server what a filter that is not valid is.
     let base = topic();
     let mut raw = client();
@@ -260,7 +260,7 @@ fn mqtt_4_7_1_2_the_multi_level_wildcard_stands_alone_at_the_end() {
     for filter in [
         "a#", "#a", "a/#b", "a/b#", "#/a", "a/#/b", "##", "a/##", "#/", "#/#",
     ] {
-        expect_refused(filter);
+        expect_rejected(filter);
     }
 }
 
@@ -269,7 +269,7 @@ fn mqtt_4_7_1_3_the_single_level_wildcard_takes_a_whole_level() {
     for filter in [
         "a+", "+a", "a/+b", "a/b+", "a+/b", "++", "a/++/b", "+#", "a/+#",
     ] {
-        expect_refused(filter);
+        expect_rejected(filter);
     }
     let base = topic();
     for filter in [
@@ -293,12 +293,12 @@ fn subscriber_to_everything(filter: &str) -> Raw {
 }
 
 #[test]
-fn mqtt_4_7_3_1_an_empty_filter_is_refused() {
-    expect_refused("");
+fn mqtt_4_7_3_1_an_empty_filter_is_rejected() {
+    expect_rejected("");
 }
 
 #[test]
-fn messages_may_not_come_for_a_filter_that_was_refused() {
+fn messages_may_not_come_for_a_filter_that_was_rejected() {
     let base = topic();
     let mut raw = client();
     raw.send(

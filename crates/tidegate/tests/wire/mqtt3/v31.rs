@@ -39,7 +39,7 @@ fn mqtt_3_1_connack_has_no_session_present_flag() {
 }
 
 #[test]
-fn mqtt_3_1_an_empty_client_identifier_is_refused_with_code_2() {
+fn mqtt_3_1_an_empty_client_identifier_is_rejected_with_code_2() {
     let mut raw = Raw::open(Node::shared(), V31);
     raw.send(&Connect::new(V31, "").bytes());
     raw.recv_exactly(&[0x20, 2, 0, 2]);

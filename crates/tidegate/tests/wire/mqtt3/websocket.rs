@@ -250,7 +250,7 @@ fn mqtt_6_websocket_frames_that_are_not_masked_close_the_connection() {
 }
 
 #[test]
-fn mqtt_6_websocket_another_path_or_no_upgrade_is_refused_in_words() {
+fn mqtt_6_websocket_another_path_or_no_upgrade_is_rejected_in_words() {
     let Some(address) = address() else { return };
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");

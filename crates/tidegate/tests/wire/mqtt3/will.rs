@@ -61,14 +61,14 @@ fn mqtt_3_1_2_8_the_will_is_published_at_a_takeover() {
 }
 
 #[test]
-fn mqtt_3_1_2_8_the_will_of_a_refused_connect_is_not_published() {
+fn mqtt_3_1_2_8_the_will_of_a_rejected_connect_is_not_published() {
     let topic = topic();
     let mut watcher = subscriber(&topic, 0);
     let mut raw = Raw::open(Node::shared(), V311);
     raw.send(
         &Connect::new(V311, "")
             .persistent()
-            .will(Will::new(&topic, "refused"))
+            .will(Will::new(&topic, "rejected"))
             .bytes(),
     );
     assert_eq!(raw.recv(kind::CONNACK).reason, 2);

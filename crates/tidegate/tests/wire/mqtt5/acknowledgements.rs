@@ -1,5 +1,5 @@
 //! Chapters 3.4 to 3.7: PUBACK, PUBREC, PUBREL, PUBCOMP. Their exchange is in `qos.rs`; the parser of these tests
-//! refuses surplus bytes, wrong flags and properties of other packets in all the server sends.
+//! rejects surplus bytes, wrong flags and properties of other packets in all the server sends.
 
 use super::*;
 
@@ -157,7 +157,7 @@ fn mqtt5_section_3_4_an_acknowledgement_without_identifier_is_malformed() {
 }
 
 #[test]
-fn mqtt5_section_3_4_2_2_wrong_properties_of_acknowledgements_are_refused() {
+fn mqtt5_section_3_4_2_2_wrong_properties_of_acknowledgements_are_rejected() {
     let twice = Props::new()
         .string(property::REASON_STRING, "a")
         .string(property::REASON_STRING, "b");
@@ -172,7 +172,7 @@ fn mqtt5_section_3_4_2_2_wrong_properties_of_acknowledgements_are_refused() {
 }
 
 #[test]
-fn mqtt5_section_3_4_2_1_a_code_that_acknowledgements_do_not_have_is_refused() {
+fn mqtt5_section_3_4_2_1_a_code_that_acknowledgements_do_not_have_is_rejected() {
     for (kind, code) in [
         (kind::PUBACK, 0x01),
         (kind::PUBREC, 0x92),

@@ -17,7 +17,7 @@ fn mqtt5_3_15_1_1_reserved_flags_are_malformed() {
 }
 
 #[test]
-fn mqtt5_3_15_2_1_a_code_that_auth_does_not_have_is_refused() {
+fn mqtt5_3_15_2_1_a_code_that_auth_does_not_have_is_rejected() {
     let method = Props::new().string(property::AUTH_METHOD, "SCRAM-SHA-256");
     for code in [0x01, 0x17, 0x1a, 0x80] {
         breaks(&auth(code, &method), reason::MALFORMED_OR_PROTOCOL_ERROR);
@@ -25,7 +25,7 @@ fn mqtt5_3_15_2_1_a_code_that_auth_does_not_have_is_refused() {
 }
 
 #[test]
-fn mqtt5_section_3_15_2_2_wrong_properties_are_refused() {
+fn mqtt5_section_3_15_2_2_wrong_properties_are_rejected() {
     let method = Props::new().string(property::AUTH_METHOD, "SCRAM-SHA-256");
     let twice = method.clone().raw(&method.bytes()[1..]);
     breaks(&auth(0x18, &twice), &[reason::PROTOCOL_ERROR]);

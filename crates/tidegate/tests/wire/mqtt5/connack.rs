@@ -48,9 +48,9 @@ fn mqtt5_3_2_2_1_reserved_acknowledge_flags_are_0() {
         assert_eq!(connack.bytes[2] & 0xfe, 0, "{connack:?}");
         raw.disconnect();
     }
-    let refusal = refused(&connect(&id).flags(0x03).bytes(), &[reason::MALFORMED]);
+    let rejection = rejected(&connect(&id).flags(0x03).bytes(), &[reason::MALFORMED]);
     if external().is_none() {
-        assert_eq!(refusal.bytes[2], 0, "{refusal:?}");
+        assert_eq!(rejection.bytes[2], 0, "{rejection:?}");
     }
 }
 
@@ -73,13 +73,13 @@ fn mqtt5_3_2_2_3_session_present_tells_whether_there_was_a_session() {
 }
 
 #[test]
-fn mqtt5_3_2_2_6_a_refusal_has_no_session_present() {
+fn mqtt5_3_2_2_6_a_rejection_has_no_session_present() {
     let id = unique("c");
     Raw::connect(node(), &session(&id, 60)).disconnect();
     let mut wrong = session(&id, 60);
     wrong.properties = wrong.properties.u16(property::RECEIVE_MAXIMUM, 0);
-    // `refused` requires that the flag is 0.
-    refused(&wrong.bytes(), &[reason::PROTOCOL_ERROR]);
+    // `rejected` requires that the flag is 0.
+    rejected(&wrong.bytes(), &[reason::PROTOCOL_ERROR]);
     // And the session is as it was.
     let (_, connack) = Raw::connect_for_connack(node(), &session(&id, 0));
     assert!(connack.session_present);
@@ -88,7 +88,7 @@ fn mqtt5_3_2_2_6_a_refusal_has_no_session_present() {
 #[test]
 fn mqtt5_3_2_2_7_a_connack_of_128_or_greater_ends_the_connection() {
     let connect = connect(&unique("c")).properties(Props::new().string(property::AUTH_DATA, "x"));
-    refused(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
+    rejected(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn mqtt5_3_2_2_9_a_maximum_qos_is_announced() {
 }
 
 #[test]
-fn mqtt5_3_2_2_10_a_maximum_qos_does_not_refuse_subscriptions() {
+fn mqtt5_3_2_2_10_a_maximum_qos_does_not_reject_subscriptions() {
     for maximum in [0, 1] {
         let set = format!("limits.max_qos={maximum}");
         let Some(node) = node_with(&[&set]) else {
@@ -193,7 +193,7 @@ fn mqtt5_3_2_2_10_a_maximum_qos_does_not_refuse_subscriptions() {
 }
 
 #[test]
-fn mqtt5_3_2_2_12_a_will_above_the_maximum_qos_is_refused() {
+fn mqtt5_3_2_2_12_a_will_above_the_maximum_qos_is_rejected() {
     let Some(node) = node_with(&["limits.max_qos=1"]) else {
         return;
     };
@@ -203,7 +203,7 @@ fn mqtt5_3_2_2_12_a_will_above_the_maximum_qos_is_refused() {
             .will(Will::new("w", "x").qos(2))
             .bytes(),
     );
-    expect_refused(&mut raw, &[reason::QOS_NOT_SUPPORTED]);
+    expect_rejected(&mut raw, &[reason::QOS_NOT_SUPPORTED]);
     Raw::connect(
         node,
         &connect(&unique("c")).will(Will::new("w", "x").qos(1)),
@@ -211,7 +211,7 @@ fn mqtt5_3_2_2_12_a_will_above_the_maximum_qos_is_refused() {
 }
 
 #[test]
-fn mqtt5_3_2_2_13_a_retained_will_is_refused_where_retain_is_not_available() {
+fn mqtt5_3_2_2_13_a_retained_will_is_rejected_where_retain_is_not_available() {
     let Some(node) = node_with(&["limits.retain_available=false"]) else {
         return;
     };
@@ -221,11 +221,11 @@ fn mqtt5_3_2_2_13_a_retained_will_is_refused_where_retain_is_not_available() {
             .will(Will::new("w", "x").retain())
             .bytes(),
     );
-    expect_refused(&mut raw, &[reason::RETAIN_NOT_SUPPORTED]);
+    expect_rejected(&mut raw, &[reason::RETAIN_NOT_SUPPORTED]);
 }
 
 #[test]
-fn mqtt5_section_3_2_2_3_5_without_retain_a_retained_publish_is_refused() {
+fn mqtt5_section_3_2_2_3_5_without_retain_a_retained_publish_is_rejected() {
     let Some(node) = node_with(&["limits.retain_available=false"]) else {
         return;
     };
@@ -238,7 +238,7 @@ fn mqtt5_section_3_2_2_3_5_without_retain_a_retained_publish_is_refused() {
 }
 
 #[test]
-fn mqtt5_section_3_2_2_3_6_a_packet_larger_than_the_servers_maximum_is_refused() {
+fn mqtt5_section_3_2_2_3_6_a_packet_larger_than_the_servers_maximum_is_rejected() {
     let Some(node) = node_with(&["limits.max_packet_size=1024"]) else {
         return;
     };
@@ -271,13 +271,13 @@ fn mqtt5_3_2_2_16_an_assigned_client_id_is_not_in_use() {
 }
 
 #[test]
-fn mqtt5_3_2_2_19_a_refusal_keeps_to_the_clients_maximum_packet_size() {
+fn mqtt5_3_2_2_19_a_rejection_keeps_to_the_clients_maximum_packet_size() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
     for size in [8, 16, 24, 32, 40] {
         let properties = Props::new().u32(property::MAXIMUM_PACKET_SIZE, size);
-        let connack = refused(
+        let connack = rejected(
             &connect(&"i".repeat(1025)).properties(properties).bytes(),
             &[reason::CLIENT_ID_INVALID],
         );
@@ -311,7 +311,7 @@ fn mqtt5_3_2_2_22_without_a_server_keep_alive_the_clients_holds() {
 }
 
 #[test]
-fn mqtt5_section_3_2_2_3_11_without_wildcards_a_wildcard_subscription_is_refused() {
+fn mqtt5_section_3_2_2_3_11_without_wildcards_a_wildcard_subscription_is_rejected() {
     let Some(node) = node_with(&["limits.wildcard_subscription_available=false"]) else {
         return;
     };
@@ -325,7 +325,7 @@ fn mqtt5_section_3_2_2_3_11_without_wildcards_a_wildcard_subscription_is_refused
 }
 
 #[test]
-fn mqtt5_section_3_2_2_3_13_without_shared_subscriptions_they_are_refused() {
+fn mqtt5_section_3_2_2_3_13_without_shared_subscriptions_they_are_rejected() {
     let Some(node) = node_with(&["limits.shared_subscription_available=false"]) else {
         return;
     };

@@ -72,14 +72,14 @@ fn mqtt5_section_3_1_2_2_a_later_protocol_version_is_answered() {
     }
     let mut bytes = connect(&unique("c")).bytes();
     bytes[8] = 6;
-    refused(&bytes, &[reason::UNSUPPORTED_VERSION]);
+    rejected(&bytes, &[reason::UNSUPPORTED_VERSION]);
 }
 
 #[test]
 fn mqtt5_3_1_2_3_the_reserved_flag_is_checked() {
     let connect = connect(&unique("c"));
     let flags = connect.natural_flags() | 1;
-    refused(&connect.flags(flags).bytes(), &[reason::MALFORMED]);
+    rejected(&connect.flags(flags).bytes(), &[reason::MALFORMED]);
 }
 
 #[test]
@@ -144,20 +144,20 @@ fn with_flags(flags: u8, after_client_id: &[u8]) -> Vec<u8> {
 fn mqtt5_3_1_2_9_a_will_flag_without_the_will_is_malformed() {
     let topic = [&[0][..], &string("will")].concat();
     for fields in [&[][..], &[0], &topic] {
-        refused(&with_flags(0x06, fields), &[reason::MALFORMED]);
+        rejected(&with_flags(0x06, fields), &[reason::MALFORMED]);
     }
 }
 
 #[test]
 fn mqtt5_3_1_2_9_a_will_without_its_flag_is_malformed() {
     let will = [&[0][..], &string("will"), &string("payload")].concat();
-    refused(&with_flags(0x02, &will), &[reason::MALFORMED]);
+    rejected(&with_flags(0x02, &will), &[reason::MALFORMED]);
 }
 
 #[test]
-fn mqtt5_3_1_2_11_a_will_qos_without_the_will_flag_is_refused() {
+fn mqtt5_3_1_2_11_a_will_qos_without_the_will_flag_is_rejected() {
     for qos in [1, 2, 3] {
-        refused(
+        rejected(
             &with_flags(0x02 | qos << 3, &[]),
             reason::MALFORMED_OR_PROTOCOL_ERROR,
         );
@@ -167,15 +167,15 @@ fn mqtt5_3_1_2_11_a_will_qos_without_the_will_flag_is_refused() {
 #[test]
 fn mqtt5_3_1_2_12_will_qos_3_is_malformed() {
     let will = Will::new(unique("will/"), "x").qos(3);
-    refused(
+    rejected(
         &connect(&unique("c")).will(will).bytes(),
         &[reason::MALFORMED],
     );
 }
 
 #[test]
-fn mqtt5_3_1_2_13_will_retain_without_the_will_flag_is_refused() {
-    refused(
+fn mqtt5_3_1_2_13_will_retain_without_the_will_flag_is_rejected() {
+    rejected(
         &with_flags(0x02 | 0x20, &[]),
         reason::MALFORMED_OR_PROTOCOL_ERROR,
     );
@@ -183,25 +183,25 @@ fn mqtt5_3_1_2_13_will_retain_without_the_will_flag_is_refused() {
 
 #[test]
 fn mqtt5_3_1_2_16_a_user_name_without_its_flag_is_malformed() {
-    refused(&with_flags(0x02, &string("user")), &[reason::MALFORMED]);
+    rejected(&with_flags(0x02, &string("user")), &[reason::MALFORMED]);
 }
 
 #[test]
 fn mqtt5_3_1_2_17_a_user_name_flag_without_the_name_is_malformed() {
-    refused(&with_flags(0x82, &[]), &[reason::MALFORMED]);
-    refused(&with_flags(0x82, &[0, 9, b'u']), &[reason::MALFORMED]);
+    rejected(&with_flags(0x82, &[]), &[reason::MALFORMED]);
+    rejected(&with_flags(0x82, &[0, 9, b'u']), &[reason::MALFORMED]);
 }
 
 #[test]
 fn mqtt5_3_1_2_18_a_password_without_its_flag_is_malformed() {
     let fields = [string("user"), string("password")].concat();
-    refused(&with_flags(0x82, &fields), &[reason::MALFORMED]);
+    rejected(&with_flags(0x82, &fields), &[reason::MALFORMED]);
 }
 
 #[test]
 fn mqtt5_3_1_2_19_a_password_flag_without_the_password_is_malformed() {
-    refused(&with_flags(0xc2, &string("user")), &[reason::MALFORMED]);
-    refused(&with_flags(0x42, &[]), &[reason::MALFORMED]);
+    rejected(&with_flags(0xc2, &string("user")), &[reason::MALFORMED]);
+    rejected(&with_flags(0x42, &[]), &[reason::MALFORMED]);
 }
 
 #[test]

@@ -20,15 +20,15 @@ pub(crate) fn node_with_users() -> Option<&'static Node> {
 }
 
 #[test]
-fn mqtt5_3_1_4_1_a_connect_that_does_not_match_its_format_is_refused() {
+fn mqtt5_3_1_4_1_a_connect_that_does_not_match_its_format_is_rejected() {
     let right = connect(&unique("c")).bytes();
     let body = &right[2..];
     // Cut short at every place past the protocol version.
     for length in 9..body.len() {
-        refused(&frame(0x10, &body[..length]), &[reason::MALFORMED]);
+        rejected(&frame(0x10, &body[..length]), &[reason::MALFORMED]);
     }
     // Something after the end.
-    refused(&frame(0x10, &[body, b"x"].concat()), &[reason::MALFORMED]);
+    rejected(&frame(0x10, &[body, b"x"].concat()), &[reason::MALFORMED]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn mqtt5_3_1_4_1_a_connect_cut_short_in_the_protocol_name_closes() {
 }
 
 #[test]
-fn mqtt5_3_1_4_2_wrong_credentials_are_refused_and_closed() {
+fn mqtt5_3_1_4_2_wrong_credentials_are_rejected_and_closed() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -61,11 +61,11 @@ fn mqtt5_3_1_4_2_wrong_credentials_are_refused_and_closed() {
     ] {
         let mut raw = Raw::open(node, 5);
         raw.send(&connect.bytes());
-        expect_refused(&mut raw, &[reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED]);
+        expect_rejected(&mut raw, &[reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED]);
     }
     let mut raw = Raw::open(node, 5);
     raw.send(&connect(&id).bytes());
-    expect_refused(&mut raw, &[reason::NOT_AUTHORISED]);
+    expect_rejected(&mut raw, &[reason::NOT_AUTHORISED]);
     for (name, password) in [("alice", "wonderland"), ("bob", "pass\u{f6}")] {
         Raw::connect(node, &connect(&id).username(name).password(password)).ping();
     }
@@ -137,11 +137,11 @@ fn mqtt5_3_1_4_6_after_a_rejected_connect_nothing_is_processed() {
     let topic = unique("rejected/");
     let mut subscriber = client();
     subscriber.subscribe(&topic, 0);
-    // Refused for its Receive Maximum.
-    let rejected = connect(&unique("c")).properties(Props::new().u16(property::RECEIVE_MAXIMUM, 0));
+    // Rejected for its Receive Maximum.
+    let invalid = connect(&unique("c")).properties(Props::new().u16(property::RECEIVE_MAXIMUM, 0));
     let publish = Publish::new(&topic, "must not arrive").retain().bytes(5);
-    refused(
-        &[rejected.bytes(), publish].concat(),
+    rejected(
+        &[invalid.bytes(), publish].concat(),
         &[reason::PROTOCOL_ERROR],
     );
     expect_silence(&mut subscriber);

@@ -28,7 +28,7 @@ fn mqtt5_3_1_3_1_the_fields_come_in_their_order() {
         .password("password");
     let mut raw = Raw::open(node(), 5);
     let connack = raw.hand_shake(&connect);
-    // Unknown users may be refused, but the packet is well-formed.
+    // Unknown users may be rejected, but the packet is well-formed.
     if connack.reason != 0 {
         assert!(
             [reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED].contains(&connack.reason),
@@ -48,12 +48,12 @@ fn mqtt5_3_1_3_1_the_fields_come_in_their_order() {
 #[test]
 fn mqtt5_3_1_3_3_a_connect_without_client_id_is_malformed() {
     let body = [&string("MQTT")[..], &[5, 2, 0, 0, 0]].concat();
-    refused(&frame(0x10, &body), &[reason::MALFORMED]);
+    rejected(&frame(0x10, &body), &[reason::MALFORMED]);
 }
 
 #[test]
 fn mqtt5_3_1_3_4_a_client_id_that_is_not_utf8_is_malformed() {
-    refused(
+    rejected(
         &Connect::new(5, b"client\xfe").bytes(),
         &[reason::MALFORMED],
     );
@@ -119,7 +119,7 @@ fn mqtt5_3_1_3_8_a_rejected_client_id_is_answered_and_closed() {
     }
     // `limits.max_client_id_bytes` is 1024.
     client_with_id(&"i".repeat(1024));
-    refused(
+    rejected(
         &connect(&"i".repeat(1025)).bytes(),
         &[reason::CLIENT_ID_INVALID],
     );
@@ -132,7 +132,7 @@ fn client_with_id(id: &str) {
 #[test]
 fn mqtt5_3_1_3_11_a_will_topic_that_is_not_utf8_is_malformed() {
     let will = Will::new(b"will/\xc3\x28", "x");
-    refused(
+    rejected(
         &connect(&unique("c")).will(will).bytes(),
         &[reason::MALFORMED],
     );
@@ -141,7 +141,7 @@ fn mqtt5_3_1_3_11_a_will_topic_that_is_not_utf8_is_malformed() {
 #[test]
 fn mqtt5_section_3_1_3_3_a_will_topic_must_be_a_topic_name() {
     for topic in ["will/#", "+/will", ""] {
-        refused(
+        rejected(
             &connect(&unique("c")).will(Will::new(topic, "x")).bytes(),
             &[
                 reason::MALFORMED,
@@ -154,7 +154,7 @@ fn mqtt5_section_3_1_3_3_a_will_topic_must_be_a_topic_name() {
 
 #[test]
 fn mqtt5_3_1_3_12_a_user_name_that_is_not_utf8_is_malformed() {
-    refused(
+    rejected(
         &connect(&unique("c")).username(b"us\xe9r").bytes(),
         &[reason::MALFORMED],
     );
@@ -172,7 +172,7 @@ fn mqtt5_section_3_1_3_2_a_will_property_twice_is_a_protocol_error() {
         Props::new().string(property::CORRELATION_DATA, "a"),
     ] {
         let will = Will::new("will", "x").properties(twice(one));
-        refused(
+        rejected(
             &connect(&unique("c")).will(will).bytes(),
             &[reason::PROTOCOL_ERROR],
         );
@@ -188,7 +188,7 @@ fn mqtt5_section_3_1_3_2_a_property_that_wills_do_not_have_is_malformed() {
         Props::new().u16(property::RECEIVE_MAXIMUM, 1),
     ] {
         let will = Will::new("will", "x").properties(properties);
-        refused(
+        rejected(
             &connect(&unique("c")).will(will).bytes(),
             &[reason::MALFORMED],
         );

@@ -19,13 +19,13 @@ fn mqtt5_section_3_1_2_11_a_property_twice_is_a_protocol_error() {
         Props::new().string(property::AUTH_METHOD, "SCRAM-SHA-256"),
     ] {
         let connect = connect(&unique("c")).properties(twice(one));
-        refused(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
+        rejected(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
     }
     let data_twice = Props::new()
         .string(property::AUTH_METHOD, "SCRAM-SHA-256")
         .string(property::AUTH_DATA, "a")
         .string(property::AUTH_DATA, "a");
-    refused(
+    rejected(
         &connect(&unique("c")).properties(data_twice).bytes(),
         &[reason::PROTOCOL_ERROR],
     );
@@ -43,7 +43,7 @@ fn mqtt5_section_3_1_2_11_values_out_of_range_are_protocol_errors() {
         // 3.1.2.11.10: not without a method.
         Props::new().string(property::AUTH_DATA, "data"),
     ] {
-        refused(
+        rejected(
             &connect(&unique("c")).properties(properties).bytes(),
             &[reason::PROTOCOL_ERROR],
         );
@@ -188,7 +188,7 @@ fn mqtt5_3_1_2_25_a_queued_message_too_large_for_the_new_connection_is_discarded
 #[test]
 fn mqtt5_3_1_2_29_without_problem_information_there_are_no_reason_strings() {
     let mut raw = client_with(Props::new().byte(property::REQUEST_PROBLEM_INFO, 0));
-    // All of these are refused and would carry a reason string.
+    // All of these are rejected and would carry a reason string.
     raw.send(&Subscribe::new(1).filter("a/#/b", 0).bytes(5));
     let suback = raw.recv(kind::SUBACK);
     assert!(suback.payload[0] >= 0x80, "{suback:?}");

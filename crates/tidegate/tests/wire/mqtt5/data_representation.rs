@@ -17,17 +17,17 @@ const ILL_FORMED: [&[u8]; 7] = [
 #[test]
 fn mqtt5_1_5_4_1_ill_formed_utf8_in_connect_is_malformed() {
     for bytes in ILL_FORMED {
-        refused(&Connect::new(5, bytes).bytes(), &[reason::MALFORMED]);
+        rejected(&Connect::new(5, bytes).bytes(), &[reason::MALFORMED]);
     }
     let id = unique("c");
     let will_topic = Will::new(b"a\xff", "x");
-    refused(&connect(&id).will(will_topic).bytes(), &[reason::MALFORMED]);
-    refused(
+    rejected(&connect(&id).will(will_topic).bytes(), &[reason::MALFORMED]);
+    rejected(
         &connect(&id).username(b"\xed\xa0\x80").bytes(),
         &[reason::MALFORMED],
     );
     let property = Props::new().string(property::AUTH_METHOD, b"\xff");
-    refused(
+    rejected(
         &connect(&id).properties(property).bytes(),
         &[reason::MALFORMED],
     );
@@ -68,7 +68,7 @@ fn mqtt5_1_5_4_1_every_well_formed_code_point_range_is_carried() {
 
 #[test]
 fn mqtt5_1_5_4_2_a_null_character_is_malformed() {
-    refused(&Connect::new(5, b"a\0b").bytes(), &[reason::MALFORMED]);
+    rejected(&Connect::new(5, b"a\0b").bytes(), &[reason::MALFORMED]);
     breaks(&Publish::new("a\0b", "x").bytes(5), &[reason::MALFORMED]);
     breaks(
         &Subscribe::new(1).filter("a\0b", 0).bytes(5),

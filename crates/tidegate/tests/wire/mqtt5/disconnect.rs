@@ -32,7 +32,7 @@ fn mqtt5_3_14_1_1_reserved_flags_are_malformed() {
 }
 
 #[test]
-fn mqtt5_3_14_2_1_a_code_that_disconnect_does_not_have_is_refused() {
+fn mqtt5_3_14_2_1_a_code_that_disconnect_does_not_have_is_rejected() {
     for code in [0x01, 0x03, 0x05, 0x18, 0x7f, 0x84, 0x85, 0xff] {
         breaks(&[0xe0, 0x01, code], reason::MALFORMED_OR_PROTOCOL_ERROR);
     }
@@ -110,7 +110,7 @@ fn mqtt5_section_3_14_2_2_2_a_session_expiry_after_0_in_connect_is_a_protocol_er
 }
 
 #[test]
-fn mqtt5_section_3_14_2_2_wrong_properties_are_refused() {
+fn mqtt5_section_3_14_2_2_wrong_properties_are_rejected() {
     let twice = Props::new()
         .string(property::REASON_STRING, "a")
         .string(property::REASON_STRING, "b");

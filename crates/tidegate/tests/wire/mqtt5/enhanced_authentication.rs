@@ -77,7 +77,7 @@ fn mqtt5_section_4_12_a_client_authenticates_by_scram() {
 }
 
 #[test]
-fn mqtt5_4_12_0_1_an_unknown_method_is_refused() {
+fn mqtt5_4_12_0_1_an_unknown_method_is_rejected() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -87,7 +87,7 @@ fn mqtt5_4_12_0_1_an_unknown_method_is_refused() {
             .string(property::AUTH_DATA, "n,,n=alice,r=nonce");
         let mut raw = Raw::open(node, 5);
         raw.send(&connect(&unique("c")).properties(properties).bytes());
-        expect_refused(&mut raw, &[reason::BAD_AUTH_METHOD]);
+        expect_rejected(&mut raw, &[reason::BAD_AUTH_METHOD]);
     }
 }
 
@@ -102,7 +102,7 @@ fn mqtt5_4_12_0_2_the_servers_auth_has_continue_as_its_code() {
 }
 
 #[test]
-fn mqtt5_4_12_0_4_a_wrong_proof_is_refused_and_closed() {
+fn mqtt5_4_12_0_4_a_wrong_proof_is_rejected_and_closed() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -110,12 +110,12 @@ fn mqtt5_4_12_0_4_a_wrong_proof_is_refused_and_closed() {
     let (mut raw, challenge) = begin(node, &exchange);
     let answer = exchange.client_final(&data(&challenge));
     raw.send(&auth(CONTINUE, &method_and_data(answer)));
-    let refusals = [reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED];
-    expect_refused(&mut raw, &refusals);
+    let rejections = [reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED];
+    expect_rejected(&mut raw, &rejections);
 }
 
 #[test]
-fn mqtt5_4_12_0_4_an_unknown_user_is_refused_and_closed() {
+fn mqtt5_4_12_0_4_an_unknown_user_is_rejected_and_closed() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -128,8 +128,8 @@ fn mqtt5_4_12_0_4_an_unknown_user_is_refused_and_closed() {
         let mut exchange = exchange;
         let answer = exchange.client_final(&data(&next));
         raw.send(&auth(CONTINUE, &method_and_data(answer)));
-        let refusals = [reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED];
-        expect_refused(&mut raw, &refusals);
+        let rejections = [reason::BAD_CREDENTIALS, reason::NOT_AUTHORISED];
+        expect_rejected(&mut raw, &rejections);
     } else {
         assert_eq!(next.kind, kind::CONNACK);
         assert!(next.reason >= 0x80, "{next:?}");
@@ -138,7 +138,7 @@ fn mqtt5_4_12_0_4_an_unknown_user_is_refused_and_closed() {
 }
 
 #[test]
-fn mqtt5_4_12_0_4_messages_that_are_no_scram_are_refused() {
+fn mqtt5_4_12_0_4_messages_that_are_no_scram_are_rejected() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -161,7 +161,7 @@ fn mqtt5_4_12_0_4_messages_that_are_no_scram_are_refused() {
         let mut raw = Raw::open(node, 5);
         let connect = connect(&unique("c")).properties(method_and_data(first));
         raw.send(&connect.bytes());
-        expect_refused(&mut raw, &not_allowed);
+        expect_rejected(&mut raw, &not_allowed);
     }
     // A wrong nonce, a wrong channel, no proof, a proof that is too short, no base64.
     let mut exchange = Exchange::new("alice", "wonderland", "own-nonce");
@@ -180,7 +180,7 @@ fn mqtt5_4_12_0_4_messages_that_are_no_scram_are_refused() {
         let challenge = String::from_utf8(data(&challenge)).unwrap();
         assert!(!challenge.contains(own_nonce), "a nonce used twice");
         raw.send(&auth(CONTINUE, &method_and_data(wrong)));
-        expect_refused(&mut raw, &not_allowed);
+        expect_rejected(&mut raw, &not_allowed);
     }
 }
 
@@ -196,7 +196,7 @@ fn mqtt5_4_12_0_5_the_method_of_the_connect_holds_for_every_auth() {
         .string(property::AUTH_METHOD, "SCRAM-SHA-1")
         .string(property::AUTH_DATA, answer);
     raw.send(&auth(CONTINUE, &other_method));
-    expect_refused(&mut raw, &[reason::PROTOCOL_ERROR, reason::BAD_AUTH_METHOD]);
+    expect_rejected(&mut raw, &[reason::PROTOCOL_ERROR, reason::BAD_AUTH_METHOD]);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn mqtt5_4_12_0_6_without_a_method_there_is_no_auth_and_no_method() {
 }
 
 #[test]
-fn mqtt5_3_1_2_30_other_packets_during_the_exchange_are_refused() {
+fn mqtt5_3_1_2_30_other_packets_during_the_exchange_are_rejected() {
     let Some(node) = node_with_users() else {
         return;
     };
@@ -230,7 +230,7 @@ fn mqtt5_3_1_2_30_other_packets_during_the_exchange_are_refused() {
     for packet in packets {
         let (mut raw, _) = begin(node, &Exchange::new("alice", "wonderland", "nonce-1"));
         raw.send(&packet);
-        expect_refused(&mut raw, &[reason::PROTOCOL_ERROR]);
+        expect_rejected(&mut raw, &[reason::PROTOCOL_ERROR]);
     }
     // DISCONNECT is allowed.
     let (mut raw, _) = begin(node, &Exchange::new("alice", "wonderland", "nonce-2"));

@@ -39,7 +39,7 @@ fn mqtt5_4_13_1_1_packets_before_the_error_are_processed_and_none_after_it() {
 #[test]
 fn mqtt5_4_13_2_1_a_connack_with_an_error_closes() {
     let connect = connect(&unique("c")).properties(Props::new().u16(property::RECEIVE_MAXIMUM, 0));
-    refused(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
+    rejected(&connect.bytes(), &[reason::PROTOCOL_ERROR]);
 }
 
 #[test]

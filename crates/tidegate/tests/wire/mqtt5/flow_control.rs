@@ -51,7 +51,7 @@ fn mqtt5_3_3_4_7_a_client_above_the_servers_receive_maximum_is_disconnected() {
 }
 
 #[test]
-fn mqtt5_3_3_4_7_refused_messages_are_not_in_flight() {
+fn mqtt5_3_3_4_7_rejected_messages_are_not_in_flight() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

@@ -142,7 +142,7 @@ pub(crate) fn client_with(properties: Props) -> Raw {
 }
 
 /// The server must answer with a CONNACK that has one of these codes and no session present, and close.
-pub(crate) fn expect_refused(raw: &mut Raw, reasons: &[u8]) -> Packet {
+pub(crate) fn expect_rejected(raw: &mut Raw, reasons: &[u8]) -> Packet {
     expect_last(raw, kind::CONNACK, reasons)
 }
 
@@ -173,11 +173,11 @@ fn expect_last(raw: &mut Raw, kind: u8, reasons: &[u8]) -> Packet {
     packet
 }
 
-/// Sends these bytes first on a connection to the shared node and requires [`expect_refused`].
-pub(crate) fn refused(bytes: &[u8], reasons: &[u8]) -> Packet {
+/// Sends these bytes first on a connection to the shared node and requires [`expect_rejected`].
+pub(crate) fn rejected(bytes: &[u8], reasons: &[u8]) -> Packet {
     let mut raw = Raw::open(node(), 5);
     raw.send(bytes);
-    expect_refused(&mut raw, reasons)
+    expect_rejected(&mut raw, reasons)
 }
 
 /// The server must send a DISCONNECT with one of these codes as its next packet and close.

@@ -36,16 +36,16 @@ fn mqtt5_2_1_3_1_reserved_flags_of_every_packet_are_checked() {
 fn mqtt5_2_1_3_1_reserved_flags_of_connect_are_checked() {
     let mut bytes = connect(&unique("c")).bytes();
     bytes[0] = 0x11;
-    refused(&bytes, &[reason::MALFORMED]);
+    rejected(&bytes, &[reason::MALFORMED]);
 }
 
 #[test]
-fn mqtt5_section_2_1_2_packet_type_0_is_refused() {
+fn mqtt5_section_2_1_2_packet_type_0_is_rejected() {
     breaks(&[0x00, 0x00], reason::MALFORMED_OR_PROTOCOL_ERROR);
 }
 
 #[test]
-fn mqtt5_section_2_1_2_packets_that_only_servers_send_are_refused() {
+fn mqtt5_section_2_1_2_packets_that_only_servers_send_are_rejected() {
     let connack = frame(0x20, &[0, 0, 0]);
     let suback = frame(0x90, &[0, 1, 0, 0]);
     let unsuback = frame(0xb0, &[0, 1, 0, 0]);
@@ -88,7 +88,7 @@ fn mqtt5_2_2_1_2_a_publish_at_qos_0_has_no_packet_identifier() {
 }
 
 #[test]
-fn mqtt5_2_2_1_3_packet_identifier_0_is_refused() {
+fn mqtt5_2_2_1_3_packet_identifier_0_is_rejected() {
     for qos in [1, 2] {
         breaks(
             &Publish::new("a", "x").qos(qos, 0).bytes(5),
@@ -122,7 +122,7 @@ fn mqtt5_2_2_1_4_packet_identifiers_of_the_server_are_unused_and_not_0() {
             _ => publisher.publish_qos2(&topic, "x", 100 + number),
         }
         let message = subscriber.recv(kind::PUBLISH);
-        // The parser refuses identifier 0.
+        // The parser rejects identifier 0.
         assert!(in_use.insert(message.id()), "used twice: {message:?}");
         if number % 3 == 0 {
             subscriber.acknowledge(&message);
@@ -180,7 +180,7 @@ fn mqtt5_section_2_2_2_2_a_property_of_another_packet_is_malformed() {
         Props::new().string(property::REASON_STRING, "x"),
         Props::new().byte(property::MAXIMUM_QOS, 1),
     ] {
-        refused(
+        rejected(
             &connect(&id).properties(properties).bytes(),
             &[reason::MALFORMED],
         );

@@ -35,7 +35,7 @@ fn mqtt5_3_3_1_2_a_message_at_qos_0_never_has_dup_set() {
 }
 
 #[test]
-fn mqtt5_3_3_1_2_dup_at_qos_0_is_refused() {
+fn mqtt5_3_3_1_2_dup_at_qos_0_is_rejected() {
     breaks(
         &Publish::new("a", "x").dup().bytes(5),
         reason::MALFORMED_OR_PROTOCOL_ERROR,
@@ -277,7 +277,7 @@ fn mqtt5_section_3_3_2_1_an_empty_topic_without_alias_is_a_protocol_error() {
 }
 
 #[test]
-fn mqtt5_3_3_2_2_a_topic_name_with_wildcards_is_refused() {
+fn mqtt5_3_3_2_2_a_topic_name_with_wildcards_is_rejected() {
     for topic in ["#", "+", "a/#", "a/+/b", "a#", "+a"] {
         for qos in 0..3 {
             breaks(

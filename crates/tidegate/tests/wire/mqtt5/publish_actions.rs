@@ -166,7 +166,7 @@ fn mqtt5_3_3_4_4_queued_and_retained_messages_carry_the_identifiers_too() {
 }
 
 #[test]
-fn mqtt5_3_3_4_6_a_subscription_identifier_from_a_client_is_refused() {
+fn mqtt5_3_3_4_6_a_subscription_identifier_from_a_client_is_rejected() {
     let properties = Props::new().varint(property::SUBSCRIPTION_ID, 1);
     breaks(
         &Publish::new("a", "x").properties(properties).bytes(5),

@@ -85,7 +85,7 @@ fn mqtt5_3_3_2_13_a_response_topic_that_is_not_utf8_is_malformed() {
 }
 
 #[test]
-fn mqtt5_3_3_2_14_a_response_topic_with_wildcards_is_refused() {
+fn mqtt5_3_3_2_14_a_response_topic_with_wildcards_is_rejected() {
     for topic in ["reply/#", "+/reply", "#"] {
         let properties = Props::new().string(property::RESPONSE_TOPIC, topic);
         breaks(
@@ -199,7 +199,7 @@ fn mqtt5_section_3_3_2_3_a_property_twice_is_a_protocol_error() {
 }
 
 #[test]
-fn mqtt5_section_3_3_2_3_2_a_payload_format_other_than_0_and_1_is_refused() {
+fn mqtt5_section_3_3_2_3_2_a_payload_format_other_than_0_and_1_is_rejected() {
     let properties = Props::new().byte(property::PAYLOAD_FORMAT, 2);
     breaks(
         &Publish::new("a", "x").properties(properties).bytes(5),
@@ -208,7 +208,7 @@ fn mqtt5_section_3_3_2_3_2_a_payload_format_other_than_0_and_1_is_refused() {
 }
 
 #[test]
-fn mqtt5_section_3_3_2_3_2_a_payload_that_is_not_of_its_format_is_refused() {
+fn mqtt5_section_3_3_2_3_2_a_payload_that_is_not_of_its_format_is_rejected() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

@@ -177,14 +177,14 @@ fn mqtt5_4_8_2_5_a_qos_2_message_in_delivery_goes_to_no_other_member() {
 }
 
 #[test]
-fn mqtt5_4_8_2_6_a_message_refused_by_a_member_goes_to_no_other() {
+fn mqtt5_4_8_2_6_a_message_rejected_by_a_member_goes_to_no_other() {
     let topic = unique("shared/");
     let mut group = members("g", &topic, &[2, 2]);
     let mut publisher = client();
     for (qos, answer) in [(1, kind::PUBACK), (2, kind::PUBREC)] {
         match qos {
-            1 => publisher.publish_qos1(&topic, "refused", 1),
-            _ => publisher.publish_qos2(&topic, "refused", 1),
+            1 => publisher.publish_qos1(&topic, "rejected", 1),
+            _ => publisher.publish_qos2(&topic, "rejected", 1),
         }
         let mut chosen = None;
         eventually("a member gets the message", || {

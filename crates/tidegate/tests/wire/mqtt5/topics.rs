@@ -156,7 +156,7 @@ fn mqtt5_4_7_3_2_names_and_filters_have_no_null_character() {
 }
 
 #[test]
-fn mqtt5_4_7_3_3_long_names_are_carried_or_refused_but_never_cut() {
+fn mqtt5_4_7_3_3_long_names_are_carried_or_rejected_but_never_cut() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

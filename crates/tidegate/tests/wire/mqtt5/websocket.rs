@@ -91,7 +91,7 @@ fn mqtt5_6_0_0_3_a_client_that_does_not_offer_mqtt_gets_no_sub_protocol() {
             !head.contains("sec-websocket-protocol: "),
             "a sub-protocol that was not offered: {head}"
         );
-        // It may be refused, or let in without a sub-protocol, which browsers then take for a failure.
+        // It may be rejected, or let in without a sub-protocol, which browsers then take for a failure.
         assert!(
             head.is_empty() || head.starts_with("http/1.1 4") || head.starts_with("http/1.1 101"),
             "{head}"

@@ -137,13 +137,13 @@ fn mqtt5_section_3_1_4_a_takeover_that_ends_the_session_publishes_a_delayed_will
 }
 
 #[test]
-fn mqtt5_section_3_1_3_2_3_a_will_that_is_not_of_its_format_is_refused() {
+fn mqtt5_section_3_1_3_2_3_a_will_that_is_not_of_its_format_is_rejected() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
     let utf8 = Props::new().byte(property::PAYLOAD_FORMAT, 1);
     let will = Will::new("will", b"\xff\xfe").properties(utf8);
-    refused(
+    rejected(
         &connect(&unique("c")).will(will).bytes(),
         &[reason::PAYLOAD_FORMAT_INVALID],
     );

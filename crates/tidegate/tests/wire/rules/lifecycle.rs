@@ -41,7 +41,7 @@ fn a_rule_is_changed_switched_and_deleted_at_run_time() {
 }
 
 #[test]
-fn a_bad_rule_is_refused_and_the_running_one_stays() {
+fn a_bad_rule_is_rejected_and_the_running_one_stays() {
     let node = Node::start(&[]);
     let mut client = Raw::client(&node, 4);
     client.subscribe("out", 0);

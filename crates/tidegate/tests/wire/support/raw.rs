@@ -80,7 +80,10 @@ impl Raw {
     pub fn connect_for_connack(node: &Node, connect: &Connect) -> (Raw, Packet) {
         let mut raw = Self::open(node, connect.version);
         let connack = raw.hand_shake(connect);
-        assert_eq!(connack.reason, 0, "the connection was refused: {connack:?}");
+        assert_eq!(
+            connack.reason, 0,
+            "the connection was rejected: {connack:?}"
+        );
         (raw, connack)
     }
 

@@ -1,4 +1,4 @@
-//! Refused connections, so that people can find out why a client cannot connect. Equal attempts are
+//! Rejected connections, so that people can find out why a client cannot connect. Equal attempts are
 //! one entry with a count, so that a client that tries every second does not displace all others.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use hooks::{PeerAddress, RefusedConnect};
+use hooks::{PeerAddress, RejectedConnect};
 use mqtt::ReasonCode;
 
 /// Maximum number of entries; the one whose last attempt is the oldest makes room.
@@ -14,9 +14,9 @@ const MAX_ENTRIES: usize = 1000;
 /// Characters of client ids and user names that are kept.
 const MAX_NAME_CHARS: usize = 256;
 
-/// Equal refused attempts.
+/// Equal rejected connections of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedAttempt {
+pub struct RejectedConnection {
     /// Milliseconds since the Unix epoch.
     pub first_ms: u64,
     pub last_ms: u64,
@@ -28,7 +28,7 @@ pub struct RefusedAttempt {
     /// `None`: a Unix socket.
     pub address: Option<IpAddr>,
     pub listener: Box<str>,
-    /// The step that refused the client: `protocol`, `ban`, `limit`, `authentication` or `availability`.
+    /// The step that rejected the client: `protocol`, `ban`, `limit`, `authentication` or `availability`.
     pub step: &'static str,
     /// MQTT 5 reason code.
     pub code: u8,
@@ -37,7 +37,7 @@ pub struct RefusedAttempt {
 
 /// Selects entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AttemptQuery {
+pub struct RejectedConnectionQuery {
     /// Part of the client id.
     pub client_id_contains: Option<String>,
     pub username: Option<String>,
@@ -45,10 +45,10 @@ pub struct AttemptQuery {
     pub limit: usize,
 }
 
-/// The refused attempts of a node since it started.
+/// The rejected connections of a node since it started.
 #[derive(Default)]
-pub struct RefusedAttempts {
-    entries: Mutex<HashMap<u64, RefusedAttempt>>,
+pub struct RejectedConnections {
+    entries: Mutex<HashMap<u64, RejectedConnection>>,
     hasher: foldhash::fast::RandomState,
 }
 
@@ -71,18 +71,18 @@ fn name(text: Option<&str>) -> Option<Box<str>> {
     text.map(|text| text.chars().take(MAX_NAME_CHARS).collect::<String>().into())
 }
 
-impl RefusedAttempts {
-    pub(crate) fn record(&self, refused: &RefusedConnect<'_>, now_ms: u64) {
-        let address = match refused.peer {
+impl RejectedConnections {
+    pub(crate) fn record(&self, rejected: &RejectedConnect<'_>, now_ms: u64) {
+        let address = match rejected.peer {
             PeerAddress::Tcp(address) => Some(address.ip().to_canonical()),
             PeerAddress::Unix => None,
         };
-        let reason = refused.detail.unwrap_or("the client was refused");
+        let reason = rejected.detail.unwrap_or("the client was rejected");
         let key = (
-            refused.client_id,
-            refused.username,
+            rejected.client_id,
+            rejected.username,
             address,
-            (refused.listener, refused.code.0, reason),
+            (rejected.listener, rejected.code.0, reason),
         );
         let hash = self.hasher.hash_one(key);
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,16 +96,16 @@ impl RefusedAttempts {
                 entries.remove(&oldest);
             }
         }
-        let attempt = RefusedAttempt {
+        let attempt = RejectedConnection {
             first_ms: now_ms,
             last_ms: now_ms,
             count: 1,
-            client_id: name(refused.client_id),
-            username: name(refused.username),
+            client_id: name(rejected.client_id),
+            username: name(rejected.username),
             address,
-            listener: refused.listener.into(),
-            step: step_of(refused.code),
-            code: refused.code.0,
+            listener: rejected.listener.into(),
+            step: step_of(rejected.code),
+            code: rejected.code.0,
             reason: reason.into(),
         };
         entries.insert(hash, attempt);
@@ -113,9 +113,9 @@ impl RefusedAttempts {
 
     /// The selected entries, those with the newest attempts first.
     #[must_use]
-    pub fn list(&self, query: &AttemptQuery) -> Vec<RefusedAttempt> {
+    pub fn list(&self, query: &RejectedConnectionQuery) -> Vec<RejectedConnection> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_selected = |entry: &&RefusedAttempt| {
+        let is_selected = |entry: &&RejectedConnection| {
             let (part, username) = (&query.client_id_contains, &query.username);
             part.as_ref().is_none_or(|part| {
                 let id = entry.client_id.as_ref();
@@ -138,8 +138,8 @@ impl RefusedAttempts {
 mod tests {
     use super::*;
 
-    fn refused(client_id: &str, code: ReasonCode) -> RefusedConnect<'_> {
-        RefusedConnect {
+    fn rejected(client_id: &str, code: ReasonCode) -> RejectedConnect<'_> {
+        RejectedConnect {
             client_id: Some(client_id),
             username: Some("ann"),
             peer: PeerAddress::Tcp(([10, 0, 0, 1], 4000).into()),
@@ -151,40 +151,40 @@ mod tests {
         }
     }
 
-    fn all() -> AttemptQuery {
-        AttemptQuery {
+    fn all() -> RejectedConnectionQuery {
+        RejectedConnectionQuery {
             limit: MAX_ENTRIES,
-            ..AttemptQuery::default()
+            ..RejectedConnectionQuery::default()
         }
     }
 
     #[test]
     fn equal_attempts_are_counted_and_others_are_listed() {
-        let attempts = RefusedAttempts::default();
+        let attempts = RejectedConnections::default();
         let wrong = ReasonCode::BAD_USER_NAME_OR_PASSWORD;
         for now_ms in [1, 2, 3] {
-            attempts.record(&refused("pump-1", wrong), now_ms);
+            attempts.record(&rejected("pump-1", wrong), now_ms);
         }
-        attempts.record(&refused("pump-2", ReasonCode::BANNED), 2);
+        attempts.record(&rejected("pump-2", ReasonCode::BANNED), 2);
         let listed = attempts.list(&all());
         assert_eq!(listed.len(), 2);
         let first = &listed[0];
         assert_eq!((first.count, first.first_ms, first.last_ms), (3, 1, 3));
         assert_eq!((first.step, listed[1].step), ("authentication", "ban"));
         for query in [
-            AttemptQuery {
+            RejectedConnectionQuery {
                 client_id_contains: Some("-2".to_owned()),
                 ..all()
             },
-            AttemptQuery {
+            RejectedConnectionQuery {
                 username: Some("bob".to_owned()),
                 ..all()
             },
-            AttemptQuery {
+            RejectedConnectionQuery {
                 address: Some([10, 0, 0, 2].into()),
                 ..all()
             },
-            AttemptQuery { limit: 1, ..all() },
+            RejectedConnectionQuery { limit: 1, ..all() },
         ] {
             assert!(attempts.list(&query).len() < 2, "{query:?}");
         }
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn the_number_of_entries_is_limited() {
-        let attempts = RefusedAttempts::default();
+        let attempts = RejectedConnections::default();
         for number in 0..MAX_ENTRIES as u64 + 5 {
             let id = format!("c{number}");
-            attempts.record(&refused(&id, ReasonCode::BANNED), number);
+            attempts.record(&rejected(&id, ReasonCode::BANNED), number);
         }
         let listed = attempts.list(&all());
         assert_eq!(listed.len(), MAX_ENTRIES);
