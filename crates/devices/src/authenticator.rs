@@ -14,7 +14,8 @@ use crate::credential::{
     verify_password,
 };
 use crate::device::Device;
-use crate::product::{CredentialKind, ProductProtocol, SharedSecure};
+use crate::product::{CredentialKind, SharedSecure};
+use crate::protocol::DeviceProtocol;
 use crate::registry::{DeviceName, Registry, RegistryError};
 
 /// Maximum number of admitted devices that have not completed their connect; beyond it, the oldest are dropped.
@@ -90,7 +91,7 @@ impl DeviceAdmission {
         };
         let mut shown = self.device.credentials.iter();
         let is_credential_valid = match self.kind {
-            None => product.allows_protocol(ProductProtocol::Relay),
+            None => product.allows_protocol(DeviceProtocol::Relay),
             Some(kind) => {
                 product.allows_credential(kind)
                     && shown.all(|known| known.kind() != kind || now.credentials.contains(known))

@@ -45,8 +45,8 @@ pub use model::{ThingModel, UnknownKeys};
 pub use presence::{DevicePresence, DeviceState, DeviceStateChange, DeviceStates};
 pub use product::{
     CredentialKind, DownsamplingStep, KIND as PRODUCT_KIND, Product, ProductDefinition,
-    ProductError, ProductMode, ProductProtocol, ProductProvisioning, ProductSlot, ProductStorage,
-    ProvisionMode, SharedSecure,
+    ProductError, ProductMode, ProductProvisioning, ProductSlot, ProductStorage, ProvisionMode,
+    SharedSecure,
 };
 pub use queue_progress::QueueProgress;
 pub use registry::{

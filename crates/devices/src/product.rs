@@ -14,34 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::alarm;
 use crate::id::ProductId;
 use crate::model::{ThingModel, UnknownKeys};
+use crate::protocol::DeviceProtocol;
 
 /// The kind of the configuration objects that define products.
 pub const KIND: &str = "product";
-
-/// A device protocol (topics and payloads) that devices of a product use.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ProductProtocol {
-    Thingsboard,
-    Jetlinks,
-    /// `tg/{deviceId}/...`
-    Native,
-    /// JSON messages on connections of relay endpoints.
-    Relay,
-}
-
-impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
-    fn from(dialect: crate::protocol::DeviceProtocol) -> Self {
-        match dialect {
-            crate::protocol::DeviceProtocol::ThingsBoard => Self::Thingsboard,
-            crate::protocol::DeviceProtocol::JetLinks => Self::Jetlinks,
-            crate::protocol::DeviceProtocol::Native => Self::Native,
-            crate::protocol::DeviceProtocol::Relay => Self::Relay,
-        }
-    }
-}
 
 /// The type of a credential.
 #[derive(
@@ -221,8 +197,8 @@ pub struct ProductDefinition {
     /// type of the key.
     pub parse_numeric_text: bool,
     /// Device protocols that devices may use; empty: all.
-    #[schemars(with = "Vec<ProductProtocol>")]
-    pub protocols: BTreeSet<ProductProtocol>,
+    #[schemars(with = "Vec<DeviceProtocol>")]
+    pub protocols: BTreeSet<DeviceProtocol>,
     /// Types of credentials that devices may have; empty: all.
     #[schemars(with = "Vec<CredentialKind>")]
     pub credentials: BTreeSet<CredentialKind>,
@@ -447,9 +423,9 @@ impl Product {
     }
 
     #[must_use]
-    pub fn allows_protocol(&self, dialect: ProductProtocol) -> bool {
+    pub fn allows_protocol(&self, protocol: DeviceProtocol) -> bool {
         let protocols = &self.definition.protocols;
-        protocols.is_empty() || protocols.contains(&dialect)
+        protocols.is_empty() || protocols.contains(&protocol)
     }
 
     #[must_use]
@@ -551,16 +527,5 @@ impl ProductSlot {
 
     pub(crate) fn set_namespace_active(&self, is_active: bool) {
         self.is_namespace_active.store(is_active, Relaxed);
-    }
-}
-
-impl From<ProductProtocol> for crate::protocol::DeviceProtocol {
-    fn from(dialect: ProductProtocol) -> Self {
-        match dialect {
-            ProductProtocol::Thingsboard => Self::ThingsBoard,
-            ProductProtocol::Jetlinks => Self::JetLinks,
-            ProductProtocol::Native => Self::Native,
-            ProductProtocol::Relay => Self::Relay,
-        }
     }
 }

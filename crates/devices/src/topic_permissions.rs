@@ -2,7 +2,7 @@
 //! devices. Whether a named child is really behind the gateway is checked when the message is read.
 
 use crate::device::Device;
-use crate::product::ProductProtocol;
+use crate::protocol::DeviceProtocol;
 
 pub const PROVISION_REQUEST: &str = "/provision/request";
 pub const PROVISION_RESPONSE: &str = "/provision/response";
@@ -72,14 +72,14 @@ impl Device {
         let product = self.product.get();
         let mut prefixes = THINGSBOARD_FIRMWARE.iter();
         if let Some(rest) = prefixes.find_map(|prefix| topic.strip_prefix(prefix)) {
-            return product.allows_protocol(ProductProtocol::Thingsboard)
+            return product.allows_protocol(DeviceProtocol::ThingsBoard)
                 && is_one_of(firmware, rest);
         }
         if let Some(rest) = topic.strip_prefix(THINGSBOARD) {
-            return product.allows_protocol(ProductProtocol::Thingsboard) && is_one_of(own, rest);
+            return product.allows_protocol(DeviceProtocol::ThingsBoard) && is_one_of(own, rest);
         }
         if let Some(rest) = topic.strip_prefix(THINGSBOARD_GATEWAY) {
-            return product.allows_protocol(ProductProtocol::Thingsboard)
+            return product.allows_protocol(DeviceProtocol::ThingsBoard)
                 && self.is_gateway()
                 && is_one_of(gateway, rest);
         }
@@ -89,12 +89,12 @@ impl Device {
             rest.is_some_and(|rest| rest.starts_with('/'))
         };
         if let Some(rest) = topic.strip_prefix("tg/") {
-            return product.allows_protocol(ProductProtocol::Native) && is_below(rest, id);
+            return product.allows_protocol(DeviceProtocol::Native) && is_below(rest, id);
         }
         if let Some(rest) = topic.strip_prefix('/') {
             let rest = rest.strip_prefix(product.id.as_str());
             let rest = rest.and_then(|rest| rest.strip_prefix('/'));
-            return product.allows_protocol(ProductProtocol::Jetlinks)
+            return product.allows_protocol(DeviceProtocol::JetLinks)
                 && rest.is_some_and(|rest| is_below(rest, id));
         }
         false

@@ -43,7 +43,7 @@ pub enum AssignmentTarget {
     Product(String),
     Group(String),
     Device(String),
-    /// By a campaign that has told the device.
+    /// By a campaign that has notified the device.
     Campaign(u32),
 }
 

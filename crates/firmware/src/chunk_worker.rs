@@ -57,7 +57,7 @@ impl ChunkWorker {
     }
 
     fn send_error(&self, client_id: &str, kind: FirmwareType, text: String) {
-        // Nobody is told that the error does not fit.
+        // No one is notified if the error does not fit.
         let rejected = Box::new(|_| {});
         (self.sender).send(client_id, error_topic(kind), text.into(), rejected);
     }

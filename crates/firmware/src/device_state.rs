@@ -17,9 +17,9 @@ const MAX_TEXT_CHARS: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InstallState {
-    /// The device has not been told yet.
+    /// The device has not been notified yet.
     Queued,
-    /// The device was told, or is told when it connects.
+    /// The device was notified, or is notified when it connects.
     Initiated,
     Downloading,
     Downloaded,
@@ -76,7 +76,7 @@ pub struct InstallRecord {
     /// Title and version of the package.
     pub title: String,
     pub version: String,
-    /// Digest that the device was told.
+    /// Digest that was sent to the device.
     pub digest: String,
     pub state: InstallState,
     /// Percentage of the download.
@@ -121,7 +121,7 @@ fn bounded(text: &str) -> String {
 }
 
 impl InstallRecord {
-    /// The record of a device that has not been told its target.
+    /// The record of a device that has not been notified of its target.
     pub(crate) fn new(package: &FirmwarePackage, before: Option<&Self>, now_ms: u64) -> Self {
         let mut record = Self {
             package: Some(package.id.clone()),

@@ -2,7 +2,7 @@
 //!
 //! A package ([`FirmwareDefinition`]) describes an image, which is a file of `transfer`. It is verified when it is written:
 //! its digest, and its signature by a key that the node trusts. Assignments ([`AssignmentDefinition`]) say which devices
-//! install it. [`FirmwareService`] answers which package a device is to install, tells it the package, and records how far it
+//! install it. [`FirmwareService`] answers which package a device is to install, notifies it of the package, and records how far it
 //! is. [`FirmwareHooks`] receives requests for chunks over MQTT in ThingsBoard's protocol.
 
 mod assignment;

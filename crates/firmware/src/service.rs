@@ -157,7 +157,7 @@ impl FirmwareService {
         self.inner.is_in_use.load(Relaxed)
     }
 
-    /// A device has connected or subscribed: it is told its target if it does not know it. Never blocks.
+    /// A device has connected or subscribed: it is notified of its target if it does not know it. Never blocks.
     pub fn device_reachable(&self, device: DeviceNo) {
         if self.is_in_use() {
             self.inner.target_queue.push_reachable(device);
@@ -338,7 +338,7 @@ impl FirmwareService {
         self.inner.read_catalog().package(id).cloned()
     }
 
-    /// The package of this type that a device is to install. What a campaign has told it overrides all assignments.
+    /// The package of this type that a device is to install. A package that a campaign has assigned to it overrides all assignments.
     #[must_use]
     pub fn assigned(&self, device: &Device, kind: FirmwareType) -> Option<AssignedPackage> {
         let campaign = self.inner.campaigns.target(device.no, kind);
@@ -557,7 +557,7 @@ impl FirmwareInner {
                             .for_each(|device| self.target_queue.push_device(device.no));
                     }
                     Err(error) => {
-                        tracing::error!(device = id, %error, "reading a device failed; it is told its firmware when it connects");
+                        tracing::error!(device = id, %error, "reading a device failed; it is notified of its firmware when it connects");
                     }
                 },
             }

@@ -1,4 +1,4 @@
-//! Work for the thread that tells devices their targets.
+//! Work for the thread that notifies devices of their targets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The thread that tells devices their targets, and records what they report.
+//! The thread that notifies devices of their targets, and records what they report.
 
 use devices::protocol::DownlinkMessage;
 use devices::{AttributeScope, Device, DeviceFilter, RegistryError};
@@ -80,7 +80,7 @@ fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError>
     Ok(())
 }
 
-/// Tells a device its targets if they have changed.
+/// Notifies a device of its targets if they have changed.
 fn examine(service: &FirmwareService, device: &Device) -> Result<(), TargetError> {
     for kind in FirmwareType::ALL {
         let before = service.installs().get(device.no, kind)?;

@@ -51,7 +51,7 @@ pub(crate) fn error_topic(kind: FirmwareType) -> String {
     format!("v2/{}/error", kind.prefix())
 }
 
-/// The keys of the shared attributes that tell a device its target.
+/// The keys of the shared attributes that name the target of a device.
 pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 6] {
     let prefix = kind.prefix();
     [

@@ -114,13 +114,13 @@ impl FirmwareService {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "reading a device of a campaign failed; it is told nevertheless");
+                tracing::error!(%error, "reading a device of a campaign failed; it is notified nevertheless");
                 false
             }
         }
     }
 
-    /// Tells a device of a campaign its target, also if it was told before.
+    /// Notifies a device of a campaign of its target, also if it was notified before.
     fn begin_install(&self, start: &CampaignStart) {
         let queued = self
             .inner

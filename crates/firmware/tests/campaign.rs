@@ -76,7 +76,7 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
     firmware
         .start(Arc::new(NoClients), Arc::new(NoClients))
         .unwrap();
-    // 500 a second, so that the campaign has told only a part when the results arrive.
+    // 500 a second, so that the campaign has notified only a part when the results arrive.
     let definition = json!({
         "package": "pump-2", "max_devices_per_minute": 30_000, "min_success_percent": 80,
         "min_ended": 100, "max_attempts": 1,
@@ -94,7 +94,7 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
             let number: u32 = row.device[1..].parse().unwrap();
             if row.state == CampaignDeviceState::Started && !reported[number as usize] {
                 let device = registry.device(&row.device).unwrap().unwrap();
-                // A device reports nothing before it was told.
+                // A device reports nothing before it was notified.
                 let view = firmware.install(device.no, FirmwareType::Firmware).unwrap();
                 if view.is_none_or(|view| view.state != InstallState::Initiated) {
                     continue;

@@ -19,7 +19,7 @@ const NODE: DeviceNo = DeviceNo(0);
 /// Maximum number of intervals of a query.
 pub const MAX_HISTORY_INTERVALS: i64 = 5000;
 
-/// A last_sample metric.
+/// A recorded metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryMetric {
     /// Name of a gauge, or of a counter with `_per_s` instead of `_total`.

@@ -51,7 +51,7 @@ struct AssignedFirmware {
     assigned_to: &'static str,
     /// Id of the product, group, device or campaign.
     target: String,
-    /// `null`: the device has not been told yet.
+    /// `null`: the device has not been notified yet.
     state: Option<InstallState>,
     /// Percentage of the download.
     progress: Option<u8>,

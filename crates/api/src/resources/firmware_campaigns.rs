@@ -44,7 +44,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("firmware")
             .summary("Begin a firmware campaign")
             .description(
-                "The devices are selected now; later ones are not added. What a campaign tells a device overrides assignments \
+                "The devices are selected now; later ones are not added. The package that a campaign assigns to a device overrides assignments \
                  until the campaign is deleted.",
             )
             .request_body::<CampaignDefinition>()
@@ -89,7 +89,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             pause,
         ))
         .summary("Pause a firmware campaign")
-        .description("No further devices are told; those that were told continue."),
+        .description("No further devices are notified; those that were notified continue."),
         action(post(
             "/api/v1/firmware-campaigns/{id}/resume",
             "resumeFirmwareCampaign",

@@ -12,7 +12,7 @@ use series::DeviceNo;
 use crate::credential::Credential;
 use crate::device::Device;
 use crate::id::{DeviceId, ProductId};
-use crate::product::{Product, ProductProtocol as Spoken};
+use crate::product::Product;
 use crate::protocol::{self, DeviceProtocol, DownlinkMessage, DownlinkTarget};
 use crate::registry::{Registry, RegistryError};
 
@@ -123,7 +123,7 @@ pub(super) fn plan_downlink(
     registry: &Registry,
     transport: &dyn DownlinkTransport,
     device: &Device,
-    tell: &DownlinkMessage<'_>,
+    message: &DownlinkMessage<'_>,
     now_ms: u64,
 ) -> Result<Option<DownlinkPlan>, RegistryError> {
     let (client_id, gateway) = match (transport.client_of(device.no), device.parent) {
@@ -154,11 +154,13 @@ pub(super) fn plan_downlink(
             .map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
     };
     let mut encodings = VecDeque::new();
-    let mut write = |dialect, subscribes| {
+    let mut write = |protocol, subscribes| {
         let (mut topic, mut payload) = (String::new(), String::new());
         let now_ms = now_ms as i64;
         // Protocols that do not support the message are skipped.
-        if protocol::encode_downlink(dialect, &to, tell, now_ms, &mut topic, &mut payload).is_ok() {
+        if protocol::encode_downlink(protocol, &to, message, now_ms, &mut topic, &mut payload)
+            .is_ok()
+        {
             encodings.push_back(EncodedDownlink {
                 topic,
                 payload,
@@ -170,16 +172,16 @@ pub(super) fn plan_downlink(
     // A connection of a relay endpoint has no subscriptions of its own and no children.
     let candidates: &[_] = match (is_relay, &gateway) {
         (true, Some(_)) => &[],
-        (true, None) => &[(Spoken::Relay, DeviceProtocol::Relay)],
+        (true, None) => &[DeviceProtocol::Relay],
         (false, _) => &[
-            (Spoken::Native, DeviceProtocol::Native),
-            (Spoken::Jetlinks, DeviceProtocol::JetLinks),
-            (Spoken::Thingsboard, DeviceProtocol::ThingsBoard),
+            DeviceProtocol::Native,
+            DeviceProtocol::JetLinks,
+            DeviceProtocol::ThingsBoard,
         ],
     };
-    for (spoken, dialect) in candidates {
-        if product.allows_protocol(*spoken) {
-            write(*dialect, false);
+    for &protocol in candidates {
+        if product.allows_protocol(protocol) {
+            write(protocol, false);
         }
     }
     if !is_relay && receives_without_subscription(speaker, &product) {
@@ -193,11 +195,15 @@ pub(super) fn plan_downlink(
 
 /// Whether the device, as far as known, uses the JetLinks protocol only.
 fn receives_without_subscription(device: &Device, product: &Product) -> bool {
-    let others = [Spoken::Native, Spoken::Thingsboard, Spoken::Relay];
+    let others = [
+        DeviceProtocol::Native,
+        DeviceProtocol::ThingsBoard,
+        DeviceProtocol::Relay,
+    ];
     let is_secure = |credential: &Credential| matches!(credential, Credential::Secure { .. });
     let shows_secure = device.credentials.iter().any(is_secure)
         || (device.credentials.is_empty() && product.definition.secure.is_some());
-    product.allows_protocol(Spoken::Jetlinks)
+    product.allows_protocol(DeviceProtocol::JetLinks)
         && (shows_secure
             || !others
                 .into_iter()

@@ -173,7 +173,7 @@ pub(super) struct DecodedRow {
 pub(super) struct DecodedControlMessage<'a> {
     pub(super) message: u32,
     pub(super) about: RowSubject,
-    pub(super) dialect: DeviceProtocol,
+    pub(super) protocol: DeviceProtocol,
     pub(super) control_message: ControlMessage<'a>,
 }
 
@@ -284,7 +284,7 @@ pub(super) struct MessageDecoder<'l, 'a> {
     pub(super) about: RowSubject,
     pub(super) message: u32,
     pub(super) received_ms: i64,
-    pub(super) dialect: DeviceProtocol,
+    pub(super) protocol: DeviceProtocol,
     /// Index of the row's first point.
     pub(super) row_start: usize,
 }
@@ -462,7 +462,7 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
         self.decoded.control_messages.push(DecodedControlMessage {
             message: self.message,
             about: self.about,
-            dialect: self.dialect,
+            protocol: self.protocol,
             control_message: message,
         });
     }

@@ -517,7 +517,7 @@ fn decode<'a>(
         counters.unknown.add(1);
         return;
     };
-    if !room.is_reporting && !product_context.profile.protocols.contains(route.dialect) {
+    if !room.is_reporting && !product_context.profile.protocols.contains(route.protocol) {
         counters.malformed.add(1);
         let reason = "the product does not allow this protocol";
         rejections.record(by.no, message.received_ms, message.topic, reason);
@@ -536,7 +536,7 @@ fn decode<'a>(
         about: RowSubject::Sender,
         message: number,
         received_ms: message.received_ms,
-        dialect: route.dialect,
+        protocol: route.protocol,
         row_start,
         decoded,
     };
@@ -723,7 +723,7 @@ fn publish_results(
         outside.handle_control_message(
             message.sender,
             about,
-            control.dialect,
+            control.protocol,
             &control.control_message,
             now_ms,
         );

@@ -157,11 +157,11 @@ pub trait PipelineOutputs: Send + Sync {
         &self,
         by: DeviceRef<'_>,
         about: DeviceRef<'_>,
-        dialect: DeviceProtocol,
+        protocol: DeviceProtocol,
         message: &ControlMessage<'_>,
         now_ms: i64,
     ) {
-        let _ = (by, about, dialect, message, now_ms);
+        let _ = (by, about, protocol, message, now_ms);
     }
 
     /// A device may receive messages that it could not receive before: it has connected, or subscribed to a

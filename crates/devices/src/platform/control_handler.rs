@@ -164,7 +164,7 @@ impl Platform {
         let (mut topic, mut payload) = (String::new(), String::new());
         // A protocol without this message has no request for it either.
         if protocol::encode_downlink(
-            sent.dialect,
+            sent.protocol,
             &to,
             downlink,
             // The request may have waited in a mailbox.
@@ -180,7 +180,7 @@ impl Platform {
                 // The request shows that the client expects the reply. ThingsBoard's server does not look at
                 // subscriptions, and its own client may ask before it has subscribed.
                 needs_subscription: matches!(
-                    sent.dialect,
+                    sent.protocol,
                     DeviceProtocol::ThingsBoard | DeviceProtocol::JetLinks
                 ),
                 log_recipient: Recipient::if_logged(gateway.unwrap_or(about)),

@@ -23,7 +23,7 @@ pub(super) struct ControlJob {
     /// The device on whose connection it arrived.
     pub(super) sender: DeviceNo,
     pub(super) subject: DeviceNo,
-    pub(super) dialect: DeviceProtocol,
+    pub(super) protocol: DeviceProtocol,
     pub(super) now_ms: i64,
     pub(super) request: ControlRequest,
 }

@@ -10,7 +10,7 @@ use super::platform_state::Platform;
 use crate::authenticator::DeviceAdmission;
 use crate::device::Device;
 use crate::id::id_for_name;
-use crate::product::ProductProtocol;
+use crate::protocol::DeviceProtocol;
 use crate::registry::RegistryError;
 use crate::{NewDevice, WritePrecondition};
 
@@ -90,7 +90,7 @@ impl Platform {
         if !device.is_admitted() {
             return Err(EndpointDeviceError::Disabled);
         }
-        if !(device.product.get()).allows_protocol(ProductProtocol::Relay) {
+        if !(device.product.get()).allows_protocol(DeviceProtocol::Relay) {
             return Err(EndpointDeviceError::ProtocolNotAllowed);
         }
         Ok(device)

@@ -74,7 +74,7 @@ impl DeviceIngress {
             let reason = format!("{topic} is not a device topic");
             return Err(IngressError::Malformed(reason));
         };
-        if !device.product.get().allows_protocol(route.dialect.into()) {
+        if !device.product.get().allows_protocol(route.protocol) {
             return Err(IngressError::ProtocolNotAllowed);
         }
         let read = protocol::decode_message(&route, payload, &Bump::new(), &mut PayloadValidator);

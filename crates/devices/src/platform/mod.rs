@@ -287,17 +287,17 @@ impl PipelineOutputs for Platform {
         &self,
         by: DeviceRef<'_>,
         about: DeviceRef<'_>,
-        dialect: DeviceProtocol,
+        protocol: DeviceProtocol,
         message: &ControlMessage<'_>,
         now_ms: i64,
     ) {
         let outside = &self.inner.parts.outputs;
-        outside.handle_control_message(by, about, dialect, message, now_ms);
+        outside.handle_control_message(by, about, protocol, message, now_ms);
         if let Some(what) = ControlRequest::from_message(message) {
             let sent = ControlJob {
                 sender: by.no,
                 subject: about.no,
-                dialect,
+                protocol,
                 now_ms,
                 request: what,
             };

@@ -70,7 +70,7 @@ impl Platform {
 fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
     let protocols = crate::protocol::DeviceProtocol::ALL
         .into_iter()
-        .filter(|dialect| product.allows_protocol((*dialect).into()))
+        .filter(|protocol| product.allows_protocol(*protocol))
         .fold(DeviceProtocols::NONE, DeviceProtocols::with);
     let storage = product.storage();
     ProductProfile {

@@ -19,7 +19,7 @@ pub fn decode_message<'a>(
     arena: &'a Bump,
     visitor: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
-    match route.dialect {
+    match route.protocol {
         DeviceProtocol::ThingsBoard => thingsboard::read(route.kind, payload, arena, visitor),
         DeviceProtocol::JetLinks => jetlinks::read(route.kind, payload, arena, visitor),
         DeviceProtocol::Native => native::read(route.kind, payload, arena, visitor),

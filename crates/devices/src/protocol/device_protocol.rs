@@ -1,10 +1,17 @@
 //! The protocols of devices, and sets of them.
 
-/// A protocol: topics and payload formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A device protocol: topics and payload formats.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum DeviceProtocol {
     ThingsBoard,
     JetLinks,
+    /// `tg/{deviceId}/...`
     Native,
     /// JSON messages on connections of relay endpoints.
     Relay,
@@ -17,15 +24,9 @@ impl DeviceProtocol {
         match self {
             DeviceProtocol::ThingsBoard => "thingsboard",
             DeviceProtocol::JetLinks => "jetlinks",
-            DeviceProtocol::Native => "tidegate",
+            DeviceProtocol::Native => "native",
             DeviceProtocol::Relay => "relay",
         }
-    }
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|dialect| dialect.as_str() == name)
     }
 }
 
@@ -38,12 +39,12 @@ impl DeviceProtocols {
     pub const NONE: Self = Self(0);
 
     #[must_use]
-    pub fn with(self, dialect: DeviceProtocol) -> Self {
-        Self(self.0 | 1 << dialect as u8)
+    pub fn with(self, protocol: DeviceProtocol) -> Self {
+        Self(self.0 | 1 << protocol as u8)
     }
 
     #[inline]
-    pub fn contains(self, dialect: DeviceProtocol) -> bool {
-        self.0 & (1 << dialect as u8) != 0
+    pub fn contains(self, protocol: DeviceProtocol) -> bool {
+        self.0 & (1 << protocol as u8) != 0
     }
 }

@@ -77,9 +77,9 @@ pub enum DownlinkMessage<'a> {
 
 /// The protocol has no message of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{} has no message for this", dialect.as_str())]
+#[error("{} has no message for this", protocol.as_str())]
 pub struct UnsupportedDownlinkError {
-    pub dialect: DeviceProtocol,
+    pub protocol: DeviceProtocol,
 }
 
 /// Appends topic and payload to the two buffers.
@@ -87,14 +87,14 @@ pub struct UnsupportedDownlinkError {
 /// # Errors
 /// If the protocol has no message of this kind.
 pub fn encode_downlink(
-    dialect: DeviceProtocol,
+    protocol: DeviceProtocol,
     to: &DownlinkTarget<'_>,
     downlink: &DownlinkMessage<'_>,
     now_ms: i64,
     topic: &mut String,
     payload: &mut String,
 ) -> Result<(), UnsupportedDownlinkError> {
-    let is_told = match dialect {
+    let is_told = match protocol {
         DeviceProtocol::ThingsBoard => match to.gateway {
             Some(_) => encode_thingsboard_gateway(to, downlink, topic, payload),
             None => encode_thingsboard(downlink, topic, payload),
@@ -105,7 +105,7 @@ pub fn encode_downlink(
     };
     match is_told {
         true => Ok(()),
-        false => Err(UnsupportedDownlinkError { dialect }),
+        false => Err(UnsupportedDownlinkError { protocol }),
     }
 }
 

@@ -417,14 +417,14 @@ fn native_messages_are_json_or_cbor() {
     assert_eq!(received.expect("it is CBOR"), [format!("{event:?}")]);
 }
 
-fn encode(dialect: DeviceProtocol, is_child: bool, downlink: DownlinkMessage<'_>) -> String {
+fn encode(protocol: DeviceProtocol, is_child: bool, downlink: DownlinkMessage<'_>) -> String {
     let to = DownlinkTarget {
         product: "p",
         device: "d",
         gateway: is_child.then_some(("gp", "g")),
     };
     let (mut topic, mut payload) = (String::new(), String::new());
-    match encode_downlink(dialect, &to, &downlink, 1000, &mut topic, &mut payload) {
+    match encode_downlink(protocol, &to, &downlink, 1000, &mut topic, &mut payload) {
         Ok(()) => {
             assert!(
                 serde_json::from_str::<serde_json::Value>(&payload).is_ok(),
@@ -444,7 +444,7 @@ fn downlinks_of_all_protocols() {
         method: "setGpio",
         params_json: r#"{"pin":4}"#,
     };
-    for (dialect, is_child, what, expected) in [
+    for (protocol, is_child, what, expected) in [
         (
             ThingsBoard,
             false,
@@ -526,7 +526,7 @@ fn downlinks_of_all_protocols() {
             "jetlinks has no message for this",
         ),
     ] {
-        assert_eq!(encode(dialect, is_child, what), expected);
+        assert_eq!(encode(protocol, is_child, what), expected);
     }
 }
 

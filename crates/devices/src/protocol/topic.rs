@@ -7,7 +7,7 @@ use super::device_protocol::DeviceProtocol;
 /// The device and the message type that a topic denotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceTopic<'t> {
-    pub dialect: DeviceProtocol,
+    pub protocol: DeviceProtocol,
     /// Product and device as named by the topic; `None`: the connection identifies the device.
     pub product: Option<&'t str>,
     pub device: Option<&'t str>,
@@ -99,7 +99,7 @@ pub fn parse_device_topic(topic: &str) -> Option<DeviceTopic<'_>> {
     match topic.as_bytes() {
         // Most messages use this topic, which has one meaning only.
         b"v1/devices/me/telemetry" => Some(DeviceTopic {
-            dialect: DeviceProtocol::ThingsBoard,
+            protocol: DeviceProtocol::ThingsBoard,
             product: None,
             device: None,
             child: None,
@@ -256,7 +256,7 @@ fn parse_thingsboard(rest: &str) -> Option<DeviceTopic<'_>> {
         _ => return None,
     };
     Some(DeviceTopic {
-        dialect: DeviceProtocol::ThingsBoard,
+        protocol: DeviceProtocol::ThingsBoard,
         product: None,
         device: None,
         child: None,
@@ -268,7 +268,7 @@ fn parse_jetlinks(rest: &str) -> Option<DeviceTopic<'_>> {
     let (product, rest) = rest.split_once('/')?;
     if product == "provision" {
         return (rest == "request").then_some(DeviceTopic {
-            dialect: DeviceProtocol::ThingsBoard,
+            protocol: DeviceProtocol::ThingsBoard,
             product: None,
             device: None,
             child: None,
@@ -313,7 +313,7 @@ fn parse_jetlinks(rest: &str) -> Option<DeviceTopic<'_>> {
         },
     };
     Some(DeviceTopic {
-        dialect: DeviceProtocol::JetLinks,
+        protocol: DeviceProtocol::JetLinks,
         product: Some(non_empty_level(product)?),
         device: Some(non_empty_level(device)?),
         child,
@@ -337,7 +337,7 @@ fn parse_native(rest: &str) -> Option<DeviceTopic<'_>> {
         },
     };
     Some(DeviceTopic {
-        dialect: DeviceProtocol::Native,
+        protocol: DeviceProtocol::Native,
         product: None,
         device: Some(non_empty_level(device)?),
         child: None,
@@ -368,7 +368,7 @@ fn parse_relay(rest: &str) -> Option<DeviceTopic<'_>> {
         _ => return None,
     };
     Some(DeviceTopic {
-        dialect: DeviceProtocol::Relay,
+        protocol: DeviceProtocol::Relay,
         product: None,
         device: None,
         child: None,
@@ -480,7 +480,7 @@ mod tests {
         ] {
             let route = parse_device_topic(&topic).expect("a topic");
             assert_eq!(
-                (route.dialect, route.kind),
+                (route.protocol, route.kind),
                 (DeviceProtocol::Relay, expected)
             );
             assert!(!may_be_device_topic(&topic));

@@ -41,11 +41,11 @@ pub struct CampaignDefinition {
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub waves: Vec<CampaignWave>,
-    /// Devices that are told to install the package per minute; 0: no limit.
+    /// Devices that are notified per minute; 0: no limit.
     #[serde(default = "default_rate")]
     #[schemars(range(max = 1_000_000))]
     pub max_devices_per_minute: u32,
-    /// Time of the day at which devices are told; without it, always.
+    /// Time of the day at which devices are notified; without it, always.
     #[serde(default)]
     pub window: Option<CampaignWindow>,
     /// Percentage of ended devices that must have succeeded; below it, the campaign halts.
@@ -60,7 +60,7 @@ pub struct CampaignDefinition {
     #[serde(default = "default_timeout_s")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub timeout_s: u32,
-    /// How often a device that has failed is told to install the package in all.
+    /// How often a device that fails is notified, at most.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 10))]
     pub max_attempts: u8,

@@ -1,8 +1,8 @@
 //! The course of a campaign as a state machine without clock, store and devices.
 //!
-//! The caller passes the time and the results of devices: [`CampaignRun::advance`] returns the devices to be told next, and
+//! The caller passes the time and the results of devices: [`CampaignRun::advance`] returns the devices to be notified next, and
 //! [`CampaignRun::record_result`] takes what they report. [`CampaignRun::take_changes`] returns what has to be stored before
-//! devices are told.
+//! devices are notified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::CampaignDefinition;
 
-/// Devices that are told at once; others follow in the next call.
+/// Devices that are notified at once; others follow in the next call.
 const MAX_STARTS_AT_ONCE: usize = 1000;
 
 /// State of a campaign.
@@ -20,7 +20,7 @@ const MAX_STARTS_AT_ONCE: usize = 1000;
 #[serde(rename_all = "snake_case")]
 pub enum CampaignStatus {
     Running,
-    /// Stopped by an operator; no device is told. It can be resumed.
+    /// Stopped by an operator; no device is notified. It can be resumed.
     Paused,
     /// Stopped because too few devices succeeded. It can be resumed.
     Halted,
@@ -40,7 +40,7 @@ impl CampaignStatus {
 #[serde(rename_all = "snake_case")]
 pub enum CampaignDeviceState {
     Waiting,
-    /// It was told, and has not reported a result.
+    /// It was notified, and has not reported a result.
     Started,
     Succeeded,
     Failed,
@@ -60,9 +60,9 @@ impl CampaignDeviceState {
 pub struct CampaignDevice {
     pub wave: u16,
     pub state: CampaignDeviceState,
-    /// How often it was told.
+    /// How often it was notified.
     pub attempts: u8,
-    /// When it was told last, or has ended; milliseconds since 1970.
+    /// When it was notified last, or has ended; milliseconds since 1970.
     pub changed_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -131,13 +131,13 @@ pub(crate) struct CampaignRun {
     counts: CampaignCounts,
     /// Devices without a result, by wave.
     open_by_wave: BTreeMap<u16, u32>,
-    /// Waves of which any device was told.
+    /// Waves of which any device was notified.
     begun_waves: BTreeSet<u16>,
-    /// Wave, attempts and device; those that were never told come first.
+    /// Wave, attempts and device; those that were never notified come first.
     waiting: BTreeSet<(u16, u8, DeviceNo)>,
-    /// Devices that were told, by the time at which they have failed without a result.
+    /// Devices that were notified, by the time at which they have failed without a result.
     deadlines: BTreeSet<(u64, DeviceNo)>,
-    /// Devices that may be told, in thousandths, and when that was computed.
+    /// Devices that may be notified, in thousandths, and when that was computed.
     allowance: (u64, u64),
     changed: BTreeSet<DeviceNo>,
     has_progressed: bool,
@@ -206,12 +206,12 @@ impl CampaignRun {
         &self.devices
     }
 
-    /// The wave whose devices are told.
+    /// The wave whose devices are notified.
     pub(crate) fn wave(&self) -> Option<u16> {
         self.open_by_wave.keys().next().copied()
     }
 
-    /// Whether the campaign decides what the device installs: it was told, and the campaign was not cancelled before it
+    /// Whether the campaign decides what the device installs: it was notified, and the campaign was not cancelled before it
     /// had a result.
     pub(crate) fn is_target_of(&self, device: DeviceNo) -> bool {
         self.devices.get(&device).is_some_and(|device| {
@@ -276,7 +276,7 @@ impl CampaignRun {
         self.changed.insert(no);
     }
 
-    /// The result of a device that was told: the package runs, or why it does not.
+    /// The result of a device that was notified: the package runs, or why it does not.
     pub(crate) fn record_result(&mut self, no: DeviceNo, result: Result<(), String>, now_ms: u64) {
         let device = self.devices.get(&no);
         let started = device.filter(|device| device.state == CampaignDeviceState::Started);
@@ -310,7 +310,7 @@ impl CampaignRun {
         true
     }
 
-    /// Ends what takes too long, halts or completes the campaign, and returns the devices to be told now.
+    /// Ends what takes too long, halts or completes the campaign, and returns the devices to be notified now.
     pub(crate) fn advance(&mut self, now_ms: u64) -> Vec<DeviceNo> {
         if self.progress.status.is_final() {
             return Vec::new();
@@ -386,7 +386,7 @@ impl CampaignRun {
         started
     }
 
-    /// Stops to tell devices; false: the campaign is not running.
+    /// Stops notifying devices; false: the campaign is not running.
     pub(crate) fn pause(&mut self, now_ms: u64) -> bool {
         let is_running = self.progress.status == CampaignStatus::Running;
         if is_running {
@@ -410,7 +410,7 @@ impl CampaignRun {
         is_stopped
     }
 
-    /// Ends the campaign. Returns the devices that were told and have no result; `None`: it has ended before.
+    /// Ends the campaign. Returns the devices that were notified and have no result; `None`: it has ended before.
     pub(crate) fn cancel(&mut self, now_ms: u64) -> Option<Vec<DeviceNo>> {
         if self.progress.status.is_final() {
             return None;
@@ -466,8 +466,8 @@ mod tests {
         CampaignRun::new(definition, progress, devices, START_MS)
     }
 
-    /// Lets time pass second by second; each device reports 10 s after it was told. Returns the seconds until the
-    /// campaign stops, and the greatest number of devices that were told within a minute.
+    /// Lets time pass second by second; each device reports 10 s after it was notified. Returns the seconds until the
+    /// campaign stops, and the greatest number of devices that were notified within a minute.
     fn simulate(run: &mut CampaignRun, fails: impl Fn(DeviceNo) -> bool) -> (u64, usize) {
         let mut reports: BTreeMap<u64, Vec<DeviceNo>> = BTreeMap::new();
         let mut notified: Vec<(u64, usize)> = Vec::new();
@@ -502,7 +502,7 @@ mod tests {
         let counts = run.counts();
         assert_eq!(run.progress().status, CampaignStatus::Halted);
         let ended = counts.succeeded + counts.failed;
-        // It reacts at the 50th result; what was told before may still end.
+        // It reacts at the 50th result; devices that were notified before may still end.
         assert!((50..60).contains(&ended), "{counts:?}");
         assert!(counts.waiting > 800, "{counts:?}");
         let reason = run.progress().reason.clone().expect("a reason");
@@ -520,7 +520,7 @@ mod tests {
         let counts = run.counts();
         assert_eq!((counts.succeeded, counts.failed), (666, 334));
         assert!(per_minute <= 122, "{per_minute}");
-        // Each third device was told twice.
+        // Each third device was notified twice.
         assert!((1334 / 2..800).contains(&seconds), "{seconds}");
         assert!(run.devices().values().all(|device| device.attempts <= 2));
     }
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_within_the_window_only() {
+    fn devices_are_notified_within_the_window_only() {
         // START_MS is 22:13:20 UTC.
         let window = json!({"from": "22:00", "to": "22:14"});
         let mut run = campaign(

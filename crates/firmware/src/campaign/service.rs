@@ -32,7 +32,7 @@ pub struct CampaignInfo {
     pub status: CampaignStatus,
     /// Why the campaign was halted.
     pub reason: Option<String>,
-    /// The wave whose devices are told, from 0; `null`: all devices have ended.
+    /// The wave whose devices are notified, from 0; `null`: all devices have ended.
     pub wave: Option<u16>,
     /// Numbers of devices by state.
     pub counts: CampaignCounts,
@@ -48,7 +48,7 @@ pub struct CampaignDeviceRow {
     pub device: String,
     pub wave: u16,
     pub state: CampaignDeviceState,
-    /// How often the device was told to install the package.
+    /// How often the device was notified.
     pub attempts: u8,
     /// When the state changed; 0: never.
     pub changed_ms: u64,
@@ -115,11 +115,11 @@ impl Campaign {
 #[derive(Default)]
 struct CampaignsState {
     campaigns: BTreeMap<u32, Campaign>,
-    /// Campaigns that have told a device, the latest last.
+    /// Campaigns that have notified a device, the latest last.
     targets: HashMap<(DeviceNo, FirmwareType), Vec<u32>>,
 }
 
-/// A device that is to be told to install the package of a campaign.
+/// A device that is to be notified of the package of a campaign.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CampaignStart {
     pub(crate) device: DeviceNo,
@@ -348,7 +348,7 @@ impl Campaigns {
         user.map(|(id, _)| *id)
     }
 
-    /// The package that the latest campaign has told a device to install, and the campaign.
+    /// The package that the latest campaign has assigned to a device, and the campaign.
     pub(crate) fn target(&self, device: DeviceNo, kind: FirmwareType) -> Option<(u32, String)> {
         let state = self.lock();
         let id = *state.targets.get(&(device, kind))?.last()?;
@@ -356,7 +356,7 @@ impl Campaigns {
         Some((id, campaign.run.definition().package.clone()))
     }
 
-    /// Devices that were told and have no result, as far as campaigns know.
+    /// Devices that were notified and have no result, as far as campaigns know.
     pub(crate) fn started(&self) -> Vec<(DeviceNo, FirmwareType)> {
         let state = self.lock();
         let campaigns = state.campaigns.values();
@@ -412,7 +412,7 @@ impl Campaigns {
         }
     }
 
-    /// Lets time pass. Returns the devices to be told; what they depend on is stored before.
+    /// Lets time pass. Returns the devices to be notified; what they depend on is stored before.
     pub(crate) fn advance(&self, now_ms: u64) -> Vec<CampaignStart> {
         let mut state = self.lock();
         let state = &mut *state;

@@ -83,7 +83,7 @@ impl CommandsInner {
         let id = id.0.to_string();
         let params = command.params.to_string();
         let keys: Vec<&str>;
-        let tell = match command.kind {
+        let message = match command.kind {
             CommandKind::Call => DownlinkMessage::Command {
                 id: &id,
                 method: &command.method,
@@ -106,7 +106,7 @@ impl CommandsInner {
             &self.registry,
             &*self.transport,
             &device,
-            &tell,
+            &message,
             self.now_ms(),
         )?;
         Ok(address)

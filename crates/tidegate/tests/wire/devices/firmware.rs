@@ -97,7 +97,7 @@ fn thingsboards_client_installs_an_image() {
             "a",
             json!({"package": format!("pump-{version}"), "product": "pump"}),
         );
-        eventually("it is told", || {
+        eventually("it is notified", || {
             shared(&node, "p1", "fw_version") == version
         });
         let (host, port) = node.address("mqtt").rsplit_once(':').unwrap();
@@ -205,7 +205,7 @@ fn reports_of_a_device_change_its_state() {
         ),
         (&json!("pump"), &json!("v1"), &json!(1000))
     );
-    eventually("it was told", || {
+    eventually("it was notified", || {
         target(&node, "p1")["state"] == "initiated"
     });
     request(&mut raw, 0, "500");
@@ -240,7 +240,9 @@ fn the_state_survives_a_crash_and_an_absent_device_is_started_later() {
     let mut node = node(&["p1"]);
     package(&node, "v1", json!({}), &image(1000));
     assign(&node, "a", json!({"package": "pump-v1", "device": "p1"}));
-    eventually("it is told", || shared(&node, "p1", "fw_version") == "v1");
+    eventually("it is notified", || {
+        shared(&node, "p1", "fw_version") == "v1"
+    });
     let mut raw = connect(&node, "p1");
     raw.publish(
         "v1/devices/me/telemetry",
@@ -342,10 +344,10 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
             .map(|row| row["device"].as_str().unwrap().to_owned())
             .collect()
     };
-    eventually("the first wave is told", || {
+    eventually("the first wave is notified", || {
         devices(&node, "started").len() == 6
     });
-    // Nothing beyond the wave is told.
+    // Nothing beyond the wave is notified.
     let started = devices(&node, "started");
     for id in &ids {
         let is_started = started.contains(id);
@@ -386,7 +388,7 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
         api(&node, "POST", "firmware-campaigns/1/resume", &json!({})).0,
         200
     );
-    eventually("the last wave is told", || {
+    eventually("the last wave is notified", || {
         devices(&node, "started").len() == 6
     });
     for id in devices(&node, "started") {
@@ -420,7 +422,7 @@ fn deleted_devices_of_a_campaign_are_cancelled_at_once() {
     let (status, made) = api(&node, "POST", "firmware-campaigns", &campaign);
     assert_eq!(status, 201, "{made}");
     let shown = |node: &Node| get(node, "firmware-campaigns/1");
-    eventually("the first wave is told", || {
+    eventually("the first wave is notified", || {
         shown(&node)["counts"]["started"] == 1
     });
     for id in ["p1", "p2", "p3"] {
