@@ -78,6 +78,7 @@ macro_rules! methods {
             F: Fn(ApiCall) -> R + Send + Sync + 'static,
             R: Future<Output = ApiResult> + Send + 'static,
         {
+            let handler: Handler = Arc::new(move |call| Box::pin(handler(call)));
             Endpoint::new(Method::$method, path.into(), id.into(), handler)
         })+
     };
@@ -85,11 +86,7 @@ macro_rules! methods {
 methods!(get GET, post POST, put PUT, delete DELETE, patch PATCH, head HEAD, options OPTIONS);
 
 impl Endpoint {
-    fn new<F, R>(method: Method, path: String, id: String, handler: F) -> Self
-    where
-        F: Fn(ApiCall) -> R + Send + Sync + 'static,
-        R: Future<Output = ApiResult> + Send + 'static,
-    {
+    fn new(method: Method, path: String, id: String, handler: Handler) -> Self {
         Self {
             method,
             path,
@@ -107,7 +104,7 @@ impl Endpoint {
             answers: Vec::new(),
             is_versioned: false,
             problems: Vec::new(),
-            handler: Arc::new(move |call| Box::pin(handler(call))),
+            handler,
         }
     }
 
