@@ -474,7 +474,7 @@ impl Hooks for RuleHooks {
             ..ConnectionDetails::default()
         });
         let client_id = rejected.client_id.unwrap_or_default();
-        let mut tell = |kind, word| {
+        let mut notify = |kind, word| {
             let lineage = RuleLineage::default();
             self.emit_event(
                 &index_query(kind, None, client_id, None),
@@ -494,9 +494,9 @@ impl Hooks for RuleHooks {
             );
         };
         if let Some(word) = authentication_result(rejected.code) {
-            tell(EventKind::AuthnComplete, word);
+            notify(EventKind::AuthnComplete, word);
         }
-        tell(EventKind::Connack, connack_result(rejected.code));
+        notify(EventKind::Connack, connack_result(rejected.code));
     }
 
     fn authorized(

@@ -150,8 +150,8 @@ impl BrokerHandle {
             return Ok(false);
         };
         let client_id = client_id.to_owned();
-        let tell = move |shard: &mut Shard| (shard.send_to_session(&client_id, &publication), 0);
-        let answer = self.query_shard_durably(shard, tell).await;
+        let send = move |shard: &mut Shard| (shard.send_to_session(&client_id, &publication), 0);
+        let answer = self.query_shard_durably(shard, send).await;
         answer.unwrap_or(Err(ControlError::Unavailable))
     }
 
@@ -167,8 +167,8 @@ impl BrokerHandle {
             return;
         };
         let client_id = client_id.to_owned();
-        let tell = move |shard: &mut Shard| done(shard.send_to_session(&client_id, &publication));
-        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
+        let send = move |shard: &mut Shard| done(shard.send_to_session(&client_id, &publication));
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(send)));
     }
 
     /// Sends a message to one client that is connected and has subscribed to the topic. `done` is called on the
@@ -186,10 +186,10 @@ impl BrokerHandle {
             return done(Ok(None));
         };
         let client_id = client_id.to_owned();
-        let tell = move |shard: &mut Shard| {
+        let send = move |shard: &mut Shard| {
             done(shard.send_to_connected_session(&client_id, &publication, Box::new(acked)));
         };
-        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(send)));
     }
 
     /// Subscribes on behalf of a client that has a session, connected or not, with the client's own permissions.

@@ -220,10 +220,10 @@ impl BatchDelivery {
             row: row.as_bytes().to_vec(),
         });
         let dropped = self.dead_letters.add(letters.collect()).await;
-        if let Some(mourner) = self.dead_letter_observer.get() {
+        if let Some(observer) = self.dead_letter_observer.get() {
             for row in batch.rows() {
                 if let Some(origin) = row.origin() {
-                    mourner.on_dead_letter(&self.sink, row, origin, &failure.message, attempts);
+                    observer.on_dead_letter(&self.sink, row, origin, &failure.message, attempts);
                 }
             }
         }

@@ -68,9 +68,9 @@ impl DownlinkCompletion {
         Self(Some(Box::new(done)))
     }
 
-    pub fn complete(mut self, handed: DownlinkOutcome) {
+    pub fn complete(mut self, outcome: DownlinkOutcome) {
         if let Some(done) = self.0.take() {
-            done(handed);
+            done(outcome);
         }
     }
 }

@@ -72,7 +72,7 @@ fn try_next_encoding(transport: &Arc<dyn DownlinkTransport>, mut address: Downli
         return;
     };
     let (again, client_id) = (Arc::clone(transport), address.client_id.clone());
-    let done = DownlinkCompletion::new(move |handed| match handed {
+    let done = DownlinkCompletion::new(move |outcome| match outcome {
         DownlinkOutcome::Unreachable => try_next_encoding(&again, address),
         DownlinkOutcome::Sent { .. } => {}
         DownlinkOutcome::RetryLater(why) | DownlinkOutcome::Rejected(why) => {

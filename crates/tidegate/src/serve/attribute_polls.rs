@@ -93,13 +93,13 @@ impl AttributePolls {
             .filter_map(|sender| sender.send(values.clone()).ok());
         if notified.count() > 0 {
             // Logged under the topic that MQTT would have used.
-            let letter = EncodedDownlink {
+            let downlink = EncodedDownlink {
                 topic: TOPIC.to_owned(),
                 payload: values.to_string(),
                 needs_subscription: false,
                 log_recipient: Recipient::if_logged(change.device),
             };
-            others.pending_log_entry(&letter).write();
+            others.pending_log_entry(&downlink).write();
         }
     }
 

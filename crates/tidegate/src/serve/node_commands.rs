@@ -197,7 +197,7 @@ impl DownlinkTransport for CommandDownlinkTransport {
     fn send(
         &self,
         client_id: &str,
-        letter: EncodedDownlink,
+        downlink: EncodedDownlink,
         done: DownlinkCompletion,
         acked: Box<dyn FnOnce() + Send>,
     ) {
@@ -207,7 +207,7 @@ impl DownlinkTransport for CommandDownlinkTransport {
             ));
         };
         let broker = &node.broker;
-        let log = node.others.pending_log_entry(&letter);
+        let log = node.others.pending_log_entry(&downlink);
         let done = move |sent| {
             let handed = downlink_outcome(sent);
             if matches!(handed, DownlinkOutcome::Sent { .. }) {
@@ -216,7 +216,7 @@ impl DownlinkTransport for CommandDownlinkTransport {
             done.complete(handed);
         };
         if client_id.starts_with(RELAY_TOPIC_PREFIX) {
-            let is_sent = node.relay.send_to_client(client_id, letter.payload);
+            let is_sent = node.relay.send_to_client(client_id, downlink.payload);
             let sent = DirectDelivery {
                 qos: 0,
                 is_ack_tracked: false,
@@ -224,12 +224,12 @@ impl DownlinkTransport for CommandDownlinkTransport {
             return done(Ok(is_sent.then_some(sent)));
         }
         let publication = PublishRequest {
-            topic: letter.topic,
-            payload: letter.payload.into(),
+            topic: downlink.topic,
+            payload: downlink.payload.into(),
             qos: 1,
             ..PublishRequest::default()
         };
-        if !letter.needs_subscription {
+        if !downlink.needs_subscription {
             broker.send_to_connected_client(client_id, publication, done, acked);
             return;
         }

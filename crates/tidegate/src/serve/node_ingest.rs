@@ -51,18 +51,18 @@ struct DeviceClientMessenger {
 }
 
 impl ClientMessenger for DeviceClientMessenger {
-    fn send(&self, client_id: &str, letter: EncodedDownlink) {
+    fn send(&self, client_id: &str, downlink: EncodedDownlink) {
         let Some((handle, runtime)) = self.broker.get() else {
             return;
         };
-        let log = self.outputs.pending_log_entry(&letter);
+        let log = self.outputs.pending_log_entry(&downlink);
         let publication = PublishRequest {
-            topic: letter.topic,
-            payload: letter.payload.into(),
+            topic: downlink.topic,
+            payload: downlink.payload.into(),
             qos: 1,
             ..PublishRequest::default()
         };
-        let again = letter.needs_subscription.then(|| Resend {
+        let again = downlink.needs_subscription.then(|| Resend {
             broker: handle.clone(),
             client_id: client_id.to_owned(),
             publication: publication.clone(),
@@ -208,7 +208,7 @@ impl NodeIngest {
     ) -> anyhow::Result<Self> {
         others.sinks().set_series(series.clone());
         let others = Arc::new(others);
-        let teller = Arc::new(DeviceClientMessenger {
+        let messenger = Arc::new(DeviceClientMessenger {
             broker: OnceLock::new(),
             outputs: others.clone(),
             relay,
@@ -220,7 +220,7 @@ impl NodeIngest {
             live: Arc::<LiveTelemetry>::default(),
             chains,
             outputs: others.clone(),
-            messenger: teller.clone(),
+            messenger: messenger.clone(),
             registration_log,
             may_gateways_register: settings.allow_registration_by_gateways,
             product_factory: Arc::new(StoreProductFactory(store.objects().downgrade())),
@@ -242,7 +242,7 @@ impl NodeIngest {
             outputs: others,
             retention,
             usage,
-            messenger: teller,
+            messenger,
             down_topics: Arc::new(DownTopicPolicy::parse(
                 settings
                     .downlink_topic_publishers
@@ -256,7 +256,7 @@ impl NodeIngest {
 
     /// Observes changes of products, chains and devices.
     fn watch_changes(&self, devices: &NodeDevices, store: &Store) {
-        let (platform, teller) = (self.platform.clone(), self.messenger.clone());
+        let (platform, messenger) = (self.platform.clone(), self.messenger.clone());
         let was_in_use = AtomicBool::new(platform.is_in_use());
         let (others, retention, stored) = (
             self.outputs.clone(),
@@ -274,7 +274,7 @@ impl NodeIngest {
             }
             platform.refresh_product(&change.id);
             if let Ok(id) = ProductId::new(&change.id) {
-                teller.disconnect(&platform.connections_to_close_for_product(&id));
+                messenger.disconnect(&platform.connections_to_close_for_product(&id));
             }
             others.wake_command_pollers(None);
             others.sinks().refresh_references();
@@ -283,7 +283,7 @@ impl NodeIngest {
             }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
-                && let Some((handle, _)) = teller.broker.get()
+                && let Some((handle, _)) = messenger.broker.get()
             {
                 handle.refresh_hook_interest();
             }
@@ -318,12 +318,12 @@ impl NodeIngest {
         // A product may have been created meanwhile.
         handle.refresh_hook_interest();
         self.outputs.start(handle.clone());
-        let (platform, teller) = (self.platform.clone(), self.messenger.clone());
+        let (platform, messenger) = (self.platform.clone(), self.messenger.clone());
         let others = self.outputs.clone();
         devices
             .registry
             .add_device_observer(Box::new(move |change| {
-                teller.disconnect(&platform.connections_to_close(change));
+                messenger.disconnect(&platform.connections_to_close(change));
                 let (DeviceChange::Created(device)
                 | DeviceChange::Removed(device)
                 | DeviceChange::Updated(device)) = change;

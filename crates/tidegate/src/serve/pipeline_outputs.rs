@@ -48,14 +48,17 @@ impl NodePipelineOutputs {
     }
 
     /// The log entry of a downlink, to be written once it is sent.
-    pub(super) fn pending_log_entry(self: &Arc<Self>, letter: &EncodedDownlink) -> PendingLogEntry {
+    pub(super) fn pending_log_entry(
+        self: &Arc<Self>,
+        downlink: &EncodedDownlink,
+    ) -> PendingLogEntry {
         let written = |to: &Recipient| LoggedDownlink {
             outputs: self.clone(),
             recipient: to.clone(),
-            topic: letter.topic.clone(),
-            payload: letter.payload.clone(),
+            topic: downlink.topic.clone(),
+            payload: downlink.payload.clone(),
         };
-        PendingLogEntry(letter.log_recipient.as_ref().map(written))
+        PendingLogEntry(downlink.log_recipient.as_ref().map(written))
     }
 
     /// Wakes devices that wait for a command over HTTP, so that they check again; `None`: all of

@@ -126,11 +126,11 @@ impl CommandsInner {
         let client_id = rest.client_id.clone();
         let inner = Arc::downgrade(self);
         let acked_of = Weak::clone(&inner);
-        let done = DownlinkCompletion::new(move |handed| {
+        let done = DownlinkCompletion::new(move |outcome| {
             if let Some(inner) = inner.upgrade() {
                 inner
                     .queue
-                    .push(CommandJob::SendOutcome(device, id, handed, rest));
+                    .push(CommandJob::SendOutcome(device, id, outcome, rest));
             }
         });
         let acked = Box::new(move || {
@@ -145,10 +145,10 @@ impl CommandsInner {
         self: &Arc<Self>,
         device: DeviceNo,
         id: CommandId,
-        handed: DownlinkOutcome,
+        outcome: DownlinkOutcome,
         rest: DownlinkPlan,
     ) -> Result<(), CommandError> {
-        let has_gone_on = match handed {
+        let has_gone_on = match outcome {
             DownlinkOutcome::Unreachable if !rest.encodings.is_empty() => {
                 self.send(device, id, rest);
                 return Ok(());

@@ -67,8 +67,8 @@ impl CommandsInner {
         match work {
             CommandJob::ResumeDevice(device) => self.send_next(device),
             CommandJob::ResumeChildren(gateway) => self.send_next_to_children(gateway),
-            CommandJob::SendOutcome(device, id, handed, rest) => {
-                self.handle_outcome(device, id, handed, rest)
+            CommandJob::SendOutcome(device, id, outcome, rest) => {
+                self.handle_outcome(device, id, outcome, rest)
             }
             CommandJob::Acknowledged(device, id) => {
                 self.mark_sent(device, id, true)?;
