@@ -3,7 +3,7 @@
 import type { Browser, BrowserContext, Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { launch, loggedIn, open } from './support/browser';
-import { TestNode } from './support/node';
+import { eventually, TestNode } from './support/node';
 
 const path = '/api/v1/endpoints/hall';
 
@@ -31,6 +31,10 @@ const panel = (page: Page, name: string) => page.locator('section', { has: page.
 /** Messages and events on the page, the newest first. */
 const lines = (page: Page): Locator => page.locator('ol.message-list > li');
 
+/** Lists are read again every few seconds. */
+const untilCount = (items: Locator, count: number) =>
+  eventually(`${count} items are shown`, async () => (await items.count()) === count);
+
 /** Opens the tab for tests, and connects. */
 async function connected(): Promise<Page> {
   const page = await open(profile, '/relay/hall?tab=test');
@@ -41,7 +45,7 @@ async function connected(): Promise<Page> {
 }
 
 async function send(page: Page, text: string): Promise<void> {
-  await page.getByLabel('Message').fill(text);
+  await page.getByRole('textbox', { name: 'Message' }).fill(text);
   await page.getByRole('button', { name: 'Send', exact: true }).click();
 }
 
@@ -62,28 +66,29 @@ test('relay: what one page sends, the other receives, and the last messages show
   expect(await line.locator('pre').textContent()).toBe('hello');
   await receiver.getByText('0 sent, 1 received').waitFor();
   // Ctrl-Enter sends, too, and JSON is shown with indentation.
-  await receiver.getByLabel('Message').fill('{"t":21.5}');
-  await receiver.getByLabel('Message').press('Control+Enter');
+  const message = receiver.getByRole('textbox', { name: 'Message' });
+  await message.fill('{"t":21.5}');
+  await message.press('Control+Enter');
   await lines(sender).first().getByText('received', { exact: true }).waitFor();
   expect(await lines(sender).first().locator('pre').textContent()).toBe('{\n  "t": 21.5\n}');
 
   const messages = await open(profile, '/relay/hall?tab=messages');
-  await expect.poll(() => lines(messages).count()).toBe(2);
+  await untilCount(lines(messages), 2);
   expect(await lines(messages).locator('pre').allTextContents()).toEqual(['{\n  "t": 21.5\n}', 'hello']);
   await messages.getByRole('textbox', { name: 'Search' }).fill('hello');
-  await expect.poll(() => lines(messages).count()).toBe(1);
+  await untilCount(lines(messages), 1);
   // A message that arrives while the tab is open appears.
   await send(sender, 'hello again');
-  await expect.poll(() => lines(messages).count()).toBe(2);
+  await untilCount(lines(messages), 2);
   await Promise.all([sender, receiver, messages].map((page) => page.close()));
 });
 
 test('relay: a connection is closed from the list of connections', async () => {
   const page = await connected();
   const list = await open(profile, '/relay/hall?tab=connections');
-  const rows = list.getByRole('table', { name: 'Connections' }).getByRole('row');
+  const rows = list.getByRole('region', { name: 'Connections' }).getByRole('row');
   // The first row names the columns.
-  await expect.poll(() => rows.count()).toBe(2);
+  await untilCount(rows, 2);
   await rows.nth(1).getByRole('button', { name: 'Disconnect' }).click();
   await list.getByRole('dialog').getByRole('button', { name: 'Disconnect' }).click();
   await lines(page).getByText('closed: 1008 Disconnected by an operator').waitFor();
@@ -107,7 +112,7 @@ test('relay: a page becomes a device, is listed, and answers a command of the co
   const control = { id: 'start', kind: 'button', label: 'Start the pump', command: 'start' };
   await node.expect('PUT', '/api/v1/devices/hall:test-1/attributes/server', { console_controls: [control] });
   const controls = await open(profile, '/relay/hall?tab=controls');
-  await panel(controls, 'Controls').getByRole('button', { name: 'Start the pump' }).click();
+  await panel(controls, 'Controls').getByRole('button', { name: 'Start the pump', exact: true }).click();
   await lines(page).filter({ hasText: '"control"' }).getByText('"start"').waitFor();
   await sendExample(page, 'Answer the last command');
   await controls.getByText(/^done/).waitFor();

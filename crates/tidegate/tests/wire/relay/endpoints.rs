@@ -284,7 +284,7 @@ fn wrong_endpoints_of_the_configuration_prevent_the_start() {
         ),
         (
             "id = \"a\"\nmode = \"custom_header\"",
-            ["header", "expected"],
+            ["endpoint.header", "needs a header"],
         ),
         ("id = \"a\"\nheader = \"x\"", ["header", "only for mode"]),
         (
