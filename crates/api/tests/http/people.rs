@@ -180,6 +180,27 @@ async fn an_invite_into_a_namespace_has_a_role_a_number_of_uses_and_an_end() {
 }
 
 #[tokio::test]
+async fn the_last_use_of_an_invite_is_used_by_one_of_two_people_who_register_together() {
+    let server = server(true).await;
+    admin(&server, "POST", "namespaces", json!({"id": "acme"})).await;
+    for round in 0..5 {
+        let code = invite(&server, json!({"namespace": "acme"})).await;
+        let names = [format!("ann{round}"), format!("bob{round}")];
+        let (ann, bob) = tokio::join!(
+            register(&server, &code, &names[0], json!({})),
+            register(&server, &code, &names[1], json!({})),
+        );
+        let mut statuses = [ann.status, bob.status];
+        statuses.sort_unstable();
+        assert_eq!(statuses, [201, 403], "{} {}", ann.body, bob.body);
+        let registered = usize::from(ann.status != 201);
+        let operators = admin(&server, "GET", "operators?limit=1000", Value::Null).await;
+        let is_listed = |name: &str| operators.to_string().contains(&format!("\"{name}\""));
+        assert!(is_listed(&names[registered]) && !is_listed(&names[1 - registered]));
+    }
+}
+
+#[tokio::test]
 async fn owners_invite_into_their_own_namespace_only() {
     let server = server(true).await;
     for namespace in ["acme", "other"] {
@@ -397,6 +418,19 @@ async fn an_operator_logs_out_everywhere_and_changes_password_and_address() {
         204
     );
     assert_eq!(login(&server, "ann", "Battery-staple-2").await.status, 200);
+    assert_eq!(
+        register(&server, "inv.x", "eve", json!({})).await.status,
+        403
+    );
+    let log = audited(&server).await;
+    for action in [
+        "logout.everywhere",
+        "operator.email",
+        "operator.password",
+        "operator.register_failed",
+    ] {
+        assert!(log.iter().any(|found| found == action), "{action}: {log:?}");
+    }
     let shown = admin(&server, "GET", "operators/ann", Value::Null).await;
     assert_eq!(shown["email"], "ann@example.com", "other fields are kept");
 }

@@ -19,7 +19,7 @@ const CODE_COLUMNS: &[Column] = &[("ID", "id"), ("CODE", "code")];
 pub(super) enum PeopleCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// Ban an operator: revoke its tokens and reject its logins
+    /// Ban an operator: revoke its tokens, reject its logins, close its relay endpoints
     Ban {
         username: String,
         /// Why; the operator sees it

@@ -28,6 +28,7 @@ struct TestService {
 struct TestEndpoint {
     limits: RelayLimits,
     dropped: AtomicU64,
+    encoded: AtomicU64,
     closed: Mutex<Vec<&'static str>>,
 }
 
@@ -82,6 +83,7 @@ impl RelayEndpoint for TestEndpoint {
     }
 
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
+        self.encoded.fetch_add(1, Relaxed);
         payload.extend_from_slice(message.payload);
         payload_kind(message)
     }
@@ -140,6 +142,7 @@ fn relay_sim(shards: usize, limits: RelayLimits) -> (Sim, Arc<TestService>, Arc<
     let endpoint = Arc::new(TestEndpoint {
         limits,
         dropped: AtomicU64::new(0),
+        encoded: AtomicU64::new(0),
         closed: Mutex::default(),
     });
     let service = Arc::new(TestService::default());
@@ -228,6 +231,30 @@ fn messages_go_to_all_other_connections_of_all_shards_in_order() {
         others.retain(|message| message.starts_with('m'));
         assert_eq!(others, ["m0", "m1", "m2"]);
         assert!(service.published.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_message_is_encoded_once_for_all_receivers_of_a_shard() {
+    for shards in [1, 2] {
+        let (mut sim, _, endpoint) = relay_sim(shards, limits());
+        let clients: Vec<_> = (0..8).map(|n| join(&mut sim, n % shards)).collect();
+        for text in ["short", &"long ".repeat(1000)] {
+            let before = endpoint.encoded.load(Relaxed);
+            sim.send(
+                &mut clients[0].clone(),
+                &frame(Opcode::Text, text.as_bytes()),
+            );
+            sim.settle();
+            // The end of the next turn passes it to the other shard.
+            sim.pass(1);
+            sim.settle();
+            for client in &clients[1..] {
+                assert_eq!(received(&mut sim, *client), [text], "{shards} {client:?}");
+            }
+            let encoded = endpoint.encoded.load(Relaxed) - before;
+            assert_eq!(encoded, shards as u64, "{} bytes", text.len());
+        }
     }
 }
 

@@ -246,6 +246,84 @@ fn a_client_whose_identification_failed_is_no_device_any_more() {
 }
 
 #[test]
+fn a_connection_may_repeat_its_identification_and_become_another_device() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({"mode": "direct"}));
+    let mut page = RelayClient::join(&node, &room);
+    let mut device = RelayClient::join(&node, &room);
+    let first = device.identify("first");
+    assert_eq!(device.identify("first"), first, "again");
+    assert_eq!(state(&node, &first), "online");
+    // A device id has at most 64 characters.
+    let long = "x".repeat(64);
+    let second = device.identify(&long);
+    assert!(second.starts_with(&format!("{room}:xxx")), "{second}");
+    device.send_json(&json!({"type": "identify", "deviceId": "x".repeat(65)}));
+    assert_eq!(device.expect_json()["code"], "INVALID_MESSAGE");
+    eventually("only the second device is online", || {
+        state(&node, &first) == "offline" && state(&node, &second) == "online"
+    });
+    // `null` is ignored, as for other protocols.
+    device.send_text(r#"{"t":1,"u":null}"#);
+    assert_eq!(page.expect_text(), r#"{"t":1,"u":null}"#);
+    eventually("the value is that of the second device", || {
+        latest(&node, &second) == [("t".to_owned(), json!(1))]
+    });
+    assert_eq!(latest(&node, &first), []);
+    // Commands to the first device do not reach the connection.
+    let body = json!({"method": "m", "timeout_ms": 100});
+    let (_, command) = ask(&node, "POST", &format!("devices/{first}/commands"), body);
+    assert_ne!(command["state"], "success", "{command}");
+    device.synchronise();
+}
+
+#[test]
+fn acknowledgements_without_an_id_end_the_newest_command_and_late_ones_none() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let room = new_endpoint(&node, json!({"mode": "direct"}));
+    let mut stranger = RelayClient::join(&node, &room);
+    let mut device = RelayClient::join(&node, &room);
+    let path = format!("devices/{}/commands", device.identify("d"));
+    let mut send = |timeout_ms: u32| {
+        let body = json!({"method": "m", "timeout_ms": timeout_ms, "wait": false});
+        let (status, command) = ask(&node, "POST", &path, body);
+        assert!(status < 300, "{command}");
+        let control = device.expect_json();
+        assert_eq!(control["type"], "control", "{control}");
+        (command["id"].clone(), control["commandId"].clone())
+    };
+    let shown = |id: &Value| get(&node, &format!("commands/{id}"))["state"].clone();
+    let ack = json!({"type": "control_ack", "status": "success"});
+    let (older, older_id) = send(60_000);
+    let (newer, _) = send(60_000);
+    let (late, late_id) = send(1);
+    eventually("a command times out", || shown(&late) == "timeout");
+    // Whose acknowledgement this would be is unknown.
+    stranger.send_json(&ack);
+    stranger.synchronise();
+    assert_eq!(
+        (shown(&older), shown(&newer)),
+        (json!("sent"), json!("sent"))
+    );
+    device.send_json(&ack);
+    eventually("the newest command ends", || shown(&newer) == "success");
+    assert_eq!(shown(&older), "sent");
+    for id in [&late_id, &older_id] {
+        let mut ack = ack.clone();
+        ack["commandId"] = id.clone();
+        device.send_json(&ack);
+    }
+    eventually("the older command ends", || shown(&older) == "success");
+    assert_eq!(shown(&late), "timeout");
+}
+
+#[test]
 fn requests_of_devices_are_answered() {
     if !own_node() {
         return;
