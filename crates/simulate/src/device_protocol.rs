@@ -3,10 +3,10 @@
 use crate::definition::{DeviceProtocol, RequestKind, SendKind};
 
 /// What is written before and after the values of a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct MessageForm {
     /// A template.
-    pub(crate) topic: &'static str,
+    pub(crate) topic: String,
     /// Templates around `{"name":value,..}`.
     pub(crate) front: &'static str,
     pub(crate) back: &'static str,
@@ -17,7 +17,13 @@ pub(crate) fn message_form(
     protocol: DeviceProtocol,
     kind: SendKind,
 ) -> Result<MessageForm, String> {
-    let form = |topic, front, back| Ok(MessageForm { topic, front, back });
+    let form = |topic: &str, front, back| {
+        Ok(MessageForm {
+            topic: topic.to_owned(),
+            front,
+            back,
+        })
+    };
     match (protocol, kind) {
         (DeviceProtocol::Raw, _) => Err(
             "`kind` needs a product with `protocol` thingsboard, jetlinks or native; give `topic` and `payload`"
@@ -52,16 +58,19 @@ pub(crate) fn message_form(
 }
 
 /// How devices of a protocol receive and answer requests of a kind.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RequestForm {
     /// Template of the topic filter.
-    pub(crate) filter: &'static str,
+    pub(crate) filter: String,
     /// Method that tells the kind where several kinds have the same topic.
     pub(crate) method: Option<&'static str>,
     /// Templates of the topic and payloads of the answer; empty if there is none.
-    pub(crate) answer_topic: &'static str,
+    pub(crate) answer_topic: String,
     pub(crate) success: &'static str,
     pub(crate) failure: &'static str,
+    /// Templates around each payload.
+    pub(crate) front: &'static str,
+    pub(crate) back: &'static str,
 }
 
 /// How devices of a protocol receive requests of a kind.
@@ -69,13 +78,15 @@ pub(crate) fn request_form(
     protocol: DeviceProtocol,
     kind: RequestKind,
 ) -> Result<RequestForm, String> {
-    let form = |filter, method, answer_topic, success, failure| {
+    let form = |filter: &str, method, answer_topic: &str, success, failure| {
         Ok(RequestForm {
-            filter,
+            filter: filter.to_owned(),
             method,
-            answer_topic,
+            answer_topic: answer_topic.to_owned(),
             success,
             failure,
+            front: "",
+            back: "",
         })
     };
     let failed = "{\"success\":false,\"code\":\"simulated\",\"message\":\"simulated failure\"}";
@@ -97,7 +108,7 @@ pub(crate) fn request_form(
             failed,
         )
     };
-    let jetlinks = |filter, answer_topic, success| {
+    let jetlinks = |filter: &str, answer_topic: &str, success| {
         let failed = "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":false,\"code\":\"simulated\",\
                       \"message\":\"simulated failure\"}";
         form(filter, None, answer_topic, success, failed)

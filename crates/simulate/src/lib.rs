@@ -5,10 +5,12 @@
 
 mod definition;
 mod device_protocol;
+mod gateway_protocol;
 mod interrupt;
 mod metrics;
 mod phase_plan;
 mod plan;
+mod plan_compiler;
 mod preview;
 mod random;
 mod ready_made;
@@ -97,7 +99,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         document.set(&format!("seed={seed}"))?;
     }
     let folder = file.parent().unwrap_or(Path::new(""));
-    let (definition, plan) = SimulationPlan::compile(&document, folder)?;
+    let (definition, plan) = plan_compiler::compile(&document, folder)?;
     if let Some(count) = arguments.preview {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         let printed = preview::print(&plan, count, now_ms(), arguments.json, &mut out)

@@ -128,6 +128,10 @@ impl PreviewPrinter<'_> {
         let key = fleet.key(self.plan.seed, index);
         let input = RenderInput {
             index,
+            gateway_index: fleet
+                .gateway
+                .as_ref()
+                .map_or(0, |gateway| gateway.index_of(number)),
             device: DeviceState {
                 key,
                 step: device.step,

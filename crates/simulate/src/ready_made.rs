@@ -24,6 +24,7 @@ pub(crate) const READY_MADE: &[ReadyMadeSimulation] = ready_made![
     "smart-meter",
     "smart-tracker",
     "industrial-plc",
+    "gateway",
     "reconnect-storm",
     "report-003",
 ];
@@ -38,14 +39,13 @@ mod tests {
 
     use super::*;
     use crate::definition::SourceDocument;
-    use crate::plan::SimulationPlan;
 
     #[test]
     fn every_simulation_makes_messages_of_json() {
         for simulation in READY_MADE {
             let document =
                 SourceDocument::parse(Path::new(simulation.name), simulation.text).unwrap();
-            let (definition, plan) = SimulationPlan::compile(&document, Path::new(""))
+            let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""))
                 .unwrap_or_else(|errors| panic!("{errors}"));
             assert!(!definition.description.is_empty(), "{}", simulation.name);
             let mut out = Vec::new();

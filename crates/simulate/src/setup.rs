@@ -153,17 +153,31 @@ impl<'a> FleetSetup<'a> {
             (Some(token), None) => json!([{"type": "token", "token": token}]),
             (None, _) => json!([]),
         };
-        json!({
+        let mut device = json!({
             "id": text(&fleet.id), "product": fleet.product, "credentials": credentials, "tags": {TAG: MARK},
-        })
+        });
+        if !fleet.child_fleets.is_empty() {
+            device["gateway"] = json!(true);
+        }
+        if let Some(gateway) = &fleet.gateway {
+            let gateways = &self.plan.fleets[gateway.fleet];
+            let parent = gateways.identity_text(&gateways.id, self.plan.seed, gateway.index_of(at));
+            device["parent"] = json!(parent);
+            device["credentials"] = json!([]);
+        }
+        device
     }
 
     /// Removes what a run has created.
     pub(crate) fn remove(&self, created: &CreatedObjects) -> anyhow::Result<()> {
-        let devices = created.devices.iter().flat_map(|(number, positions)| {
-            let fleet = &self.plan.fleets[*number];
-            positions.clone().map(move |at| (fleet, at))
-        });
+        let devices = created
+            .devices
+            .iter()
+            .rev()
+            .flat_map(|(number, positions)| {
+                let fleet = &self.plan.fleets[*number];
+                positions.clone().map(move |at| (fleet, at))
+            });
         self.remove_devices(devices, false)?;
         for product in created.products.iter().rev() {
             self.node
@@ -174,8 +188,10 @@ impl<'a> FleetSetup<'a> {
 
     /// Removes what earlier runs of the file have left; returns the number of devices and products.
     pub(crate) fn clean(&self) -> anyhow::Result<(u64, u64)> {
-        let devices = self
-            .fleets()
+        let mut fleets: Vec<_> = self.fleets().collect();
+        fleets.reverse();
+        let devices = fleets
+            .into_iter()
             .flat_map(|(_, fleet)| (0..fleet.count).map(move |at| (fleet, at)));
         let removed = self.remove_devices(devices, true)?;
         let mut products = 0;
@@ -243,11 +259,13 @@ impl<'a> FleetSetup<'a> {
             .filter(|(_, product)| product.create)
     }
 
-    /// Fleets of products to create, with their numbers.
+    /// Fleets of products to create, with their numbers; gateways precede their children.
     fn fleets(&self) -> impl Iterator<Item = (usize, &'a FleetPlan)> + use<'a> {
         let products = &self.definition.product;
-        let fleets = self.plan.fleets.iter().enumerate();
-        fleets.filter(|(_, fleet)| {
+        let fleets = || self.plan.fleets.iter().enumerate();
+        let gateways = fleets().filter(|(_, fleet)| fleet.gateway.is_none());
+        let children = fleets().filter(|(_, fleet)| fleet.gateway.is_some());
+        gateways.chain(children).filter(|(_, fleet)| {
             products
                 .get(&fleet.product)
                 .is_some_and(|product| product.create)

@@ -33,6 +33,8 @@ pub(crate) struct Template {
 enum Segment {
     Text(Range<usize>),
     Index,
+    /// Index of the device's gateway.
+    GatewayIndex,
     /// Milliseconds since 1970.
     Now,
     /// Seconds since 1970.
@@ -94,12 +96,23 @@ pub(crate) struct TemplateScope<'a> {
     pub(crate) state: Option<&'a StateProgram>,
     /// Whether the text answers a request.
     pub(crate) is_response: bool,
+    /// The gateway of the device, if it has one.
+    pub(crate) gateway: Option<GatewayScope<'a>>,
+}
+
+/// What replaces `{gateway}` and `{gateway_product}`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GatewayScope<'a> {
+    pub(crate) id: &'a Template,
+    pub(crate) product: &'a str,
 }
 
 /// What one rendering depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderInput<'a> {
     pub(crate) index: u32,
+    /// Index of the device's gateway; 0 if it has none.
+    pub(crate) gateway_index: u32,
     pub(crate) device: DeviceState<'a>,
     pub(crate) program: &'a StateProgram,
     pub(crate) request: RequestView<'a>,
@@ -192,6 +205,17 @@ impl Template {
         }
     }
 
+    /// Appends the id of the gateway.
+    fn push_gateway(&mut self, id: &Template) {
+        let from = self.segments.len();
+        self.push_template(id);
+        for segment in &mut self.segments[from..] {
+            if *segment == Segment::Index {
+                *segment = Segment::GatewayIndex;
+            }
+        }
+    }
+
     fn push_placeholder(&mut self, name: &str, scope: &TemplateScope<'_>) -> Result<(), String> {
         let segment = match name {
             "fleet" => {
@@ -213,6 +237,13 @@ impl Template {
             "id" if scope.id.is_some() => {
                 if let Some(id) = scope.id {
                     self.push_template(id);
+                }
+                return Ok(());
+            }
+            "gateway" | "gateway_product" if let Some(gateway) = scope.gateway => {
+                match name {
+                    "gateway" => self.push_gateway(gateway.id),
+                    _ => self.push_text(gateway.product),
                 }
                 return Ok(());
             }
@@ -262,6 +293,7 @@ fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
     let device = &input.device;
     match segment {
         Segment::Index => write_integer(i64::from(input.index), out),
+        Segment::GatewayIndex => write_integer(i64::from(input.gateway_index), out),
         Segment::Now => write_integer(device.wall_ms as i64, out),
         Segment::NowSeconds => write_integer((device.wall_ms / 1000) as i64, out),
         Segment::Stamp => out.extend_from_slice(input.stamp),
@@ -327,6 +359,9 @@ fn unknown_placeholder(name: &str, scope: &TemplateScope<'_>) -> String {
     ];
     if scope.id.is_some() {
         known.push("id");
+    }
+    if scope.gateway.is_some() {
+        known.extend(["gateway", "gateway_product"]);
     }
     if scope.state.is_some() {
         known.extend(["values", "state.NAME"]);
@@ -477,6 +512,7 @@ mod tests {
             id: None,
             state: None,
             is_response: false,
+            gateway: None,
         };
         let id = Template::compile("m-{index}", &scope)?;
         let program = program();
@@ -503,6 +539,7 @@ mod tests {
         };
         let input = RenderInput {
             index: 7,
+            gateway_index: 0,
             device,
             program: &program,
             request: RequestView::default(),

@@ -39,6 +39,8 @@ pub(crate) struct ProductDefinition {
 pub(crate) struct FleetDefinition {
     /// Without one, the protocol is `raw`.
     pub(crate) product: Option<String>,
+    /// Fleet of the gateways that connect the devices.
+    pub(crate) gateway: Option<String>,
     pub(crate) count: u32,
     /// Index of the first device.
     #[serde(default)]

@@ -72,6 +72,16 @@ pub(crate) enum FaultKind {
     ClockOffset,
 }
 
+impl FaultKind {
+    /// Whether it concerns a connection, which children of gateways do not have.
+    pub(crate) fn is_of_connection(self) -> bool {
+        matches!(
+            self,
+            Self::Disconnect | Self::Close | Self::Abort | Self::SlowReader
+        )
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultDefinition {

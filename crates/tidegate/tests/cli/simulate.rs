@@ -393,7 +393,7 @@ duration = "1h"
 fn ready_made_simulations_run_at_small_scale() {
     let node = Node::start(&[]);
     let list = run(&["simulate", "--list"]).succeeded();
-    assert_eq!(list.lines().count(), 8, "{list}");
+    assert_eq!(list.lines().count(), 9, "{list}");
     let broker = format!("target.broker=mqtt://{}", node.address("mqtt"));
     for line in list.lines() {
         let name = line.split_whitespace().next().unwrap();
@@ -412,7 +412,9 @@ fn ready_made_simulations_run_at_small_scale() {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let report: Value = serde_json::from_str(&run(&arguments).succeeded()).unwrap();
         let phases = report["phases"].as_array().unwrap();
-        assert_eq!(phases[0]["metrics"]["connects"], 20, "{report:#}");
+        // A gateway has the only connection of its children.
+        let connects = if name == "gateway" { 1 } else { 20 };
+        assert_eq!(phases[0]["metrics"]["connects"], connects, "{report:#}");
         let sent: u64 = phases
             .iter()
             .map(|phase| phase["metrics"]["sent"].as_u64().unwrap())
@@ -629,4 +631,114 @@ assert = ["lost==0", "stored>0", "unstored==0", "storage_p99<10s"]
     let holds = verified["assertions"].as_array().unwrap();
     let holds: Vec<&Value> = holds.iter().map(|condition| &condition["holds"]).collect();
     assert_eq!(holds, [false, true, true, true], "{verified:#}");
+}
+
+#[test]
+fn gateways_report_and_answer_for_their_children() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = format!(
+        "api = \"http://{}\"\ntoken_file = \"{}\"\nthreads = 2\n",
+        node.address("http"),
+        node.data_dir().join("api.token").display(),
+    );
+    for (protocol, gateways) in [("thingsboard", "a"), ("jetlinks", "z")] {
+        text += &format!(
+            r#"
+[product.{protocol}-gateway]
+protocol = "{protocol}"
+create = true
+fields = {{ gateway = true }}
+[product.{protocol}-sensor]
+create = true
+[product.{protocol}-sensor.fields.model]
+properties = [{{ id = "level", valueType = {{ type = "int" }} }}]
+functions = [{{ id = "open", inputs = [] }}]
+[fleet.{gateways}]
+product = "{protocol}-gateway"
+count = 2
+first = 5
+id = "{protocol}-gateway-{{index}}"
+[fleet.{protocol}]
+product = "{protocol}-sensor"
+gateway = "{gateways}"
+count = 6
+qos = 1
+state.level = 7
+send = [{{ every = "100ms", kind = "telemetry" }}]
+on = [{{ kind = "function", method = "open" }}, {{ kind = "read" }}, {{ kind = "write" }}]
+"#
+        );
+    }
+    text += "[[phase]]\nname = \"run\"\nduration = \"1h\"\nassert = [\"connected==4\", \"disconnects==0\", \"answers==6\"]\n";
+    let file = simulation(folder.path(), Some(&node), &text);
+    let mut running = RunningProgram::start(tidegate(&["simulate", file.to_str().unwrap()]));
+    for protocol in ["thingsboard", "jetlinks"] {
+        // The last one belongs to the second gateway.
+        let device = format!("{protocol}-5");
+        let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+        loop {
+            let data_dir = node.data_dir().display().to_string();
+            let shown = run(&[
+                "ctl",
+                "--json",
+                "--data-dir",
+                &data_dir,
+                "devices",
+                "show",
+                &device,
+            ]);
+            let shown: Value = serde_json::from_str(&shown.stdout).unwrap_or_default();
+            if shown["state"] == "online" {
+                assert_eq!(shown["parent"], format!("{protocol}-gateway-6"), "{shown}");
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{device}: {shown}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let command = |arguments: &[&str]| ctl(&node, &[&["commands"], arguments].concat());
+        let opened = command(&["invoke", &device, "open"]);
+        assert_eq!(opened["state"], "success", "{opened}");
+        let read = command(&["read", &device, "level"]);
+        assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
+        let written = command(&["write", &device, "level=8"]);
+        assert_eq!(written["state"], "success", "{written}");
+        let latest = ctl(&node, &["telemetry", "latest", &device]);
+        assert!(latest.to_string().contains("\"key\":\"level\""), "{latest}");
+    }
+    running.signal(Signal::TERM);
+    assert!(running.ends_within(crate::program::DEADLINE));
+    assert_eq!(device_count(&node), 0);
+}
+
+#[test]
+fn gateways_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"
+[product.p]
+protocol = "native"
+[fleet.gateways]
+product = "p"
+count = 2
+[fleet.children]
+gateway = "gateways"
+count = 3
+[fleet.lost]
+gateway = "gatewys"
+count = 1
+[fleet.named]
+gateway = "gateways"
+username = "u"
+count = 2
+"#;
+    let file = simulation(folder.path(), None, text);
+    let errors = simulate(&file, &["--check"]).failed(2);
+    for part in [
+        "fleet.children.count: must be a multiple of the 2 gateways of `gateways`",
+        "fleet.lost.gateway: unknown fleet `gatewys`; did you mean `gateways`?",
+        "fleet.named.username: devices with a `gateway` have no connection",
+        "fleet.named.gateway: gateways need a product with `protocol` thingsboard or jetlinks",
+    ] {
+        assert!(errors.contains(part), "{part}\n{errors}");
+    }
 }

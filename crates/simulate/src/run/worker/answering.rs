@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Worker;
 use super::device::ConnectionStage;
 use super::pending_answer::{PendingAnswer, Request};
+use crate::definition::FaultKind;
 
 /// Answers that wait in one thread; further requests are not answered.
 const MAX_PENDING_ANSWERS: usize = 100_000;
@@ -17,10 +18,22 @@ impl Worker<'_> {
     /// Decides how a device responds to a message.
     pub(super) fn queue_answer(&mut self, device: usize, topic: &str, payload: &[u8]) {
         let fleet = self.fleet(device);
-        if fleet.responses.is_empty() {
+        if fleet.responses.is_empty() && fleet.child_fleets.is_empty() {
             return;
         }
         let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
+        if let Some(child) = self.find_child(device, topic, &payload) {
+            self.queue_device_answer(child, topic, &payload);
+        } else {
+            self.queue_device_answer(device, topic, &payload);
+        }
+    }
+
+    fn queue_device_answer(&mut self, device: usize, topic: &str, payload: &Value) {
+        let fleet = self.fleet(device);
+        if self.has_fault(device, FaultKind::Silence) {
+            return;
+        }
         let found = fleet
             .responses
             .iter()
@@ -28,7 +41,7 @@ impl Worker<'_> {
             .find_map(|(number, response)| {
                 let filter = self.render_text(&response.filter, device);
                 let is_ours = mqtt::filter_matches(&filter, topic);
-                let request = is_ours.then(|| Request::read(response, topic, &payload))?;
+                let request = is_ours.then(|| Request::read(response, topic, payload))?;
                 let is_method = response
                     .method
                     .as_ref()
@@ -90,7 +103,7 @@ impl Worker<'_> {
                     counts.answers += 1;
                     counts.failed_answers += u64::from(answer.is_failure);
                 }
-                Err(failure) => self.fail(device, &failure),
+                Err(failure) => self.fail(self.carrier(device), &failure),
             }
         }
     }

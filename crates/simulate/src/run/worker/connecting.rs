@@ -158,8 +158,7 @@ impl Worker<'_> {
         }
         let fleet = self.fleet(device);
         if fleet.subscriptions.is_empty() {
-            self.on_established(device);
-            return Ok(());
+            return self.on_established(device);
         }
         let qos = if fleet.subscription_qos == 0 {
             QoS::AtMostOnce
@@ -183,11 +182,17 @@ impl Worker<'_> {
         Ok(())
     }
 
-    pub(super) fn on_established(&mut self, device: usize) {
+    pub(super) fn on_established(&mut self, device: usize) -> Result<(), ClientFailure> {
         self.devices[device].stage = ConnectionStage::Ready;
         self.connecting_count -= 1;
         self.connected += 1;
         self.settle(device);
+        self.schedule_sends(device);
+        self.connect_children(device)
+    }
+
+    /// Adds the first messages of a device to the schedule, unless they have been before.
+    pub(super) fn schedule_sends(&mut self, device: usize) {
         if self.devices[device].is_scheduled {
             return;
         }

@@ -54,7 +54,9 @@ impl Worker<'_> {
     fn begin_fault(&mut self, number: usize, fault: &FaultPlan) {
         self.draws += 1;
         for fleet in 0..self.fleets.len() {
-            if fault.fleet.is_some_and(|only| only != fleet) {
+            let is_unaffected =
+                self.plan.fleets[fleet].gateway.is_some() && fault.kind.is_of_connection();
+            if is_unaffected || fault.fleet.is_some_and(|only| only != fleet) {
                 continue;
             }
             let (first, count) = (self.fleets[fleet].first_device, self.fleets[fleet].count);

@@ -7,6 +7,7 @@ mod answering;
 mod connecting;
 mod device;
 mod faulting;
+mod gateways;
 mod outbox;
 mod pending_answer;
 mod receiving;
@@ -175,7 +176,18 @@ impl<'a> Worker<'a> {
     }
 
     fn add_fleet(&mut self, fleet: &FleetPlan) {
-        let numbers = share(fleet.count, self.thread, self.access.threads);
+        let numbers = match &fleet.gateway {
+            None => share(fleet.count, self.thread, self.access.threads),
+            // Those of the gateways of this thread.
+            Some(gateway) => {
+                let gateways = share(
+                    fleet.count / gateway.children,
+                    self.thread,
+                    self.access.threads,
+                );
+                gateways.start * gateway.children..gateways.end * gateway.children
+            }
+        };
         let cells = fleet.state.cells();
         let watches = fleet
             .sends
@@ -297,6 +309,10 @@ impl<'a> Worker<'a> {
         self.unsettled = 0;
         let wanted_share = self.plan.phases[phase].devices;
         for fleet in 0..self.fleets.len() {
+            // Children are connected with their gateways.
+            if self.plan.fleets[fleet].gateway.is_some() {
+                continue;
+            }
             let (first, count) = (self.fleets[fleet].first_device, self.fleets[fleet].count);
             let wanted = (f64::from(count) * wanted_share).round() as usize;
             for device in first..first + count as usize {
@@ -479,6 +495,10 @@ impl<'a> Worker<'a> {
 
     /// Forgets a connection.
     fn close(&mut self, device: usize) {
+        if self.is_child(device) {
+            return;
+        }
+        self.disconnect_children(device);
         let entry = &mut self.devices[device];
         self.connecting_count -= usize::from(entry.is_connecting());
         self.connected -= u64::from(entry.stage == ConnectionStage::Ready);

@@ -72,6 +72,10 @@ impl Request {
                 (text(&payload["messageId"]), method, &payload["inputs"])
             }
             (DeviceProtocol::Raw, _) => (text(&payload["id"]), text(&payload["method"]), payload),
+            (DeviceProtocol::Thingsboard, _) if response.is_child => {
+                let data = &payload["data"];
+                (text(&data["id"]), text(&data["method"]), &data["params"])
+            }
             (DeviceProtocol::Thingsboard | DeviceProtocol::Native, _) => (
                 topic_end.clone(),
                 text(&payload["method"]),

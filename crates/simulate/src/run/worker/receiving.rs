@@ -133,8 +133,7 @@ impl Worker<'_> {
                         "a subscription was refused: {reason}"
                     )));
                 }
-                self.on_established(device);
-                Ok(())
+                self.on_established(device)
             }
             (Packet::Publish(message), _) => self.on_message(device, &message),
             (Packet::Disconnect(packet), _) => {

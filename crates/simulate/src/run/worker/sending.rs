@@ -14,8 +14,6 @@ use crate::schedule::{DueSend, interval_ns};
 use crate::state::DeviceState;
 use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 
-/// Messages of a device that are not acknowledged; more are not sent.
-const MAX_IN_FLIGHT: usize = 100;
 /// Messages of the schedule that are sent before connections are looked after again.
 const MAX_SENDS_PER_TURN: usize = 10_000;
 
@@ -103,7 +101,9 @@ impl Worker<'_> {
         if entry.stage != ConnectionStage::Ready || self.has_fault(device, FaultKind::Silence) {
             return;
         }
-        let is_busy = entry.in_flight.len() >= MAX_IN_FLIGHT
+        let carrier = self.carrier(device);
+        let entry = &self.devices[carrier];
+        let is_busy = entry.in_flight.len() >= self.fleet(carrier).max_in_flight
             || entry
                 .transport
                 .as_ref()
@@ -134,7 +134,7 @@ impl Worker<'_> {
         };
         self.advance(device);
         if let Err(failure) = outcome {
-            self.fail(device, &failure);
+            self.fail(carrier, &failure);
         }
     }
 
@@ -246,6 +246,10 @@ impl Worker<'_> {
         let at = (device - part.first_device) * cells;
         RenderInput {
             index: self.index(device),
+            gateway_index: fleet
+                .gateway
+                .as_ref()
+                .map_or(0, |gateway| gateway.index_of(self.devices[device].number)),
             device: DeviceState {
                 key: self.key(device),
                 step: self.devices[device].step,
@@ -259,7 +263,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Adds the message in the buffers to the outbox of a device, and empties the properties.
+    /// Adds the message in the buffers to the outbox of a device or its gateway, and empties the properties.
     pub(super) fn publish(
         &mut self,
         device: usize,
@@ -268,7 +272,8 @@ impl Worker<'_> {
         due_ns: u64,
     ) -> Result<(), ClientFailure> {
         let version = self.access.version;
-        let entry = &mut self.devices[device];
+        let carrier = self.carrier(device);
+        let entry = &mut self.devices[carrier];
         let qos = match qos {
             0 => QoS::AtMostOnce,
             1 => QoS::AtLeastOnce,
@@ -297,7 +302,7 @@ impl Worker<'_> {
             properties: properties.as_properties(),
             payload: &payload,
         });
-        let appended = self.append(device, |out| packet.encode(version, out));
+        let appended = self.append(carrier, |out| packet.encode(version, out));
         properties.clear();
         (self.topic, self.payload, self.properties) = (topic, payload, properties);
         appended?;
