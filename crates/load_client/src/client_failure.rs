@@ -81,7 +81,7 @@ impl fmt::Display for ClientFailure {
 }
 
 /// Failures of a run: all counted, the first few described.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct FailureLog {
     pub by_kind: BTreeMap<String, u64>,
     /// `CLIENT: WHAT`, of the first few.

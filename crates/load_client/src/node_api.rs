@@ -71,6 +71,15 @@ impl NodeApi {
         }
     }
 
+    /// Makes sure that an object does not exist; `false`: others use it, and it stays.
+    pub fn delete(&self, path: &str) -> anyhow::Result<bool> {
+        match self.exchange("DELETE", path, None)? {
+            (404, _) => Ok(true),
+            (409, _) => Ok(false),
+            answer => self.accept("DELETE", path, answer).map(|_| true),
+        }
+    }
+
     /// Sends JSON lines.
     pub fn post_lines(&self, path: &str, lines: &str) -> anyhow::Result<Value> {
         self.request("POST", path, Some(("application/x-ndjson", lines)))

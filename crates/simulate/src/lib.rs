@@ -7,6 +7,8 @@ mod definition;
 mod device_protocol;
 mod gateway_protocol;
 mod interrupt;
+mod machine;
+mod machine_report;
 mod metrics;
 mod phase_plan;
 mod plan;
@@ -35,9 +37,11 @@ use wall_clock::now_ms;
 pub use definition::DefinitionErrors;
 use definition::{SimulationDefinition, SourceDocument};
 use interrupt::Interrupt;
+use machine::MachineShare;
+use machine_report::MachineReport;
 use plan::SimulationPlan;
 use report::{ReportSubject, SimulationReport};
-use run::TargetAccess;
+use run::{MetricsEndpoint, RunEnvironment, RunResult, TargetAccess};
 use setup::{CreatedObjects, FleetSetup};
 
 const AFTER_HELP: &str = "\
@@ -77,6 +81,15 @@ pub struct SimulateArgs {
     /// Also write the result as an HTML page with charts
     #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "preview", "print", "clean"])]
     report: Option<PathBuf>,
+    /// Answer requests for metrics of the run in Prometheus' format on this address, such as 127.0.0.1:9100
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["check", "preview", "print", "clean", "merge"])]
+    metrics: Option<String>,
+    /// Simulate the part of one of several machines, such as 2/4; with --json the result is for --merge
+    #[arg(long, value_name = "NUMBER/COUNT", conflicts_with = "merge")]
+    machines: Option<MachineShare>,
+    /// Print the result of several machines; give the JSON of each
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["check", "preview", "print", "clean"])]
+    merge: Vec<PathBuf>,
     /// Print no status line
     #[arg(long)]
     quiet: bool,
@@ -99,7 +112,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         document.set(&format!("seed={seed}"))?;
     }
     let folder = file.parent().unwrap_or(Path::new(""));
-    let (definition, plan) = plan_compiler::compile(&document, folder)?;
+    let (definition, plan) = plan_compiler::compile(&document, folder, arguments.machines)?;
     if let Some(count) = arguments.preview {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         let printed = preview::print(&plan, count, now_ms(), arguments.json, &mut out)
@@ -117,6 +130,11 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     if arguments.check {
         return print(&summary(&definition, &plan));
     }
+    if !arguments.merge.is_empty() {
+        let result = machine_report::merge(&plan, &arguments.merge)?;
+        let merged = (jiff::Timestamp::now(), &result);
+        return finish(arguments, (&definition, &plan), &access, merged);
+    }
     if let Some(page) = &arguments.report {
         // A page that cannot be written is known before a long run, and an earlier one stays until its end.
         OpenOptions::new()
@@ -127,7 +145,13 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     }
     let is_quiet = arguments.quiet || arguments.json;
     let interrupt = Interrupt::watch()?;
-    let setup = FleetSetup::new(&plan, &definition, folder, &interrupt, is_quiet)?;
+    let setup = FleetSetup::new(
+        (&plan, &definition),
+        folder,
+        &interrupt,
+        arguments.machines.is_some(),
+        is_quiet,
+    )?;
     if arguments.clean {
         let setup = setup
             .context("no product of the file has create = true; there is nothing to remove")?;
@@ -143,25 +167,51 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let storage_node = measures_storage
         .then(|| setup::node_api(&definition.target, folder))
         .transpose()?;
+    let metrics = arguments.metrics.as_deref();
+    let metrics = metrics.map(MetricsEndpoint::bind).transpose()?;
+    if let Some(metrics) = &metrics {
+        eprintln!("metrics at http://{}/metrics", metrics.address());
+    }
+    let environment = RunEnvironment {
+        storage_node,
+        metrics,
+    };
     let started = jiff::Timestamp::now();
     let mut created = CreatedObjects::default();
     let is_created = setup
         .as_ref()
         .map_or(Ok(()), |setup| setup.create(&mut created));
-    let result = is_created
-        .and_then(|()| run::run(&plan, &access, storage_node.as_ref(), &interrupt, is_quiet));
+    let result =
+        is_created.and_then(|()| run::run(&plan, &access, &environment, &interrupt, is_quiet));
     // Also after a failure and an interrupt.
     let is_removed = setup
         .as_ref()
         .map_or(Ok(()), |setup| setup.remove(&created));
     let result = result?;
     is_removed.context("cannot remove what the simulation has created; repeat it with --clean")?;
+    match arguments.machines {
+        Some(machine) if arguments.json => {
+            let report = MachineReport::new(machine, &plan, result);
+            print(&format!("{}\n", serde_json::to_string(&report)?))
+        }
+        _ => finish(arguments, (&definition, &plan), &access, (started, &result)),
+    }
+}
+
+/// Prints and writes the result.
+fn finish(
+    arguments: &SimulateArgs,
+    (definition, plan): (&SimulationDefinition, &SimulationPlan),
+    access: &TargetAccess,
+    (started, result): (jiff::Timestamp, &RunResult),
+) -> anyhow::Result<ExitCode> {
+    let file = arguments.file.as_deref().and_then(Path::file_name);
     let subject = ReportSubject {
-        name: file.file_name().unwrap_or_default().display().to_string(),
+        name: file.unwrap_or_default().display().to_string(),
         description: definition.description.clone(),
         started: format!("{started:.0}"),
     };
-    let report = SimulationReport::new(subject, &plan, &access, &result);
+    let report = SimulationReport::new(subject, plan, access, result);
     if let Some(page) = &arguments.report {
         std::fs::write(page, report_page::render(&report))
             .with_context(|| format!("cannot write the report {}", page.display()))?;

@@ -8,6 +8,7 @@ use crate::definition::{
 };
 use crate::device_protocol::{message_form, request_form};
 use crate::gateway_protocol::{announcement, child_message_form, child_request_form};
+use crate::machine::MachineShare;
 use crate::plan::{AnswerPlan, FleetPlan, GatewayPlan, ResponsePlan, SendPlan, SimulationPlan};
 use crate::state::StateProgram;
 use crate::suggestion::unknown_name;
@@ -25,9 +26,13 @@ const MAX_IN_FLIGHT_OF_GATEWAYS: usize = 10_000;
 pub(crate) fn compile(
     document: &SourceDocument,
     folder: &Path,
+    machine: Option<MachineShare>,
 ) -> Result<(SimulationDefinition, SimulationPlan), DefinitionErrors> {
-    let definition = SimulationDefinition::read(document)?;
+    let mut definition = SimulationDefinition::read(document)?;
     let mut errors = Vec::new();
+    if let Some(machine) = machine {
+        machine.apply(&mut definition, &mut errors);
+    }
     if definition.fleet.is_empty() {
         errors.push(DefinitionError::new(
             "",

@@ -45,7 +45,7 @@ mod tests {
         for simulation in READY_MADE {
             let document =
                 SourceDocument::parse(Path::new(simulation.name), simulation.text).unwrap();
-            let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""))
+            let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""), None)
                 .unwrap_or_else(|errors| panic!("{errors}"));
             assert!(!definition.description.is_empty(), "{}", simulation.name);
             let mut out = Vec::new();

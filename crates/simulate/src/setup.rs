@@ -45,16 +45,18 @@ pub(crate) struct FleetSetup<'a> {
     plan: &'a SimulationPlan,
     definition: &'a SimulationDefinition,
     interrupt: &'a Interrupt,
+    /// Whether other machines create the same products, and devices of their own.
+    shares_products: bool,
     is_quiet: bool,
 }
 
 impl<'a> FleetSetup<'a> {
     /// `None`: no product of the simulation is to be created.
     pub(crate) fn new(
-        plan: &'a SimulationPlan,
-        definition: &'a SimulationDefinition,
+        (plan, definition): (&'a SimulationPlan, &'a SimulationDefinition),
         folder: &std::path::Path,
         interrupt: &'a Interrupt,
+        shares_products: bool,
         is_quiet: bool,
     ) -> anyhow::Result<Option<Self>> {
         if !definition.product.values().any(|product| product.create) {
@@ -66,6 +68,7 @@ impl<'a> FleetSetup<'a> {
             plan,
             definition,
             interrupt,
+            shares_products,
             is_quiet,
         }))
     }
@@ -78,8 +81,9 @@ impl<'a> FleetSetup<'a> {
             let exists = !self
                 .node
                 .create(&product_path(name), &Value::Object(body))?;
+            let is_shared = exists && self.shares_products && self.is_created(name)?;
             ensure!(
-                !exists,
+                !exists || is_shared,
                 "the product `{name}` exists on the node; set create = false to use it with its devices, or remove what an \
                  earlier run has left with --clean"
             );
@@ -170,38 +174,47 @@ impl<'a> FleetSetup<'a> {
 
     /// Removes what a run has created.
     pub(crate) fn remove(&self, created: &CreatedObjects) -> anyhow::Result<()> {
-        let devices = created
-            .devices
-            .iter()
-            .rev()
-            .flat_map(|(number, positions)| {
-                let fleet = &self.plan.fleets[*number];
-                positions.clone().map(move |at| (fleet, at))
-            });
-        self.remove_devices(devices, false)?;
+        // A gateway with children cannot be removed.
+        for removes_children in [true, false] {
+            let devices = created
+                .devices
+                .iter()
+                .map(|(number, positions)| (&self.plan.fleets[*number], positions.clone()));
+            let devices = devices
+                .filter(|(fleet, _)| fleet.gateway.is_some() == removes_children)
+                .flat_map(|(fleet, positions)| positions.map(move |at| (fleet, at)));
+            self.remove_devices(devices, false)?;
+        }
         for product in created.products.iter().rev() {
-            self.node
-                .request_json("DELETE", &product_path(product), None)?;
+            let path = product_path(product);
+            let is_removed = self.node.delete(&path)?;
+            ensure!(
+                is_removed || self.shares_products,
+                "the node keeps the product `{product}`, since other devices use it"
+            );
         }
         Ok(())
     }
 
+    /// Whether a simulation has created the product.
+    fn is_created(&self, product: &str) -> anyhow::Result<bool> {
+        let found = self.node.get(&product_path(product))?;
+        Ok(found.is_some_and(|found| found["description"] == MARK))
+    }
+
     /// Removes what earlier runs of the file have left; returns the number of devices and products.
     pub(crate) fn clean(&self) -> anyhow::Result<(u64, u64)> {
-        let mut fleets: Vec<_> = self.fleets().collect();
-        fleets.reverse();
-        let devices = fleets
-            .into_iter()
-            .flat_map(|(_, fleet)| (0..fleet.count).map(move |at| (fleet, at)));
-        let removed = self.remove_devices(devices, true)?;
+        let mut removed = 0;
+        for removes_children in [true, false] {
+            let devices = self
+                .fleets()
+                .filter(|(_, fleet)| fleet.gateway.is_some() == removes_children)
+                .flat_map(|(_, fleet)| (0..fleet.count).map(move |at| (fleet, at)));
+            removed += self.remove_devices(devices, true)?;
+        }
         let mut products = 0;
         for (name, _) in self.products() {
-            let path = product_path(name);
-            let Some(product) = self.node.get(&path)? else {
-                continue;
-            };
-            if product["description"] == MARK {
-                self.node.request_json("DELETE", &path, None)?;
+            if self.is_created(name)? && self.node.delete(&product_path(name))? {
                 products += 1;
             }
         }

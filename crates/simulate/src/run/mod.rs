@@ -1,5 +1,6 @@
 //! A run: threads with devices, and a coordinator that goes through the phases.
 
+mod metrics_endpoint;
 mod phase_counts;
 mod run_series;
 mod run_shared;
@@ -16,10 +17,12 @@ use std::time::Duration;
 use load_client::host::{allow_open_files, now_ns};
 use load_client::node_api::NodeApi;
 use load_client::units::Unit;
+use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
 use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::plan::SimulationPlan;
+pub(crate) use metrics_endpoint::MetricsEndpoint;
 pub(crate) use phase_counts::PhaseCounts;
 use run_series::RunSeries;
 pub(crate) use run_series::SeriesPoint;
@@ -35,7 +38,7 @@ const TICK: Duration = Duration::from_millis(20);
 const STATUS_TICKS: u64 = 50;
 
 /// One phase that has begun.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PhaseResult {
     /// Number in the plan.
     pub(crate) phase: usize,
@@ -45,9 +48,11 @@ pub(crate) struct PhaseResult {
     pub(crate) counts: PhaseCounts,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RunResult {
     pub(crate) phases: Vec<PhaseResult>,
+    /// Not part of reports of machines.
+    #[serde(skip)]
     pub(crate) series: Vec<SeriesPoint>,
     pub(crate) is_interrupted: bool,
     /// Verified messages of the whole run; `None`: the simulation verifies none.
@@ -55,21 +60,30 @@ pub(crate) struct RunResult {
 }
 
 /// What became of the messages that subscribers verify.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VerifiedMessages {
     pub(crate) sent: u64,
     pub(crate) lost: u64,
 }
 
-/// Runs all phases, or until a signal to end. `node` is the one that stores telemetry, if the time to storage is measured.
+/// What a run uses besides the broker.
+#[derive(Debug, Default)]
+pub(crate) struct RunEnvironment {
+    /// The node that stores telemetry, if the time to storage is measured.
+    pub(crate) storage_node: Option<NodeApi>,
+    pub(crate) metrics: Option<MetricsEndpoint>,
+}
+
+/// Runs all phases, or until a signal to end.
 pub(crate) fn run(
     plan: &SimulationPlan,
     access: &TargetAccess,
-    node: Option<&NodeApi>,
+    environment: &RunEnvironment,
     interrupt: &Interrupt,
     is_quiet: bool,
 ) -> anyhow::Result<RunResult> {
     allow_open_files(plan.devices())?;
+    let node = environment.storage_node.as_ref();
     let shared = RunShared::new(access.threads, node.is_some());
     let verifier = match &plan.verification {
         Some(verification) => Some(Verifier::connect(plan, verification, access, &shared)?),
@@ -84,6 +98,9 @@ pub(crate) fn run(
     std::thread::scope(|scope| {
         let verifier = verifier.map(|verifier| scope.spawn(move || verifier.run()));
         let probe = probe.map(|probe| scope.spawn(move || probe.run()));
+        if let Some(metrics) = &environment.metrics {
+            scope.spawn(|| metrics.run(plan, &shared));
+        }
         let running: Vec<_> = workers
             .into_iter()
             .map(|worker| scope.spawn(move || worker.run()))

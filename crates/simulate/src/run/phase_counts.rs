@@ -3,11 +3,13 @@
 use hdrhistogram::Histogram;
 use load_client::client_failure::FailureLog;
 use load_client::latency::latency_histogram;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PhaseCounts {
     pub(crate) connects: u64,
     /// From the begin of the TCP connection to CONNACK.
+    #[serde(with = "recorded_values")]
     pub(crate) connect: Histogram<u64>,
     /// Failed attempts to connect.
     pub(crate) connect_failures: u64,
@@ -15,6 +17,7 @@ pub(crate) struct PhaseCounts {
     pub(crate) disconnects: u64,
     pub(crate) failures: FailureLog,
     /// From the end of a connection to the next CONNACK.
+    #[serde(with = "recorded_values")]
     pub(crate) reconnect: Histogram<u64>,
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
@@ -26,6 +29,7 @@ pub(crate) struct PhaseCounts {
     /// Messages in flight when their connection ended.
     pub(crate) unacknowledged: u64,
     /// From the time at which the message was due.
+    #[serde(with = "recorded_values")]
     pub(crate) ack: Histogram<u64>,
     pub(crate) ack_sum_ns: u64,
     pub(crate) received: u64,
@@ -40,11 +44,38 @@ pub(crate) struct PhaseCounts {
     pub(crate) repeated: u64,
     pub(crate) reordered: u64,
     /// From the time at which the message was due to its arrival at a subscriber.
+    #[serde(with = "recorded_values")]
     pub(crate) delivery: Histogram<u64>,
     /// From the time at which the message was due until a node had stored it.
+    #[serde(with = "recorded_values")]
     pub(crate) storage: Histogram<u64>,
     /// Messages that were not stored in time.
     pub(crate) unstored: u64,
+}
+
+/// A histogram as a list of values and their counts.
+mod recorded_values {
+    use hdrhistogram::Histogram;
+    use load_client::latency::latency_histogram;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        histogram: &Histogram<u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let values = histogram.iter_recorded();
+        serializer.collect_seq(values.map(|step| (step.value_iterated_to(), step.count_at_value())))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Histogram<u64>, D::Error> {
+        let mut histogram = latency_histogram();
+        for (value, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            histogram.saturating_record_n(value, count);
+        }
+        Ok(histogram)
+    }
 }
 
 impl Default for PhaseCounts {
@@ -114,5 +145,26 @@ impl PhaseCounts {
         self.repeated += other.repeated;
         self.reordered += other.reordered;
         self.unstored += other.unstored;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_histograms_survive_json() {
+        let mut counts = PhaseCounts {
+            sent: 7,
+            ..PhaseCounts::default()
+        };
+        for value in [1, 1000, 1_000_000, 123_456_789, 700_000_000_000] {
+            counts.ack.saturating_record_n(value, value % 3 + 1);
+        }
+        let text = serde_json::to_string(&counts).expect("JSON");
+        let mut read: PhaseCounts = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(read.ack, counts.ack);
+        read.add(&counts);
+        assert_eq!((read.sent, read.ack.len()), (14, 2 * counts.ack.len()));
     }
 }

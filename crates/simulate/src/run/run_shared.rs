@@ -18,6 +18,8 @@ pub(crate) struct RunShared {
     run_id: u32,
     /// At the end of the run, the number of verified messages that were sent, and the time.
     verified_messages: OnceLock<(u64, u64)>,
+    /// Verified messages that subscribers have received.
+    delivered: AtomicU64,
     /// Set if the time to storage is measured.
     storage_sampler: Option<StorageSampler>,
     workers: Vec<WorkerCounters>,
@@ -39,6 +41,8 @@ pub(crate) struct WorkerCounters {
     /// Sum of the times to acknowledgement.
     pub(crate) ack_sum_ns: AtomicU64,
     pub(crate) failures: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) missed: AtomicU64,
 }
 
 /// Sums over all workers.
@@ -52,6 +56,10 @@ pub(crate) struct RunProgress {
     pub(crate) acknowledged: u64,
     pub(crate) ack_sum_ns: u64,
     pub(crate) failures: u64,
+    pub(crate) skipped: u64,
+    pub(crate) missed: u64,
+    /// Verified messages that subscribers have received.
+    pub(crate) delivered: u64,
 }
 
 impl RunShared {
@@ -62,6 +70,7 @@ impl RunShared {
             is_stopped: AtomicBool::new(false),
             run_id: random_id(),
             verified_messages: OnceLock::new(),
+            delivered: AtomicU64::new(0),
             storage_sampler: measures_storage.then(StorageSampler::default),
             workers: (0..threads).map(|_| WorkerCounters::default()).collect(),
         }
@@ -101,6 +110,10 @@ impl RunShared {
         self.verified_messages.get().copied()
     }
 
+    pub(super) fn set_delivered(&self, messages: u64) {
+        self.delivered.store(messages, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(super) fn storage_sampler(&self) -> Option<&StorageSampler> {
         self.storage_sampler.as_ref()
@@ -129,7 +142,10 @@ impl RunShared {
             sum.sent += worker.sent.load(Ordering::Relaxed);
             sum.acknowledged += worker.acknowledged.load(Ordering::Relaxed);
             sum.failures += worker.failures.load(Ordering::Relaxed);
+            sum.skipped += worker.skipped.load(Ordering::Relaxed);
+            sum.missed += worker.missed.load(Ordering::Relaxed);
         }
+        sum.delivered = self.delivered.load(Ordering::Relaxed);
         sum
     }
 }

@@ -742,3 +742,133 @@ count = 2
         assert!(errors.contains(part), "{part}\n{errors}");
     }
 }
+
+#[test]
+fn a_running_simulation_has_metrics() {
+    use std::io::{Read as _, Write as _};
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = simulation(folder.path(), Some(&node), FLEET);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let arguments = ["simulate", file.to_str().unwrap(), "--metrics", &address];
+    let mut running = RunningProgram::start(tidegate(&arguments));
+    let get = |path: &str| -> std::io::Result<String> {
+        let mut stream = std::net::TcpStream::connect(&address)?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let value = |answer: &str, name: &str| -> Option<f64> {
+        let mut lines = answer.lines();
+        let line = lines.find_map(|line| line.strip_prefix(&format!("tidegate_simulate_{name} ")));
+        line?.parse().ok()
+    };
+    let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+    let answer = loop {
+        assert!(std::time::Instant::now() < deadline);
+        let answer = get("/metrics").unwrap_or_default();
+        if value(&answer, "acknowledged_messages_total").is_some_and(|count| count >= 20.0) {
+            break answer;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(value(&answer, "connected_devices"), Some(20.0), "{answer}");
+    assert!(value(&answer, "ack_seconds_sum").is_some_and(|sum| sum > 0.0));
+    assert!(
+        answer.contains("tidegate_simulate_phase{name=\"run\"} 1"),
+        "{answer}"
+    );
+    assert!(get("/").unwrap().starts_with("HTTP/1.1 404"));
+    running.signal(Signal::INT);
+    assert!(running.ends_within(crate::program::DEADLINE));
+    let taken = simulate(&file, &["--metrics", &node.address("mqtt")]).failed(1);
+    assert!(taken.contains("cannot listen there"), "{taken}");
+}
+
+#[test]
+fn machines_share_a_simulation_and_their_reports_are_merged() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phases = r#"
+[[phase]]
+name = "connect"
+connect_rate = 100
+assert = ["connected==20", "connects==20"]
+[[phase]]
+name = "steady"
+duration = "1s"
+assert = ["acknowledged>=80", "ack_p99<30s"]
+[verify]
+topics = ["site/+"]
+assert = ["lost==0"]
+"#;
+    let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phases}"));
+    let set = ["--set", "target.version=\"5\""];
+    let mut reports = Vec::new();
+    let mut sent = 0;
+    for machine in ["1/2", "2/2"] {
+        let result = simulate(
+            &file,
+            &[&["--json", "--machines", machine], &set[..]].concat(),
+        );
+        let text = result.succeeded();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["result"]["phases"][1]["connected"], 10, "{report}");
+        sent += report["result"]["verified"]["sent"].as_u64().unwrap();
+        let path = folder.path().join(format!("{}.json", reports.len()));
+        fs::write(&path, text).unwrap();
+        reports.push(path.to_str().unwrap().to_owned());
+    }
+    let merge = [&["--merge", &reports[0], &reports[1], "--json"], &set[..]].concat();
+    let merged: Value = serde_json::from_str(&simulate(&file, &merge).succeeded()).unwrap();
+    assert_eq!(merged["devices"], 20, "{merged:#}");
+    assert_eq!(merged["phases"][0]["metrics"]["connects"], 20, "{merged:#}");
+    assert_eq!(
+        merged["verification"]["metrics"]["delivered"], sent,
+        "{merged:#}"
+    );
+    let incomplete = [&["--merge", &reports[0]], &set[..]].concat();
+    let incomplete = simulate(&file, &incomplete).failed(1);
+    assert!(
+        incomplete.contains("1 reports, expected those of 2 machines"),
+        "{incomplete}"
+    );
+    let twice = [&["--merge", &reports[0], &reports[0]], &set[..]].concat();
+    let twice = simulate(&file, &twice).failed(1);
+    assert!(twice.contains("same machine 1/2"), "{twice}");
+    let wrong = simulate(&file, &["--machines", "3/2"]).failed(2);
+    assert!(wrong.contains("2/4 for the second"), "{wrong}");
+}
+
+#[test]
+fn machines_create_a_product_together() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = created_fleet(folder.path(), &node, "");
+    let start = |machine| {
+        let arguments = ["simulate", file.to_str().unwrap(), "--machines", machine];
+        RunningProgram::start(tidegate(&arguments))
+    };
+    let mut running = [start("1/2"), start("2/2")];
+    let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+    while ctl(&node, &["clients", "list"])
+        .as_array()
+        .is_none_or(|clients| clients.len() < 20)
+    {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for program in &mut running {
+        program.signal(Signal::TERM);
+        assert!(program.ends_within(crate::program::DEADLINE));
+    }
+    assert_eq!(device_count(&node), 0);
+    assert!(
+        !ctl(&node, &["products", "list"])
+            .to_string()
+            .contains("simulated")
+    );
+}

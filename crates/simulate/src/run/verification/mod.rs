@@ -200,6 +200,7 @@ impl<'a> Verifier<'a> {
             failed.extend(outcome.err().map(|failure| (number, failure)));
         }
         self.events = events;
+        self.shared.set_delivered(self.ledger.delivered());
         Ok(failed)
     }
 

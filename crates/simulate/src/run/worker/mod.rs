@@ -365,6 +365,12 @@ impl<'a> Worker<'a> {
             .store(sum(|counts| counts.acknowledged), Ordering::Relaxed);
         let failures = sum(|counts| counts.connect_failures + counts.disconnects);
         counters.failures.store(failures, Ordering::Relaxed);
+        counters
+            .skipped
+            .store(sum(|counts| counts.skipped), Ordering::Relaxed);
+        counters
+            .missed
+            .store(sum(|counts| counts.missed), Ordering::Relaxed);
     }
 
     fn wait_time(&self) -> Duration {
