@@ -20,6 +20,7 @@ mod report;
 mod report_page;
 mod run;
 mod schedule;
+mod secure_login;
 mod setup;
 mod state;
 mod suggestion;

@@ -30,6 +30,7 @@ pub(crate) struct FleetPlan {
     pub(crate) client_id: Template,
     pub(crate) username: Option<Template>,
     pub(crate) password: Option<Template>,
+    pub(crate) secure: Option<SecureCredentials>,
     pub(crate) keep_alive_s: u16,
     pub(crate) clean_session: bool,
     pub(crate) reconnect: crate::definition::ReconnectDefinition,
@@ -45,6 +46,13 @@ pub(crate) struct FleetPlan {
     pub(crate) gateway: Option<GatewayPlan>,
     /// Numbers of the fleets whose devices are connected by these gateways.
     pub(crate) child_fleets: Vec<usize>,
+}
+
+/// JetLinks' `secureId` and `secureKey`.
+#[derive(Debug)]
+pub(crate) struct SecureCredentials {
+    pub(crate) id: Template,
+    pub(crate) key: Template,
 }
 
 /// How the devices of a fleet are connected by gateways.

@@ -9,7 +9,9 @@ use crate::definition::{
 use crate::device_protocol::{message_form, request_form};
 use crate::gateway_protocol::{announcement, child_message_form, child_request_form};
 use crate::machine::MachineShare;
-use crate::plan::{AnswerPlan, FleetPlan, GatewayPlan, ResponsePlan, SendPlan, SimulationPlan};
+use crate::plan::{
+    AnswerPlan, FleetPlan, GatewayPlan, ResponsePlan, SecureCredentials, SendPlan, SimulationPlan,
+};
 use crate::state::StateProgram;
 use crate::suggestion::unknown_name;
 use crate::template::{GatewayScope, Template, TemplateScope};
@@ -184,6 +186,7 @@ impl<'d> FleetCompiler<'d> {
             ("client_id", self.fleet.client_id.is_some()),
             ("username", self.fleet.username.is_some()),
             ("password", self.fleet.password.is_some()),
+            ("secure_key", self.fleet.secure_key.is_some()),
             ("subscribe", !self.fleet.subscribe.is_empty()),
         ] {
             if is_set {
@@ -283,6 +286,7 @@ impl<'d> FleetCompiler<'d> {
             .password
             .as_deref()
             .map(|text| self.template("password", text, &of_device));
+        let secure = self.compile_secure(&of_device);
         let keep_alive_s = fleet.keep_alive.ns / 1_000_000_000;
         if keep_alive_s > u64::from(u16::MAX) {
             self.error("keep_alive", "expected at most 65535 s");
@@ -345,6 +349,7 @@ impl<'d> FleetCompiler<'d> {
             client_id,
             username,
             password,
+            secure,
             keep_alive_s: keep_alive_s as u16,
             clean_session: fleet.clean_session,
             reconnect: fleet.reconnect.clone(),
@@ -357,6 +362,27 @@ impl<'d> FleetCompiler<'d> {
             gateway,
             child_fleets: Vec::new(),
         }
+    }
+
+    fn compile_secure(&mut self, scope: &TemplateScope<'_>) -> Option<SecureCredentials> {
+        let fleet = self.fleet;
+        let Some(key) = &fleet.secure_key else {
+            if fleet.secure_id.is_some() {
+                self.error("secure_id", "`secure_id` and `secure_key` belong together");
+            }
+            return None;
+        };
+        if fleet.username.is_some() || fleet.password.is_some() {
+            self.error(
+                "secure_key",
+                "user name and password are made of it; remove `username` and `password`",
+            );
+        }
+        let id = fleet.secure_id.as_deref().unwrap_or("{id}");
+        Some(SecureCredentials {
+            id: self.template("secure_id", id, scope),
+            key: self.template("secure_key", key, scope),
+        })
     }
 
     fn compile_gateway(

@@ -151,6 +151,10 @@ impl<'a> FleetSetup<'a> {
         let username = fleet.username.as_ref().map(text);
         let password = fleet.password.as_ref().map(text);
         let credentials = match (username, password) {
+            _ if let Some(secure) = &fleet.secure => {
+                let (id, key) = (text(&secure.id), text(&secure.key));
+                json!([{"type": "secure", "secure_id": id, "secure_key": key}])
+            }
             (Some(username), Some(password)) => {
                 json!([{"type": "password", "username": username, "password": password}])
             }

@@ -52,6 +52,9 @@ pub(crate) struct FleetDefinition {
     /// Default with a product: the credentials that the protocol usually has.
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
+    /// JetLinks' secure credentials, in place of user name and password. Default of `secure_id`: the id.
+    pub(crate) secure_id: Option<String>,
+    pub(crate) secure_key: Option<String>,
     #[serde(default = "default_keep_alive")]
     pub(crate) keep_alive: TimeSpan,
     #[serde(default)]

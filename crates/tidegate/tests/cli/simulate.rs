@@ -872,3 +872,27 @@ fn machines_create_a_product_together() {
             .contains("simulated")
     );
 }
+
+#[test]
+fn devices_log_in_with_secure_credentials() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phases = r#"
+[[phase]]
+name = "connect"
+assert = ["connects==20", "connect_failures==0"]
+[[phase]]
+name = "reports"
+duration = "500ms"
+assert = ["acknowledged>20", "refused==0"]
+"#;
+    let file = created_fleet(folder.path(), &node, phases);
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("\"native\"", "\"jetlinks\"");
+    let secure = "qos = 1\nsecure_id = \"s-{index}\"\nsecure_key = \"key-{index}\"";
+    fs::write(&file, text.replace("qos = 1", secure)).unwrap();
+    simulate(&file, &[]).succeeded();
+    let wrong = ["--check", "--set", "fleet.meters.username=u"];
+    let error = simulate(&file, &wrong).failed(2);
+    assert!(error.contains("remove `username`"), "{error}");
+}

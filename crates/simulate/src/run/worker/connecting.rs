@@ -11,6 +11,7 @@ use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions};
 use super::Worker;
 use super::device::ConnectionStage;
 use crate::schedule::{DueSend, first_delay_ns};
+use crate::secure_login::secure_login;
 use crate::template::{NO_STAMP, RequestView, Template};
 
 /// Local ports tried for one connection.
@@ -110,14 +111,18 @@ impl Worker<'_> {
     fn connect_packet(&self, device: usize) -> Vec<u8> {
         let fleet = self.fleet(device);
         let client_id = self.render_text(&fleet.client_id, device);
-        let username = fleet
-            .username
-            .as_ref()
-            .map(|template| self.render_text(template, device));
-        let password = fleet
-            .password
-            .as_ref()
-            .map(|template| self.render_text(template, device));
+        let text = |template: &Template| self.render_text(template, device);
+        let (username, password) = match &fleet.secure {
+            Some(secure) => {
+                let (id, key) = (text(&secure.id), text(&secure.key));
+                let (username, password) = secure_login(&id, &key, self.device_clock_ms(device));
+                (Some(username), Some(password))
+            }
+            None => (
+                fleet.username.as_ref().map(text),
+                fleet.password.as_ref().map(text),
+            ),
+        };
         let mut out = Vec::with_capacity(64 + client_id.len());
         Packet::Connect(mqtt::Connect {
             version: self.access.version,
