@@ -21,7 +21,8 @@ pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, Ph
 pub(crate) use quantity::{NumberRange, TimeRange};
 pub(crate) use simulation_definition::SimulationDefinition;
 pub(crate) use state_definition::{
-    GeneratorTable, ReplayStart, RouteDefinition, RouteEnd, RouteStart, Scalar, StateDefinition,
+    AreaDefinition, GeneratorTable, ReplayStart, RouteDefinition, RouteEnd, RouteStart, Scalar,
+    StateDefinition,
 };
 pub(crate) use target_definition::TargetDefinition;
 pub(crate) use verify_definition::VerifyDefinition;

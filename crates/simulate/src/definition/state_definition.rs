@@ -177,12 +177,38 @@ pub(crate) struct BooleanDefinition {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteDefinition {
     /// `[longitude, latitude]` of each point, in degrees.
+    #[serde(default)]
     pub(crate) points: Vec<[f64; 2]>,
+    /// In place of points: each device has a random route.
+    pub(crate) area: Option<AreaDefinition>,
     pub(crate) speed_kmh: NumberRange,
     #[serde(default)]
     pub(crate) end: RouteEnd,
     #[serde(default)]
     pub(crate) start: RouteStart,
+}
+
+/// Streets on which devices travel.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AreaDefinition {
+    /// `[longitude, latitude]` in degrees.
+    pub(crate) center: [f64; 2],
+    pub(crate) radius_km: f64,
+    /// Crossings that a route connects.
+    #[serde(default = "six")]
+    pub(crate) stops: u16,
+    /// Distance of two parallel streets.
+    #[serde(default = "block")]
+    pub(crate) block_m: f64,
+}
+
+fn six() -> u16 {
+    6
+}
+
+fn block() -> f64 {
+    150.0
 }
 
 /// What follows the last point.

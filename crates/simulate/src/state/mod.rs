@@ -7,6 +7,7 @@ mod generator;
 mod replay_file;
 mod route;
 mod state_value;
+mod street_map;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,7 @@
 //! A position that moves along a line of points with a constant speed.
 
 use super::state_value::{Component, StateValue};
+use super::street_map;
 use crate::definition::{NumberRange, RouteDefinition, RouteEnd, RouteStart};
 use crate::random::RandomKey;
 
@@ -8,22 +9,29 @@ const EARTH_RADIUS_M: f64 = 6_371_000.0;
 const MAX_POINTS: usize = 10_000;
 const SPEED_DRAW: u64 = 0;
 const START_DRAW: u64 = 1;
+const LINE_DRAW: u64 = 2;
 /// Digits after the decimal point of degrees: 1 cm.
 const DEGREE_DECIMALS: u8 = 7;
 
+/// A line of points.
 #[derive(Debug)]
-pub(super) struct Route {
+struct RouteLine {
     points: Vec<[f64; 2]>,
     /// Metres from the first point to each point.
     distances: Vec<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Each device travels on one of them.
+    lines: Vec<RouteLine>,
     speed_kmh: NumberRange,
     end: RouteEnd,
     start: RouteStart,
 }
 
-impl Route {
-    pub(super) fn compile(definition: &RouteDefinition) -> Result<Self, String> {
-        let mut points = definition.points.clone();
+impl RouteLine {
+    fn new(mut points: Vec<[f64; 2]>, end: RouteEnd) -> Result<Self, String> {
         if !(2..=MAX_POINTS).contains(&points.len()) {
             return Err(format!(
                 "expected 2 to {MAX_POINTS} points, found {}",
@@ -37,10 +45,7 @@ impl Route {
                 ));
             }
         }
-        if definition.speed_kmh.from < 0.0 {
-            return Err("`speed_kmh` must be at least 0".to_owned());
-        }
-        if definition.end == RouteEnd::Close {
+        if end == RouteEnd::Close {
             points.push(points[0]);
         }
         let mut distances = vec![0.0];
@@ -51,17 +56,36 @@ impl Route {
         if distances[distances.len() - 1] == 0.0 {
             return Err("all points are the same".to_owned());
         }
-        Ok(Self {
-            points,
-            distances,
-            speed_kmh: definition.speed_kmh,
-            end: definition.end,
-            start: definition.start,
-        })
+        Ok(Self { points, distances })
     }
 
     fn length_m(&self) -> f64 {
         self.distances[self.distances.len() - 1]
+    }
+}
+
+impl Route {
+    pub(super) fn compile(definition: &RouteDefinition) -> Result<Self, String> {
+        if definition.speed_kmh.from < 0.0 {
+            return Err("`speed_kmh` must be at least 0".to_owned());
+        }
+        let lines = match &definition.area {
+            Some(_) if !definition.points.is_empty() => {
+                return Err("expected `points` or `area`, found both".to_owned());
+            }
+            Some(area) => street_map::routes(area)?,
+            None => vec![definition.points.clone()],
+        };
+        let lines = lines
+            .into_iter()
+            .map(|points| RouteLine::new(points, definition.end))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            lines,
+            speed_kmh: definition.speed_kmh,
+            end: definition.end,
+            start: definition.start,
+        })
     }
 
     pub(super) fn value(
@@ -70,19 +94,25 @@ impl Route {
         elapsed_ns: u64,
         key: RandomKey,
     ) -> StateValue<'static> {
+        let line = match self.lines.len() {
+            1 => 0,
+            lines => key.below(LINE_DRAW, lines as u64) as usize,
+        };
+        let line = &self.lines[line];
+        let length_m = line.length_m();
         let speed_kmh = key.between(SPEED_DRAW, self.speed_kmh.from, self.speed_kmh.to);
         let start_m = match self.start {
-            RouteStart::Random => key.between(START_DRAW, 0.0, self.length_m()),
+            RouteStart::Random => key.between(START_DRAW, 0.0, length_m),
             RouteStart::First => 0.0,
         };
         let travelled_m = start_m + speed_kmh / 3.6 * (elapsed_ns as f64 / 1e9);
-        let (at_m, is_backward, is_moving) = self.place(travelled_m);
-        let next = self.distances.partition_point(|distance| *distance <= at_m);
-        let next = next.clamp(1, self.points.len() - 1);
-        let (from, to) = (self.points[next - 1], self.points[next]);
-        let leg_m = self.distances[next] - self.distances[next - 1];
+        let (at_m, is_backward, is_moving) = self.place(travelled_m, length_m);
+        let next = line.distances.partition_point(|distance| *distance <= at_m);
+        let next = next.clamp(1, line.points.len() - 1);
+        let (from, to) = (line.points[next - 1], line.points[next]);
+        let leg_m = line.distances[next] - line.distances[next - 1];
         let part = if leg_m > 0.0 {
-            (at_m - self.distances[next - 1]) / leg_m
+            (at_m - line.distances[next - 1]) / leg_m
         } else {
             0.0
         };
@@ -115,8 +145,7 @@ impl Route {
     }
 
     /// Metres from the first point, whether the way leads back, and whether the device moves.
-    fn place(&self, travelled_m: f64) -> (f64, bool, bool) {
-        let length_m = self.length_m();
+    fn place(&self, travelled_m: f64, length_m: f64) -> (f64, bool, bool) {
         match self.end {
             RouteEnd::Close => (travelled_m % length_m, false, true),
             RouteEnd::Stop => (travelled_m.min(length_m), false, travelled_m < length_m),
@@ -148,6 +177,7 @@ mod tests {
         // One degree of latitude, 111.19 km, to the north.
         Route::compile(&RouteDefinition {
             points: vec![[10.0, 50.0], [10.0, 51.0]],
+            area: None,
             speed_kmh: NumberRange::single(111.195),
             end,
             start: RouteStart::First,
@@ -188,6 +218,7 @@ mod tests {
         let compile = |points: Vec<[f64; 2]>| {
             Route::compile(&RouteDefinition {
                 points,
+                area: None,
                 speed_kmh: NumberRange::single(1.0),
                 end: RouteEnd::Stop,
                 start: RouteStart::First,
@@ -197,5 +228,36 @@ mod tests {
         assert!(compile(vec![[0.0, 0.0]]).contains("found 1"));
         assert!(compile(vec![[0.0, 0.0], [0.0, 99.0]]).contains("point 1"));
         assert!(compile(vec![[0.0, 0.0], [0.0, 0.0]]).contains("the same"));
+    }
+
+    #[test]
+    fn devices_of_an_area_travel_on_different_streets() {
+        let definition = serde_json::json!({
+            "area": {"center": [8.54, 47.37], "radius_km": 5.0}, "speed_kmh": [20, 50],
+        });
+        let definition: RouteDefinition = serde_json::from_value(definition).expect("well-formed");
+        let route = Route::compile(&definition).expect("well-formed");
+        let position = |device, seconds: u64| {
+            let key = RandomKey::of_device(1, 0, device);
+            match route.value(Component::Whole, seconds * 1_000_000_000, key) {
+                StateValue::Position {
+                    longitude,
+                    latitude,
+                } => [longitude, latitude],
+                other => panic!("{other:?}"),
+            }
+        };
+        for device in 0..100 {
+            let moved_m = distance_m(position(device, 100), position(device, 101));
+            // Less at a corner.
+            assert!((0.0..=50.0 / 3.6 + 0.1).contains(&moved_m), "{moved_m}");
+            assert!(distance_m(position(device, 0), [8.54, 47.37]) <= 7_100.0);
+            assert_ne!(position(device, 0), position(device + 1, 0));
+        }
+        let both = RouteDefinition {
+            points: vec![[0.0, 0.0]],
+            ..definition
+        };
+        assert!(Route::compile(&both).unwrap_err().contains("found both"));
     }
 }
