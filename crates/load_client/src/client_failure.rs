@@ -50,7 +50,7 @@ impl ClientFailure {
                     "connection reset".to_owned()
                 }
                 io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => {
-                    "no local port left (use --source-addresses)".to_owned()
+                    "no local port left; connect from more source addresses".to_owned()
                 }
                 _ => error.to_string(),
             },
@@ -75,7 +75,7 @@ impl fmt::Display for ClientFailure {
             Self::Protocol(reason) | Self::Subscription(reason) => f.write_str(reason),
             Self::Refused(reason) => write!(f, "the broker refused the connection: {reason}"),
             Self::Disconnected(reason) => write!(f, "the broker disconnected it: {reason}"),
-            Self::TimedOut => f.write_str("no answer within --connect-timeout"),
+            Self::TimedOut => f.write_str("no answer within the time limit for connections"),
         }
     }
 }

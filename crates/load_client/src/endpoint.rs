@@ -116,7 +116,7 @@ impl Endpoint {
             .find(|address| sources.can_reach(address.ip()))
             .with_context(|| {
                 format!(
-                    "`{}` has no address of the same family as --source-addresses",
+                    "`{}` has no address of the same family as the source addresses",
                     self.host
                 )
             })
