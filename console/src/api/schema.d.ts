@@ -1489,6 +1489,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/files/{id}/exports/{sink}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["exportFile"];
+        delete: operations["cancelFileExport"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/files/{id}/links": {
         parameters: {
             query?: never;
@@ -4099,12 +4115,23 @@ export interface components {
         };
         /** @enum {string} */
         ExportKind: "devices" | "telemetry";
+        ExportState: "waiting" | "running" | "complete" | "failed";
+        FileExport: {
+            attempts: number;
+            error: string | null;
+            location: string | null;
+            sent_bytes: number;
+            sink: string;
+            state: components["schemas"]["ExportState"];
+            updated_ms: number;
+        };
         FileInfo: {
             checksum: string | null;
             completed_ms: number | null;
             content_type: string | null;
             created_ms: number;
             expires_ms: number | null;
+            exports: components["schemas"]["FileExport"][];
             file_id: string;
             id: string;
             is_partial: boolean;
@@ -10031,6 +10058,7 @@ export interface operations {
         parameters: {
             query?: {
                 after?: string;
+                export?: string;
                 file_id?: string;
                 limit?: number;
                 namespace?: string;
@@ -10144,6 +10172,48 @@ export interface operations {
                 content: {
                     "text/event-stream": unknown;
                 };
+            };
+        };
+    };
+    exportFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+                sink: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileInfo"];
+                };
+            };
+        };
+    };
+    cancelFileExport: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+                sink: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

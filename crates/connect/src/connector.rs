@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::batch::SinkBatch;
+use crate::content::ContentWriter;
 use crate::push::{PushError, PushRequest, RequestHead};
 use crate::settings::SettingsError;
 pub use crate::source_port::{BoxFuture, SourceMessage, SourcePort};
@@ -101,6 +102,11 @@ pub trait SinkWriter: Send + Sync + 'static {
     /// Checks with the system whether the sink's statement or table is valid, without writing a row; returns a description of the
     /// result. `None`: the kind has no such check.
     fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
+        None
+    }
+
+    /// The writer of files, if the sink exports files instead of rows.
+    fn content_writer(&self) -> Option<&dyn ContentWriter> {
         None
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use outbound::http::{HttpClientLimits, OutboundHttpClient};
+use outbound::request_body::RequestBody;
 pub(crate) use outbound::url_encoding::url_encode;
 use secret::Secret;
 
@@ -115,10 +115,12 @@ impl HttpServers {
         method: Method,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-        body: Bytes,
+        body: impl Into<RequestBody>,
     ) -> Result<ServerResponse, ConnectorError> {
         let base = self.base();
-        let answer = self.request_at(base, method, path, headers, body).await;
+        let answer = self
+            .request_at(base, method, path, headers, body.into())
+            .await;
         if answer.as_ref().map_or(true, |answer| answer.status >= 500) && self.bases.len() > 1 {
             self.next_server.fetch_add(1, Relaxed);
         }
@@ -131,7 +133,7 @@ impl HttpServers {
         method: Method,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-        body: Bytes,
+        body: RequestBody,
     ) -> Result<ServerResponse, String> {
         let mut all = self.headers.clone();
         all.extend(headers.iter().cloned());

@@ -9,7 +9,7 @@ pub mod batch;
 #[cfg(feature = "parquet")]
 pub mod columns;
 pub mod connector;
-#[cfg(feature = "http")]
+pub mod content;
 mod dated_template;
 #[cfg(feature = "http")]
 mod http_servers;
@@ -30,6 +30,7 @@ pub use connector::{
     Connector, ConnectorContext, ConnectorError, ConnectorKind, Retryable, SinkWriter,
     SourceReader, WriteOutcome,
 };
+pub use content::{AfterExport, ContentPort, FileContent};
 pub use kinds::{CONNECTOR_KINDS, find_kind};
 pub use row::{SinkRow, SinkRowWriter, SinkValue};
 pub use service::{

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::header::HeaderMap;
 use hyper::{Method, Request};
 use hyper_rustls::HttpsConnector;
@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 
+use crate::request_body::RequestBody;
 use crate::target_policy;
 
 pub use hyper::header;
@@ -42,7 +43,7 @@ impl Default for HttpClientLimits {
 
 /// The HTTP client of hyper, with connections that respect the target policy.
 pub type HttpsClient =
-    hyper_util::client::legacy::Client<HttpsConnector<PolicyConnector>, Full<Bytes>>;
+    hyper_util::client::legacy::Client<HttpsConnector<PolicyConnector>, RequestBody>;
 
 /// Connects to the host of a URL if the target policy allows its address.
 #[derive(Debug, Clone)]
@@ -140,13 +141,13 @@ impl OutboundHttpClient {
         method: Method,
         url: &str,
         headers: HeaderMap,
-        body: Bytes,
+        body: impl Into<RequestBody>,
     ) -> Result<HttpResponse, HttpError> {
         let mut request = Request::builder().method(method).uri(url);
         if let Some(all) = request.headers_mut() {
             *all = headers;
         }
-        let request = request.body(Full::new(body));
+        let request = request.body(body.into());
         let request = request.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
         let answer = self.client.request(request).await;
         let answer = answer.map_err(|error| HttpError::NoResponse(error_chain_text(&error)))?;

@@ -9,6 +9,8 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "http")]
+pub mod request_body;
 #[cfg(feature = "stream")]
 pub mod stream;
 pub mod target_policy;

@@ -2,10 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::digest::FileDigest;
-use crate::record::{FileOwner, FileRecord, FileState};
+use crate::exports::FileExport;
+use crate::record::{FileOwner, FileRecord, FileState, OwnerKind};
 
 /// Maximum number of ranges that a status contains.
 pub const MAX_SHOWN_RANGES: usize = 1000;
@@ -41,10 +42,17 @@ pub struct FileInfo {
     pub expires_ms: Option<u64>,
     /// What the file is kept for, such as firmware packages; while there is anything, it cannot be deleted.
     pub used_by: Vec<String>,
+    /// Exports of the file, by sink.
+    pub exports: Vec<FileExport>,
 }
 
 impl FileInfo {
-    pub(crate) fn new(record: &FileRecord, received_bytes: u64, expires_ms: Option<u64>) -> Self {
+    pub(crate) fn new(
+        record: &FileRecord,
+        received_bytes: u64,
+        expires_ms: Option<u64>,
+        exports: Vec<FileExport>,
+    ) -> Self {
         Self {
             id: record.id.clone(),
             file_id: record.file_id.clone(),
@@ -62,7 +70,29 @@ impl FileInfo {
             completed_ms: record.completed_ms,
             expires_ms,
             used_by: record.used_by.iter().cloned().collect(),
+            exports,
         }
+    }
+
+    /// The fields of the event `$events/file/received`, which are also those of the row of an export.
+    #[must_use]
+    pub fn event_fields(&self) -> Value {
+        let owner_of = |kind| (self.owner.kind == kind).then_some(&self.owner.id);
+        json!({
+            "id": self.id,
+            "file_id": self.file_id,
+            "name": self.name,
+            "size": self.size,
+            "sha256": self.checksum,
+            "content_type": self.content_type,
+            "user_data": self.user_data,
+            "clientid": owner_of(OwnerKind::Client),
+            "deviceId": owner_of(OwnerKind::Device),
+            "operator": owner_of(OwnerKind::Operator),
+            "productId": self.owner.product,
+            "namespace": self.owner.namespace,
+            "path": format!("/api/v1/files/{}/content", self.id),
+        })
     }
 }
 

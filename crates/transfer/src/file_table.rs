@@ -189,6 +189,12 @@ impl FileTable {
         Arc::ptr_eq(named.or_insert_with(|| entry.clone()), entry)
     }
 
+    /// Whether a complete file is the one that its owner's id names.
+    pub(crate) fn is_named(&self, entry: &Arc<FileEntry>) -> bool {
+        let named = self.complete.get(&entry.key);
+        named.is_some_and(|named| Arc::ptr_eq(named, entry))
+    }
+
     /// Removes an entry; false if it is not in the table.
     pub(crate) fn remove(&mut self, entry: &Arc<FileEntry>) -> bool {
         if self.by_id.remove(&entry.id).is_none() {

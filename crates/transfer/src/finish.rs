@@ -124,10 +124,11 @@ impl FileService {
         self.publish(&entry, &mut state, size, digest)
             .map_err(storage)?;
         let info = self.info_of(&entry, &state);
+        let is_event_pending = state.record.is_event_pending;
         drop(state);
         self.inner.metrics.completed.fetch_add(1, Relaxed);
-        if let Some(observer) = self.inner.observer.get() {
-            observer(&info);
+        if is_event_pending && let Some(observer) = self.inner.observer.get() {
+            (observer.completed)(&info);
         }
         Ok(FinishStep::Complete(info))
     }
@@ -146,6 +147,8 @@ impl FileService {
         record.state = FileState::Complete;
         record.is_paused = false;
         record.completed_ms = Some(now_ms());
+        let observer = self.inner.observer.get();
+        record.is_event_pending = observer.is_some_and(|observer| (observer.is_interested)());
         entry.directory.write_record(&record)?;
         state.record = record;
         state.phase = EntryPhase::Complete;
@@ -155,6 +158,7 @@ impl FileService {
             tracing::warn!(%error, id = %entry.id, "removing the log of a complete file failed");
         }
         if let Some(replaced) = replaced
+            && !self.is_kept(&replaced)
             && let Err(error) = self.remove_entry(&replaced, None)
         {
             tracing::warn!(%error, id = %replaced.id, "removing a replaced file failed");

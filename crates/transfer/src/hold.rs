@@ -48,10 +48,10 @@ impl FileService {
             return Ok(());
         };
         let is_replaced = self.release_entry(&entry, holder)?;
-        if is_replaced {
-            self.remove_entry(&entry, None)?;
+        match is_replaced {
+            true => self.remove_if_obsolete(id),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns whether another file has taken the name.

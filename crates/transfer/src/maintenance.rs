@@ -71,6 +71,7 @@ impl FileService {
 
     /// Syncs everything; called when the node stops.
     pub fn close(&self) {
+        self.store_queued_exports();
         if self.inner.settings.fsync != Fsync::Never {
             self.checkpoint_all();
         }

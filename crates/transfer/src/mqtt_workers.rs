@@ -234,6 +234,7 @@ impl WorkersShared {
             let waited = self.stop.1.wait_timeout(stop, interval);
             stop = waited.unwrap_or_else(PoisonError::into_inner).0;
             self.service.sync();
+            self.service.store_queued_exports();
             if expired_at.elapsed() >= EXPIRY_INTERVAL {
                 expired_at = Instant::now();
                 self.service.expire(now_ms());

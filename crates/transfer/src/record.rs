@@ -87,6 +87,9 @@ pub(crate) struct FileRecord {
     pub(crate) state: FileState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) completed_ms: Option<u64>,
+    /// The rules have not handled the event of the file yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_event_pending: bool,
     /// What the file is kept for, see [`FileService::hold`](crate::FileService::hold).
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) used_by: BTreeSet<String>,

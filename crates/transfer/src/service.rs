@@ -16,6 +16,7 @@ use wall_clock::now_ms;
 
 use crate::digest::FileDigest;
 use crate::error::{TransferError, TransferErrorKind};
+use crate::exports::ExportTable;
 use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
 use crate::file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
 use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKey};
@@ -36,8 +37,13 @@ const BEGIN_LOCKS: usize = 64;
 /// Recommended size of a segment in bytes.
 const RECOMMENDED_SEGMENT_BYTES: u64 = 256 << 10;
 
-/// Called when a file is complete, on the thread that completed it.
-pub type CompletionObserver = Box<dyn Fn(&FileInfo) + Send + Sync>;
+/// Is notified of complete files.
+pub struct CompletionObserver {
+    /// Whether it is to be notified; asked when a file becomes complete.
+    pub is_interested: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Called on the thread that completed the file. The file is kept until [`FileService::settle_event`].
+    pub completed: Box<dyn Fn(&FileInfo) + Send + Sync>,
+}
 
 /// The file or transfer that a call is about.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +110,7 @@ pub(crate) struct FileServiceInner {
     namespaces: OnceLock<Namespaces>,
     pub(crate) observer: OnceLock<CompletionObserver>,
     pub(crate) metrics: TransferMetrics,
+    pub(crate) exports: Mutex<ExportTable>,
 }
 
 pub(crate) fn transfer_not_found() -> TransferError {
@@ -156,6 +163,7 @@ impl FileService {
                 namespaces: OnceLock::new(),
                 observer: OnceLock::new(),
                 metrics: TransferMetrics::default(),
+                exports: Mutex::default(),
             }),
         };
         service.load()?;
@@ -167,7 +175,7 @@ impl FileService {
         let _ = self.inner.namespaces.set(namespaces);
     }
 
-    /// Calls an observer for each file that becomes complete from now on. Only the first observer is called.
+    /// Notifies an observer of each file that becomes complete from now on. Only the first observer is notified.
     pub fn observe_completions(&self, observer: CompletionObserver) {
         let _ = self.inner.observer.set(observer);
     }
@@ -205,6 +213,9 @@ impl FileService {
             replaced.extend(self.load_file(directory, record)?);
         }
         for entry in replaced {
+            if self.is_kept(&entry) {
+                continue;
+            }
             self.table().remove(&entry);
             entry.directory.remove()?;
         }
@@ -221,6 +232,7 @@ impl FileService {
         let entry = match state {
             FileState::Complete => {
                 directory.remove_range_log()?;
+                self.load_exports(&directory, &record.id)?;
                 let size = record.size.unwrap_or(0);
                 let last_ms = record.completed_ms.unwrap_or(record.created_ms);
                 FileEntry::new(
@@ -354,6 +366,7 @@ impl FileService {
             user_data: request.user_data,
             is_partial: request.is_partial,
             is_paused: false,
+            is_event_pending: false,
             created_ms,
             state: FileState::Receiving,
             completed_ms: None,
@@ -629,6 +642,7 @@ impl FileService {
             .map_err(|error| TransferError::storage("delete a file", &error))?;
         state.phase = EntryPhase::Removed;
         self.table().remove(entry);
+        self.exports().remove_file(&entry.id);
         Ok(Some(info))
     }
 
@@ -648,7 +662,11 @@ impl FileService {
                 let ttl_ms = u64::from(record.segments_ttl_s) * 1000;
                 Some(state.last_activity_ms.saturating_add(ttl_ms))
             }
-            (FileState::Complete, _) if !record.used_by.is_empty() => None,
+            (FileState::Complete, _)
+                if !record.used_by.is_empty() || self.is_kept_for_exports(state) =>
+            {
+                None
+            }
             (FileState::Complete, Some(expires_ms)) => Some(expires_ms),
             (FileState::Complete, None) if retention_ms == 0 => None,
             (FileState::Complete, None) => {
@@ -660,7 +678,8 @@ impl FileService {
 
     pub(crate) fn info_of(&self, entry: &FileEntry, state: &EntryState) -> FileInfo {
         let received = entry.received.load(Relaxed);
-        FileInfo::new(&state.record, received, self.expiry_ms(state))
+        let exports = self.exports().of_file(&entry.id);
+        FileInfo::new(&state.record, received, self.expiry_ms(state), exports)
     }
 
     /// A file or transfer; `None`: there is none.
@@ -802,7 +821,9 @@ impl FileService {
     #[must_use]
     pub fn metric_families(&self, queued_bytes: u64) -> Vec<MetricFamily> {
         let usage = self.table().usage.node();
-        self.inner.metrics.families(usage, queued_bytes)
+        let mut families = self.inner.metrics.families(usage, queued_bytes);
+        families.push(self.export_metrics());
+        families
     }
 }
 

@@ -18,6 +18,7 @@ import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { ExportSummary, FileExports } from './file-exports';
 
 export type FileInfo = Schemas['FileInfo'];
 
@@ -92,8 +93,9 @@ export function FileList({ device }: { device?: string }) {
   const [owner, setOwner] = useUrlState('owner');
   const [product, setProduct] = useUrlState('product');
   const [namespace, setNamespace] = useUrlState('namespace');
+  const [exportState, setExportState] = useUrlState('export');
   const [opened, setOpened] = useUrlState('file');
-  const [filters] = useDebouncedValue({ owner: device ?? owner.trim(), product, namespace }, 300);
+  const [filters] = useDebouncedValue({ owner: device ?? owner.trim(), product, namespace, export: exportState }, 300);
   const products = useList<{ id: string }>('/api/v1/products', {}, { enabled: device === undefined });
   const list = useList<FileInfo>(filesPath, { state: 'complete', ...filters }, { every: refreshMs, pageSize: 200 });
   const [deleting, setDeleting] = useState<FileInfo>();
@@ -130,6 +132,7 @@ export function FileList({ device }: { device?: string }) {
       sort: (file) => file.completed_ms,
       cell: (file) => <Ago ms={file.completed_ms} />,
     },
+    { id: 'exports', header: t`Export`, cell: (file) => <ExportSummary file={file} /> },
     {
       id: 'expires',
       header: t`Removed`,
@@ -157,7 +160,7 @@ export function FileList({ device }: { device?: string }) {
       ),
     },
   ];
-  const isFiltered = Boolean(owner || product || namespace);
+  const isFiltered = Boolean(owner || product || namespace || exportState);
   return (
     <>
       <DataTable
@@ -187,6 +190,20 @@ export function FileList({ device }: { device?: string }) {
                 value={product || null}
                 onChange={(value) => setProduct(value ?? '')}
                 data={(products.rows ?? []).map(({ id }) => id)}
+              />
+              <Select
+                aria-label={t`Export`}
+                placeholder={t`Any export`}
+                clearable
+                w={150}
+                value={exportState || null}
+                onChange={(value) => setExportState(value ?? '')}
+                data={[
+                  { value: 'failed', label: t`failed` },
+                  { value: 'waiting', label: t`waiting` },
+                  { value: 'running', label: t`running` },
+                  { value: 'complete', label: t`exported` },
+                ]}
               />
               <NamespaceSelect value={namespace} onChange={setNamespace} />
             </>
@@ -281,7 +298,7 @@ function FileDrawer({
 }) {
   const { t } = useLingui();
   const caller = useCaller();
-  const file = useObject<FileInfo>(filesPath, id);
+  const file = useObject<FileInfo>(filesPath, id, { every: refreshMs });
   const [life, setLife] = useState('86400');
   const path = `${objectPath(filesPath, id)}/links`;
   const link = useChange(() => send<Schemas['FileLink']>('POST', path, { body: { expires_in_s: Number(life) } }), []);
@@ -315,6 +332,7 @@ function FileDrawer({
             ]}
           />
           {data.user_data != null && <pre className="json">{JSON.stringify(data.user_data, null, 2)}</pre>}
+          {data.state === 'complete' && <FileExports file={data} />}
           {mayInNamespace(caller, 'operator') && data.state === 'complete' && (
             <Stack gap="xs">
               <Group gap="xs" align="flex-end">

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
+use connect::{PushOutcome, SinkRow, SinkValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -14,7 +15,7 @@ use wall_clock::now_ms;
 use super::change_feed::stream_changes;
 use super::file_download::download;
 use super::upload_body::{UploadTarget, receive_body, run_on_files};
-use crate::access::{EndpointAccess, Role};
+use crate::access::{Authority, EndpointAccess, Role};
 use crate::audit;
 use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
@@ -43,6 +44,11 @@ const EXPIRES: Parameter = time_parameter(
     "When the link expires, in milliseconds since 1970.",
 );
 const SIGNATURE: Parameter = text_parameter("signature", "Signature of the link.");
+const EXPORT: Parameter = Parameter {
+    name: "export",
+    description: "Only files with an export in one of these states.",
+    shape: ParameterType::Words(&["waiting", "running", "complete", "failed"]),
+};
 const EXPIRES_IN: Parameter = Parameter {
     name: "expires_in_s",
     description: "Time in seconds after which the complete file is removed; default: `files.retention_s`.",
@@ -81,7 +87,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/files", "listFiles", list)
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("files")
-            .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID])
+            .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID, EXPORT])
             .summary("List files and file transfers")
             .description("The newest first.")
             .paged::<FileInfo>(),
@@ -130,6 +136,21 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("The sender continues; the time without a segment after which the transfer is removed begins again.")
             .response::<FileInfo>(200, "The transfer.")
             .problem_response(409, "The file is complete."),
+        one(post("/api/v1/files/{id}/exports/{sink}", "exportFile", export), Role::Operator)
+            .path_parameter("sink", "The sink's name, percent-encoded.")
+            .summary("Export a file, or repeat a failed export")
+            .description(
+                "The sink has `format = \"content\"`. A repeated export has the fields that the rule gave the first one; otherwise they \
+                 are those of `$events/file/received`. Callers with roles in namespaces can only repeat exports.",
+            )
+            .response::<FileInfo>(202, "The export is queued.")
+            .problem_response(409, "The file is not complete, or its export is waiting or running.")
+            .problem_response(422, "The sink exports no files, is disabled, or its queue is full."),
+        one(delete("/api/v1/files/{id}/exports/{sink}", "cancelFileExport", cancel_export), Role::Operator)
+            .path_parameter("sink", "The sink's name, percent-encoded.")
+            .summary("Cancel an export of a file")
+            .description("The target may have received a part of the file. An export that has ended is removed from the list.")
+            .empty_response(204, "Cancelled."),
         one(delete("/api/v1/files/{id}", "deleteFile", remove), Role::Operator)
             .summary("Delete a file, or cancel a transfer")
             .empty_response(204, "Deleted."),
@@ -173,8 +194,13 @@ async fn list(call: ApiCall) -> ApiResult {
     let [owner, product, file_id] =
         [OWNER, PRODUCT, FILE_ID].map(|name| call.query.owned_text(name));
     let states = call.query.comma_separated(STATE);
+    let exports = call.query.comma_separated(EXPORT);
     let files = call.app.files.clone();
     let found = move || {
+        let has_export = |info: &FileInfo| {
+            let mut states = info.exports.iter().map(|export| export.state.name());
+            exports.is_empty() || states.any(|state| exports.iter().any(|wanted| wanted == state))
+        };
         let is = |wanted: &Option<String>, value: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| Some(wanted) == value)
         };
@@ -184,6 +210,7 @@ async fn list(call: ApiCall) -> ApiResult {
                 FileState::Complete => "complete",
             };
             (states.is_empty() || states.iter().any(|known| known == state))
+                && has_export(info)
                 && is(&owner, Some(&info.owner.id))
                 && is(&product, info.owner.product.as_deref())
                 && is(&file_id, Some(&info.file_id))
@@ -227,6 +254,110 @@ async fn remove(call: ApiCall) -> ApiResult {
     let deleted = run_on_files(&call.app.files, move |files| files.delete(&id)).await?;
     let about = json!({"name": deleted.name, "file_id": deleted.file_id, "owner": deleted.owner});
     audit::record_action(&call, "file.delete", Some(&deleted.id), Some(about)).await;
+    call::no_content()
+}
+
+async fn export(call: ApiCall) -> ApiResult {
+    let (id, sink) = (call.path("id").to_owned(), call.path("sink").to_owned());
+    let (files, wanted) = (call.app.files.clone(), id.clone());
+    let find = move || files.info(FileTarget::Id(&wanted));
+    let found = run_blocking(find, "The files cannot be read now.").await?;
+    let info = found.ok_or_else(|| file_not_found(&id))?;
+    if info.state != FileState::Complete {
+        return Err(ProblemDetails::conflict("The file is not complete."));
+    }
+    let before = info.exports.iter().find(|export| export.sink == sink);
+    if before.is_none() && !matches!(call.identity.authority, Authority::Node(_)) {
+        let detail = "Exports to other sinks are begun by operators of the node, or by rules.";
+        return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
+    }
+    if before.is_some_and(|export| export.state.is_active()) {
+        let detail =
+            format!("The export to {sink:?} is waiting or running; the sink repeats it itself.");
+        return Err(ProblemDetails::conflict(detail));
+    }
+    let connectors = &call.app.connectors;
+    let to = match (connectors.exports_files(&sink), connectors.sink(&sink)) {
+        (Some(true), Some(to)) => to,
+        (Some(false), _) => {
+            let detail = format!(
+                "The sink {sink:?} exports no files; expected one with format = \"content\"."
+            );
+            return Err(ProblemDetails::unprocessable(detail));
+        }
+        _ => {
+            return Err(ProblemDetails::not_found(format!(
+                "There is no sink {sink:?}."
+            )));
+        }
+    };
+    let row = call.app.files.export_row(&sink, &id);
+    let row = row.unwrap_or_else(|| info.event_fields());
+    let fields = row.as_object().cloned().unwrap_or_default();
+    discard_dead_letters(&call, &sink, &id).await;
+    match connectors.push(to, 0, |out| out.json_fields(&fields)) {
+        PushOutcome::Queued | PushOutcome::Blocked => {}
+        PushOutcome::Dropped => {
+            return Err(ProblemDetails::unprocessable(
+                "The queue of the sink is full.",
+            ));
+        }
+        PushOutcome::Unknown => {
+            return Err(ProblemDetails::unprocessable(format!(
+                "The sink {sink:?} is disabled."
+            )));
+        }
+    }
+    let files = call.app.files.clone();
+    let wanted = id.clone();
+    let stored = run_on_files(&files, move |files| {
+        files.store_queued_exports();
+        files
+            .info(FileTarget::Id(&wanted))
+            .map_or_else(|| Ok(info), Ok)
+    });
+    let info = stored.await?;
+    audit::record_action(&call, "file.export", Some(&id), Some(json!({"sink": sink}))).await;
+    Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response())
+}
+
+/// Removes the dead letters of an export that is repeated.
+async fn discard_dead_letters(call: &ApiCall, sink: &str, file: &str) {
+    const PAGE: usize = 1000;
+    let connectors = &call.app.connectors;
+    let mut after = 0;
+    let mut ids = Vec::new();
+    while let Some(letters) = connectors.dead_letters(sink, after, PAGE)
+        && let Some(last) = letters.last()
+    {
+        after = last.id;
+        let of_file = letters.iter().filter(|letter| {
+            SinkRow::from_bytes(&letter.row).get("id") == Some(SinkValue::Text(file))
+        });
+        ids.extend(of_file.map(|letter| letter.id));
+        if letters.len() < PAGE {
+            break;
+        }
+    }
+    if !ids.is_empty() {
+        let _ = connectors.discard(sink, Some(ids)).await;
+    }
+}
+
+async fn cancel_export(call: ApiCall) -> ApiResult {
+    let (id, sink) = (call.path("id").to_owned(), call.path("sink").to_owned());
+    let (file, of_sink) = (id.clone(), sink.clone());
+    let cancelled = run_on_files(&call.app.files, move |files| {
+        files.cancel_export(&of_sink, &file)
+    });
+    cancelled.await?;
+    audit::record_action(
+        &call,
+        "file.export.cancel",
+        Some(&id),
+        Some(json!({"sink": sink})),
+    )
+    .await;
     call::no_content()
 }
 

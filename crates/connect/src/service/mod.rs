@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::batch::SinkBatch;
 use crate::connector::{Connector, ConnectorContext, ConnectorError, ConnectorKind, Retryable};
+use crate::content::{ContentPort, ContentPortCell};
 use crate::kinds;
 use crate::push::{PushError, RequestHead, SourcePush};
 use crate::row::SinkRowWriter;
@@ -72,6 +73,7 @@ struct ConnectorServiceInner {
     table: ArcSwap<SinkTable>,
     control: Mutex<ServiceState>,
     dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+    content_port: ContentPortCell,
     /// For each pushing thread, the sinks with rows of it that are not in their files yet.
     unsettled: Box<[UnsettledSinks]>,
 }
@@ -176,6 +178,7 @@ impl ConnectorService {
                 table: ArcSwap::default(),
                 control: Mutex::default(),
                 dead_letter_observer: Arc::default(),
+                content_port: Arc::default(),
                 unsettled: (0..shards.max(1))
                     .map(|_| UnsettledSinks::default())
                     .collect(),
@@ -188,6 +191,19 @@ impl ConnectorService {
         if self.inner.dead_letter_observer.set(observer).is_err() {
             tracing::error!("second dead letter observer ignored; this is a bug");
         }
+    }
+
+    /// Sets the files that sinks export; callable once.
+    pub fn set_content_port(&self, port: Arc<dyn ContentPort>) {
+        if self.inner.content_port.set(port).is_err() {
+            tracing::error!("second content port ignored; this is a bug");
+        }
+    }
+
+    /// Whether a sink exports files; `None`: there is no such sink.
+    pub fn exports_files(&self, sink: &str) -> Option<bool> {
+        let control = self.inner.control();
+        control.sinks.get(sink).map(|sink| sink.exports_files())
     }
 
     /// The present sink of this name.
@@ -513,6 +529,8 @@ impl ConnectorService {
                     self.inner.options.shards,
                     self.inner.inventory.as_ref().map(|all| all.files(name)),
                     self.inner.dead_letter_observer.clone(),
+                    self.inner.content_port.clone(),
+                    self.inner.runtime.clone(),
                 )?;
                 let sink = Arc::new(sink);
                 control.sinks.insert(name.to_owned(), sink.clone());
@@ -564,9 +582,13 @@ impl ConnectorService {
         if let Err(error) = sink.remove_dead_letters() {
             warn(name, error);
         }
+        let content_port = self.inner.content_port.clone();
         let ending = tokio::spawn(async move {
             sink.end(DELETED_SINK_GRACE).await;
             let removing = tokio::task::spawn_blocking(move || {
+                if let Some(port) = content_port.get() {
+                    port.sink_removed(sink.name());
+                }
                 if let Err(error) = sink.remove_queue() {
                     warn(sink.name(), error);
                 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use wall_clock::now_ms;
@@ -13,6 +14,7 @@ use wall_clock::now_ms;
 use super::status::{SinkState, SinkStatus};
 use crate::batch::SinkBatch;
 use crate::connector::{Connector, ConnectorError, ConnectorKind};
+use crate::content::{ContentPortCell, exports_files, file_id};
 use crate::row::{SinkRow, SinkRowWriter};
 use crate::settings::{DeliveryOrder, SettingsError, SinkSettings};
 use crate::sink_machine::batch_lanes::{BatchLimits, LaneAssignment};
@@ -36,6 +38,10 @@ pub(super) struct ManagedSink {
     name: String,
     pub(super) queue: Arc<MemoryQueue>,
     is_enabled: AtomicBool,
+    /// Whether its rows name files that it exports.
+    exports_files: AtomicBool,
+    content_port: ContentPortCell,
+    runtime: Handle,
     metrics: Arc<SinkCounters>,
     /// `None`: the node has no data directory.
     files: Option<SinkFiles>,
@@ -68,6 +74,8 @@ impl ManagedSink {
         shards: usize,
         files: Option<SinkFiles>,
         dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+        content_port: ContentPortCell,
+        runtime: Handle,
     ) -> Result<Self, SettingsError> {
         let metrics = Arc::new(SinkCounters::default());
         let path = files.as_ref().map(SinkFiles::dead_letters_path);
@@ -86,6 +94,9 @@ impl ManagedSink {
             name: name.to_owned(),
             queue: Arc::new(MemoryQueue::new(shards, &common.queue, metrics.clone())),
             is_enabled: AtomicBool::new(common.enabled),
+            exports_files: AtomicBool::new(false),
+            content_port,
+            runtime,
             metrics,
             files,
             dead_letters: Arc::new(dead),
@@ -122,9 +133,44 @@ impl ManagedSink {
         fill: impl FnOnce(&mut SinkRowWriter<'_>),
     ) -> PushOutcome {
         match self.is_enabled.load(Relaxed) {
+            true if self.exports_files() => self.push_export(shard, fill),
             true => self.queue.push(shard, fill),
             false => PushOutcome::Unknown,
         }
+    }
+
+    pub(super) fn exports_files(&self) -> bool {
+        self.exports_files.load(Relaxed)
+    }
+
+    /// Queues the export of a file, which is kept from now on.
+    fn push_export(&self, shard: u16, fill: impl FnOnce(&mut SinkRowWriter<'_>)) -> PushOutcome {
+        let mut bytes = Vec::new();
+        fill(&mut SinkRowWriter::new(&mut bytes));
+        let row = SinkRow::from_bytes(&bytes);
+        let port = self.content_port.get();
+        let export = port.zip(file_id(row));
+        if let Some((port, file)) = export {
+            port.queued(&self.name, file, row.to_json());
+        }
+        let outcome = self.queue.push(shard, |out| {
+            out.fields_of(row);
+            if let Some(origin) = row.origin() {
+                out.origin(origin);
+            }
+        });
+        if let (PushOutcome::Dropped, Some((port, file))) = (outcome, export) {
+            let (port, sink, file) = (port.clone(), self.name.clone(), file.to_owned());
+            // Not on a shard, since it waits for the disk.
+            self.runtime.spawn_blocking(move || {
+                port.failed(
+                    &sink,
+                    &file,
+                    "the queue of the sink is full; export the file again",
+                );
+            });
+        }
+        outcome
     }
 
     /// The sink settings that are specific to the connector's kind.
@@ -141,6 +187,7 @@ impl ManagedSink {
         self.queue.set_limits(&common.queue);
         self.dead_letters.set_limits(&common.dead_letters);
         self.is_enabled.store(common.enabled, Relaxed);
+        self.exports_files.store(exports_files(&own), Relaxed);
         let mut state = self.lock();
         state.common_settings = common;
         state.kind_settings = own;
@@ -257,6 +304,15 @@ impl ManagedSink {
             ),
         };
         let writer = connector.writer(state.kind_settings.clone())?;
+        let sizes = match writer.content_writer() {
+            None => sizes,
+            // Each file is an attempt of its own.
+            Some(_) => BatchLimits {
+                max_rows: 1,
+                max_wait: Duration::ZERO,
+                ..sizes
+            },
+        };
         let (disk_view, disk) = watch::channel(None);
         state.disk = disk;
         Ok(SinkRunPlan {
@@ -276,6 +332,7 @@ impl ManagedSink {
                 timeout: Duration::from_millis(common.write_timeout_ms),
                 stop,
                 dead_letter_observer: self.dead_letter_observer.clone(),
+                content_port: self.content_port.clone(),
             },
             disk_view,
             carried_over_batches: Vec::new(),
@@ -318,7 +375,8 @@ impl ManagedSink {
         }
         self.queue.take(usize::MAX, usize::MAX, keep);
         self.queue.set_spooled(false);
-        if letters.is_empty() {
+        // Exports are recorded with their files, and queued again by the next start.
+        if letters.is_empty() || self.exports_files() {
             return;
         }
         tracing::error!(

@@ -218,6 +218,10 @@ impl SinkSettings {
             .partition(|(name, _)| is_common(name));
         let settings: Self = parse_settings(common)?;
         settings.check()?;
+        if settings.queue.disk.is_some() && crate::content::exports_files(&own) {
+            let detail = "not for format = \"content\": exports are recorded with their files and continue after a restart";
+            return Err(SettingsError::new("queue.disk", detail));
+        }
         Ok((settings, own))
     }
 

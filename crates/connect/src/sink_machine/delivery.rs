@@ -17,6 +17,7 @@ use super::metrics::SinkCounters;
 use super::stop_signal::StopSignal;
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};
+use crate::content::ContentPortCell;
 use crate::settings::RetrySettings;
 
 /// Minimum interval between two warnings about dead letters of one sink.
@@ -33,6 +34,7 @@ pub(crate) struct BatchDelivery {
     pub(crate) timeout: Duration,
     pub(crate) stop: watch::Receiver<StopSignal>,
     pub(crate) dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+    pub(crate) content_port: ContentPortCell,
 }
 
 /// A part of a batch that is still to be written.
@@ -99,6 +101,9 @@ impl BatchDelivery {
     }
 
     async fn write(&self, batch: &SinkBatch) -> WriteOutcome {
+        if let Some(writer) = self.writer.content_writer() {
+            return self.export(writer, batch).await;
+        }
         let writing = CatchUnwindWrite(self.writer.write(batch));
         match tokio::time::timeout(self.timeout, writing).await {
             Ok(Some(written)) => written,
@@ -220,6 +225,7 @@ impl BatchDelivery {
             row: row.as_bytes().to_vec(),
         });
         let dropped = self.dead_letters.add(letters.collect()).await;
+        self.fail_exports(&batch, &failure.message).await;
         if let Some(observer) = self.dead_letter_observer.get() {
             for row in batch.rows() {
                 if let Some(origin) = row.origin() {
@@ -236,10 +242,10 @@ impl BatchDelivery {
 }
 
 /// A write that returns `None` on a panic.
-struct CatchUnwindWrite<'a>(BoxFuture<'a, WriteOutcome>);
+pub(super) struct CatchUnwindWrite<'a, T>(pub(super) BoxFuture<'a, T>);
 
-impl Future for CatchUnwindWrite<'_> {
-    type Output = Option<WriteOutcome>;
+impl<T> Future for CatchUnwindWrite<'_, T> {
+    type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context)));

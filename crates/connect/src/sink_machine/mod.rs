@@ -8,6 +8,7 @@
 
 pub(crate) mod batch_lanes;
 pub(crate) mod circuit_breaker;
+mod content_delivery;
 pub(crate) mod dead_letters;
 pub(crate) mod delivery;
 pub(crate) mod disk_queue;

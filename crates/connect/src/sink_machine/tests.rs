@@ -163,6 +163,7 @@ impl Bench {
             },
             delivery: BatchDelivery {
                 dead_letter_observer: Arc::default(),
+                content_port: Arc::default(),
                 sink: "s".into(),
                 writer: self.system.clone(),
                 circuit: Arc::new(CircuitBreaker::new(self.retry.clone())),
@@ -482,6 +483,7 @@ async fn rows_in_files_are_there_after_a_restart() {
             },
             delivery: BatchDelivery {
                 dead_letter_observer: Arc::default(),
+                content_port: Arc::default(),
                 sink: "s".into(),
                 writer: without.system.clone(),
                 circuit: Arc::new(CircuitBreaker::new(RetrySettings::default())),

@@ -5,6 +5,7 @@
 
 mod bench;
 mod clickhouse;
+mod content;
 mod elasticsearch;
 mod email;
 mod http;

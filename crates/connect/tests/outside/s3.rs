@@ -19,7 +19,7 @@ fn text(body: &[u8]) -> &str {
     std::str::from_utf8(body).unwrap()
 }
 
-fn is_signed(asked: &ReceivedRequest, secret: &str) -> bool {
+pub(crate) fn is_signed(asked: &ReceivedRequest, secret: &str) -> bool {
     let authorization = asked.header("authorization");
     let part = |name: &str| {
         let rest = authorization.split(name).nth(1).unwrap();

@@ -113,7 +113,7 @@ impl HttpEndpoint {
         if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
-        let answer = self.client.request(method, url, headers, body.into()).await;
+        let answer = self.client.request(method, url, headers, body).await;
         let answer = answer.map_err(|error| PullError::new(error.to_string()))?;
         let json = serde_json::from_slice(&answer.body).ok();
         Ok((answer, json))

@@ -27,6 +27,7 @@ const FILE_COLUMNS: &[Column] = &[
     ("NAMESPACE", "namespace"),
     ("RECEIVED", "completed_ms"),
     ("EXPIRES", "expires_ms"),
+    ("EXPORTS", "exported"),
 ];
 const TRANSFER_COLUMNS: &[Column] = &[
     ("TRANSFER", "id"),
@@ -62,7 +63,13 @@ pub(super) struct FileSelection {
 #[derive(Subcommand)]
 pub(super) enum FilesCommand {
     /// List complete files, newest first
-    List(FileSelection),
+    List {
+        #[command(flatten)]
+        selection: FileSelection,
+        /// Only with an export in this state: waiting, running, complete or failed
+        #[arg(long, value_name = "STATE", value_parser = ["waiting", "running", "complete", "failed"])]
+        export: Option<String>,
+    },
     /// Show a file
     Show { id: String },
     /// Write a file of the node to a file here
@@ -90,6 +97,10 @@ pub(super) enum FilesCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         expires_in: u64,
     },
+    /// Export a file to a sink with the format content, or repeat a failed export
+    Export { id: String, sink: String },
+    /// Cancel an export of a file, or remove one that has ended from the list
+    CancelExport { id: String, sink: String },
     /// Delete a file
     Delete { id: String },
 }
@@ -117,13 +128,33 @@ fn path_of(id: &str, what: &str) -> String {
     format!("/api/v1/files/{}{what}", url_encode(id))
 }
 
+fn path_of_export(id: &str, sink: &str) -> String {
+    path_of(id, &format!("/exports/{}", url_encode(sink)))
+}
+
+/// The exports of a file, as `archive: failed`.
+fn exports_text(exports: &Value) -> String {
+    let exports = exports.as_array().into_iter().flatten();
+    let texts = exports.map(|export| {
+        let text = |name: &str| export[name].as_str().unwrap_or_default().to_owned();
+        format!("{}: {}", text("sink"), text("state"))
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 impl FileSelection {
-    async fn rows(self, state: &str, client: &ApiClient) -> Result<(Vec<Value>, bool), CtlError> {
+    async fn rows(
+        self,
+        state: &str,
+        export: Option<String>,
+        client: &ApiClient,
+    ) -> Result<(Vec<Value>, bool), CtlError> {
         let parameters = [
             ("state", Some(state.to_owned())),
             ("owner", self.owner),
             ("product", self.product),
             ("namespace", self.namespace),
+            ("export", export),
         ];
         let path = with_query("/api/v1/files", &parameters);
         let (mut rows, has_more) = client.rows(&path, self.limit.limit).await?;
@@ -134,6 +165,7 @@ impl FileSelection {
             let namespace = owner["namespace"].clone();
             row["sender"] = sender.into();
             row["namespace"] = namespace;
+            row["exported"] = exports_text(&row["exports"]).into();
         }
         Ok((rows, has_more))
     }
@@ -142,8 +174,8 @@ impl FileSelection {
 impl FilesCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::List(selection) => {
-                let rows = selection.rows("complete", client).await?;
+            Self::List { selection, export } => {
+                let rows = selection.rows("complete", export, client).await?;
                 output.print_rows(rows, FILE_COLUMNS)
             }
             Self::Show { id } => output.print_fields(&client.get(&path_of(&id, "")).await?),
@@ -171,6 +203,17 @@ impl FilesCommand {
                 let path = link["path"].as_str().unwrap_or_default();
                 output.print_done(&client.url_of(path), &link)
             }
+            Self::Export { id, sink } => {
+                let answer = client.post_empty(&path_of_export(&id, &sink)).await?;
+                output.print_done(&format!("the export of {id} to {sink} is queued"), &answer)
+            }
+            Self::CancelExport { id, sink } => {
+                let answer = client.delete(&path_of_export(&id, &sink)).await?;
+                output.print_done(
+                    &format!("the export of {id} to {sink} is cancelled"),
+                    &answer,
+                )
+            }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id, "")).await?;
                 output.print_done(&format!("the file {id} is deleted"), &answer)
@@ -183,7 +226,7 @@ impl TransfersCommand {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
             Self::List(selection) => {
-                let rows = selection.rows("receiving", client).await?;
+                let rows = selection.rows("receiving", None, client).await?;
                 output.print_rows(rows, TRANSFER_COLUMNS)
             }
             Self::Status { id } => {

@@ -15,6 +15,7 @@ mod device_port;
 mod device_sinks;
 mod embedded_console;
 mod fallback_actions;
+mod file_exports;
 mod firmware_reports;
 mod fleet_service;
 mod http_task;

@@ -28,7 +28,9 @@ use super::node_services::{NodeServices, run_blocking};
 use super::object_service::ObjectService;
 use super::program_service::{ProgramParts, ProgramService};
 use super::relay_endpoints::RelayHooks;
-use super::{allocator, ban_enforcement, namespace_enforcement, node_files, start_error};
+use super::{
+    allocator, ban_enforcement, file_exports, namespace_enforcement, node_files, start_error,
+};
 use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
@@ -71,6 +73,7 @@ impl Node {
         let broker = start_broker(config, &services)?;
         let handle = broker.handle();
         start_publishers(&services, &handle);
+        start_exports(&services).await?;
         node_files::forward_to_rules(services.files.service(), services.engine.clone());
         let files = services.files.start(Arc::new(handle.clone()));
         files.context("cannot start the threads for files")?;
@@ -339,6 +342,16 @@ async fn start_pulls(services: &NodeServices) -> anyhow::Result<PullScheduler> {
         pulls.start(Arc::new(reporter));
     }
     Ok(pulls)
+}
+
+/// Lets sinks export files, and continues the exports that had not ended.
+async fn start_exports(services: &NodeServices) -> anyhow::Result<()> {
+    let files = services.files.service().clone();
+    let connectors = services.connectors.service().clone();
+    run_blocking("continuing the exports of files", move || {
+        file_exports::start(&files, &connectors);
+    })
+    .await
 }
 
 /// Opens the listeners that were created over the API.

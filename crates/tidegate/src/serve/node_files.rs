@@ -7,9 +7,11 @@ use anyhow::Context as _;
 use devices::Registry;
 use engine::{Engine, FileReceived};
 use namespaces::Namespaces;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use transfer::{FileInfo, FileService, FileWorkers, OwnerDirectory, OwnerKind, TransferSettings};
+use transfer::{
+    CompletionObserver, FileInfo, FileService, FileWorkers, OwnerDirectory, OwnerKind,
+    TransferSettings,
+};
 
 /// Directory of the files, in the data directory.
 const FILES_DIRECTORY: &str = "files";
@@ -43,51 +45,51 @@ pub(super) fn open_files(
     ))
 }
 
-/// Passes each complete file to the rules that want it; ends with the runtime. If the rules are slow, the threads for
-/// files wait.
+/// Passes each complete file to the rules that want it, first those that were complete when the node stopped; ends with the
+/// runtime. If the rules are slow, the threads for files wait.
 pub(super) fn forward_to_rules(files: &FileService, engine: Engine) {
     let (sender, mut received) = mpsc::channel::<FileInfo>(MAX_WAITING_EVENTS);
     let rules = engine.clone();
-    files.observe_completions(Box::new(move |info| {
-        if rules.wants_received_files() {
-            // Fails only while the node stops.
+    files.observe_completions(CompletionObserver {
+        is_interested: Box::new(move || rules.wants_received_files()),
+        completed: Box::new(move |info| {
+            // Fails only while the node stops; the next start emits the event.
             let _ = sender.blocking_send(info.clone());
-        }
-    }));
+        }),
+    });
+    let files = files.clone();
     tokio::spawn(async move {
+        let reading = files.clone();
+        let pending = tokio::task::spawn_blocking(move || reading.files_with_pending_event());
+        for info in pending.await.unwrap_or_default() {
+            handle_event(&files, &engine, info).await;
+        }
         while let Some(info) = received.recv().await {
-            let fields = event_fields(&info).to_string();
-            let client_id = match info.owner.kind {
-                OwnerKind::Client => info.owner.id.as_str(),
-                OwnerKind::Device | OwnerKind::Operator => "",
-            };
-            let event = FileReceived {
-                timestamp_ms: info.completed_ms.unwrap_or(info.created_ms),
-                sender: &info.owner.id,
-                client_id,
-                fields: &fields,
-            };
-            engine.handle_file_received(event).await;
+            handle_event(&files, &engine, info).await;
         }
     });
 }
 
-/// The fields of the event `$events/file/received`.
-fn event_fields(info: &FileInfo) -> Value {
-    let owner_of = |kind| (info.owner.kind == kind).then_some(&info.owner.id);
-    json!({
-        "id": info.id,
-        "file_id": info.file_id,
-        "name": info.name,
-        "size": info.size,
-        "sha256": info.checksum,
-        "content_type": info.content_type,
-        "user_data": info.user_data,
-        "clientid": owner_of(OwnerKind::Client),
-        "deviceId": owner_of(OwnerKind::Device),
-        "operator": owner_of(OwnerKind::Operator),
-        "productId": info.owner.product,
-        "namespace": info.owner.namespace,
-        "path": format!("/api/v1/files/{}/content", info.id),
-    })
+/// Evaluates the rules on a complete file, and records that.
+async fn handle_event(files: &FileService, engine: &Engine, info: FileInfo) {
+    let fields = info.event_fields().to_string();
+    let client_id = match info.owner.kind {
+        OwnerKind::Client => info.owner.id.as_str(),
+        OwnerKind::Device | OwnerKind::Operator => "",
+    };
+    let event = FileReceived {
+        timestamp_ms: info.completed_ms.unwrap_or(info.created_ms),
+        sender: &info.owner.id,
+        client_id,
+        fields: &fields,
+    };
+    engine.handle_file_received(event).await;
+    let (files, id) = (files.clone(), info.id);
+    let settling = tokio::task::spawn_blocking(move || {
+        if let Err(error) = files.settle_event(&id) {
+            tracing::error!(id, %error, "recording that the event of a file is handled failed; a restart emits it again");
+        }
+    });
+    // A panic was logged.
+    let _ = settling.await;
 }

@@ -1,5 +1,6 @@
 //! Connector kind `file`: JSON lines, CSV or Parquet files, rotated by size and time.
 
+mod content;
 mod csv;
 mod directory;
 mod file_names;
@@ -21,9 +22,11 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
+use crate::content::{AfterExport, ContentSink};
 use crate::row::SinkRow;
 use crate::settings::{SettingsError, check_range, parse_settings};
 use crate::template::Template;
+use content::FileContentWriter;
 use csv::CsvColumns;
 use directory::{is_link, probe_directory};
 use rotating_file::{RotatingFile, RotationLimits};
@@ -110,6 +113,20 @@ impl Connector for FileConnector {
         let settings: FileSinkSettings = parse_settings(settings)?;
         self.check_links()
             .map_err(|error| SettingsError::new("connector", error.to_string()))?;
+        if settings.format == FileFormat::Content {
+            let is_of_rows = settings.line.is_some() || !settings.columns.is_empty();
+            if is_of_rows {
+                let detail = "a sink with format = \"content\" writes files and no rows; it has no line and no columns";
+                return Err(SettingsError::new("format", detail));
+            }
+            return Ok(Arc::new(ContentSink(FileContentWriter::new(
+                self, &settings,
+            )?)));
+        }
+        if settings.after != AfterExport::Keep {
+            let detail = "this is for format = \"content\"";
+            return Err(SettingsError::new("after", detail));
+        }
         let is_name = !settings.file.is_empty()
             && !settings.file.starts_with('.')
             && !settings.file.contains(['/', '\\', '\0'])
@@ -167,6 +184,7 @@ impl Connector for FileConnector {
             }
             #[cfg(feature = "parquet")]
             FileFormat::Parquet => unreachable!("Parquet files have their own sink"),
+            FileFormat::Content => unreachable!("exports of files have their own sink"),
             FileFormat::Csv => {
                 let columns = settings.columns.iter();
                 let columns = columns.map(|column| (column.name.as_str(), column.value.as_str()));

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::content::AfterExport;
+
 #[cfg(feature = "parquet")]
 use crate::columns::ColumnSetting as Column;
 
@@ -19,7 +21,9 @@ pub(super) struct FileSettings {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileSinkSettings {
-    /// Name of the current file, as `telemetry.jsonl`. Names of rotated files contain the time.
+    /// Name of the current file, as `telemetry.jsonl`. Names of rotated files contain the time. With format `content` the
+    /// path of each file below the directory of the connector, with date and placeholders, as `%Y/%m/${deviceId}/${name}`;
+    /// an existing file is replaced.
     pub(super) file: String,
     #[serde(default)]
     pub(super) format: FileFormat,
@@ -37,6 +41,9 @@ pub(super) struct FileSinkSettings {
     /// Syncs the file to disk after each batch.
     #[serde(default)]
     pub(super) sync: bool,
+    /// With format `content`, whether a file stays on the node after its export.
+    #[serde(default)]
+    pub(super) after: AfterExport,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -51,6 +58,8 @@ pub(super) enum FileFormat {
     /// `FILE.rows`.
     #[cfg(feature = "parquet")]
     Parquet,
+    /// Copies of files of the node: a row contains the id of a file in its field `id`, as the event `$events/file/received`.
+    Content,
 }
 
 #[cfg(not(feature = "parquet"))]

@@ -19,6 +19,9 @@ pub(super) enum BodyFormat {
     Lines,
     /// One request per row.
     Single,
+    /// One request per row, with the content of a file of the node, whose id is the field `id` of the row, as in the event
+    /// `$events/file/received`.
+    Content,
 }
 
 impl BodyFormat {
@@ -26,6 +29,7 @@ impl BodyFormat {
         match self {
             Self::JsonArray | Self::Single => "application/json",
             Self::Lines => "application/x-ndjson",
+            Self::Content => "application/octet-stream",
         }
     }
 }
@@ -63,7 +67,7 @@ impl BodyEncoder {
         let (start, between, end): (&[u8], &[u8], &[u8]) = match self.format {
             BodyFormat::JsonArray => (b"[", b",", b"]"),
             BodyFormat::Lines => (b"", b"\n", b"\n"),
-            BodyFormat::Single => return None,
+            BodyFormat::Single | BodyFormat::Content => return None,
         };
         let mut bytes = start.to_vec();
         for (at, row) in batch.rows().enumerate() {
@@ -75,7 +79,7 @@ impl BodyEncoder {
             match self.format {
                 BodyFormat::JsonArray => keep_one_item(&mut bytes, start),
                 BodyFormat::Lines => keep_one_line(&mut bytes[start..]),
-                BodyFormat::Single => {}
+                BodyFormat::Single | BodyFormat::Content => {}
             }
         }
         bytes.extend_from_slice(end);

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use outbound::http::{HttpClientLimits, HttpsClient, https_client};
+use outbound::request_body::RequestBody;
 use schemars::JsonSchema;
 use secret::Secret;
 use serde::Deserialize;
@@ -95,9 +96,9 @@ impl HttpConnector {
     pub(super) async fn request(
         &self,
         request: hyper::http::request::Builder,
-        body: Bytes,
+        body: impl Into<RequestBody>,
     ) -> Result<(StatusCode, ErrorResponse), ConnectorError> {
-        let request = request.body(Full::new(body)).map_err(|error| {
+        let request = request.body(body.into()).map_err(|error| {
             ConnectorError::bad_rows(format!("the request cannot be made: {error}"))
         })?;
         let answer = self.client.request(request).await;

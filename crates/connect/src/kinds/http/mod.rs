@@ -3,6 +3,7 @@
 mod base_url;
 mod body;
 mod connector;
+mod content;
 mod sink;
 mod source;
 
@@ -16,7 +17,9 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
+use crate::content::ContentSink;
 use crate::settings::{SettingsError, parse_settings};
+use body::BodyFormat;
 use connector::{HttpConnector, HttpSettings};
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
@@ -42,10 +45,14 @@ impl Connector for HttpConnector {
         self: Arc<Self>,
         settings: Map<String, Value>,
     ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
-        Ok(Arc::new(sink::HttpSinkWriter::new(
-            self,
-            parse_settings(settings)?,
-        )?))
+        let settings: sink::HttpSinkSettings = parse_settings(settings)?;
+        match settings.format {
+            BodyFormat::Content => {
+                let writer = content::HttpContentWriter::new(self, settings)?;
+                Ok(Arc::new(ContentSink(writer)))
+            }
+            _ => Ok(Arc::new(sink::HttpSinkWriter::new(self, settings)?)),
+        }
     }
 
     fn reader(

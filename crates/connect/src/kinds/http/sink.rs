@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, Request};
+use hyper::{Method, Request, StatusCode};
 use schemars::JsonSchema;
 use secret::Secret;
 use serde::Deserialize;
 
 use super::base_url::{BaseUrl, check_header, check_path};
 use super::body::{BodyEncoder, BodyFormat, RequestBody};
-use super::connector::{HttpConnector, parse_header};
+use super::connector::{ErrorResponse, HttpConnector, parse_header};
 use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::content::AfterExport;
 use crate::row::SinkRow;
 use crate::settings::SettingsError;
 use crate::template::Template;
@@ -30,34 +31,37 @@ pub(super) struct HttpSinkSettings {
     /// request per batch it must be constant.
     #[serde(default)]
     path: String,
-    #[serde(default)]
-    method: HttpMethod,
+    /// Default: `POST`; with format `content` `PUT`.
+    method: Option<HttpMethod>,
     /// How rows are mapped to requests.
     #[serde(default)]
-    format: BodyFormat,
+    pub(super) format: BodyFormat,
     /// Template of each row. Default: the whole row as JSON.
-    body: Option<String>,
-    content_type: Option<String>,
+    pub(super) body: Option<String>,
+    /// Default: by format; with format `content` that of the file.
+    pub(super) content_type: Option<String>,
     /// Additional headers; `${...}` is rendered with one request per row. They may contain secrets and are not shown.
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
-    signature: Option<SignatureSettings>,
+    pub(super) signature: Option<SignatureSettings>,
     /// Header that identifies the rows of a request, the same for each attempt; empty: none.
     #[serde(default = "default_idempotency_header")]
     idempotency_header: String,
     /// Statuses after which a request is retried; all others except 2xx make its rows dead letters. Default: 3xx, 401, 403,
     /// 404, 407, 408, 409, 425, 429 and 5xx.
     retry_statuses: Option<Vec<u16>>,
+    /// With format `content`, whether a file stays on the node after its export.
+    #[serde(default)]
+    pub(super) after: AfterExport,
 }
 
 fn default_idempotency_header() -> String {
     "idempotency-key".into()
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 enum HttpMethod {
-    #[default]
     Post,
     Put,
     Patch,
@@ -66,7 +70,7 @@ enum HttpMethod {
 /// HMAC-SHA256 of the body in hexadecimal digits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SignatureSettings {
+pub(super) struct SignatureSettings {
     secret: Secret,
     #[serde(default = "default_header")]
     header: String,
@@ -80,7 +84,7 @@ fn default_header() -> String {
 }
 
 pub(super) struct HttpSinkWriter {
-    http: Arc<HttpConnector>,
+    pub(super) http: Arc<HttpConnector>,
     target: BaseUrl,
     path: Template,
     method: Method,
@@ -110,9 +114,14 @@ impl HttpSinkWriter {
         let bodies = BodyEncoder::new(settings.format, settings.body.as_deref())?;
         check_path(&settings.path)?;
         let path = Template::parse("path", &settings.path)?;
-        let is_single = settings.format == BodyFormat::Single;
+        let is_content = settings.format == BodyFormat::Content;
+        if settings.after != AfterExport::Keep && !is_content {
+            let detail = "this is for format = \"content\"";
+            return Err(SettingsError::new("after", detail));
+        }
+        let is_single = settings.format == BodyFormat::Single || is_content;
         if !is_single && path.constant().is_none() {
-            let detail = "it can differ between rows only with format = \"single\"";
+            let detail = "it can differ between rows only with format = \"single\" or \"content\"";
             return Err(SettingsError::new("path", detail));
         }
         let mut headers = Vec::new();
@@ -128,7 +137,8 @@ impl HttpSinkWriter {
                 )
             })?;
             if !is_single && template.constant().is_none() {
-                let detail = "it can differ between rows only with format = \"single\"";
+                let detail =
+                    "it can differ between rows only with format = \"single\" or \"content\"";
                 return Err(SettingsError::new(&field, detail));
             }
             let (name, _) = parse_header("headers", name, "")?;
@@ -166,9 +176,10 @@ impl HttpSinkWriter {
             target,
             path,
             method: match settings.method {
-                HttpMethod::Post => Method::POST,
-                HttpMethod::Put => Method::PUT,
-                HttpMethod::Patch => Method::PATCH,
+                None if is_content => Method::PUT,
+                None | Some(HttpMethod::Post) => Method::POST,
+                Some(HttpMethod::Put) => Method::PUT,
+                Some(HttpMethod::Patch) => Method::PATCH,
             },
             bodies,
             headers,
@@ -179,14 +190,20 @@ impl HttpSinkWriter {
         })
     }
 
-    /// `row` is the row of the request, or its first one.
-    async fn send(&self, row: SinkRow<'_>, body: RequestBody) -> Result<(), ConnectorError> {
+    /// The head of a request without the headers that depend on the body. `row` is the row of the request, or its first
+    /// one; `key` is its idempotency key. Returns the path too.
+    pub(super) fn request(
+        &self,
+        row: SinkRow<'_>,
+        key: &str,
+        content_type: &HeaderValue,
+    ) -> Result<(hyper::http::request::Builder, String), ConnectorError> {
         let path = self.path.render_encoded("path", row)?;
         let url = self.target.join(&path).map_err(ConnectorError::bad_rows)?;
-        let mut request = Request::builder().method(self.method.clone()).uri(url);
+        let mut request = Request::builder().method(self.method.clone()).uri(&url);
         if let Some(headers) = request.headers_mut() {
             headers.extend(self.http.headers.clone());
-            headers.insert(hyper::header::CONTENT_TYPE, self.content_type.clone());
+            headers.insert(hyper::header::CONTENT_TYPE, content_type.clone());
             for (name, template) in &self.headers {
                 let value = HeaderValue::try_from(template.render_string(row));
                 let value = value.map_err(|_| {
@@ -195,10 +212,17 @@ impl HttpSinkWriter {
                 headers.insert(name, value);
             }
             if let Some(name) = &self.idempotency
-                && let Ok(value) = HeaderValue::try_from(&body.key)
+                && let Ok(value) = HeaderValue::try_from(key)
             {
                 headers.insert(name, value);
             }
+        }
+        Ok((request, url.to_string()))
+    }
+
+    async fn send(&self, row: SinkRow<'_>, body: RequestBody) -> Result<(), ConnectorError> {
+        let (mut request, _) = self.request(row, &body.key, &self.content_type)?;
+        if let Some(headers) = request.headers_mut() {
             if let Some(signer) = &self.signature {
                 let tag = ring::hmac::sign(&signer.key, &body.bytes);
                 let digits = HEXLOWER.encode(tag.as_ref());
@@ -207,7 +231,16 @@ impl HttpSinkWriter {
                 }
             }
         }
-        let (status, answer) = self.http.request(request, body.bytes.into()).await?;
+        let body = hyper::body::Bytes::from(body.bytes);
+        let (status, answer) = self.http.request(request, body).await?;
+        self.check_answer(status, &answer)
+    }
+
+    pub(super) fn check_answer(
+        &self,
+        status: StatusCode,
+        answer: &ErrorResponse,
+    ) -> Result<(), ConnectorError> {
         if status.is_success() {
             return Ok(());
         }

@@ -359,9 +359,7 @@ impl InfluxWriter {
         }
         if !body.is_empty() {
             let web = &self.influx.web;
-            let answer = web
-                .request(Method::POST, &self.path, &[], body.into())
-                .await?;
+            let answer = web.request(Method::POST, &self.path, &[], body).await?;
             if !answer.is_success() {
                 return Err(rejection_error(&answer));
             }

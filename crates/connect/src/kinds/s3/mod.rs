@@ -1,6 +1,8 @@
 //! Connector kind `s3`: S3-compatible object stores. The rows of a batch become objects of lines, or Parquet files.
 
 mod body;
+mod content;
+mod multipart;
 mod signature;
 
 use std::collections::BTreeMap;
@@ -12,6 +14,7 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use jiff::Timestamp;
+use outbound::request_body::RequestBody;
 use schemars::JsonSchema;
 use secret::Secret;
 use serde::Deserialize;
@@ -22,12 +25,15 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
+use crate::content::{AfterExport, ContentSink};
 use crate::dated_template::{DatedTemplate, row_time_ms};
 use crate::http_servers::{HttpServers, ServerResponse};
+use crate::row::SinkRow;
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;
 use body::{ObjectBody, ObjectFormat};
+use content::S3ContentWriter;
 use signature::{RequestSigner, SigningInput, encoded_path, sha256};
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
@@ -79,10 +85,10 @@ fn default_region() -> String {
 #[serde(deny_unknown_fields)]
 struct S3SinkSettings {
     /// Prefix of object keys, with date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows with the same prefix go
-    /// into one object. A unique part is added.
-    #[serde(default = "default_key")]
+    /// into one object. A unique part is added. Default: `%Y/%m/%d/`. With format `content` the whole key of each file;
+    /// default: `%Y/%m/%d/${id}/${name}`.
     #[schemars(length(max = 900))]
-    key: String,
+    key: Option<String>,
     /// Suffix of object keys. Default: `.jsonl` or `.parquet`.
     #[schemars(length(max = 64))]
     suffix: Option<String>,
@@ -98,6 +104,13 @@ struct S3SinkSettings {
     #[cfg(feature = "parquet")]
     parquet: Option<crate::columns::ParquetLayout>,
     content_type: Option<String>,
+    /// With format `content`, whether a file stays on the node after its export.
+    #[serde(default)]
+    after: AfterExport,
+    /// With format `content`, size in bytes of the parts of a multipart upload; a part is in memory while it is sent. Files of
+    /// at most this size are sent in one request. Default: 16 MiB; larger for files that would have more than 10,000 parts.
+    #[schemars(range(min = 5_242_880, max = 268_435_456))]
+    part_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -109,11 +122,11 @@ enum ObjectFormatSetting {
     /// Typed columns.
     #[cfg(feature = "parquet")]
     Parquet,
+    /// Files of the node: a row contains the id of a file in its field `id`, as the event `$events/file/received`.
+    Content,
 }
 
-fn default_key() -> String {
-    "%Y/%m/%d/".into()
-}
+const DEFAULT_KEY: &str = "%Y/%m/%d/";
 
 struct S3Connector {
     web: HttpServers,
@@ -172,6 +185,11 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
 }
 
 impl S3Connector {
+    /// Where objects are, for people: the host and the path before the key.
+    fn address(&self) -> String {
+        format!("{}{}", self.web.base(), self.path.trim_end_matches('/'))
+    }
+
     async fn request(
         &self,
         method: Method,
@@ -180,12 +198,27 @@ impl S3Connector {
         content_type: Option<&HeaderValue>,
         body: Bytes,
     ) -> Result<ServerResponse, ConnectorError> {
-        let at = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let body_hash = sha256(&body);
+        self.request_hashed(method, key, query, content_type, &body_hash, body.into())
+            .await
+    }
+
+    /// [`request`](Self::request) with the SHA-256 digest of the body in hexadecimal digits. Names and values of the query are
+    /// encoded.
+    async fn request_hashed(
+        &self,
+        method: Method,
+        key: &str,
+        query: &[(&str, &str)],
+        content_type: Option<&HeaderValue>,
+        body_hash: &str,
+        body: RequestBody,
+    ) -> Result<ServerResponse, ConnectorError> {
+        let at = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let path = encoded_path(&format!("{}{key}", self.path));
         let mut signed = vec![
             ("host", self.host.as_str()),
-            ("x-amz-content-sha256", &body_hash),
+            ("x-amz-content-sha256", body_hash),
             ("x-amz-date", &at),
         ];
         if let Some(token) = &self.session_token {
@@ -196,7 +229,7 @@ impl S3Connector {
             path: &path,
             query,
             headers: &signed,
-            body_hash: &body_hash,
+            body_hash,
             at: &at,
         });
         let mut headers = Vec::new();
@@ -235,6 +268,20 @@ impl Connector for S3Connector {
             return Err(SettingsError::new("format", detail));
         }
         let settings: S3SinkSettings = parse_settings(settings)?;
+        if settings.format == ObjectFormatSetting::Content {
+            return Ok(Arc::new(ContentSink(S3ContentWriter::new(
+                self, &settings,
+            )?)));
+        }
+        for (field, is_given) in [
+            ("after", settings.after != AfterExport::Keep),
+            ("part_bytes", settings.part_bytes.is_some()),
+        ] {
+            if is_given {
+                let detail = "this is for format = \"content\"";
+                return Err(SettingsError::new(field, detail));
+            }
+        }
         let bodies = object_format(&settings)?;
         let content_type = settings.content_type.as_deref();
         let content_type = HeaderValue::from_str(content_type.unwrap_or(bodies.content_type()))
@@ -242,10 +289,8 @@ impl Connector for S3Connector {
                 SettingsError::new("content_type", "it contains characters that cannot be sent")
             })?;
         let suffix = settings.suffix.as_deref();
-        for (field, text) in [
-            ("key", settings.key.as_str()),
-            ("suffix", suffix.unwrap_or("")),
-        ] {
+        let key = settings.key.as_deref().unwrap_or(DEFAULT_KEY);
+        for (field, text) in [("key", key), ("suffix", suffix.unwrap_or(""))] {
             if has_dot_step(text) {
                 let detail = "a key cannot have `.` or `..` as a segment";
                 return Err(SettingsError::new(field, detail));
@@ -253,7 +298,7 @@ impl Connector for S3Connector {
         }
         Ok(Arc::new(S3Writer {
             store: self,
-            key: DatedTemplate::parse("key", &settings.key)?,
+            key: DatedTemplate::parse("key", key)?,
             suffix: suffix.unwrap_or(bodies.suffix()).to_owned(),
             bodies,
             content_type,
@@ -300,6 +345,7 @@ fn object_format(settings: &S3SinkSettings) -> Result<ObjectFormat, SettingsErro
             let columns = crate::columns::ColumnMapping::new(&settings.columns)?;
             Ok(ObjectFormat::Parquet(columns, layout))
         }
+        ObjectFormatSetting::Content => unreachable!("exports of files have their own sink"),
     }
 }
 
@@ -307,6 +353,37 @@ fn object_format(settings: &S3SinkSettings) -> Result<ObjectFormat, SettingsErro
 fn has_dot_step(key: &str) -> bool {
     key.split(['/', '\\'])
         .any(|step| matches!(step, "." | ".."))
+}
+
+/// Whether the store has accepted an object or a part.
+fn check_put(answer: &ServerResponse) -> Result<(), ConnectorError> {
+    match answer.status {
+        200..300 => Ok(()),
+        413 => Err(answer.bad_rows_error()),
+        400 if contains(&answer.body, b"EntityTooLarge") => Err(answer.bad_rows_error()),
+        // Keys, permissions and buckets can be corrected.
+        _ => Err(answer.transient_error()),
+    }
+}
+
+fn contains(body: &[u8], text: &[u8]) -> bool {
+    body.windows(text.len()).any(|window| window == text)
+}
+
+/// The key, or the prefix of the key, for a row.
+fn render_key(key: &DatedTemplate, row: SinkRow<'_>) -> Result<String, ConnectorError> {
+    let key = key.render("key", row, row_time_ms(row))?;
+    if has_dot_step(&key) {
+        let what = format!("{key:?}: a key cannot have `.` or `..` as a segment");
+        return Err(ConnectorError::bad_rows(what));
+    }
+    match key.len() <= MAX_KEY_BYTES {
+        true => Ok(key),
+        false => {
+            let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
+            Err(ConnectorError::bad_rows(what))
+        }
+    }
 }
 
 struct S3Writer {
@@ -332,23 +409,13 @@ impl S3Writer {
     ) -> BTreeMap<String, PendingObject> {
         let mut objects = BTreeMap::<String, PendingObject>::new();
         for (place, row) in batch.rows().enumerate() {
-            let key = match self.key.render("key", row, row_time_ms(row)) {
+            let key = match render_key(&self.key, row) {
                 Ok(key) => key,
                 Err(failure) => {
                     failures.push((place, failure));
                     continue;
                 }
             };
-            if has_dot_step(&key) {
-                let what = format!("{key:?}: a key cannot have `.` or `..` as a segment");
-                failures.push((place, ConnectorError::bad_rows(what)));
-                continue;
-            }
-            if key.len() > MAX_KEY_BYTES {
-                let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
-                failures.push((place, ConnectorError::bad_rows(what)));
-                continue;
-            }
             if objects.len() >= MAX_OBJECTS && !objects.contains_key(&key) {
                 // The remaining rows go with the next attempt.
                 let what = "a batch with too many keys";
@@ -391,20 +458,7 @@ impl S3Writer {
         let body = Bytes::from(body);
         let store = &self.store;
         let putting = store.request(Method::PUT, key, &[], Some(&self.content_type), body);
-        let answer = putting.await?;
-        match answer.status {
-            200..300 => Ok(()),
-            413 => Err(answer.bad_rows_error()),
-            400 if answer
-                .body
-                .windows(14)
-                .any(|text| text == b"EntityTooLarge") =>
-            {
-                Err(answer.bad_rows_error())
-            }
-            // Keys, permissions and buckets can be corrected.
-            _ => Err(answer.transient_error()),
-        }
+        check_put(&putting.await?)
     }
 
     async fn put_all(&self, batch: &SinkBatch) -> WriteOutcome {

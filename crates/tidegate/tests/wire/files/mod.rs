@@ -1,6 +1,7 @@
 //! Files that devices and people send to the node, over every protocol.
 
 mod clients;
+mod exports;
 mod mqtt;
 
 use std::fs;
