@@ -222,13 +222,13 @@ impl HttpSinkWriter {
 
     async fn send(&self, row: SinkRow<'_>, body: RequestBody) -> Result<(), ConnectorError> {
         let (mut request, _) = self.request(row, &body.key, &self.content_type)?;
-        if let Some(headers) = request.headers_mut() {
-            if let Some(signer) = &self.signature {
-                let tag = ring::hmac::sign(&signer.key, &body.bytes);
-                let digits = HEXLOWER.encode(tag.as_ref());
-                if let Ok(value) = HeaderValue::try_from(format!("{}{digits}", signer.prefix)) {
-                    headers.insert(&signer.header, value);
-                }
+        if let Some(headers) = request.headers_mut()
+            && let Some(signer) = &self.signature
+        {
+            let tag = ring::hmac::sign(&signer.key, &body.bytes);
+            let digits = HEXLOWER.encode(tag.as_ref());
+            if let Ok(value) = HeaderValue::try_from(format!("{}{digits}", signer.prefix)) {
+                headers.insert(&signer.header, value);
             }
         }
         let body = hyper::body::Bytes::from(body.bytes);
