@@ -37,6 +37,7 @@ mod resources;
 mod routes;
 mod server;
 mod socket;
+mod sorted_list;
 mod state;
 mod telemetry_backend;
 mod unwritten_entries;

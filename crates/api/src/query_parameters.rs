@@ -39,6 +39,8 @@ pub(crate) enum ParameterType {
     Words(&'static [&'static str]),
     /// A whole number within bounds, both inclusive.
     Number(u64, u64),
+    /// One of these fields, with `-` for the descending order.
+    Sort(&'static [&'static str]),
 }
 
 const fn parameter(name: &'static str, shape: ParameterType, about: &'static str) -> Parameter {
@@ -161,6 +163,10 @@ impl QueryParameters {
             ParameterType::Number(min, max) => {
                 whole_number(value).is_some_and(|n| (min..=max).contains(&n))
             }
+            ParameterType::Sort(fields) => {
+                let field = value.strip_prefix('-').unwrap_or(value);
+                fields.contains(&field)
+            }
             ParameterType::Limit => match whole_number(value) {
                 Some(limit @ 1..=1000) => {
                     self.limit = limit as usize;
@@ -243,6 +249,7 @@ impl ParameterType {
             Self::Topic => "a topic name without wildcards, such as plant/7/temperature".into(),
             Self::Words(words) => format!("one or several of {}", words.join(", ")),
             Self::Number(min, max) => format!("a whole number from {min} to {max}"),
+            Self::Sort(fields) => format!("one of {}, with - for descending", fields.join(", ")),
         }
     }
 
@@ -259,6 +266,12 @@ impl ParameterType {
                 json!({"type": "string", "pattern": format!("^({word})(,({word}))*$")})
             }
             Self::Number(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+            Self::Sort(fields) => {
+                let orders = fields
+                    .iter()
+                    .flat_map(|field| [(*field).to_owned(), format!("-{field}")]);
+                json!({"type": "string", "enum": orders.collect::<Vec<_>>()})
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     result.map_err(to_problem)
 }
 
-fn to_problem(error: AlarmServiceError) -> ProblemDetails {
+pub(super) fn to_problem(error: AlarmServiceError) -> ProblemDetails {
     match error {
         AlarmServiceError::NotFound(detail) => ProblemDetails::not_found(detail),
         AlarmServiceError::Conflict(detail) => ProblemDetails::conflict(detail),

@@ -7,15 +7,18 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::alarm_feed;
-use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
+use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking, to_problem};
 use crate::access::Role;
-use crate::alarm_service::{AlarmCounts, AlarmQuery, NodeAlarmRules, NotificationStatus};
+use crate::alarm_service::{
+    AlarmCounts, AlarmQuery, AlarmService, NodeAlarmRules, NotificationStatus,
+};
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, time_parameter};
+use crate::query_parameters::{MAX_LIMIT, NAMESPACE, Parameter, ParameterType, time_parameter};
+use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 
 const STATE: Parameter = Parameter {
     name: "state",
@@ -27,6 +30,18 @@ const FROM: Parameter = time_parameter(
     "Earliest time of raising, in milliseconds since 1970.",
 );
 const TO: Parameter = time_parameter("to_ms", "Latest time of raising, exclusive.");
+
+const SORT: Parameter = sort_parameter(&[
+    "raised_at_ms",
+    "changed_at_ms",
+    "cleared_at_ms",
+    "acknowledged_at_ms",
+    "severity",
+    "state",
+    "type",
+    "deviceId",
+    "productId",
+]);
 
 /// Rules of the node alarms.
 #[derive(Deserialize, JsonSchema)]
@@ -66,7 +81,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "Newest first. A page may be short or empty and still have a next one: the node reads a bounded number of \
                  alarms for each.",
             )
-            .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE])
+            .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE, SORT])
             .paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
             .role(Role::Viewer, EndpointScope::Node)
@@ -174,6 +189,7 @@ pub(super) fn alarm_id(call: &ApiCall) -> Result<u64, ProblemDetails> {
 }
 
 async fn list(call: ApiCall) -> ApiResult {
+    let order = SortOrder::read(&call.query)?;
     let query = AlarmQuery {
         device: call.query.owned_text(DEVICE),
         product: call.query.owned_text(PRODUCT),
@@ -182,12 +198,66 @@ async fn list(call: ApiCall) -> ApiResult {
         severities: call.query.comma_separated(SEVERITY),
         from_ms: call.query.number_value(FROM),
         to_ms: call.query.number_value(TO),
-        before: call.query.after_number("alarms")?,
+        before: match order {
+            Some(_) => None,
+            None => call.query.after_number("alarms")?,
+        },
         limit: call.query.limit(),
         namespaces: call.namespaces(),
     };
-    let page = run_blocking(&call.app, move |alarms| alarms.list(&query)).await?;
-    call::page_of(page.rows, page.next)
+    let Some(order) = order else {
+        let page = run_blocking(&call.app, move |alarms| alarms.list(&query)).await?;
+        return call::page_of(page.rows, page.next);
+    };
+    let limit = call.query.limit();
+    let sorting = run_blocking(&call.app, move |alarms| {
+        Ok(sorted_page(alarms, query, order, limit))
+    });
+    sorting.await??.into_response()
+}
+
+fn sort_value(alarm: &Alarm, field: &str) -> SortValue {
+    match field {
+        "type" => SortValue::text(&alarm.kind),
+        // In ascending order, the most severe comes first.
+        "severity" => SortValue::number(alarm.severity as u64),
+        "state" => SortValue::text(alarm.state.as_str()),
+        "deviceId" => SortValue::text(&alarm.device),
+        "productId" => SortValue::text(&alarm.product),
+        "changed_at_ms" => SortValue::number(alarm.changed_at_ms),
+        "cleared_at_ms" => SortValue::optional_number(alarm.cleared_at_ms),
+        "acknowledged_at_ms" => SortValue::optional_number(alarm.acknowledged_at_ms),
+        _ => SortValue::number(alarm.raised_at_ms),
+    }
+}
+
+/// A page of all selected alarms in an order.
+fn sorted_page(
+    alarms: &AlarmService,
+    query: AlarmQuery,
+    order: SortOrder,
+    limit: usize,
+) -> Result<SortedPage<Alarm>, ProblemDetails> {
+    let mut page = SortedPage::new(order, limit);
+    let mut before = None;
+    loop {
+        let chunk = AlarmQuery {
+            before,
+            limit: MAX_LIMIT,
+            ..query.clone()
+        };
+        let found = alarms.list(&chunk).map_err(to_problem)?;
+        for alarm in found.rows {
+            let value = sort_value(&alarm, page.field());
+            // With leading zeros, so that equal values are in the order of the numbers.
+            let id = format!("{:020}", alarm.id);
+            page.offer(value, &id, alarm)?;
+        }
+        match found.next {
+            Some(next) => before = Some(next),
+            None => return Ok(page),
+        }
+    }
 }
 
 async fn counts(call: ApiCall) -> ApiResult {

@@ -21,7 +21,8 @@ use crate::device_service::{
 use crate::endpoint::{Endpoint, EndpointScope, SchemaFn, delete, get, post, put};
 use crate::objects::Preconditions;
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, text_parameter};
+use crate::query_parameters::{MAX_LIMIT, NAMESPACE, Parameter, ParameterType, text_parameter};
+use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 use crate::state::ApiState;
 
 const PRODUCT: Parameter = text_parameter("product", "Product id.");
@@ -34,6 +35,19 @@ const STATE: Parameter = Parameter {
     description: "State of the device.",
     shape: ParameterType::Words(&["notActive", "online", "offline"]),
 };
+const SORT: Parameter = sort_parameter(&[
+    "id",
+    "name",
+    "product",
+    "group",
+    "parent",
+    "state",
+    "enabled",
+    "activated_at_ms",
+    "last_seen_at_ms",
+    "created_at_ms",
+]);
+
 /// Data for claiming a device.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +74,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "In the order of creation. A page may be short or empty and still have a next one: the node reads \
                  a bounded number of devices for each.",
             )
-            .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE, NAMESPACE])
+            .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE, NAMESPACE, SORT])
             .paged::<DeviceView>(),
         post("/api/v1/devices", "createDevice", create)
             .role(Role::Operator, EndpointScope::Selected)
@@ -190,6 +204,7 @@ async fn list(call: ApiCall) -> ApiResult {
             return Err(ProblemDetails::invalid_parameter("tag", detail));
         }
     };
+    let order = SortOrder::read(&call.query)?;
     let query = DeviceQuery {
         product: call.query.owned_text(PRODUCT),
         group: call.query.owned_text(GROUP),
@@ -197,12 +212,48 @@ async fn list(call: ApiCall) -> ApiResult {
         parent: call.query.owned_text(PARENT),
         text: call.query.owned_text(TEXT),
         state: call.query.owned_text(STATE),
-        from: call.query.after_number("devices")?.unwrap_or(0),
+        from: match order {
+            Some(_) => 0,
+            None => call.query.after_number("devices")?.unwrap_or(0),
+        },
         limit: call.query.limit(),
         namespaces: call.namespaces(),
     };
-    let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
-    call::page_of(page.rows, page.next)
+    let Some(order) = order else {
+        let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
+        return call::page_of(page.rows, page.next);
+    };
+    let limit = call.query.limit();
+    let sorting = run_blocking(&call.app, move |tools| {
+        Ok(sorted_page(tools, query, order, limit))
+    });
+    sorting.await??.into_response()
+}
+
+/// A page of all selected devices in an order.
+fn sorted_page(
+    tools: &DeviceService,
+    query: DeviceQuery,
+    order: SortOrder,
+    limit: usize,
+) -> Result<SortedPage<Value>, ProblemDetails> {
+    let mut page = SortedPage::new(order, limit);
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let chunk = DeviceQuery {
+            from,
+            limit: MAX_LIMIT,
+            ..query.clone()
+        };
+        let found = tools.list(&chunk).map_err(to_problem)?;
+        next = found.next;
+        for row in found.rows {
+            let value = SortValue::json(&row[page.field()]);
+            let id = row["id"].as_str().unwrap_or_default().to_owned();
+            page.offer(value, &id, row)?;
+        }
+    }
+    Ok(page)
 }
 
 async fn read(call: ApiCall) -> ApiResult {

@@ -24,6 +24,7 @@ use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     NAMESPACE, PageCursor, Parameter, ParameterType, text_parameter, time_parameter,
 };
+use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 
 const OCTETS: &str = "application/octet-stream";
 const MAX_LINK_LIFE_S: u64 = 30 * 24 * 3600;
@@ -49,6 +50,16 @@ const EXPORT: Parameter = Parameter {
     description: "Only files with an export in one of these states.",
     shape: ParameterType::Words(&["waiting", "running", "complete", "failed"]),
 };
+const SORT: Parameter = sort_parameter(&[
+    "name",
+    "size",
+    "owner",
+    "file_id",
+    "received_bytes",
+    "created_ms",
+    "completed_ms",
+    "expires_ms",
+]);
 const EXPIRES_IN: Parameter = Parameter {
     name: "expires_in_s",
     description: "Time in seconds after which the complete file is removed; default: `files.retention_s`.",
@@ -87,7 +98,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/files", "listFiles", list)
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("files")
-            .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID, EXPORT])
+            .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID, EXPORT, SORT])
             .summary("List files and file transfers")
             .description("The newest first.")
             .paged::<FileInfo>(),
@@ -190,13 +201,14 @@ fn file_not_found(id: &str) -> ProblemDetails {
 async fn list(call: ApiCall) -> ApiResult {
     let namespaces = call.namespaces();
     let limit = call.query.limit();
+    let order = SortOrder::read(&call.query)?;
     let before = call.query.after().map(|cursor| cursor.first);
     let [owner, product, file_id] =
         [OWNER, PRODUCT, FILE_ID].map(|name| call.query.owned_text(name));
     let states = call.query.comma_separated(STATE);
     let exports = call.query.comma_separated(EXPORT);
     let files = call.app.files.clone();
-    let found = move || {
+    let found = move || -> Result<FilePage, ProblemDetails> {
         let has_export = |info: &FileInfo| {
             let mut states = info.exports.iter().map(|export| export.state.name());
             exports.is_empty() || states.any(|state| exports.iter().any(|wanted| wanted == state))
@@ -215,10 +227,47 @@ async fn list(call: ApiCall) -> ApiResult {
                 && is(&product, info.owner.product.as_deref())
                 && is(&file_id, Some(&info.file_id))
         };
-        files.list(&namespaces, before.as_deref(), limit + 1, &wanted)
+        match order {
+            None => Ok(FilePage::Newest(files.list(
+                &namespaces,
+                before.as_deref(),
+                limit + 1,
+                &wanted,
+            ))),
+            Some(order) => {
+                let mut page = SortedPage::new(order, limit);
+                for info in files.list(&namespaces, None, usize::MAX, &wanted) {
+                    let (value, id) = (sort_value(&info, page.field()), info.id.clone());
+                    page.offer(value, &id, info)?;
+                }
+                Ok(FilePage::Sorted(page))
+            }
+        }
     };
-    let rows = run_blocking(found, "The files cannot be read now.").await?;
-    call::paged_rows(rows, limit, |info| PageCursor::new(&info.id, ""))
+    match run_blocking(found, "The files cannot be read now.").await?? {
+        FilePage::Newest(rows) => {
+            call::paged_rows(rows, limit, |info| PageCursor::new(&info.id, ""))
+        }
+        FilePage::Sorted(page) => page.into_response(),
+    }
+}
+
+enum FilePage {
+    Newest(Vec<FileInfo>),
+    Sorted(SortedPage<FileInfo>),
+}
+
+fn sort_value(info: &FileInfo, field: &str) -> SortValue {
+    match field {
+        "size" => SortValue::optional_number(info.size),
+        "owner" => SortValue::text(&info.owner.id),
+        "file_id" => SortValue::text(&info.file_id),
+        "received_bytes" => SortValue::number(info.received_bytes),
+        "created_ms" => SortValue::number(info.created_ms),
+        "completed_ms" => SortValue::optional_number(info.completed_ms),
+        "expires_ms" => SortValue::optional_number(info.expires_ms),
+        _ => SortValue::text(&info.name),
+    }
 }
 
 async fn info(call: ApiCall) -> ApiResult {

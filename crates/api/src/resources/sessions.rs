@@ -18,7 +18,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("clients")
             .summary("List sessions")
             .description("Includes sessions of disconnected clients.")
-            .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME, CONNECTED])
+            .parameters(&[
+                CLIENT_ID,
+                CLIENT_ID_CONTAINS,
+                USERNAME,
+                CONNECTED,
+                clients::CLIENT_SORT,
+            ])
             .paged::<ClientInfo>(),
         get("/api/v1/sessions/{client_id}", "getSession", read)
             .role(Role::Viewer, EndpointScope::Node)

@@ -15,6 +15,9 @@ use crate::s3::is_signed;
 
 const MEBIBYTE: usize = 1 << 20;
 
+/// Paths and bodies of requests.
+type Received = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// Files in a directory, and what sinks record about their exports.
 struct Files {
     directory: PathBuf,
@@ -291,7 +294,7 @@ fn small_files_are_objects_and_large_ones_multipart_uploads_that_continue() {
 
 #[test]
 fn a_file_is_the_streamed_body_of_a_request() {
-    let received: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+    let received = Received::default();
     let log = received.clone();
     let server = HttpServer::start(move |asked| {
         assert_eq!(asked.method, "PUT");

@@ -15,6 +15,11 @@ use crate::support::{Node, eventually, unique};
 
 const MEBIBYTE: usize = 1 << 20;
 
+/// Paths and bodies of requests.
+type Received = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+/// Path and content of an object.
+type StoredObject = Arc<Mutex<Option<(String, Vec<u8>)>>>;
+
 /// A request as a test's server sees it.
 struct Asked {
     method: String,
@@ -157,7 +162,7 @@ fn a_received_file_is_copied_to_a_directory_and_deleted() {
 #[test]
 fn a_failed_export_is_shown_with_its_reason_and_can_be_repeated() {
     let status = Arc::new(Mutex::new(422));
-    let received: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+    let received = Received::default();
     let (answered, log) = (status.clone(), received.clone());
     let url = serve(move |asked| {
         let status = *answered.lock().unwrap();
@@ -239,7 +244,7 @@ fn a_failed_export_is_shown_with_its_reason_and_can_be_repeated() {
 #[test]
 fn an_upload_to_an_object_store_continues_after_a_kill_of_the_node() {
     let parts: Arc<Mutex<BTreeMap<u64, Vec<u8>>>> = Arc::default();
-    let object: Arc<Mutex<Option<(String, Vec<u8>)>>> = Arc::default();
+    let object = StoredObject::default();
     let is_slow = Arc::new(Mutex::new(true));
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();
     let (stored, whole, slow, log) = (
