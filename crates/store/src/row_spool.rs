@@ -35,7 +35,7 @@ pub(crate) fn write_line(table: &str, key: &[u8], value: &[u8], line: &mut Strin
     line.push_str("\"}\n");
 }
 
-fn hex(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn hex(text: &str) -> Result<Vec<u8>, String> {
     let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
     bytes.map_err(|_| "expected pairs of hexadecimal digits".to_owned())
 }

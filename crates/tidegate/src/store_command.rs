@@ -280,10 +280,12 @@ fn verify_backup(file: &Path) -> anyhow::Result<String> {
     let size = fs::metadata(file).map_or(0, |file| file.len());
     let head = backup::verify(file, &mut file_progress("reading the backup", size))?;
     Ok(format!(
-        "{} is complete: {} of telemetry in {} rows, made by version {}\n",
+        "{} is complete: {} of telemetry in {} rows, {} files with {}, made by version {}\n",
         file.display(),
         format_size(head.telemetry_bytes),
         head.telemetry_rows,
+        head.files,
+        format_size(head.file_bytes),
         head.program
     ))
 }
@@ -294,7 +296,8 @@ fn restore(place: StoreLocationArgs, file: &Path) -> anyhow::Result<String> {
     let store = config.data_dir.join("store");
     let telemetry = config.telemetry.directory.as_deref();
     let telemetry_dir = telemetry.map_or_else(|| config.data_dir.join("telemetry"), Path::to_owned);
-    for directory in [&store, &telemetry_dir] {
+    let files = config.data_dir.join("files");
+    for directory in [&store, &telemetry_dir, &files] {
         let has_entries = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
         if has_entries {
             bail!(
@@ -308,14 +311,18 @@ fn restore(place: StoreLocationArgs, file: &Path) -> anyhow::Result<String> {
     let head = backup::verify(file, &mut file_progress("reading the backup", size))?;
     disk::create_private_dir(&config.data_dir)
         .with_context(|| format!("cannot create {}", config.data_dir.display()))?;
-    let progress = &mut file_progress("restoring the telemetry", head.telemetry_bytes);
-    backup::restore(file, &store, &telemetry_dir, progress)?;
+    let progress = &mut file_progress(
+        "restoring telemetry and files",
+        head.telemetry_bytes + head.file_bytes,
+    );
+    backup::restore(file, &store, &telemetry_dir, &files, progress)?;
     AreaRecord::new(&config.data_dir, telemetry).update()?;
     Ok(format!(
-        "{} is restored to {}: {} rows of telemetry; start the node\n",
+        "{} is restored to {}: {} rows of telemetry and {} files; start the node\n",
         file.display(),
         config.data_dir.display(),
-        head.telemetry_rows
+        head.telemetry_rows,
+        head.files
     ))
 }
 

@@ -1,4 +1,4 @@
-//! Backups of configuration, devices and telemetry, which the node makes while it runs.
+//! Backups of configuration, devices, telemetry and files, which the node makes while it runs.
 
 use std::io;
 
@@ -29,12 +29,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/backups", "createBackup", create)
             .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
-            .summary("Back up configuration, devices and telemetry")
+            .summary("Back up configuration, devices, telemetry and files")
             .description(
-                "Starts a job whose `subject` is the id of the backup, and whose progress is in bytes of telemetry. The node keeps \
+                "Starts a job whose `subject` is the id of the backup, and whose progress is in bytes of telemetry and files. The node keeps \
                  accepting messages; the backup contains all telemetry stored before the request. It is in the list when it is complete. It contains password hashes, \
-                 and credentials of connectors in plain text. `tidegate store restore` restores it to a stopped node. Sessions, queued and retained messages, files, and the audit log \
-                 are not in it.",
+                 and credentials of connectors in plain text. `tidegate store restore` restores it to a stopped node. It also contains complete files, retained messages and \
+                 the audit log. Sessions, their queues, and transfers that are not complete are not in it.",
             )
             .response::<JobView>(202, "The job has begun.")
             .with_location()

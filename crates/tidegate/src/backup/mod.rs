@@ -6,6 +6,8 @@ mod directory;
 mod restore;
 mod write;
 
+use store::SavedState;
+
 pub(crate) use directory::Backups;
 pub(crate) use restore::{restore, verify};
 pub(crate) use write::{BackupLimits, BackupSources};
@@ -16,6 +18,20 @@ const HEAD_ENTRY: &str = "backup.json";
 const OBJECTS_ENTRY: &str = "objects.jsonl";
 /// Prefix of the files of the telemetry.
 const TELEMETRY_PREFIX: &str = "telemetry/";
+/// Prefix of the complete files of devices and people.
+const FILES_PREFIX: &str = "files/";
+
+/// The entry with a part of the keyed state.
+fn state_entry(state: SavedState) -> String {
+    format!("{}.jsonl", state.name())
+}
+
+/// The part of the keyed state in an entry of this name.
+fn state_of_entry(name: &str) -> Option<SavedState> {
+    SavedState::ALL
+        .into_iter()
+        .find(|state| state_entry(*state) == name)
+}
 
 /// What the first entry contains.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -27,6 +43,11 @@ pub(crate) struct BackupHead {
     pub(crate) telemetry_bytes: u64,
     /// Rows in these files.
     pub(crate) telemetry_rows: u64,
+    /// Complete files of devices and people, and their bytes, when the backup began.
+    #[serde(default)]
+    pub(crate) files: u64,
+    #[serde(default)]
+    pub(crate) file_bytes: u64,
 }
 
 /// Progress in bytes; the result says whether to continue.

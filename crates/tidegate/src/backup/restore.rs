@@ -8,7 +8,10 @@ use anyhow::{Context as _, bail};
 use store::{ImportMode, Store, StoreConfig};
 
 use super::container::{BackupFileError, BackupFileReader};
-use super::{BackupHead, BackupProgress, HEAD_ENTRY, OBJECTS_ENTRY, TELEMETRY_PREFIX};
+use super::{
+    BackupHead, BackupProgress, FILES_PREFIX, HEAD_ENTRY, OBJECTS_ENTRY, TELEMETRY_PREFIX,
+    state_of_entry,
+};
 
 const BUFFER_BYTES: usize = 1 << 20;
 const MAX_HEAD_BYTES: u64 = 64 << 10;
@@ -23,8 +26,9 @@ pub(crate) fn verify(path: &Path, progress: &mut BackupProgress<'_>) -> anyhow::
         match name {
             HEAD_ENTRY => head = Some(read_head(content)?),
             OBJECTS_ENTRY => has_objects = true,
+            _ if state_of_entry(name).is_some() => {}
             _ => {
-                telemetry_file(Path::new(""), name)?;
+                content_file(Path::new(""), Path::new(""), name)?;
             }
         }
         let mut piece = vec![0; BUFFER_BYTES];
@@ -53,12 +57,14 @@ pub(crate) fn restore(
     path: &Path,
     store: &Path,
     telemetry: &Path,
+    files: &Path,
     progress: &mut BackupProgress<'_>,
 ) -> anyhow::Result<()> {
     let unfinished_store = store.with_extension("restoring");
     let unfinished_telemetry = telemetry.with_extension("restoring");
+    let unfinished_files = files.with_extension("restoring");
     // Left by an interrupted restore.
-    for directory in [&unfinished_store, &unfinished_telemetry] {
+    for directory in [&unfinished_store, &unfinished_telemetry, &unfinished_files] {
         if directory.exists() {
             let removed = fs::remove_dir_all(directory);
             removed.with_context(|| format!("cannot remove {}", directory.display()))?;
@@ -76,11 +82,17 @@ pub(crate) fn restore(
                 imported.context("cannot import the objects")?;
                 opened.close();
             }
+            _ if let Some(state) = state_of_entry(name) => {
+                let (opened, _) = Store::open(&unfinished_store, StoreConfig::default())?;
+                let imported = opened.objects().import_state(state, content);
+                imported.with_context(|| format!("cannot import {name}"))?;
+                opened.close();
+            }
             _ => {
-                let target = telemetry_file(&unfinished_telemetry, name)?;
+                let target = content_file(&unfinished_telemetry, &unfinished_files, name)?;
                 let cannot = || format!("cannot write {}", target.display());
-                disk::create_private_dir(target.parent().unwrap_or(&unfinished_telemetry))
-                    .with_context(cannot)?;
+                let directory = target.parent().unwrap_or(&unfinished_telemetry);
+                disk::create_private_dir(directory).with_context(cannot)?;
                 let mut file = File::create(&target).with_context(cannot)?;
                 done += io::copy(content, &mut file).with_context(cannot)?;
                 file.sync_all().with_context(cannot)?;
@@ -93,6 +105,7 @@ pub(crate) fn restore(
         .context("the telemetry in the backup cannot be used")?;
     // The store last: without it, a node reports that the telemetry belongs to another one, and the restore can be repeated.
     for (from, to) in [
+        (&unfinished_files, files),
         (&unfinished_telemetry, telemetry),
         (&unfinished_store, store),
     ] {
@@ -132,10 +145,13 @@ fn read_head(content: &mut dyn Read) -> anyhow::Result<BackupHead> {
     serde_json::from_slice(&text).context("its description cannot be read")
 }
 
-/// Where a file of the telemetry belongs.
-fn telemetry_file(directory: &Path, name: &str) -> anyhow::Result<std::path::PathBuf> {
-    name.strip_prefix(TELEMETRY_PREFIX)
-        .and_then(|path| series::snapshot_path(directory, path))
+/// Where a file of the telemetry, or of devices and people, belongs.
+fn content_file(telemetry: &Path, files: &Path, name: &str) -> anyhow::Result<std::path::PathBuf> {
+    let of_telemetry = name.strip_prefix(TELEMETRY_PREFIX);
+    let of_files = name.strip_prefix(FILES_PREFIX);
+    of_telemetry
+        .and_then(|path| series::snapshot_path(telemetry, path))
+        .or_else(|| of_files.and_then(|path| transfer::saved_file_path(files, path)))
         .ok_or_else(|| {
             BackupFileError::Damaged {
                 entry: name.chars().take(64).collect(),

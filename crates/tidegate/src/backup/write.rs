@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use series::Series;
-use store::Objects;
+use store::{Objects, SavedState};
+use transfer::FileService;
 use wall_clock::now_ms;
 
 use super::container::BackupFileWriter;
-use super::{BackupHead, BackupProgress, HEAD_ENTRY, OBJECTS_ENTRY, TELEMETRY_PREFIX};
+use super::{
+    BackupHead, BackupProgress, FILES_PREFIX, HEAD_ENTRY, OBJECTS_ENTRY, TELEMETRY_PREFIX,
+    state_entry,
+};
 
 const PIECE_BYTES: usize = 256 << 10;
 /// Free space is looked at after this many bytes.
@@ -22,6 +26,7 @@ const SPACE_CHECK_BYTES: u64 = 16 << 20;
 pub(crate) struct BackupSources {
     pub(crate) objects: Objects,
     pub(crate) series: Series,
+    pub(crate) files: FileService,
 }
 
 /// Limits of a backup, so that it does not disturb the node.
@@ -48,13 +53,17 @@ impl BackupSources {
         // Before the objects: a device that is created meanwhile has no rows, and numbers of removed devices are not reused.
         let snapshot = self.series.snapshot();
         let snapshot = snapshot.context("the rows in memory cannot be written to files")?;
+        // Before the objects too: a firmware package that is created meanwhile would lack its image otherwise.
+        let (files, file_bytes) = self.files.complete_files();
         let head = BackupHead {
             created_at_ms: now_ms(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
             telemetry_bytes: snapshot.bytes(),
             telemetry_rows: snapshot.rows,
+            files: files.len() as u64,
+            file_bytes,
         };
-        on_total(head.telemetry_bytes);
+        on_total(head.telemetry_bytes + head.file_bytes);
         let paced = PacedFile {
             file: create_file(path).with_context(|| format!("cannot create {}", path.display()))?,
             directory: path.parent().unwrap_or(Path::new(".")),
@@ -72,29 +81,51 @@ impl BackupSources {
         let mut entry = file.entry(OBJECTS_ENTRY).with_context(cannot_write)?;
         (self.objects.export_to(&mut entry)).context("cannot export the objects")?;
         entry.finish().with_context(cannot_write)?;
-        let (mut done, mut piece) = (0, vec![0; PIECE_BYTES]);
-        for source in snapshot.into_files() {
-            let mut source = source?;
-            let name = format!("{TELEMETRY_PREFIX}{}", source.path);
+        for state in SavedState::ALL {
+            let name = state_entry(state);
             let mut entry = file.entry(&name).with_context(cannot_write)?;
+            let exported = self.objects.export_state(state, &mut entry);
+            exported.with_context(|| format!("cannot export {name}"))?;
+            entry.finish().with_context(cannot_write)?;
+        }
+        let mut done = 0;
+        let mut copy = |name: &str, content: &mut dyn Read, bytes: u64, is_counted: bool| {
+            let mut piece = vec![0; PIECE_BYTES];
+            let mut entry = file.entry(name).with_context(cannot_write)?;
             let mut copied = 0;
             loop {
-                let read = source.content.read(&mut piece);
+                let read = content.read(&mut piece);
                 let read = read.with_context(|| format!("cannot read {name}"))?;
                 if read == 0 {
                     break;
                 }
                 entry.write_all(&piece[..read]).with_context(cannot_write)?;
                 copied += read as u64;
-                done += read as u64;
+                if is_counted {
+                    done += read as u64;
+                }
                 if !progress(done) {
                     bail!("cancelled");
                 }
             }
-            if copied != source.bytes {
-                bail!("{name} has {copied} bytes; expected {}", source.bytes);
+            if copied != bytes {
+                bail!("{name} has {copied} bytes; expected {bytes}");
             }
-            entry.finish().with_context(cannot_write)?;
+            entry.finish().with_context(cannot_write)
+        };
+        for source in snapshot.into_files() {
+            let mut source = source?;
+            let name = format!("{TELEMETRY_PREFIX}{}", source.path);
+            copy(&name, &mut source.content, source.bytes, true)?;
+        }
+        for id in files {
+            let saved = self.files.saved_files(&id);
+            let saved = saved.with_context(|| format!("cannot read the file {id}"))?;
+            for mut source in saved {
+                let name = format!("{FILES_PREFIX}{}", source.path);
+                let is_data = source.path.ends_with("/data");
+                copy(&name, &mut source.content, source.bytes, is_data)?;
+            }
         }
         let out = file.finish().with_context(cannot_write)?;
         let paced = out

@@ -159,6 +159,7 @@ impl NodeServices {
         let sources = BackupSources {
             objects: self.store.objects().clone(),
             series: self.ingest.series.clone(),
+            files: self.files.service().clone(),
         };
         Backups::open(
             data_dir.path(),

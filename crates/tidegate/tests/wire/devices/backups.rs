@@ -266,3 +266,67 @@ fn a_backup_leaves_the_space_that_the_node_needs() {
     let files = fs::read_dir(node.data_dir().join("backups")).unwrap();
     assert_eq!(files.count(), 0);
 }
+
+#[test]
+fn files_retained_messages_and_the_audit_log_are_restored() {
+    if external().is_some() {
+        return testkit::report_skipped("needs a node of its own");
+    }
+    let node = Node::start(&[]);
+    fleet(&node);
+    let mut client = crate::support::Raw::client(&node, 5);
+    let retained = crate::support::Publish::new("site/name", "north")
+        .qos(1, 1)
+        .retain(true);
+    client.send_publish(&retained);
+    client.recv(crate::support::kind::PUBACK);
+    let content = "line\n".repeat(50_000);
+    for (step, payload) in [
+        ("init", r#"{"name": "log.txt"}"#),
+        ("0", content.as_str()),
+        (&format!("fin/{}", content.len()), ""),
+    ] {
+        let topic = format!("$file/log/{step}");
+        client.send_publish(&crate::support::Publish::new(&topic, payload).qos(1, 2));
+        assert_eq!(
+            client.recv(crate::support::kind::PUBACK).reason,
+            0,
+            "{step}"
+        );
+    }
+    let before = get(&node, "files");
+    let audit = |node: &Node| {
+        let entries = get(node, "audit-log?limit=1000");
+        entries["data"].as_array().unwrap().clone()
+    };
+    let recorded = audit(&node);
+    assert!(recorded.len() > DEVICES);
+    // Retained messages are read from where they are applied to a moment later.
+    let mut retained = 0;
+    eventually("a backup with the retained message", || {
+        retained = retained_messages(&backup(&node));
+        retained == 1
+    });
+    let restored = restored(&backup(&node));
+    let after = get(&restored, "files");
+    assert_eq!(after["data"][0]["id"], before["data"][0]["id"]);
+    assert_eq!(after["data"][0]["checksum"], before["data"][0]["checksum"]);
+    let mut reader = crate::support::Raw::client(&restored, 5);
+    reader.subscribe("site/#", 0);
+    let message = reader.recv(crate::support::kind::PUBLISH);
+    assert_eq!(
+        (message.topic.as_str(), &message.payload[..]),
+        ("site/name", &b"north"[..])
+    );
+    let continued = audit(&restored);
+    for entry in recorded {
+        assert!(continued.contains(&entry), "{entry}");
+    }
+}
+
+/// The number of retained messages in a backup.
+fn retained_messages(file: &Path) -> usize {
+    let bytes = fs::read(file).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    text.matches("{\"table\":\"retained\"").count()
+}
