@@ -250,7 +250,7 @@ fn sorted_page(
         for alarm in found.rows {
             let value = sort_value(&alarm, page.field());
             // With leading zeros, so that equal values are in the order of the numbers.
-            let id = format!("{:020}", alarm.id);
+            let id = format!("{:020}", alarm.id.0);
             page.offer(value, &id, alarm)?;
         }
         match found.next {

@@ -600,3 +600,69 @@ async fn tus_joins_parallel_uploads() {
         404
     );
 }
+
+#[tokio::test]
+async fn files_are_sorted_page_by_page() {
+    let server = server().await;
+    for (name, len) in [("b", 30), ("a", 100), ("c", 1), ("D", 30)] {
+        let stored = upload(server.address, name, "", &text(len)).await;
+        assert_eq!(stored.status, 201, "{}", stored.body);
+    }
+    for (sort, expected) in [
+        ("name", "a b c D"),
+        ("-name", "D c b a"),
+        ("size", "c b D a"),
+        ("-size", "a b D c"),
+        ("created_ms", "b a c D"),
+    ] {
+        let mut names = Vec::new();
+        let mut after = String::new();
+        loop {
+            let path = format!("/api/v1/files?limit=2&sort={sort}{after}");
+            let page: Value = serde_json::from_str(&get(server.address, &path).await.body).unwrap();
+            let rows = page["data"].as_array().unwrap();
+            names.extend(
+                rows.iter()
+                    .map(|row| row["name"].as_str().unwrap().to_owned()),
+            );
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(names.join(" "), expected, "{sort}");
+    }
+    let page: Value = serde_json::from_str(
+        &get(server.address, "/api/v1/files?limit=1&sort=size")
+            .await
+            .body,
+    )
+    .unwrap();
+    let next = page["next"].as_str().unwrap();
+    for query in ["sort=weight".to_owned(), format!("sort=name&after={next}")] {
+        let refused = get(server.address, &format!("/api/v1/files?{query}")).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn clients_are_sorted_page_by_page() {
+    let server = Server::start(&FakeState::with_clients(25)).await;
+    let mut ids = Vec::new();
+    let mut after = String::new();
+    loop {
+        let path = format!("/api/v1/clients?limit=10&sort=-client_id{after}");
+        let page: Value = serde_json::from_str(&get(server.address, &path).await.body).unwrap();
+        let rows = page["data"].as_array().unwrap();
+        ids.extend(
+            rows.iter()
+                .map(|row| row["client_id"].as_str().unwrap().to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(ids.len(), 25);
+    assert!(ids.is_sorted_by(|a, b| a > b), "{ids:?}");
+}
