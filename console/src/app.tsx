@@ -43,13 +43,16 @@ export const pages: [string, ComponentType][] = [
   ['/alarms', lazy(() => import('./pages/alarms/alarms-page'))],
 ];
 
+/** The page behind share links of dashboards, which needs no session. */
+export const kioskPath = '/kiosk';
+
 const KioskPage = lazy(() => import('./pages/dashboards/kiosk-page'));
 
 export function App() {
   const session = useSession();
   const [location] = useLocation();
   // Needs no login: the link has a token of its own.
-  if (location === '/kiosk') {
+  if (location === kioskPath) {
     return (
       <Suspense fallback={<Loading />}>
         <KioskPage />

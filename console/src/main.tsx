@@ -9,7 +9,7 @@ import { I18nProvider } from '@lingui/react';
 import { QueryClientProvider } from '@tanstack/react-query';
 import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
-import { App } from './app';
+import { App, kioskPath } from './app';
 import { queryClient } from './api/client';
 import { startSession } from './api/session';
 import { i18n, loadPreferredLanguage } from './i18n';
@@ -21,7 +21,8 @@ const nonce = document.querySelector<HTMLMetaElement>('meta[name="csp-nonce"]')?
 const root = document.getElementById('root');
 
 await loadPreferredLanguage();
-void startSession();
+// Who opens a share link need not have an account.
+if (location.pathname !== kioskPath) void startSession();
 
 if (root) {
   createRoot(root).render(

@@ -7365,6 +7365,7 @@ export interface operations {
                 namespace?: string;
                 product?: string;
                 severity?: string;
+                sort?: "raised_at_ms" | "-raised_at_ms" | "changed_at_ms" | "-changed_at_ms" | "cleared_at_ms" | "-cleared_at_ms" | "acknowledged_at_ms" | "-acknowledged_at_ms" | "severity" | "-severity" | "state" | "-state" | "type" | "-type" | "deviceId" | "-deviceId" | "productId" | "-productId";
                 state?: string;
                 to_ms?: number;
                 type?: string;
@@ -8159,6 +8160,7 @@ export interface operations {
                 client_id?: string;
                 client_id_contains?: string;
                 limit?: number;
+                sort?: "client_id" | "-client_id" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
                 username?: string;
             };
             header?: never;
@@ -9136,6 +9138,7 @@ export interface operations {
                 namespace?: string;
                 parent?: string;
                 product?: string;
+                sort?: "id" | "-id" | "name" | "-name" | "product" | "-product" | "group" | "-group" | "parent" | "-parent" | "state" | "-state" | "enabled" | "-enabled" | "activated_at_ms" | "-activated_at_ms" | "last_seen_at_ms" | "-last_seen_at_ms" | "created_at_ms" | "-created_at_ms";
                 state?: string;
                 tag?: string;
                 text?: string;
@@ -10064,6 +10067,7 @@ export interface operations {
                 namespace?: string;
                 owner?: string;
                 product?: string;
+                sort?: "name" | "-name" | "size" | "-size" | "owner" | "-owner" | "file_id" | "-file_id" | "received_bytes" | "-received_bytes" | "created_ms" | "-created_ms" | "completed_ms" | "-completed_ms" | "expires_ms" | "-expires_ms";
                 state?: string;
             };
             header?: never;
@@ -13110,6 +13114,7 @@ export interface operations {
                 client_id_contains?: string;
                 connected?: boolean;
                 limit?: number;
+                sort?: "client_id" | "-client_id" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
                 username?: string;
             };
             header?: never;

@@ -21,6 +21,17 @@ export interface Column<T> {
   sort?: (row: T) => string | number | null | undefined;
 }
 
+/** The fields by which the node sorts a list, by the columns that show them. */
+export type NodeOrder = Record<string, string>;
+
+/** The parameter `sort` of a list whose table has this order; `undefined`: as the node sends it. */
+export function useNodeOrder(fields: NodeOrder, initialOrder?: string): string | undefined {
+  const [order] = useUrlState('sort', initialOrder);
+  const isDescending = order.startsWith('-');
+  const field = fields[isDescending ? order.slice(1) : order];
+  return field === undefined ? undefined : isDescending ? `-${field}` : field;
+}
+
 interface TableProps<T> {
   /** Names the table for the choice of columns and for screen readers. */
   name: string;
@@ -40,6 +51,8 @@ interface TableProps<T> {
   loadMore?: () => void;
   /** The column that the rows are sorted by at first, with `-` in descending order; default: as the node sent them. */
   initialOrder?: string;
+  /** Columns by which the node sorts the rows, see `useNodeOrder`; also while not all of them are loaded. */
+  nodeOrder?: NodeOrder;
   /** Without it the table takes the height that the page leaves. */
   height?: number | string;
 }
@@ -78,7 +91,8 @@ export function DataTable<T>(props: TableProps<T>) {
   });
   const shown = columns.filter((column) => chosen[column.id] ?? !column.isHidden);
   const [order, setOrder] = useUrlState('sort', props.initialOrder);
-  const rows = useSorted(props.rows, columns, hasMore ? '' : order);
+  const isOfNode = (id: string) => props.nodeOrder?.[id] !== undefined;
+  const rows = useSorted(props.rows, columns, hasMore || isOfNode(order.replace(/^-/, '')) ? '' : order);
   const scroller = useRef<HTMLDivElement>(null);
   const [, navigate] = useLocation();
   const count = rows?.length ?? 0;
@@ -193,7 +207,7 @@ export function DataTable<T>(props: TableProps<T>) {
                     scope="col"
                     aria-sort={order === column.id ? 'ascending' : order === `-${column.id}` ? 'descending' : undefined}
                   >
-                    {column.sort && !hasMore ? (
+                    {isOfNode(column.id) || (column.sort && !hasMore) ? (
                       <UnstyledButton className="sort-button" onClick={() => setOrder(nextOrder(order, column.id))}>
                         {column.header}
                         {order === column.id && <IconArrowUp size={12} aria-hidden />}

@@ -1,7 +1,7 @@
 /** A node with data of its own. */
 
 import { spawn, type ChildProcess } from 'node:child_process';
-import { existsSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -29,7 +29,9 @@ export async function eventually<T>(what: string, check: () => Promise<T | undef
   }
 }
 
-/** Ports that are free now. */
+const maxPortAttempts = 5;
+
+/** Ports that are free now; another process may take them before they are used. */
 async function freePorts(count: number): Promise<number[]> {
   const servers = await Promise.all(
     Array.from({ length: count }, async () => {
@@ -66,9 +68,19 @@ export class TestNode {
   /** Starts a node and creates the operator [`admin`]. Its ports stay the same when it is started again. */
   static async start(...settings: string[]): Promise<TestNode> {
     const dataDir = mkdtempSync(join(tmpdir(), 'tidegate-console-'));
-    const node = new TestNode(dataDir, await freePorts(3), settings);
-    await node.startAgain();
-    return node;
+    for (let attempt = 1; ; attempt++) {
+      const node = new TestNode(dataDir, await freePorts(3), settings);
+      try {
+        await node.startAgain();
+        return node;
+      } catch (error) {
+        // Another process may take a port between its choice and the start of the node.
+        const isTaken = String(error).includes('in use');
+        await node.stop();
+        if (!isTaken || attempt === maxPortAttempts) throw error;
+        writeFileSync(join(dataDir, 'stderr.log'), '');
+      }
+    }
   }
 
   get origin(): string {

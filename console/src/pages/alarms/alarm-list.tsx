@@ -11,7 +11,7 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
 import { formatNumber, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
-import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
@@ -57,6 +57,15 @@ const readAgain = () => {
   void queryClient.invalidateQueries({ queryKey: ['alarm-counts'] });
 };
 
+const nodeOrder: NodeOrder = {
+  type: 'type',
+  severity: 'severity',
+  device: 'deviceId',
+  state: 'state',
+  raised: 'raised_at_ms',
+  product: 'productId',
+};
+
 const isUnacknowledged = (alarm: Alarm) => alarm.state.endsWith('_UNACK');
 export const isCleared = (alarm: Alarm) => alarm.state.startsWith('CLEARED');
 
@@ -76,9 +85,10 @@ export function AlarmList({ device }: { device?: string }) {
   const [typeText] = useDebouncedValue(type.trim(), 300);
   const [isAsking, setAsking] = useState(false);
   const state = states[shown as keyof typeof states] ?? states.active;
+  const sort = useNodeOrder(nodeOrder);
   const list = useList<Alarm>(
     alarmsPath,
-    { state, severity, device: device ?? deviceText, type: typeText },
+    { state, severity, device: device ?? deviceText, type: typeText, sort },
     { every: refreshMs, pageSize: 200 },
   );
   useAlarmChanges(device ? `?device=${encodeURIComponent(device)}` : '', readAgain);
@@ -169,6 +179,7 @@ export function AlarmList({ device }: { device?: string }) {
         name="alarms"
         label={t`Alarms`}
         columns={visible}
+        nodeOrder={nodeOrder}
         rowKey={(alarm) => String(alarm.id)}
         rowHref={href}
         {...pagesOf(list)}

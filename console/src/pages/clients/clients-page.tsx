@@ -3,7 +3,8 @@ import { useCallback } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import { formatBytes, formatNumber } from '../../format';
-import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import type { paths } from '../../api/schema';
+import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { SearchToolbar, useSearch } from '../../ui/search-toolbar';
@@ -15,6 +16,24 @@ import { clientHref } from './client-href';
 import { RejectedConnections } from './rejected-connections';
 
 type Client = Schemas['ClientInfo'];
+
+type Sort = NonNullable<NonNullable<paths['/api/v1/sessions']['get']['parameters']['query']>['sort']>;
+
+const nodeOrder: NodeOrder = {
+  client: 'client_id',
+  state: 'connected',
+  since: 'connected_at_ms',
+  user: 'username',
+  address: 'peer_address',
+  listener: 'listener',
+  protocol: 'protocol_version',
+  subscriptions: 'subscriptions',
+  queued: 'queued_messages',
+  'queued-bytes': 'queued_bytes',
+  received: 'messages_received',
+  sent: 'messages_sent',
+  dropped: 'messages_dropped',
+};
 
 const pageSize = 200;
 const refreshMs = 5_000;
@@ -39,6 +58,7 @@ function ClientList() {
   const [state, setState] = useUrlState('state', 'all');
   const search = useSearch();
   const { wanted } = search;
+  const sort = useNodeOrder(nodeOrder);
   const read = useCallback(
     (after: string | undefined, signal: AbortSignal) =>
       unwrap(
@@ -47,6 +67,7 @@ function ClientList() {
             query: {
               after,
               limit: pageSize,
+              ...(sort ? { sort: sort as Sort } : {}),
               ...(wanted ? { client_id_contains: wanted } : {}),
               ...(state === 'all' ? {} : { connected: state === 'connected' }),
             },
@@ -54,9 +75,9 @@ function ClientList() {
           signal,
         }),
       ),
-    [state, wanted],
+    [sort, state, wanted],
   );
-  const clients = usePages<Client>(['clients', state, wanted], read, { every: refreshMs });
+  const clients = usePages<Client>(['clients', state, wanted, sort], read, { every: refreshMs });
 
   const columns: Column<Client>[] = [
     {
@@ -153,6 +174,7 @@ function ClientList() {
       name="clients"
       label={t`Clients`}
       columns={columns}
+      nodeOrder={nodeOrder}
       rowKey={(client) => client.client_id}
       rowHref={(client) => clientHref(client.client_id)}
       {...pagesOf(clients)}

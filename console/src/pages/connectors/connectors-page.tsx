@@ -158,7 +158,9 @@ function LastError({ text, atMs }: { text: string | null | undefined; atMs: numb
   return (
     <span className="row">
       <Ago ms={atMs} />
-      <span title={text}>{text}</span>
+      <span className="ellipsis last-error" title={text}>
+        {text}
+      </span>
     </span>
   );
 }

@@ -4,7 +4,8 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconSearch } from '@tabler/icons-react';
 import { useCallback, useState } from 'react';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
-import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import type { paths } from '../../api/schema';
+import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -13,6 +14,19 @@ import { AddDevice } from './add-device';
 import { deviceHref, useDeviceColumns } from './device-columns';
 
 type Device = Schemas['Device'];
+
+type Sort = NonNullable<NonNullable<paths['/api/v1/devices']['get']['parameters']['query']>['sort']>;
+
+const nodeOrder: NodeOrder = {
+  name: 'name',
+  id: 'id',
+  state: 'state',
+  seen: 'last_seen_at_ms',
+  product: 'product',
+  group: 'group',
+  gateway: 'parent',
+  created: 'created_at_ms',
+};
 
 const pageSize = 200;
 const refreshMs = 5_000;
@@ -24,6 +38,7 @@ export default function DevicesPage() {
   const [typed, setTyped] = useState('');
   const [text] = useDebouncedValue(typed.trim(), 200);
   const [isAdding, setAdding] = useState(false);
+  const sort = useNodeOrder(nodeOrder);
   const products = useRead(['products'], (signal) => unwrap(api.GET('/api/v1/products', { signal })));
   const read = useCallback(
     (after: string | undefined, signal: AbortSignal) =>
@@ -33,6 +48,7 @@ export default function DevicesPage() {
             query: {
               after,
               limit: pageSize,
+              ...(sort ? { sort: sort as Sort } : {}),
               ...(text ? { text } : {}),
               ...(state ? { state } : {}),
               ...(product ? { product } : {}),
@@ -41,9 +57,9 @@ export default function DevicesPage() {
           signal,
         }),
       ),
-    [product, state, text],
+    [product, sort, state, text],
   );
-  const devices = usePages<Device>(['devices', state, product, text], read, { every: refreshMs });
+  const devices = usePages<Device>(['devices', state, product, text, sort], read, { every: refreshMs });
   const shared = useDeviceColumns();
   const columns: Column<Device>[] = [
     shared.name,
@@ -81,6 +97,7 @@ export default function DevicesPage() {
         name="devices"
         label={t`Devices`}
         columns={columns}
+        nodeOrder={nodeOrder}
         rowKey={(device) => device.id}
         rowHref={deviceHref}
         {...pagesOf(devices)}

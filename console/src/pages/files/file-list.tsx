@@ -11,7 +11,7 @@ import { authorizedFetch, mayInNamespace, useCaller, type Caller } from '../../a
 import { formatBytes, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
-import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { NamespaceSelect } from '../../ui/object-list';
 import { Facts } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
@@ -23,6 +23,15 @@ import { ExportSummary, FileExports } from './file-exports';
 export type FileInfo = Schemas['FileInfo'];
 
 export const filesPath = '/api/v1/files';
+
+const nodeOrder: NodeOrder = {
+  name: 'name',
+  size: 'size',
+  owner: 'owner',
+  file_id: 'file_id',
+  completed: 'completed_ms',
+  expires: 'expires_ms',
+};
 
 const refreshMs = 5_000;
 const linkForDownloadS = 60;
@@ -96,8 +105,13 @@ export function FileList({ device }: { device?: string }) {
   const [exportState, setExportState] = useUrlState('export');
   const [opened, setOpened] = useUrlState('file');
   const [filters] = useDebouncedValue({ owner: device ?? owner.trim(), product, namespace, export: exportState }, 300);
+  const sort = useNodeOrder(nodeOrder);
   const products = useList<{ id: string }>('/api/v1/products', {}, { enabled: device === undefined });
-  const list = useList<FileInfo>(filesPath, { state: 'complete', ...filters }, { every: refreshMs, pageSize: 200 });
+  const list = useList<FileInfo>(
+    filesPath,
+    { state: 'complete', ...filters, sort },
+    { every: refreshMs, pageSize: 200 },
+  );
   const [deleting, setDeleting] = useState<FileInfo>();
   const startDownload = useDownload();
   const href = (file: FileInfo) => {
@@ -167,6 +181,7 @@ export function FileList({ device }: { device?: string }) {
         name="files"
         label={t`Files`}
         columns={device ? columns.filter((column) => column.id !== 'owner') : columns}
+        nodeOrder={nodeOrder}
         rowKey={(file) => file.id}
         rowHref={href}
         {...pagesOf(list)}

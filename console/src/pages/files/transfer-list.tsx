@@ -7,11 +7,19 @@ import { useChange } from '../../api/client';
 import { objectPath, send, useList } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatBytes, formatNumber } from '../../format';
-import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DeleteFile, FileOwnerName, filesPath, type FileInfo } from './file-list';
+
+const nodeOrder: NodeOrder = {
+  name: 'name',
+  owner: 'owner',
+  received: 'received_bytes',
+  begun: 'created_ms',
+  file_id: 'file_id',
+};
 
 const refreshMs = 1_500;
 
@@ -20,7 +28,8 @@ export function TransferList() {
   const { t } = useLingui();
   const caller = useCaller();
   const mayChange = mayInNamespace(caller, 'operator');
-  const list = useList<FileInfo>(filesPath, { state: 'receiving' }, { every: refreshMs, pageSize: 200 });
+  const sort = useNodeOrder(nodeOrder);
+  const list = useList<FileInfo>(filesPath, { state: 'receiving', sort }, { every: refreshMs, pageSize: 200 });
   const [cancelling, setCancelling] = useState<FileInfo>();
   const change = useChange(
     (file: FileInfo) => send('POST', `${objectPath(filesPath, file.id)}/${file.is_paused ? 'resume' : 'pause'}`),
@@ -38,7 +47,21 @@ export function TransferList() {
     });
   const columns: Column<FileInfo>[] = [
     { id: 'name', header: t`Name`, sort: (file) => file.name, cell: (file) => file.name },
-    { id: 'owner', header: t`Sent by`, sort: (file) => file.owner.id, cell: (file) => <FileOwnerName file={file} /> },
+    {
+      id: 'state',
+      header: t`State`,
+      sort: (file) => (file.is_paused ? 1 : 0),
+      cell: (file) =>
+        file.is_paused ? (
+          <StateBadge health="warning">
+            <Trans>paused</Trans>
+          </StateBadge>
+        ) : (
+          <StateBadge health="good">
+            <Trans>receiving</Trans>
+          </StateBadge>
+        ),
+    },
     {
       id: 'progress',
       header: t`Progress`,
@@ -58,21 +81,7 @@ export function TransferList() {
           </span>
         ),
     },
-    {
-      id: 'state',
-      header: t`State`,
-      sort: (file) => (file.is_paused ? 1 : 0),
-      cell: (file) =>
-        file.is_paused ? (
-          <StateBadge health="warning">
-            <Trans>paused</Trans>
-          </StateBadge>
-        ) : (
-          <StateBadge health="good">
-            <Trans>receiving</Trans>
-          </StateBadge>
-        ),
-    },
+    { id: 'owner', header: t`Sent by`, sort: (file) => file.owner.id, cell: (file) => <FileOwnerName file={file} /> },
     {
       id: 'received',
       header: t`Received`,
@@ -126,6 +135,7 @@ export function TransferList() {
         name="transfers"
         label={t`Transfers`}
         columns={columns}
+        nodeOrder={nodeOrder}
         rowKey={(file) => file.id}
         {...pagesOf(list)}
         empty={

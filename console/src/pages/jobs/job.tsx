@@ -4,7 +4,7 @@ import { IconPlayerStop } from '@tabler/icons-react';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
 import { mayInNamespace, mayOnNode, useCaller } from '../../api/session';
-import { formatNumber } from '../../format';
+import { formatBytes, formatNumber } from '../../format';
 import { StateBadge, type Health } from '../../ui/state-badge';
 
 export type Job = Schemas['Job'];
@@ -50,6 +50,8 @@ export function JobProgress({ job }: { job: Job }) {
   const { t } = useLingui();
   const percent = (count: number) => (job.total ? (count / job.total) * 100 : job.state === 'running' ? 0 : 100);
   const total = job.total;
+  // The items of backups are bytes.
+  const amount = job.kind.startsWith('backup') ? formatBytes : formatNumber;
   return (
     <span className="row">
       <Progress.Root className="grow" miw={60}>
@@ -58,10 +60,10 @@ export function JobProgress({ job }: { job: Job }) {
       </Progress.Root>
       <span aria-live="polite">
         {total === null ? (
-          formatNumber(job.done)
+          amount(job.done)
         ) : (
           <Trans>
-            {formatNumber(job.done)} of {formatNumber(total)}
+            {amount(job.done)} of {amount(total)}
           </Trans>
         )}
         {job.failed > 0 && (

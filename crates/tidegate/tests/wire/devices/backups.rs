@@ -277,7 +277,7 @@ fn files_retained_messages_and_the_audit_log_are_restored() {
     let mut client = crate::support::Raw::client(&node, 5);
     let retained = crate::support::Publish::new("site/name", "north")
         .qos(1, 1)
-        .retain(true);
+        .retain();
     client.send_publish(&retained);
     client.recv(crate::support::kind::PUBACK);
     let content = "line\n".repeat(50_000);

@@ -1,0 +1,108 @@
+/** Dashboards with topics and metrics of the node, in the console and behind a share link. */
+
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { launch, loggedIn, newProfile, open, PageProblems } from './support/browser';
+import { accessibilityProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
+import { eventually, TestNode } from './support/node';
+import { publish } from './support/program';
+
+let node: TestNode;
+let browser: Browser;
+
+const card = (id: string, kind: string, title: string, place: [number, number, number, number], more: object) => {
+  const [x, y, w, h] = place;
+  return { id, kind, title, x, y, w, h, ...more };
+};
+
+beforeAll(async () => {
+  node = await TestNode.start();
+  browser = await launch();
+  const site = (topics: string[]) => ({ sources: [{ type: 'topics', topics }] });
+  await node.expect('PUT', '/api/v1/dashboards/hall', {
+    name: 'Hall',
+    description: 'Topics and metrics of the node',
+    cards: [
+      card('state', 'statistic', 'State', [0, 0, 6, 4], site(['hall/state'])),
+      card('heat', 'gauge', 'Heat', [6, 0, 6, 6], {
+        ...site(['hall/heat']),
+        config: { unit: '°C', min: 0, max: 50 },
+      }),
+      card('all', 'table', 'All topics', [12, 0, 12, 6], site(['hall/state', 'hall/heat'])),
+      card('clients', 'statistic', 'Connections', [0, 6, 6, 4], {
+        sources: [{ type: 'node', metrics: ['connections'] }],
+      }),
+      card('rates', 'chart', 'Messages', [6, 6, 18, 8], {
+        sources: [{ type: 'node', metrics: ['messages_received_per_s'] }],
+      }),
+    ],
+  });
+});
+
+afterAll(async () => {
+  await browser?.close();
+  await node?.remove();
+});
+
+/** The card of a dashboard with this title. */
+const cardOf = (page: Page, title: string) => page.getByRole('region', { name: title, exact: true });
+
+/** Publishes until the cards show it: topics are recorded only while somebody reads them. */
+async function showsMessages(page: Page): Promise<void> {
+  await eventually('the cards show the messages', async () => {
+    await publish(node, 'hall/state', 'two doors open');
+    await publish(node, 'hall/heat', '21.5');
+    const [state, heat] = await Promise.all([cardOf(page, 'State').textContent(), cardOf(page, 'Heat').textContent()]);
+    return state?.includes('two doors open') && heat?.includes('21.5');
+  });
+  const table = await cardOf(page, 'All topics').textContent();
+  expect(table).toContain('hall/state');
+  expect(table).toContain('21.5');
+}
+
+/** Metrics are recorded every few seconds. */
+async function showsMetrics(page: Page): Promise<void> {
+  await eventually('the number of connections', async () => {
+    const text = await cardOf(page, 'Connections').textContent();
+    return text !== null && /Connections\D*\d/.test(text);
+  });
+  await cardOf(page, 'Messages').locator('canvas').first().waitFor();
+}
+
+for (const scheme of ['light', 'dark'] as const) {
+  test(`dashboards: cards show topics and metrics of the node, ${scheme}`, async () => {
+    const own = await loggedIn(browser, node, { colorScheme: scheme });
+    const page = await open(own, '/dashboards/hall');
+    await showsMessages(page);
+    await showsMetrics(page);
+    expectNone(await accessibilityProblems(page));
+    await saveScreenshot(page, '/dashboards/hall', scheme);
+    await own.close();
+  });
+}
+
+test('dashboards: a share link shows them without an account until it is revoked', async () => {
+  const share = await node.expect('POST', '/api/v1/dashboards/hall/shares', { description: 'screen' });
+  for (const width of [1280, 390]) {
+    const visitor = await newProfile(browser, node, { viewport: { width, height: 800 } });
+    const page = await visitor.newPage();
+    const problems = new PageProblems(page);
+    await page.goto(`/kiosk#${share.token}`);
+    await page.getByRole('heading', { name: 'Hall', exact: true }).waitFor();
+    await showsMessages(page);
+    await showsMetrics(page);
+    // There is nothing that leads into the console.
+    expect(await page.getByRole('navigation').count()).toBe(0);
+    expect(await page.locator('a[href]').count()).toBe(0);
+    expectNone(await overflowing(page));
+    expectNone(await accessibilityProblems(page));
+    await saveScreenshot(page, '/kiosk', `${width}`);
+    expectNone(problems.found);
+    await visitor.close();
+  }
+  await node.expect('DELETE', `/api/v1/dashboards/hall/shares/${share.id}`);
+  const page = await (await newProfile(browser, node)).newPage();
+  await page.goto(`/kiosk#${share.token}`);
+  await page.getByText('This link does not work any more').waitFor();
+  await page.close();
+});
