@@ -20,6 +20,7 @@ mod observer;
 mod own_node;
 mod packets;
 mod pipeline_bench;
+mod published_reports;
 mod relay_bench;
 mod report;
 mod round_outcome;
@@ -73,6 +74,8 @@ enum BenchTarget {
     Files(files_bench::FilesArgs),
     /// Let many devices of a node of its own download one image at once over MQTT, and measure other clients meanwhile
     Firmware(firmware_bench::FirmwareArgs),
+    /// Repeat the measurements of published reports, and write a page with both figures
+    Report(published_reports::ReportArgs),
     /// Short for `mqtt offline`
     Offline(scenario::OfflineScenario),
 }
@@ -91,6 +94,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Link { scenario } => scenario.run(),
         BenchTarget::Files(arguments) => files_bench::run(&arguments),
         BenchTarget::Firmware(arguments) => firmware_bench::run(&arguments),
+        BenchTarget::Report(arguments) => published_reports::run(&arguments),
         BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }

@@ -121,7 +121,7 @@ impl OwnNode {
         Ok(address.to_owned())
     }
 
-    fn data_dir(&self) -> PathBuf {
+    pub(crate) fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
     }
 

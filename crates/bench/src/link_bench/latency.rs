@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use bytes::Bytes;
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use link::net::Link;
 use link::priority::Priority;
@@ -22,6 +23,12 @@ pub(crate) struct LinkLatencyScenario {
     /// Size of the messages of the saturating stream
     #[arg(long, value_name = "BYTES", default_value = "50MB", value_parser = units::parse_bytes)]
     bulk_size: usize,
+    /// Size of the small messages
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = units::parse_bytes)]
+    message: usize,
+    /// Measure only this, repeatable [default: both]
+    #[arg(long, value_enum)]
+    only: Vec<LatencyCondition>,
     /// Time between two small messages
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::parse_duration)]
     interval: Duration,
@@ -32,13 +39,29 @@ pub(crate) struct LinkLatencyScenario {
     output: LinkOutputArgs,
 }
 
-/// Small messages of 100 bytes, which contain the time when they were due.
-const SMALL_BYTES: usize = 100;
+/// What else is sent meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LatencyCondition {
+    Alone,
+    BesideStream,
+}
+
+/// The time when a message was due is at its begin.
+const STAMP_BYTES: usize = 8;
 
 impl LinkLatencyScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        ensure!(
+            self.message >= STAMP_BYTES,
+            "--message {} is too short; expected at least {STAMP_BYTES} bytes",
+            self.message
+        );
         let mut outcome = LinkOutcome::new(&self.output);
-        for is_saturated in [false, true] {
+        for condition in [LatencyCondition::Alone, LatencyCondition::BesideStream] {
+            if !self.only.is_empty() && !self.only.contains(&condition) {
+                continue;
+            }
+            let is_saturated = condition == LatencyCondition::BesideStream;
             let (histogram, bulk_bytes, seconds) = self.measure(is_saturated)?;
             let ms = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e6;
             let name = if is_saturated {
@@ -82,7 +105,7 @@ impl LinkLatencyScenario {
         });
         let address = address.recv().context("the receiver did not start")?;
         let end_time = Instant::now() + self.duration;
-        let interval = self.interval;
+        let (interval, small_bytes) = (self.interval, self.message);
         runtime()?.block_on(async move {
             let link = connect_link(address);
             link.connected().await?;
@@ -93,7 +116,7 @@ impl LinkLatencyScenario {
                     send_messages(&link, &mut messages, Priority::Bulk, end_time).await
                 })
             });
-            send_small(&link, interval, origin, end_time).await?;
+            send_small(&link, (interval, small_bytes), origin, end_time).await?;
             if let Some(bulk) = bulk {
                 bulk.await??;
             }
@@ -110,16 +133,16 @@ impl LinkLatencyScenario {
 /// The time counts from when a message was due, so that a delay of the sender is not hidden.
 async fn send_small(
     link: &Link,
-    interval: Duration,
+    (interval, bytes): (Duration, usize),
     origin: Instant,
     end: Instant,
 ) -> anyhow::Result<()> {
     let mut due = Instant::now();
     while due < end {
         tokio::time::sleep_until(due.into()).await;
-        let mut payload = vec![0; SMALL_BYTES];
+        let mut payload = vec![0; bytes];
         let at = due.duration_since(origin).as_nanos() as u64;
-        payload[..8].copy_from_slice(&at.to_le_bytes());
+        payload[..STAMP_BYTES].copy_from_slice(&at.to_le_bytes());
         link.send(Priority::High, Bytes::from(payload)).await?;
         due += interval;
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use hdrhistogram::Histogram;
 
 use super::delivery_verifier::SlowReceiverCounts;
 use super::generator::{Generator, RelayLoad, SlotState};
@@ -22,6 +23,8 @@ const STALL_NS: u64 = 1_000_000_000;
 const MAX_DRAIN_NS: u64 = 60_000_000_000;
 /// Sequences that are checked: connections, times senders of an endpoint.
 const MAX_SEQUENCES: usize = 20_000_000;
+/// Equal parts of the measured interval that are reported one by one.
+const PARTS: u64 = 5;
 
 /// What came of a load.
 pub(super) struct RelayRun {
@@ -30,6 +33,17 @@ pub(super) struct RelayRun {
     pub(super) observations: Observations,
     /// Messages sent over the whole run.
     pub(super) sent: u64,
+    pub(super) parts: Vec<RunPart>,
+}
+
+/// A part of the measured interval.
+pub(super) struct RunPart {
+    /// Open connections at its end.
+    pub(super) connected: usize,
+    /// Connections that failed in it.
+    pub(super) failures: u64,
+    /// Latencies of messages that were received in it.
+    pub(super) latency: Histogram<u64>,
 }
 
 /// Counts at one end of the measured interval.
@@ -63,10 +77,11 @@ pub(super) fn run_load(
     generator.connect_all(&mut observer)?;
     generator.hold(&mut observer)?;
     observer.note_connected()?;
-    generator.send_and_measure(&mut observer)?;
+    let parts = generator.send_and_measure(&mut observer)?;
     observer.finish()?;
     Ok(RelayRun {
         sent: generator.sent(),
+        parts,
         slow: generator.verifier.slow,
         counts: generator.counts,
         observations: observer.into_observations(),
@@ -117,7 +132,7 @@ impl Generator<'_> {
         }
     }
 
-    fn send_and_measure(&mut self, observer: &mut RunObserver) -> anyhow::Result<()> {
+    fn send_and_measure(&mut self, observer: &mut RunObserver) -> anyhow::Result<Vec<RunPart>> {
         let load = self.load;
         let start_ns = now_ns() + 1_000_000;
         let begin_ns = start_ns + load.warmup_ns;
@@ -142,13 +157,35 @@ impl Generator<'_> {
         self.enqueue_all();
         let begin = self.run_until(begin_ns, &mut timer, observer)?;
         observer.begin_interval(begin.at_ns, begin.received)?;
+        let mut parts = Vec::with_capacity(PARTS as usize);
+        let mut seen = (self.counts.failures.count(), self.verifier.latency.clone());
+        for part in 1..PARTS {
+            let part_end_ns = begin_ns + load.duration_ns / PARTS * part;
+            self.run_until(part_end_ns, &mut timer, observer)?;
+            parts.push(self.take_part(&mut seen)?);
+        }
         let end = self.run_until(end_ns, &mut timer, observer)?;
+        parts.push(self.take_part(&mut seen)?);
         observer.end_interval(end.at_ns, end.received)?;
         self.is_sending = false;
         self.resume_slow_receivers();
         self.await_completion(observer)?;
         self.count(&begin, &end);
-        Ok(())
+        Ok(parts)
+    }
+
+    /// What happened since `seen`, the failures and latencies up to then.
+    fn take_part(&self, seen: &mut (u64, Histogram<u64>)) -> anyhow::Result<RunPart> {
+        let now = (self.counts.failures.count(), self.verifier.latency.clone());
+        let mut latency = now.1.clone();
+        latency.subtract(&seen.1)?;
+        let failures = now.0 - seen.0;
+        *seen = now;
+        Ok(RunPart {
+            connected: self.open,
+            failures,
+            latency,
+        })
     }
 
     /// Goes on until `until_ns` and returns the counts as they are then.

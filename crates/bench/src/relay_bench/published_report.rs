@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::delivery_verifier::RelayShape;
 use super::generator::RelayLoad;
-use super::generator_run::{RelayRun, run_load};
+use super::generator_run::{RelayRun, RunPart, run_load};
 use super::message_template::{MessageTemplate, RelayMode};
 use super::server::{EndpointSet, RelayServer, RelayServerArgs, definition};
 use crate::units;
@@ -129,6 +129,9 @@ pub(crate) struct PublishedReportScenario {
     /// Run only this scenario (repeatable)
     #[arg(long = "scenario", value_enum)]
     scenarios: Vec<PublishedScenario>,
+    /// Run only steps with this name, such as "20 connections" (repeatable)
+    #[arg(long = "step", value_name = "NAME")]
+    steps: Vec<String>,
     /// Length of each step instead of the report's (60, 30, 30 and 300 seconds)
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     duration: Option<Duration>,
@@ -153,7 +156,8 @@ impl PublishedReportScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let servers = self.relay.servers()?;
         let is_selected = |stage: &&PublishedStage| {
-            self.scenarios.is_empty() || self.scenarios.contains(&stage.scenario)
+            (self.scenarios.is_empty() || self.scenarios.contains(&stage.scenario))
+                && (self.steps.is_empty() || self.steps.contains(&stage.name()))
         };
         let mut results = Vec::new();
         for stage in STAGES.iter().filter(is_selected) {
@@ -161,6 +165,15 @@ impl PublishedReportScenario {
                 results.push(self.measure(server, *stage)?);
             }
         }
+        ensure!(
+            !results.is_empty(),
+            "--step: there is no such step; expected {}",
+            STAGES
+                .iter()
+                .map(PublishedStage::name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
         let is_flawless = results.iter().all(StageResult::is_flawless);
         write_result(
             self.json.as_deref(),
@@ -229,6 +242,13 @@ impl StageResult {
         self.run.counts.latency.value_at_quantile(quantile) as f64 / 1e6
     }
 
+    /// Messages that were lost, repeated, in the wrong order or wrong, of all that were expected.
+    fn fault_share(&self) -> f64 {
+        let (counts, faults) = (&self.run.counts, &self.run.counts.faults);
+        let count = faults.lost + faults.repeated + faults.reordered + counts.strange;
+        (count + counts.unsent) as f64 / counts.expected.max(1) as f64
+    }
+
     /// Use of one core by the relay.
     fn cpu(&self) -> Option<f64> {
         let broker = self.run.observations.broker?;
@@ -278,7 +298,10 @@ fn to_json(results: &[StageResult]) -> Value {
             "unsent": counts.unsent,
             "expected": counts.expected,
             "delivered": result.delivered(),
+            "fault_share": result.fault_share(),
+            "mean_ms": counts.latency.mean() / 1e6,
             "p50_ms": result.latency_ms(0.5),
+            "p95_ms": result.latency_ms(0.95),
             "p99_ms": result.latency_ms(0.99),
             "max_ms": counts.latency.max() as f64 / 1e6,
             "lost": counts.faults.lost,
@@ -286,10 +309,21 @@ fn to_json(results: &[StageResult]) -> Value {
             "reordered": counts.faults.reordered,
             "strange": counts.strange,
             "failures": counts.failures,
+            "connected": result.stage.endpoints * result.stage.connections,
+            "parts": result.run.parts.iter().map(part_to_json).collect::<Vec<_>>(),
             "relay_cpu": result.cpu(),
         })
     });
     json!({ "stages": stages.collect::<Vec<_>>() })
+}
+
+fn part_to_json(part: &RunPart) -> Value {
+    json!({
+        "connected": part.connected,
+        "received": part.latency.len(),
+        "p95_ms": part.latency.value_at_quantile(0.95) as f64 / 1e6,
+        "failures": part.failures,
+    })
 }
 
 const HEADINGS: [&str; 13] = [

@@ -1,0 +1,54 @@
+//! Ctrl-C and SIGTERM: the first one ends the row that is being measured, with its processes, the second one ends the
+//! process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The status of a process that a signal has ended.
+pub(super) const EXIT_STATUS: u8 = 130;
+
+/// Whether the user wants the run to end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Watches for signals on a thread of its own until the process ends.
+    pub(super) fn watch() -> anyhow::Result<Self> {
+        let interrupt = Self::default();
+        let is_requested = interrupt.0.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        // Registered before any process is started.
+        let (mut interrupts, mut terminations) = {
+            let _context = runtime.enter();
+            (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            )
+        };
+        let watch = move || {
+            runtime.block_on(async {
+                loop {
+                    tokio::select! {
+                        _ = interrupts.recv() => {}
+                        _ = terminations.recv() => {}
+                    }
+                    if is_requested.swap(true, Ordering::Relaxed) {
+                        std::process::exit(EXIT_STATUS.into());
+                    }
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("report-signals".to_owned());
+        thread.spawn(watch).context("cannot start a thread")?;
+        Ok(interrupt)
+    }
+
+    pub(super) fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
