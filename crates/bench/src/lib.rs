@@ -32,6 +32,8 @@ mod worker;
 
 use std::process::ExitCode;
 
+pub use published_reports::commands as commands_of_published_reports;
+
 use load_client::{
     client_failure, endpoint, host, node_api, packet_scanner, payload_stamp, sequence_checker,
     timer, transport, units,

@@ -359,6 +359,18 @@ mod tests {
     }
 
     #[test]
+    fn commands_of_published_reports_are_valid() {
+        let commands = bench::commands_of_published_reports().expect("valid reports");
+        assert!(commands.len() > 50, "{}", commands.len());
+        for command in commands {
+            let words = std::iter::once("tidegate").chain(command.iter().map(String::as_str));
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{}: {error}", command.join(" "));
+            }
+        }
+    }
+
+    #[test]
     fn a_field_that_is_given_as_an_option_is_explained() {
         let shown = |words: &[&str]| {
             let words = ["tidegate", "ctl"].iter().chain(words);

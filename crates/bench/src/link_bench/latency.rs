@@ -15,6 +15,7 @@ use super::peers::{
     NumberedMessages, accept_links, connect_link, end, loopback_socket, receive_messages, runtime,
     send_messages,
 };
+use super::precise_timer::PreciseTimer;
 use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
@@ -137,9 +138,10 @@ async fn send_small(
     origin: Instant,
     end: Instant,
 ) -> anyhow::Result<()> {
+    let mut timer = PreciseTimer::new()?;
     let mut due = Instant::now();
     while due < end {
-        tokio::time::sleep_until(due.into()).await;
+        timer.wait_until(due).await?;
         let mut payload = vec![0; bytes];
         let at = due.duration_since(origin).as_nanos() as u64;
         payload[..STAMP_BYTES].copy_from_slice(&at.to_le_bytes());

@@ -10,6 +10,7 @@ pub(crate) mod outcome;
 mod peer_process;
 mod peers;
 mod plain_tcp;
+mod precise_timer;
 mod throughput;
 
 use std::process::ExitCode;

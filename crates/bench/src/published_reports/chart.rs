@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use load_client::plot::escape;
 
-use super::verdict::display_number;
+use super::verdict::{display_measured, display_stated};
 
 /// Values of one row.
 pub(super) struct ChartRow<'a> {
@@ -62,10 +62,12 @@ pub(super) fn render(title: &str, rows: &[ChartRow<'_>]) -> Option<String> {
         for (side, (value, color)) in [(row.theirs, THEIRS), (row.ours, OURS)].iter().enumerate() {
             let y = top + BAR_HEIGHT * side as f64;
             let length = value.map_or(0.0, |value| axis.length(value));
-            let text = value.map_or_else(|| "not measured".to_owned(), display_number);
-            if *color == THEIRS && value.is_none() {
-                continue;
-            }
+            let text = match (value, side) {
+                (Some(value), 0) => display_stated(*value),
+                (Some(value), _) => display_measured(*value),
+                (None, 0) => continue,
+                (None, _) => "not measured".to_owned(),
+            };
             let _ = writeln!(
                 svg,
                 "<rect x=\"{LABEL_WIDTH}\" y=\"{y}\" width=\"{length:.1}\" height=\"{}\" fill=\"{color}\"/>\

@@ -115,6 +115,20 @@ fn select_reports(name: &str) -> anyhow::Result<Vec<PublishedReport>> {
     Ok(selected.collect())
 }
 
+/// Arguments of `tidegate` for all rows of all reports in both forms, with 0 for what a node provides.
+pub fn commands() -> anyhow::Result<Vec<Vec<String>>> {
+    let mut commands = Vec::new();
+    for report in all_reports()? {
+        for row in report.rows().filter(|row| row.command.is_some()) {
+            for form in [ReportForm::Short, ReportForm::Full] {
+                let command = RowCommand::new(row, form)?;
+                commands.push(command.arguments(|_| Ok("0".to_owned()))?);
+            }
+        }
+    }
+    Ok(commands)
+}
+
 fn measure_reports(
     reports: &[PublishedReport],
     arguments: &ReportArgs,

@@ -7,7 +7,7 @@ use super::chart::{self, ChartRow};
 use super::machine::{self, MachineDescription};
 use super::row_command::RowCommand;
 use super::stored_results::{RowOutcome, StoredResults, StoredRow};
-use super::verdict::{FigureGoal, display_number};
+use super::verdict::{FigureGoal, display_measured, display_stated};
 
 /// A page and its charts.
 pub(super) struct ReportPage {
@@ -202,12 +202,13 @@ impl PageWriter<'_> {
             .map(|(id, _)| &id[..])
             .collect();
         if !busy.is_empty() {
+            let names = match busy.len() == rows().count() {
+                true => "all rows".to_owned(),
+                false => busy.join(", "),
+            };
             let _ = write!(
                 out,
-                "> Other programs used the machine when {} of {} rows were measured, so these figures are not valid: {}.\n\n",
-                busy.len(),
-                rows().count(),
-                busy.join(", ")
+                "> Other programs used the machine when these rows were measured, so their figures are not valid: {names}.\n\n",
             );
         }
         let _ = write!(out, "{}\n\n", report.method.trim());
@@ -216,7 +217,8 @@ impl PageWriter<'_> {
     /// What each figure means, in the report and here.
     fn write_figures(&mut self) {
         self.out.push_str(
-            "## Figures\n\n| figure | the report measures | Tidegate measures |\n|---|---|---|\n",
+            "## Figures\n\nA goal without a remark is what the report states; \"own\" marks a goal of Tidegate. A goal is met within 0.1 %.\n\n\
+             | figure | the report measures | Tidegate measures |\n|---|---|---|\n",
         );
         for figure in &self.report.figures {
             let ours = figure.not_measured.as_ref().unwrap_or(&figure.ours);
@@ -276,20 +278,17 @@ impl PageWriter<'_> {
                 let label = if at == 0 { &row.label[..] } else { "" };
                 let theirs = row.theirs.get(&figure.id);
                 let ours = stored.and_then(|stored| stored.values.get(&figure.id));
-                let number = |value: Option<&f64>| {
-                    value.map_or_else(|| "-".to_owned(), |value| display_number(*value))
-                };
+                let theirs = theirs.map_or_else(|| "-".to_owned(), |value| display_stated(*value));
+                let ours = ours.map_or_else(|| "-".to_owned(), |value| display_measured(*value));
                 let goal = FigureGoal::of(row, figure);
                 let goal = goal.map_or_else(String::new, |goal| {
                     let own = if goal.is_own { " (own)" } else { "" };
-                    format!("{} {}{own}", goal.sign(), display_number(goal.value))
+                    format!("{} {}{own}", goal.sign(), display_stated(goal.value))
                 });
                 let _ = writeln!(
                     self.out,
-                    "| {label} | {} | {} | {} | {goal} | {} |",
+                    "| {label} | {} | {theirs} | {ours} | {goal} | {} |",
                     column_name(figure),
-                    number(theirs),
-                    number(ours),
                     FigureResult::of(row, figure, stored).name()
                 );
             }

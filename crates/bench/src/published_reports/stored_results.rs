@@ -26,7 +26,6 @@ pub(super) struct StoredResults {
 
 /// The result of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct StoredRow {
     /// `short` or `full`.
     pub(super) form: String,

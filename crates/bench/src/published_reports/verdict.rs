@@ -2,6 +2,9 @@
 
 use super::catalogue::{Better, FigureDefinition, ReportRow};
 
+/// Share by which a value may miss a goal: a report states rounded values, and clocks are not exact.
+const TOLERANCE: f64 = 0.001;
+
 /// What a value should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FigureGoal {
@@ -25,8 +28,8 @@ impl FigureGoal {
 
     pub(super) fn is_met_by(self, value: f64) -> bool {
         match self.better {
-            Better::Higher => value >= self.value,
-            Better::Lower => value <= self.value,
+            Better::Higher => value >= self.value * (1.0 - TOLERANCE),
+            Better::Lower => value <= self.value * (1.0 + TOLERANCE),
             Better::Equal => value == self.value,
             Better::Neither => true,
         }
@@ -42,35 +45,35 @@ impl FigureGoal {
     }
 }
 
-/// Digits that matter: all before the decimal point, and at least three.
-pub(super) fn display_number(value: f64) -> String {
-    let magnitude = value.abs();
-    let decimals = match magnitude {
+/// A measured value, with the digits that matter: all before the decimal point, and at least three.
+pub(super) fn display_measured(value: f64) -> String {
+    let decimals = match value.abs() {
         _ if value.fract() == 0.0 => 0,
         m if m >= 100.0 => 0,
         m if m >= 10.0 => 1,
         m if m >= 0.1 => 2,
         _ => 3,
     };
-    let text = format!("{magnitude:.decimals$}");
-    let (whole, fraction) = text
-        .split_once('.')
-        .map_or((&text[..], None), |(whole, fraction)| {
-            (whole, Some(fraction))
-        });
-    let mut out = String::new();
-    if value < 0.0 {
-        out.push('-');
-    }
-    for (at, digit) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+    group_thousands(&format!("{value:.decimals$}"))
+}
+
+/// A value of a report, with the digits that it states.
+pub(super) fn display_stated(value: f64) -> String {
+    group_thousands(&value.to_string())
+}
+
+fn group_thousands(number: &str) -> String {
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", number),
+    };
+    let whole = digits.find('.').unwrap_or(digits.len());
+    let mut out = sign.to_owned();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && at < whole && (whole - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
-    }
-    if let Some(fraction) = fraction {
-        out.push('.');
-        out.push_str(fraction);
     }
     out
 }
@@ -87,8 +90,8 @@ mod tests {
             is_own: false,
         };
         for (better, met, missed) in [
-            (Better::Higher, 5.0, 4.9),
-            (Better::Lower, 5.0, 5.1),
+            (Better::Higher, 4.999, 4.99),
+            (Better::Lower, 5.001, 5.01),
             (Better::Equal, 5.0, 4.0),
         ] {
             assert!(goal(better).is_met_by(met), "{better:?}");
@@ -98,10 +101,10 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        let shown = [763_351.0, 3_631.84, 49.84, 0.28, 0.01, 0.004, 0.0, -12.0].map(display_number);
-        let expected = [
-            "763,351", "3,632", "49.8", "0.28", "0.010", "0.004", "0", "-12",
-        ];
-        assert_eq!(shown, expected);
+        let measured = [763_351.0, 3_631.84, 49.84, 0.284, 0.01, 0.0, -1_234.5];
+        let expected = ["763,351", "3,632", "49.8", "0.28", "0.010", "0", "-1,234"];
+        assert_eq!(measured.map(display_measured), expected);
+        let stated = [763_351.0, 97_067.59, 0.03, 5.0].map(display_stated);
+        assert_eq!(stated, ["763,351", "97,067.59", "0.03", "5"]);
     }
 }

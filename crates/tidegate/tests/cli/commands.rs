@@ -204,3 +204,26 @@ fn bench_firmware_verifies_images_and_names_the_bottleneck() {
     assert!(output.contains("bottleneck: "), "{output}");
     assert!(output.contains("other clients alone: "), "{output}");
 }
+
+#[test]
+fn bench_report_measures_a_row_of_a_published_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let report = ["bench", "report", "001", "--row", "full-buffer"];
+    let printed = run(&[&report[..], &["--output", output]].concat()).succeeded();
+    assert!(printed.starts_with("001 PointSub: "), "{printed}");
+    let results = std::fs::read_to_string(folder.path().join("001.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_str(&results).unwrap();
+    let row = &results["rows"]["full-buffer"];
+    assert_eq!(row["outcome"], "measured", "{results:#}");
+    assert!(
+        row["values"]["recovery"].as_f64().unwrap() > 0.0,
+        "{results:#}"
+    );
+    assert_eq!(row["machine"]["is_release"], !cfg!(debug_assertions));
+    let page = std::fs::read_to_string(folder.path().join("001.md")).unwrap();
+    assert!(
+        page.contains("| full buffers, the reader resumes | recovery, ms | 150 |"),
+        "{page}"
+    );
+}
