@@ -9,13 +9,13 @@ use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use link::net::Link;
 use link::priority::Priority;
+use tokio::sync::mpsc;
 
 use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{
     NumberedMessages, accept_links, connect_link, end, loopback_socket, receive_messages, runtime,
     send_messages,
 };
-use super::precise_timer::PreciseTimer;
 use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
@@ -49,6 +49,8 @@ enum LatencyCondition {
 
 /// The time when a message was due is at its begin.
 const STAMP_BYTES: usize = 8;
+/// Messages that are due and not yet sent; further ones are due at their time, too.
+const MAX_DUE: usize = 1024;
 
 impl LinkLatencyScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
@@ -56,6 +58,10 @@ impl LinkLatencyScenario {
             self.message >= STAMP_BYTES,
             "--message {} is too short; expected at least {STAMP_BYTES} bytes",
             self.message
+        );
+        ensure!(
+            !self.interval.is_zero(),
+            "--interval must be more than 0 s"
         );
         let mut outcome = LinkOutcome::new(&self.output);
         for condition in [LatencyCondition::Alone, LatencyCondition::BesideStream] {
@@ -138,17 +144,33 @@ async fn send_small(
     origin: Instant,
     end: Instant,
 ) -> anyhow::Result<()> {
-    let mut timer = PreciseTimer::new()?;
-    let mut due = Instant::now();
-    while due < end {
-        timer.wait_until(due).await?;
+    let mut due_times = due_times(interval, end)?;
+    while let Some(due) = due_times.recv().await {
         let mut payload = vec![0; bytes];
         let at = due.duration_since(origin).as_nanos() as u64;
         payload[..STAMP_BYTES].copy_from_slice(&at.to_le_bytes());
         link.send(Priority::High, Bytes::from(payload)).await?;
-        due += interval;
     }
     Ok(())
+}
+
+/// Yields the times when messages are due, each when it has come. A thread waits for them, because timers of tokio are up
+/// to two milliseconds late.
+fn due_times(interval: Duration, end: Instant) -> anyhow::Result<mpsc::Receiver<Instant>> {
+    let (sender, receiver) = mpsc::channel(MAX_DUE);
+    let wait = move || {
+        let mut due = Instant::now();
+        while due < end {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if sender.blocking_send(due).is_err() {
+                return;
+            }
+            due += interval;
+        }
+    };
+    let thread = std::thread::Builder::new().name("bench-due-times".to_owned());
+    thread.spawn(wait).context("cannot start a thread")?;
+    Ok(receiver)
 }
 
 async fn receive_small(link: Link, origin: Instant) -> Histogram<u64> {

@@ -10,7 +10,6 @@ pub(crate) mod outcome;
 mod peer_process;
 mod peers;
 mod plain_tcp;
-mod precise_timer;
 mod throughput;
 
 use std::process::ExitCode;

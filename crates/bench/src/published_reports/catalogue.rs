@@ -258,7 +258,7 @@ impl PublishedReport {
         );
         if row.command.is_some() {
             for form in [ReportForm::Short, ReportForm::Full] {
-                RowCommand::new(row, form)?;
+                row.command_in(form)?;
             }
             for figure in self.figures_of(row) {
                 ensure!(
@@ -277,6 +277,17 @@ impl ReportRow {
         self.theirs.contains_key(figure)
             || self.goals.contains_key(figure)
             || self.shown.iter().any(|shown| shown == figure)
+    }
+
+    /// The command in a form.
+    pub(super) fn command_in(&self, form: ReportForm) -> anyhow::Result<RowCommand> {
+        let text = self.command.as_deref().context("it has no command")?;
+        let values = match form {
+            ReportForm::Short => &self.short,
+            ReportForm::Full => &self.full,
+        };
+        RowCommand::new(text, values, self.node.is_some())
+            .with_context(|| format!("{} form", form.name()))
     }
 
     /// Where the value of a figure is in the JSON of the command.

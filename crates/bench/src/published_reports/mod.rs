@@ -121,7 +121,7 @@ pub fn commands() -> anyhow::Result<Vec<Vec<String>>> {
     for report in all_reports()? {
         for row in report.rows().filter(|row| row.command.is_some()) {
             for form in [ReportForm::Short, ReportForm::Full] {
-                let command = RowCommand::new(row, form)?;
+                let command = row.command_in(form)?;
                 commands.push(command.arguments(|_| Ok("0".to_owned()))?);
             }
         }
@@ -187,7 +187,7 @@ fn list(report: &PublishedReport) -> anyhow::Result<String> {
     for row in report.rows() {
         let shown = match &row.not_measured {
             Some(reason) => format!("not measured: {reason}"),
-            None => RowCommand::new(row, ReportForm::Short)?.to_string(),
+            None => row.command_in(ReportForm::Short)?.to_string(),
         };
         let [short, full] = row.seconds;
         let times = format!("{short} s, full {full} s");
@@ -262,7 +262,7 @@ impl<'a> ReportRun<'a> {
         };
         let mut rows = Vec::new();
         for row in report.rows().filter(|row| row.command.is_some()) {
-            let command = RowCommand::new(row, settings.form)?;
+            let command = row.command_in(settings.form)?;
             let is_selected = arguments.rows.is_empty() || arguments.rows.contains(&row.id);
             let is_done =
                 arguments.resume && results.is_done(&row.id, settings.form, &command.to_string());

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use super::catalogue::{FigureDefinition, PublishedReport, ReportForm, ReportRow, ReportSection};
 use super::chart::{self, ChartRow};
 use super::machine::{self, MachineDescription};
-use super::row_command::RowCommand;
 use super::stored_results::{RowOutcome, StoredResults, StoredRow};
 use super::verdict::{FigureGoal, display_measured, display_stated};
 
@@ -341,7 +340,8 @@ impl PageWriter<'_> {
             let full = if full { " --full" } else { "" };
             let shown = match stored {
                 Some(stored) => stored.command.clone(),
-                None => RowCommand::new(row, ReportForm::Short)
+                None => row
+                    .command_in(ReportForm::Short)
                     .map(|command| command.to_string())
                     .unwrap_or_default(),
             };

@@ -1,8 +1,8 @@
 //! The command of a row: its text with the values of a form and, when it runs, of a node.
 
-use anyhow::{Context as _, bail, ensure};
+use std::collections::BTreeMap;
 
-use super::catalogue::{ReportForm, ReportRow};
+use anyhow::{bail, ensure};
 
 /// What a node provides to commands.
 const NODE_NAMES: [&str; 6] = ["mqtt", "ws", "http", "pid", "token_file", "data_dir"];
@@ -14,16 +14,16 @@ pub(super) struct RowCommand {
 }
 
 impl RowCommand {
-    pub(super) fn new(row: &ReportRow, form: ReportForm) -> anyhow::Result<Self> {
-        let text = row.command.as_deref().context("it has no command")?;
-        let values = match form {
-            ReportForm::Short => &row.short,
-            ReportForm::Full => &row.full,
-        };
+    /// A command whose names are in `values`, or of a node, if the row has one.
+    pub(super) fn new(
+        text: &str,
+        values: &BTreeMap<String, String>,
+        has_node: bool,
+    ) -> anyhow::Result<Self> {
         let value = |name: &str| match values.get(name) {
             Some(value) => Ok(value.clone()),
-            None if NODE_NAMES.contains(&name) && row.node.is_some() => Ok(format!("{{{name}}}")),
-            None => bail!("{{{name}}} has no value in the {} form", form.name()),
+            None if NODE_NAMES.contains(&name) && has_node => Ok(format!("{{{name}}}")),
+            None => bail!("{{{name}}} has no value"),
         };
         let arguments = split(text)?;
         let arguments = arguments
