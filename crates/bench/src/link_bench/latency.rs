@@ -7,14 +7,15 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
-use link::net::Link;
+use link::net::{Link, LinkError};
 use link::priority::Priority;
+use link::size_class::{SizeClass, SizeClassTable};
 use tokio::sync::mpsc;
 
 use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{
-    NumberedMessages, accept_links, connect_link, end, loopback_socket, receive_messages, runtime,
-    send_messages,
+    NumberedMessages, Received, accept_links, connect_link, end, loopback_socket, receive_messages,
+    runtime, send_messages,
 };
 use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
@@ -60,9 +61,11 @@ impl LinkLatencyScenario {
             self.message
         );
         ensure!(
-            !self.interval.is_zero(),
-            "--interval must be more than 0 s"
+            !is_huge(self.message) || self.only == [LatencyCondition::Alone],
+            "--message {} is transferred as a stream, which can only be measured with --only alone",
+            self.message
         );
+        ensure!(!self.interval.is_zero(), "--interval must be more than 0 s");
         let mut outcome = LinkOutcome::new(&self.output);
         for condition in [LatencyCondition::Alone, LatencyCondition::BesideStream] {
             if !self.only.is_empty() && !self.only.contains(&condition) {
@@ -99,15 +102,21 @@ impl LinkLatencyScenario {
         let origin = Instant::now();
         let (address_sender, address) = std::sync::mpsc::channel();
         let bulk_size = self.bulk_size;
+        let is_huge = is_huge(self.message);
         let receiver = std::thread::spawn(move || -> anyhow::Result<_> {
             runtime()?.block_on(async move {
                 let (socket, local) = loopback_socket().await?;
                 address_sender.send(local).context("the sender is gone")?;
                 let mut links = accept_links(socket);
                 let link = links.recv().await.context("no link was accepted")?.link;
-                let small = tokio::spawn(receive_small(link.clone(), origin));
-                let bulk = tokio::spawn(receive_messages(link, bulk_size));
-                Ok((small.await?, bulk.await?))
+                let small = tokio::spawn(receive_small(link.clone(), is_huge, origin));
+                let bulk = is_saturated.then(|| tokio::spawn(receive_messages(link, bulk_size)));
+                let small = small.await?;
+                let bulk = match bulk {
+                    Some(bulk) => bulk.await?,
+                    None => Received::default(),
+                };
+                Ok((small, bulk))
             })
         });
         let address = address.recv().context("the receiver did not start")?;
@@ -135,6 +144,10 @@ impl LinkLatencyScenario {
             .map_err(|_| anyhow::anyhow!("the receiver failed"))??;
         Ok((histogram, bulk.bytes, bulk.seconds.max(1e-9)))
     }
+}
+
+fn is_huge(bytes: usize) -> bool {
+    SizeClassTable::default().classify(bytes) == SizeClass::Huge
 }
 
 /// The time counts from when a message was due, so that a delay of the sender is not hidden.
@@ -173,14 +186,36 @@ fn due_times(interval: Duration, end: Instant) -> anyhow::Result<mpsc::Receiver<
     Ok(receiver)
 }
 
-async fn receive_small(link: Link, origin: Instant) -> Histogram<u64> {
+/// Latencies of small messages, or of messages so large that links transfer them as streams.
+async fn receive_small(link: Link, is_huge: bool, origin: Instant) -> Histogram<u64> {
     let mut histogram = latency_histogram();
-    while let Ok(message) = link.receive().await {
-        let payload = message.payload.into_bytes();
-        if let Some(at) = payload.first_chunk() {
+    let stamp = async || match is_huge {
+        true => receive_stream_stamp(&link).await,
+        false => {
+            let message = link.receive().await?;
+            Ok(message.payload.into_bytes().first_chunk().copied())
+        }
+    };
+    while let Ok(stamp) = stamp().await {
+        if let Some(at) = stamp {
             let now = origin.elapsed().as_nanos() as u64;
-            histogram.saturating_record(now.saturating_sub(u64::from_le_bytes(*at)));
+            histogram.saturating_record(now.saturating_sub(u64::from_le_bytes(at)));
         }
     }
     histogram
+}
+
+/// The begin of one stream, after all of it has arrived.
+async fn receive_stream_stamp(link: &Link) -> Result<Option<[u8; STAMP_BYTES]>, LinkError> {
+    let mut stream = link.receive_stream().await?;
+    stream.accept(&Default::default());
+    let mut stamp = None;
+    while let Ok(chunk) = stream.read().await? {
+        if chunk.offset == 0 {
+            stamp = chunk.bytes.first_chunk().copied();
+        }
+        stream.acknowledge(chunk.range());
+    }
+    stream.complete();
+    Ok(stamp)
 }
