@@ -134,7 +134,8 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     if !arguments.merge.is_empty() {
         let result = machine_report::merge(&plan, &arguments.merge)?;
         let merged = (jiff::Timestamp::now(), &result);
-        return finish(arguments, (&definition, &plan), &access, merged);
+        let report = make_report(arguments, (&definition, &plan), &access, merged)?;
+        return finish(arguments, &report);
     }
     if let Some(page) = &arguments.report {
         // A page that cannot be written is known before a long run, and an earlier one stays until its end.
@@ -190,22 +191,23 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         .map_or(Ok(()), |setup| setup.remove(&created));
     let result = result?;
     is_removed.context("cannot remove what the simulation has created; repeat it with --clean")?;
+    let report = make_report(arguments, (&definition, &plan), &access, (started, &result))?;
     match arguments.machines {
         Some(machine) if arguments.json => {
             let report = MachineReport::new(machine, &plan, result);
             print(&format!("{}\n", serde_json::to_string(&report)?))
         }
-        _ => finish(arguments, (&definition, &plan), &access, (started, &result)),
+        _ => finish(arguments, &report),
     }
 }
 
-/// Prints and writes the result.
-fn finish(
+/// The report of a result; also written as a page if that is asked for.
+fn make_report(
     arguments: &SimulateArgs,
     (definition, plan): (&SimulationDefinition, &SimulationPlan),
     access: &TargetAccess,
     (started, result): (jiff::Timestamp, &RunResult),
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<SimulationReport> {
     let file = arguments.file.as_deref().and_then(Path::file_name);
     let subject = ReportSubject {
         name: file.unwrap_or_default().display().to_string(),
@@ -217,6 +219,11 @@ fn finish(
         std::fs::write(page, report_page::render(&report))
             .with_context(|| format!("cannot write the report {}", page.display()))?;
     }
+    Ok(report)
+}
+
+/// Prints the result; the exit status tells whether all conditions hold.
+fn finish(arguments: &SimulateArgs, report: &SimulationReport) -> anyhow::Result<ExitCode> {
     match arguments.json {
         true => print(&format!("{:#}\n", report.to_json()))?,
         false => print(&report.to_text())?,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::MachineShare;
 use crate::plan::SimulationPlan;
-use crate::run::{PhaseResult, RunResult};
+use crate::run::{PhaseResult, RunResult, add_series};
 
 /// A larger file is no report.
 const MAX_REPORT_BYTES: u64 = 1 << 30;
@@ -117,6 +117,7 @@ fn add(sum: &mut RunResult, result: RunResult) {
             None => sum.phases.push(phase),
         }
     }
+    add_series(&mut sum.series, &result.series);
     sum.is_interrupted |= result.is_interrupted;
     if let (Some(sum), Some(verified)) = (&mut sum.verified, result.verified) {
         sum.sent += verified.sent;

@@ -25,7 +25,7 @@ use crate::plan::SimulationPlan;
 pub(crate) use metrics_endpoint::MetricsEndpoint;
 pub(crate) use phase_counts::PhaseCounts;
 use run_series::RunSeries;
-pub(crate) use run_series::SeriesPoint;
+pub(crate) use run_series::{SeriesPoint, add_series};
 pub(crate) use run_shared::RunProgress;
 use run_shared::RunShared;
 use storage_probe::StorageProbe;
@@ -51,8 +51,6 @@ pub(crate) struct PhaseResult {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RunResult {
     pub(crate) phases: Vec<PhaseResult>,
-    /// Not part of reports of machines.
-    #[serde(skip)]
     pub(crate) series: Vec<SeriesPoint>,
     pub(crate) is_interrupted: bool,
     /// Verified messages of the whole run; `None`: the simulation verifies none.

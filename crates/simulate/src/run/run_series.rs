@@ -1,5 +1,7 @@
 //! Counters over the time of a run, for charts.
 
+use serde::{Deserialize, Serialize};
+
 use super::run_shared::RunProgress;
 
 /// More points are thinned out: every second one stays.
@@ -7,7 +9,7 @@ const MAX_POINTS: usize = 1000;
 const FIRST_INTERVAL_S: f64 = 0.5;
 
 /// Sums since the start of the run at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct SeriesPoint {
     pub(crate) at_s: f64,
     pub(crate) progress: RunProgress,
@@ -52,6 +54,16 @@ impl RunSeries {
     }
 }
 
+/// Adds the counters of another machine to a series, at the times of the series.
+pub(crate) fn add_series(sum: &mut [SeriesPoint], other: &[SeriesPoint]) {
+    for point in sum {
+        let later = other.partition_point(|known| known.at_s <= point.at_s);
+        if let Some(known) = later.checked_sub(1).and_then(|at| other.get(at)) {
+            point.progress.add(&known.progress);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +77,25 @@ mod tests {
         let points = series.into_points();
         assert!((MAX_POINTS / 2..=MAX_POINTS).contains(&points.len()));
         assert!(points[0].at_s == 0.0 && points[points.len() - 1].at_s > 19_900.0);
+    }
+
+    #[test]
+    fn series_of_machines_are_added_at_the_same_times() {
+        let point = |at_s, sent| SeriesPoint {
+            at_s,
+            progress: RunProgress {
+                sent,
+                ..RunProgress::default()
+            },
+        };
+        let mut sum = [
+            point(0.0, 0),
+            point(1.0, 10),
+            point(2.0, 20),
+            point(9.0, 30),
+        ];
+        let other = [point(0.5, 1), point(1.6, 5), point(2.1, 7)];
+        add_series(&mut sum, &other);
+        assert_eq!(sum.map(|point| point.progress.sent), [0, 11, 25, 37]);
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::storage_sampler::StorageSampler;
 
 /// No phase yet.
@@ -46,7 +48,7 @@ pub(crate) struct WorkerCounters {
 }
 
 /// Sums over all workers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RunProgress {
     pub(crate) connected: u64,
     pub(crate) unsettled: u64,
@@ -60,6 +62,23 @@ pub(crate) struct RunProgress {
     pub(crate) missed: u64,
     /// Verified messages that subscribers have received.
     pub(crate) delivered: u64,
+}
+
+impl RunProgress {
+    /// Adds that of another machine.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.connected += other.connected;
+        self.unsettled += other.unsettled;
+        self.connects += other.connects;
+        self.sent += other.sent;
+        self.received += other.received;
+        self.acknowledged += other.acknowledged;
+        self.ack_sum_ns += other.ack_sum_ns;
+        self.failures += other.failures;
+        self.skipped += other.skipped;
+        self.missed += other.missed;
+        self.delivered += other.delivered;
+    }
 }
 
 impl RunShared {

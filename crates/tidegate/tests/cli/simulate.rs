@@ -810,10 +810,12 @@ assert = ["lost==0"]
     let mut reports = Vec::new();
     let mut sent = 0;
     for machine in ["1/2", "2/2"] {
-        let result = simulate(
-            &file,
-            &[&["--json", "--machines", machine], &set[..]].concat(),
-        );
+        let page = folder.path().join("machine.html");
+        let arguments = ["--json", "--machines", machine, "--report"];
+        let arguments = [&arguments[..], &[page.to_str().unwrap()], &set[..]].concat();
+        let result = simulate(&file, &arguments);
+        assert!(fs::read_to_string(&page).unwrap().contains("</html>"));
+        fs::remove_file(&page).unwrap();
         let text = result.succeeded();
         let report: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["result"]["phases"][1]["connected"], 10, "{report}");
@@ -822,7 +824,9 @@ assert = ["lost==0"]
         fs::write(&path, text).unwrap();
         reports.push(path.to_str().unwrap().to_owned());
     }
-    let merge = [&["--merge", &reports[0], &reports[1], "--json"], &set[..]].concat();
+    let page = folder.path().join("all.html");
+    let merge = ["--merge", &reports[0], &reports[1], "--json", "--report"];
+    let merge = [&merge[..], &[page.to_str().unwrap()], &set[..]].concat();
     let merged: Value = serde_json::from_str(&simulate(&file, &merge).succeeded()).unwrap();
     assert_eq!(merged["devices"], 20, "{merged:#}");
     assert_eq!(merged["phases"][0]["metrics"]["connects"], 20, "{merged:#}");
@@ -830,6 +834,8 @@ assert = ["lost==0"]
         merged["verification"]["metrics"]["delivered"], sent,
         "{merged:#}"
     );
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("Messages per second"), "{page}");
     let incomplete = [&["--merge", &reports[0]], &set[..]].concat();
     let incomplete = simulate(&file, &incomplete).failed(1);
     assert!(
