@@ -215,6 +215,9 @@ fn write_head(page: &mut String, title: &str, phases: &[PhaseReport]) {
     page.push_str("</tr>\n");
 }
 
+/// The results of `[verify]`: that nothing was lost is what a reader looks for.
+const SHOWN_IF_ZERO: [&str; 3] = ["lost", "repeated", "reordered"];
+
 fn write_metrics(page: &mut String, title: &str, phases: &[PhaseReport]) {
     write_head(page, title, phases);
     for metric in METRICS {
@@ -223,9 +226,10 @@ fn write_metrics(page: &mut String, title: &str, phases: &[PhaseReport]) {
             .map(|phase| phase.values.get(metric.name))
             .collect();
         // What did not happen in any phase is left out.
+        let is_shown_if_zero = SHOWN_IF_ZERO.contains(&metric.name);
         if values
             .iter()
-            .all(|value| value.is_none_or(|value| value == 0.0))
+            .all(|value| value.is_none_or(|value| value == 0.0 && !is_shown_if_zero))
         {
             continue;
         }

@@ -583,6 +583,9 @@ assert = ["lost==0", "repeated==0", "reordered==0", "delivered>=40", "delivery_p
         assert!(verified["delivery_p50"].as_f64().unwrap() > 0.0);
         let page = fs::read_to_string(page).unwrap();
         assert!(page.contains("Verification") && page.contains("lost==0"));
+        // Also where there were none.
+        let lost = r#"<td title="lost">messages not delivered to subscribers</td>"#;
+        assert!(page.contains(lost), "{page}");
     }
     let file = simulation(folder.path(), Some(&node), &format!("{FLEET}{phases}"));
     let error = simulate(&file, &["--check"]).failed(2);
