@@ -2081,22 +2081,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/message-log": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get: operations["listMessageLog"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/message-recording": {
         parameters: {
             query?: never;
@@ -2108,6 +2092,22 @@ export interface paths {
         put: operations["startMessageRecording"];
         post?: never;
         delete: operations["stopMessageRecording"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/message-trace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listMessageTrace"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -4608,7 +4608,16 @@ export interface components {
             /** @default [] */
             user_properties?: components["schemas"]["UserProperty"][];
         };
-        MessageLogRow: {
+        MessageRecording: {
+            client_id: string | null;
+            entries: number;
+            running: boolean;
+            since_ms: number | null;
+            skipped: number;
+            topic_filter: string | null;
+            until_ms: number | null;
+        };
+        MessageTraceRow: {
             acknowledgement: string | null;
             at_ms: number;
             message_id: string;
@@ -4622,15 +4631,6 @@ export interface components {
             step: string;
             subscriber: string | null;
             topic: string;
-        };
-        MessageRecording: {
-            client_id: string | null;
-            entries: number;
-            running: boolean;
-            since_ms: number | null;
-            skipped: number;
-            topic_filter: string | null;
-            until_ms: number | null;
         };
         MetricValues: {
             avg: (number | null)[];
@@ -11384,35 +11384,6 @@ export interface operations {
             };
         };
     };
-    listMessageLog: {
-        parameters: {
-            query?: {
-                after?: string;
-                client_id?: string;
-                from_ms?: number;
-                limit?: number;
-                matches_filter?: string;
-                to_ms?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        data: components["schemas"]["MessageLogRow"][];
-                        next: string | null;
-                    };
-                };
-            };
-        };
-    };
     getMessageRecording: {
         parameters: {
             query?: never;
@@ -11469,6 +11440,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    listMessageTrace: {
+        parameters: {
+            query?: {
+                after?: string;
+                client_id?: string;
+                from_ms?: number;
+                limit?: number;
+                matches_filter?: string;
+                to_ms?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["MessageTraceRow"][];
+                        next: string | null;
+                    };
+                };
             };
         };
     };

@@ -1,5 +1,5 @@
 //! Observation of a running node for people who look for the cause of something: live messages, the
-//! tree of published topics, the log of decisions about messages, rejected connections, and the
+//! tree of published topics, the trace of messages, rejected connections, and the
 //! node's own metrics over the last days.
 //!
 //! [`Observer`] is one link of the hook chain. It wants no message of the broker while nobody
@@ -7,7 +7,7 @@
 
 mod live_messages;
 mod message_copy;
-mod message_log;
+mod message_trace;
 mod node_history;
 mod observer;
 mod observer_hooks;
@@ -19,9 +19,9 @@ pub use live_messages::{
     LiveMessage, LiveMessageItem, LiveMessages, MessageDirection, MessageSelection, TooManyStreams,
 };
 pub use message_copy::MessageCopy;
-pub use message_log::{
-    MAX_RECORDING_S, MessageId, MessageLogEntry, MessageLogQuery, MessageStep, RecordingSelection,
-    RecordingStatus, RuleLookup,
+pub use message_trace::{
+    MAX_RECORDING_S, MessageId, MessageStep, MessageTraceEntry, MessageTraceQuery,
+    RecordingSelection, RecordingStatus, RuleLookup,
 };
 pub use node_history::{
     HistoryColumn, HistoryError, HistoryMetric, HistoryRange, HistoryTable, MAX_HISTORY_INTERVALS,

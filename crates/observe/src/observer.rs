@@ -6,8 +6,8 @@ use hooks::{BrokerPort, Hooks, HooksFactory};
 use wall_clock::now_ms;
 
 use crate::live_messages::{LiveMessages, MessageSelection, MessageTaps, TooManyStreams};
-use crate::message_log::{
-    MessageLogEntry, MessageLogQuery, RecordingSelection, RecordingStatus, RuleLookup,
+use crate::message_trace::{
+    MessageTraceEntry, MessageTraceQuery, RecordingSelection, RecordingStatus, RuleLookup,
 };
 use crate::observer_hooks::{ObserverHooks, ShardObservation};
 use crate::rejected_connections::{RejectedConnection, RejectedConnectionQuery};
@@ -95,7 +95,7 @@ impl Observer {
 
     /// Entries of the recording in order, and whether there are more.
     #[must_use]
-    pub fn recorded_entries(&self, query: &MessageLogQuery) -> (Vec<MessageLogEntry>, bool) {
+    pub fn recorded_entries(&self, query: &MessageTraceQuery) -> (Vec<MessageTraceEntry>, bool) {
         self.observed.log.entries(query)
     }
 

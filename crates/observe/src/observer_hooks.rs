@@ -9,7 +9,7 @@ use hooks::{
 use wall_clock::now_ms;
 
 use crate::live_messages::MessageTaps;
-use crate::message_log::{MessageLog, MessageStep};
+use crate::message_trace::{MessageStep, MessageTrace};
 use crate::rejected_connections::RejectedConnections;
 use crate::topic_tree::{TopicRecorder, TopicTree};
 
@@ -18,7 +18,7 @@ use crate::topic_tree::{TopicRecorder, TopicTree};
 pub(crate) struct ShardObservation {
     pub(crate) taps: Arc<MessageTaps>,
     pub(crate) tree: TopicTree,
-    pub(crate) log: MessageLog,
+    pub(crate) log: MessageTrace,
     pub(crate) rejected: RejectedConnections,
 }
 

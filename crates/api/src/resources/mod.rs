@@ -42,7 +42,7 @@ mod listeners;
 mod live_messages;
 mod login;
 mod message_json;
-mod message_log;
+mod message_trace;
 mod namespaces;
 pub(crate) mod node;
 mod node_history;
@@ -116,7 +116,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     publish::endpoints,
     live_messages::endpoints,
     published_topics::endpoints,
-    message_log::endpoints,
+    message_trace::endpoints,
     rules::endpoints,
     rule_language::endpoints,
     authenticators::endpoints,

@@ -128,7 +128,7 @@ async fn a_recording_tells_what_happened_to_messages() {
         &MessageOrigin::default(),
         DropReason::NoSubscribers,
     );
-    let log = get(server.address, "/api/v1/message-log?client_id=pump-1")
+    let log = get(server.address, "/api/v1/message-trace?client_id=pump-1")
         .await
         .json();
     let steps: Vec<_> = log["data"].as_array().unwrap().iter().collect();
@@ -142,13 +142,16 @@ async fn a_recording_tells_what_happened_to_messages() {
         (&json!("dropped"), &json!("no_subscribers"))
     );
     assert_eq!(steps[0]["message_id"], steps[1]["message_id"]);
-    let page = get(server.address, "/api/v1/message-log?limit=1")
+    let page = get(server.address, "/api/v1/message-trace?limit=1")
         .await
         .json();
     let next = page["next"].as_str().unwrap();
-    let rest = get(server.address, &format!("/api/v1/message-log?after={next}"))
-        .await
-        .json();
+    let rest = get(
+        server.address,
+        &format!("/api/v1/message-trace?after={next}"),
+    )
+    .await
+    .json();
     assert_eq!(rest["data"][0]["step"], "dropped");
     let ended = send(
         &server,

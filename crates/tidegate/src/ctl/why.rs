@@ -83,7 +83,7 @@ impl StepPrinter {
             let [topic, client_id] = self.filters.clone();
             let limit = ("limit", Some("1000".to_owned()));
             let page = ("after", self.next.clone());
-            let path = with_query("/api/v1/message-log", &[topic, client_id, limit, page]);
+            let path = with_query("/api/v1/message-trace", &[topic, client_id, limit, page]);
             let answer = client.get(&path).await?;
             for step in answer["data"].as_array().into_iter().flatten() {
                 let number = step["number"].as_u64().unwrap_or(0);

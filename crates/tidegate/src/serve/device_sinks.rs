@@ -174,7 +174,7 @@ impl DeviceSinks {
     }
 
     /// Pushes a message of a device to the sinks of its product's log.
-    pub(super) fn push_message_log(
+    pub(super) fn push_device_log(
         &self,
         by: DeviceRef<'_>,
         profile: &ProductProfile,

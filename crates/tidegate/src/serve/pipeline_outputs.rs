@@ -167,7 +167,7 @@ impl PipelineOutputs for NodePipelineOutputs {
         now_ms: i64,
     ) {
         self.sinks
-            .push_message_log(by, profile, (topic, payload), now_ms);
+            .push_device_log(by, profile, (topic, payload), now_ms);
     }
 
     fn notify_reachable(&self, device: DeviceRef<'_>, filter: Option<&str>) {

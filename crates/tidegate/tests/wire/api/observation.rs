@@ -107,7 +107,7 @@ fn it_is_told_what_happened_to_a_message() {
     here.acknowledge(&received);
     let mut steps = Vec::new();
     eventually("all steps are logged", || {
-        let log = data(&node, "/api/v1/message-log");
+        let log = data(&node, "/api/v1/message-trace");
         let rows = log["data"].as_array().unwrap().clone();
         let of = |row: &Value| {
             let subscriber = row["subscriber"].as_str().unwrap_or_default().to_owned();
@@ -126,7 +126,7 @@ fn it_is_told_what_happened_to_a_message() {
         let expected = (step.to_owned(), subscriber.to_owned());
         assert!(steps.contains(&expected), "{expected:?}: {steps:?}");
     }
-    let log = data(&node, "/api/v1/message-log");
+    let log = data(&node, "/api/v1/message-trace");
     let rows = log["data"].as_array().unwrap();
     assert!(
         rows.iter()

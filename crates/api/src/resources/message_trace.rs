@@ -1,9 +1,9 @@
-//! The log of decisions about messages: what happened to a message, and why.
+//! The trace of recorded messages: the steps that each took, and the reasons.
 
 use hooks::AckKind;
 use mqtt::TopicLimits;
 use observe::{
-    MAX_RECORDING_S, MessageLogEntry, MessageLogQuery, MessageStep, RecordingSelection,
+    MAX_RECORDING_S, MessageStep, MessageTraceEntry, MessageTraceQuery, RecordingSelection,
     RecordingStatus,
 };
 use schemars::JsonSchema;
@@ -64,7 +64,7 @@ struct MessageRecording {
 
 /// One step of a message.
 #[derive(Serialize, JsonSchema)]
-struct MessageLogRow {
+struct MessageTraceRow {
     number: u64,
     at_ms: u64,
     /// The same for all steps of one message.
@@ -111,13 +111,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("End the message recording")
             .description("Its entries stay until the next one begins.")
             .empty_response(204, "No recording is running."),
-        get("/api/v1/message-log", "listMessageLog", list)
+        get("/api/v1/message-trace", "listMessageTrace", list)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("messages")
             .summary("List what happened to messages")
             .description("The steps of recorded messages in order; see `PUT /api/v1/message-recording`.")
             .parameters(&[MATCHES_FILTER, LOG_CLIENT_ID, FROM_MS, TO_MS])
-            .paged::<MessageLogRow>(),
+            .paged::<MessageTraceRow>(),
     ]
 }
 
@@ -135,8 +135,8 @@ impl From<RecordingStatus> for MessageRecording {
     }
 }
 
-impl From<MessageLogEntry> for MessageLogRow {
-    fn from(entry: MessageLogEntry) -> Self {
+impl From<MessageTraceEntry> for MessageTraceRow {
+    fn from(entry: MessageTraceEntry) -> Self {
         let owned = |text: Option<std::sync::Arc<str>>| text.map(|text| (*text).to_owned());
         let mut row = Self {
             number: entry.number,
@@ -226,7 +226,7 @@ async fn stop(call: ApiCall) -> ApiResult {
 }
 
 async fn list(call: ApiCall) -> ApiResult {
-    let query = MessageLogQuery {
+    let query = MessageTraceQuery {
         topic_filter: call.query.owned_text(MATCHES_FILTER),
         client_id: call.query.owned_text(LOG_CLIENT_ID),
         from_ms: call.query.number_value(FROM_MS),
@@ -237,5 +237,8 @@ async fn list(call: ApiCall) -> ApiResult {
     let (entries, has_more) = call.app.observer.recorded_entries(&query);
     let next = entries.last().map(|entry| entry.number);
     let next = next.filter(|_| has_more);
-    call::page_of(entries.into_iter().map(MessageLogRow::from).collect(), next)
+    call::page_of(
+        entries.into_iter().map(MessageTraceRow::from).collect(),
+        next,
+    )
 }

@@ -1,4 +1,4 @@
-//! The log of decisions about messages: what happened to a message, and why. It is written only
+//! The trace of recorded messages: the steps that each took, and the reasons. It is written only
 //! while somebody records one, for a bounded time.
 
 use std::collections::VecDeque;
@@ -50,7 +50,7 @@ pub enum MessageStep {
 
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MessageLogEntry {
+pub struct MessageTraceEntry {
     /// Grows with each entry, since the node started.
     pub number: u64,
     /// Milliseconds since the Unix epoch.
@@ -75,7 +75,7 @@ pub struct MessageId {
 
 /// Selects entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MessageLogQuery {
+pub struct MessageTraceQuery {
     pub topic_filter: Option<String>,
     /// The publisher or the subscriber.
     pub client_id: Option<String>,
@@ -107,20 +107,20 @@ struct Recording {
 }
 
 #[derive(Default)]
-struct LogEntries {
-    entries: VecDeque<MessageLogEntry>,
+struct TraceEntries {
+    entries: VecDeque<MessageTraceEntry>,
     next_number: u64,
     second: u64,
     in_second: u64,
     skipped: u64,
 }
 
-/// The log of a node.
+/// The trace of a node.
 #[derive(Default)]
-pub(crate) struct MessageLog {
+pub(crate) struct MessageTrace {
     recording: ArcSwapOption<Recording>,
     is_running: AtomicBool,
-    entries: Mutex<LogEntries>,
+    entries: Mutex<TraceEntries>,
     rules: ArcSwapOption<RuleLookup>,
 }
 
@@ -135,7 +135,7 @@ impl RecordingSelection {
     }
 }
 
-impl MessageLog {
+impl MessageTrace {
     pub(crate) fn set_rules(&self, rules: RuleLookup) {
         self.rules.store(Some(Arc::new(rules)));
     }
@@ -236,7 +236,7 @@ impl MessageLog {
             log.entries.pop_front();
         }
         log.next_number += 1;
-        let entry = MessageLogEntry {
+        let entry = MessageTraceEntry {
             number: log.next_number,
             at_ms: now_ms,
             message_id: MessageId {
@@ -254,9 +254,9 @@ impl MessageLog {
     }
 
     /// The selected entries in order, and whether there are more.
-    pub(crate) fn entries(&self, query: &MessageLogQuery) -> (Vec<MessageLogEntry>, bool) {
+    pub(crate) fn entries(&self, query: &MessageTraceQuery) -> (Vec<MessageTraceEntry>, bool) {
         let log = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_selected = |entry: &&MessageLogEntry| {
+        let is_selected = |entry: &&MessageTraceEntry| {
             let (publisher, subscriber) = (entry.publisher.as_deref(), entry.subscriber.as_deref());
             entry.number > query.after
                 && query.from_ms.is_none_or(|from_ms| entry.at_ms >= from_ms)
@@ -299,16 +299,16 @@ mod tests {
         MessageView::from_client(from, topic, b"21.5", 1000)
     }
 
-    fn all() -> MessageLogQuery {
-        MessageLogQuery {
+    fn all() -> MessageTraceQuery {
+        MessageTraceQuery {
             limit: MAX_ENTRIES,
-            ..MessageLogQuery::default()
+            ..MessageTraceQuery::default()
         }
     }
 
     #[test]
     fn a_recording_contains_what_happens_to_its_messages() {
-        let log = MessageLog::default();
+        let log = MessageTrace::default();
         log.received(&view("pump", "plant/1"), 1000);
         assert_eq!(log.entries(&all()).0, []);
         log.set_rules(Arc::new(|_, _| vec!["hot".into()]));
@@ -343,14 +343,14 @@ mod tests {
                     .iter()
                     .all(|entry| entry.message_id.received_ms == 1000)
         );
-        let of_slow = MessageLogQuery {
+        let of_slow = MessageTraceQuery {
             client_id: Some("slow".to_owned()),
             ..all()
         };
         assert_eq!(log.entries(&of_slow).0.len(), 1);
-        let first = MessageLogQuery { limit: 1, ..all() };
+        let first = MessageTraceQuery { limit: 1, ..all() };
         assert!(log.entries(&first).1);
-        let later = MessageLogQuery {
+        let later = MessageTraceQuery {
             after: entries[0].number,
             ..all()
         };
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_recording_ends_by_itself_and_its_entries_stay() {
-        let log = MessageLog::default();
+        let log = MessageTrace::default();
         let selection = RecordingSelection {
             client_id: Some("pump".to_owned()),
             ..RecordingSelection::default()
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_bounded() {
-        let log = MessageLog::default();
+        let log = MessageTrace::default();
         log.start(RecordingSelection::default(), 100, 0);
         for number in 0..30 {
             for _ in 0..MAX_PER_S + 1 {
