@@ -317,7 +317,7 @@ fn not_json(error: &serde_json::Error) -> ProblemDetails {
 fn type_problem(error: definition::InvalidField) -> ProblemDetails {
     match error.field.as_str() {
         "" => {
-            let detail = format!("The body is not what was expected: {}.", error.detail);
+            let detail = format!("The body is invalid: {}.", error.detail);
             ProblemDetails::unprocessable(detail)
         }
         field => ProblemDetails::invalid_field(field, format!("{error}.")),

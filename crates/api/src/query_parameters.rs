@@ -138,12 +138,14 @@ impl QueryParameters {
                 ));
             }
             if !parameters.validate(parameter.shape, &value) {
+                let expected = parameter.shape.expected_text();
+                let end = match parameter.shape.nearest_word(&value) {
+                    Some(near) => format!("; did you mean {near}?"),
+                    None => ".".to_owned(),
+                };
                 return Err(ProblemDetails::invalid_parameter(
                     &name,
-                    format!(
-                        "{name} is {value:?}; expected {}.",
-                        parameter.shape.expected_text()
-                    ),
+                    format!("{name} is {value:?}; expected {expected}{end}"),
                 ));
             }
             parameters.values.push((name, value));
@@ -240,6 +242,15 @@ fn whole_number(text: &str) -> Option<u64> {
 }
 
 impl ParameterType {
+    /// The permitted word nearest to the first one that is not permitted.
+    fn nearest_word(self, value: &str) -> Option<&'static str> {
+        let Self::Words(words) = self else {
+            return None;
+        };
+        let wrong = value.split(',').find(|word| !words.contains(word))?;
+        rules::nearest_name(wrong, words.iter().copied())
+    }
+
     fn expected_text(self) -> String {
         match self {
             Self::Text => "a text".into(),
@@ -278,11 +289,13 @@ impl ParameterType {
 
 fn unknown_parameter(name: &str, known: &[Parameter]) -> ProblemDetails {
     let known: Vec<_> = known.iter().map(|known| known.name).collect();
-    let known = match known.as_slice() {
-        [] => "this request takes none".to_owned(),
-        known => format!("there are {}", known.join(", ")),
+    let near = rules::nearest_name(name, known.iter().copied());
+    let remedy = match (known.as_slice(), near) {
+        ([], _) => "this request takes none.".to_owned(),
+        (known, None) => format!("there are {}.", known.join(", ")),
+        (known, Some(near)) => format!("there are {}; did you mean {near}?", known.join(", ")),
     };
-    ProblemDetails::invalid_parameter(name, format!("Unknown parameter {name:?}; {known}."))
+    ProblemDetails::invalid_parameter(name, format!("Unknown parameter {name:?}; {remedy}"))
 }
 
 /// The last row of a page: a client id, a topic or an id; lists of subscriptions need two of them.

@@ -151,8 +151,12 @@ fn visit(
     }
 }
 
-/// Replaces `invalid type: FOUND, expected TYPE` of serde. Other errors, such as those of unknown fields, are kept.
+/// Replaces `invalid type: FOUND, expected TYPE` and `unknown variant` of serde. Other errors, such as those of unknown
+/// fields, are kept.
 fn plain_words(error: &str, bounds: impl FnOnce() -> SchemaBounds) -> String {
+    if let Some(rest) = error.strip_prefix("unknown variant ") {
+        return format!("unknown value {rest}");
+    }
     let begins = ["invalid type: ", "invalid value: "];
     let Some(rest) = begins.iter().find_map(|begin| error.strip_prefix(begin)) else {
         return error.to_owned();
@@ -334,7 +338,7 @@ mod tests {
         );
         let variant = error(json!({"mode": "slow"}));
         assert!(
-            variant.starts_with("mode: unknown variant `slow`"),
+            variant.starts_with("mode: unknown value `slow`, expected `fast`"),
             "{variant}"
         );
     }

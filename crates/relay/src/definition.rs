@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn invalid_fields_are_named_with_what_is_expected() {
-        assert!(error(json!({"mode": "jason"})).contains("mode: unknown variant `jason`"));
+        assert!(error(json!({"mode": "jason"})).contains("mode: unknown value `jason`"));
         assert!(error(json!({"mode": "custom_header"})).starts_with("header: "));
         assert!(error(json!({"header": "x"})).contains("only for mode"));
         let with_header = |length: usize| {

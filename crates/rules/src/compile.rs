@@ -32,6 +32,7 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
     // The empty text is stored at position 0, where deduplication finds it at the lowest cost.
     builder.text("");
     let mut resolver = Resolver::new(sql, builder, &options.limits, NameScope::Event);
+    resolver.lacks_window = statement.group.is_none();
     resolver.is_open = sources.iter().any(RuleSource::has_open_fields);
     resolver.own_fields = own_fields(&sources);
     resolver.is_of_devices =

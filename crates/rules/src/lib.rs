@@ -58,7 +58,7 @@ pub use random::Rng;
 pub use rule::{Rule, RuleOutput, RuleState, RunOutcome};
 pub use rule_source::{EventKind, RuleSource};
 pub use statement_error::StatementError;
-pub use suggestion::{nearest_name, with_suggestion};
+pub use suggestion::{nearest_key, nearest_name, with_suggestion};
 pub use template::{RenderSummary, Template, TemplateFormat, ValueTemplate};
 pub use value::{Arena, OwnedValue, Value};
 pub use window::{

@@ -177,8 +177,8 @@ function BanButton({ operator }: { operator: Operator }) {
             <Stack gap="sm">
               <Text size="sm">
                 <Trans>
-                  This ends all sessions of {username}. A login is rejected with the reason until the ban ends. The relay
-                  endpoints of namespaces without another owner are closed.
+                  This ends all sessions of {username}. A login is rejected with the reason until the ban ends. The
+                  relay endpoints of namespaces without another owner are closed.
                 </Trans>
               </Text>
               <TextInput

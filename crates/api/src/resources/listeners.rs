@@ -22,6 +22,9 @@ struct StopInput {
     disconnect_clients: bool,
 }
 
+/// The protocols of listeners that can only be declared in the configuration file.
+const DECLARED_PROTOCOLS: [&str; 3] = ["link", "links", "quic"];
+
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum AddedProtocol {
@@ -291,8 +294,26 @@ fn listener_problem(rejection: &ListenerError) -> ProblemDetails {
     }
 }
 
+/// Says where a listener with a protocol is declared that the API cannot open.
+fn explain_declared_protocol(problem: ProblemDetails) -> ProblemDetails {
+    let named = DECLARED_PROTOCOLS.iter();
+    let mut named =
+        named.filter(|name| problem.detail.contains(&format!("unknown value `{name}`")));
+    match named.next() {
+        Some(name) if problem.parameter.as_deref() == Some("protocol") => {
+            let detail = format!(
+                "protocol: a listener with the protocol {name} is declared in the configuration file, as [[listener]]; the API \
+                 opens mqtt, mqtts, ws, wss and unix."
+            );
+            ProblemDetails::invalid_field("protocol", detail)
+        }
+        _ => problem,
+    }
+}
+
 async fn write(mut call: ApiCall) -> ApiResult {
-    let input: ListenerInput = call.body_json().await?;
+    let input = call.body_json::<ListenerInput>().await;
+    let input = input.map_err(explain_declared_protocol)?;
     let definition = serde_json::to_value(&input).expect("it was read from JSON");
     let name = call.path("name").to_owned();
     let is_new = {

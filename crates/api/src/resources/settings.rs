@@ -114,10 +114,16 @@ async fn list(call: ApiCall) -> ApiResult {
 
 fn find(call: &ApiCall) -> Result<SettingInfo, ProblemDetails> {
     let key = call.path("key");
-    let mut settings = call.app.program.settings().into_iter();
-    settings
-        .find(|setting| setting.key == key)
-        .ok_or_else(|| ProblemDetails::not_found(format!("There is no setting {key:?}.")))
+    let mut settings = call.app.program.settings();
+    if let Some(at) = settings.iter().position(|setting| setting.key == key) {
+        return Ok(settings.swap_remove(at));
+    }
+    let near = rules::nearest_key(key, settings.iter().map(|setting| &*setting.key));
+    let detail = match near {
+        Some(near) => format!("There is no setting {key:?}; did you mean {near}?"),
+        None => format!("There is no setting {key:?}."),
+    };
+    Err(ProblemDetails::not_found(detail))
 }
 
 async fn read(call: ApiCall) -> ApiResult {
@@ -130,7 +136,8 @@ fn change_problem(key: &str, error: SettingChangeError) -> ProblemDetails {
             "{key} cannot change while the node runs; change the configuration and restart the node."
         )),
         SettingChangeError::Invalid(expected) => {
-            ProblemDetails::invalid_field("value", format!("value: {expected}."))
+            let end = if expected.ends_with('?') { "" } else { "." };
+            ProblemDetails::invalid_field("value", format!("value: {expected}{end}"))
         }
     }
 }

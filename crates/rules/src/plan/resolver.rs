@@ -36,6 +36,8 @@ pub(crate) struct Resolver<'s> {
     pub(crate) builder: PlanBuilder,
     pub(crate) bounds: &'s StatementLimits,
     pub(crate) scope: NameScope,
+    /// Whether the statement is a rule without a window.
+    pub(crate) lacks_window: bool,
     /// Whether a source has fields that only the sender knows.
     pub(crate) is_open: bool,
     /// Further known fields of the sources; their events have them in addition to the common ones.
@@ -69,6 +71,7 @@ impl<'s> Resolver<'s> {
             builder,
             bounds,
             scope,
+            lacks_window: false,
             is_open: false,
             own_fields: &[],
             is_of_devices: false,
@@ -631,8 +634,22 @@ impl<'s> Resolver<'s> {
                 .map_or(span, |argument| argument.span);
             return Err(self.error(at, format!("{}: {}", function.name, bad.reason)));
         }
+        self.warn_of_missing_window(function.name, name_span, args, form);
         let list = self.list(&ids, span)?;
         self.push(Op::Call(function, list), span)
+    }
+
+    /// `avg(payload.t)` is probably meant to aggregate events, but without a window it is the mean of one array.
+    fn warn_of_missing_window(&mut self, name: &str, span: Span, args: &[Expr], form: CallForm) {
+        let is_aggregate = AggregateKind::ALL.iter().any(|(known, _)| *known == name);
+        let is_path = matches!(args, [argument] if !matches!(argument.node, ExprNode::Array(_) | ExprNode::Call { .. }));
+        if self.lacks_window && form == CallForm::Plain && is_aggregate && is_path {
+            let message = format!(
+                "without a window, `{name}` evaluates the items of one array; to aggregate events, add GROUP BY with a window \
+                 such as tumbling(10s)"
+            );
+            self.add_warning(span, message);
+        }
     }
 
     fn unknown_function_error(&self, name: &str, span: Span) -> StatementError {

@@ -72,7 +72,7 @@ impl Parser<'_> {
     fn first_word_error(&self) -> StatementError {
         let word = self.text(self.peek().span);
         self.unexpected_error("`SELECT` or `FOREACH`")
-            .with_suggestion(nearest_name(word, ["SELECT", "FOREACH"].into_iter()))
+            .with_suggestion(nearest_name(word, ["SELECT", "FOREACH"]))
     }
 
     fn trailing_input_error(&self, has_where: bool, has_group: bool) -> StatementError {
@@ -97,7 +97,7 @@ impl Parser<'_> {
                 .with_expected("the end of the statement");
         }
         self.unexpected_error(&expected.join(", "))
-            .with_suggestion(nearest_name(word, names.into_iter()))
+            .with_suggestion(nearest_name(word, names))
     }
 
     fn parse_items(&mut self) -> Result<Vec<SelectItem>, StatementError> {
@@ -246,7 +246,7 @@ impl Parser<'_> {
             };
             return Err(self
                 .unexpected_error(expected)
-                .with_suggestion(nearest_name(word, ["FROM"].into_iter())));
+                .with_suggestion(nearest_name(word, ["FROM"])));
         }
         let mut sources = Vec::new();
         loop {

@@ -719,6 +719,10 @@ fn probable_mistakes_are_warnings() {
             "did you mean 95?",
         ),
         ("SELECT 1 FROM \"#\" WHERE topic = \"t/a\"", "write 't/a'"),
+        (
+            "SELECT avg(payload.t) AS t FROM \"t/#\"",
+            "column 8: without a window, `avg` evaluates the items of one array; to aggregate events, add GROUP BY",
+        ),
     ] {
         let found = warnings(sql);
         assert!(
@@ -732,6 +736,8 @@ fn probable_mistakes_are_warnings() {
         "SELECT 1 FROM \"#\" WHERE topic LIKE 'a/#/b'",
         "SELECT 1 FROM \"$EVENT.PUBLISH\" WHERE topic LIKE 'a_1/+'",
         "SELECT percentile(qos, 95) AS p FROM \"#\" GROUP BY tumbling(1s)",
+        "SELECT avg(payload.t) AS t FROM \"#\" GROUP BY tumbling(1s)",
+        "SELECT avg([1, qos]) AS t, max(qos, 1) AS m, avg(split(topic, '/')) AS p FROM \"#\"",
         "SELECT 1 FROM \"$EVENT.PUBLISH\" WHERE topic = \"t/a\"",
         "SELECT 1 FROM \"#\" WHERE \"topic\" = 't/a'",
     ] {

@@ -67,8 +67,19 @@ impl<'a> ClientConnection<'a> {
             pinged: None,
         };
         loop {
-            let event = connection.next_event().await.map_err(|error| match error {
+            let event = connection.next_event().await;
+            let is_http = connection
+                .session
+                .output_and_input()
+                .1
+                .starts_with(b"HTTP/");
+            let event = event.map_err(|error| match error {
                 // The peer may not be an MQTT broker at all.
+                ClientError::Protocol(_) if is_http => ClientError::Unreachable {
+                    endpoint: options.route.endpoint.to_string(),
+                    reason: "this is an HTTP server".to_owned(),
+                    hint: "; give the port of MQTT, which is usually 1883, or --ws for MQTT over WebSocket",
+                },
                 ClientError::Protocol(reason) => ClientError::Unreachable {
                     endpoint: options.route.endpoint.to_string(),
                     reason,

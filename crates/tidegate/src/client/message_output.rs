@@ -10,8 +10,6 @@ use jiff::Timestamp;
 use mqtt_client::ReceivedMessage;
 use serde::Serialize;
 
-use crate::config::nearest;
-
 /// The output format of messages.
 pub(super) enum MessageFormat {
     /// The payload bytes, unchanged.
@@ -139,7 +137,7 @@ fn parse_field(name: &str) -> Result<Field, String> {
         return Ok(*field);
     }
     let names = || FIELDS.iter().map(|(name, _)| *name);
-    Err(match nearest(name, names()) {
+    Err(match rules::nearest_name(name, names()) {
         Some(guess) => format!("unknown field {{{name}}}; did you mean {{{guess}}}?"),
         None => {
             let names: Vec<_> = names().collect();

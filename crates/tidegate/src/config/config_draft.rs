@@ -8,7 +8,6 @@ use super::config_error::{ConfigError, ValueOrigin};
 use super::config_table::{AuthTables, ConfigTable};
 use super::setting_kind::{RawValue, Setting};
 use super::settings_table::{LISTENER, ListenerDraft, NODE, NodeSettings, USER, UserDraft};
-use super::suggestion::nearest_key;
 
 const MAX_LISTENER_NAME_CHARS: usize = 32;
 
@@ -223,7 +222,7 @@ fn set<T>(
     folder: &Path,
 ) -> Result<(), String> {
     let Some(setting) = table.iter().find(|setting| setting.key == key) else {
-        let guess = nearest_key(key, table.iter().map(|setting| setting.key));
+        let guess = rules::nearest_key(key, table.iter().map(|setting| setting.key));
         return Err(match guess {
             Some(guess) => format!("unknown key; did you mean `{guess}`?"),
             None => "unknown key".to_owned(),

@@ -76,7 +76,7 @@ impl ConfigError {
         Self {
             origin,
             key: key.into(),
-            message: message.into(),
+            message: rules::with_suggestion(&message.into()),
         }
     }
 }
@@ -84,8 +84,8 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;
-        let told_by_origin = matches!(&self.origin, ValueOrigin::Set(key) if *key == self.key);
-        if !self.key.is_empty() && !told_by_origin {
+        let is_named_by_origin = matches!(&self.origin, ValueOrigin::Set(key) if *key == self.key);
+        if !self.key.is_empty() && !is_named_by_origin {
             write!(f, "{}: ", self.key)?;
         }
         f.write_str(&self.message)

@@ -7,7 +7,6 @@ use super::config_draft::ConfigDraft;
 use super::config_error::ValueOrigin;
 use super::setting_kind::RawValue;
 use super::settings_table::NODE;
-use super::suggestion::nearest;
 
 const PREFIX: &str = "TIDEGATE_";
 /// Variables that are not settings: the configuration file, the password of `pub` and `sub`,
@@ -88,6 +87,6 @@ fn suggest_variable(name: &str) -> Option<String> {
     if let Some(meant) = settings.find(|known| known.replace("__", "_") == name) {
         return Some(meant);
     }
-    let near = nearest(name, OTHER_VARIABLES.into_iter().chain([DATA_DIR]))?;
+    let near = rules::nearest_name(name, OTHER_VARIABLES.into_iter().chain([DATA_DIR]))?;
     (near.len().abs_diff(name.len()) <= 1).then(|| near.to_owned())
 }

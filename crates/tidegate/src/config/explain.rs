@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use api::SettingInfo;
 
 use super::node_config::Config;
-use super::suggestion::nearest_key;
 
 /// No setting has this key or this prefix.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +34,7 @@ pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSetti
         return Ok(text);
     }
     let keys = config.settings.iter().map(|setting| setting.key.as_str());
-    let suggestion = match nearest_key(key, keys) {
+    let suggestion = match rules::nearest_key(key, keys) {
         Some(near) => format!("did you mean `{near}`? "),
         None => String::new(),
     };

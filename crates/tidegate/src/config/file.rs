@@ -12,7 +12,6 @@ use super::config_error::ValueOrigin;
 use super::config_table::ConfigTable;
 use super::setting_kind::RawValue;
 use super::settings_table::SECTIONS;
-use super::suggestion::nearest;
 use super::{auth_tables, connector_tables, object_tables, product_tables};
 
 /// Sections written as `[[name]]`, with the key that identifies an entry.
@@ -95,7 +94,7 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut ConfigDraft) {
             DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
             _ if is_section(name) => draft.add_error(here, name, format!("write it as [{name}]")),
             DeValue::Table(_) | DeValue::Array(_) => {
-                let guess = nearest(name, SECTIONS.iter().map(|(name, _)| *name));
+                let guess = rules::nearest_name(name, SECTIONS.iter().map(|(name, _)| *name));
                 let message = match guess {
                     Some(guess) => format!("unknown section; did you mean `{guess}`?"),
                     None => format!("unknown section; there are {}", section_names()),

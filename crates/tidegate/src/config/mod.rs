@@ -25,7 +25,6 @@ mod setting_kind;
 mod settings_table;
 mod settings_view;
 mod sources;
-mod suggestion;
 #[cfg(test)]
 mod tests;
 mod tls_files;
@@ -44,4 +43,3 @@ pub(crate) use node_config::{Config, Declaration};
 pub(crate) use reference::{markdown, toml_template};
 pub(crate) use runtime_settings::RuntimeSettings;
 pub(crate) use sources::{ConfigSources, FlagValue, load};
-pub(crate) use suggestion::nearest;

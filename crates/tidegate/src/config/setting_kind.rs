@@ -12,7 +12,6 @@ use scram::ScramCredential;
 use store::Fsync;
 
 use super::byte_size;
-use super::suggestion::nearest;
 
 /// A setting of a section whose values are stored in a `T`.
 pub(super) struct Setting<T: 'static> {
@@ -220,7 +219,7 @@ impl SettingKind {
     fn mismatch_message(self, raw: &RawValue) -> String {
         let guess = match (self, raw) {
             (Self::Choice(names), RawValue::Untyped(text) | RawValue::String(text)) => {
-                nearest(text, names())
+                rules::nearest_name(text, names())
             }
             _ => None,
         };

@@ -152,7 +152,25 @@ fn a_file_sets_every_kind_of_value() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_at_once_with_line_key_expectation_and_nearest_name() {
+fn wrong_values_of_objects_get_a_suggestion() {
+    let text = r#"[[auth.rule]]
+permission = "alow"
+topics = "a"
+[[product]]
+id = "p"
+mode = "sunc"
+"#;
+    let found = test_file(text).problems();
+    for expected in [
+        "expected \"allow\" or \"deny\", found \"alow\"; did you mean \"allow\"?",
+        "unknown value `sunc`, expected `sync` or `actor`; did you mean `sync`?",
+    ] {
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
+#[test]
+fn all_problems_of_a_file_are_reported_at_once_with_line_key_expectation_and_nearest_name() {
     let text = r#"max_qos = 1
 colour = "red"
 [node]
@@ -375,7 +393,7 @@ environment variable TIDEGATE_LIMITS__MAX_QOSS: limits.max_qoss: unknown key; di
 }
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn contradictions_are_reported() {
     let text = r#"[limits]
 max_packet_size = "64KiB"
 [http]

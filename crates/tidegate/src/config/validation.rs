@@ -18,7 +18,6 @@ use super::object_tables::{self, DeclaredObjects};
 use super::runtime_settings::RuntimeSettings;
 use super::setting_kind::{BindSetting, NamedChoice as _};
 use super::settings_table::{ListenerDraft, ListenerProtocol, QueueStoreKind};
-use super::suggestion::nearest;
 use super::{auth_tables, connector_tables, product_tables, rule_tables, settings_view, tls_files};
 
 /// Longest path of a Unix socket on Linux, without the terminating NUL.
@@ -209,7 +208,7 @@ fn add_missing_bind_error(name: &str, draft: &mut ConfigDraft) {
         (other != name).then_some(other)
     });
     let known = others.chain(["mqtt", "ws"]);
-    let guess = nearest(name, known)
+    let guess = rules::nearest_name(name, known)
         .filter(|guess| *guess != name)
         .map_or_else(String::new, |guess| {
             format!("; did you mean the listener `{guess}`?")

@@ -123,14 +123,14 @@ impl AlarmsCommand {
                 for id in ids {
                     let path = format!("{}/acknowledge", one(id));
                     let alarm = client.post_empty(&path).await?;
-                    output.print_done(&format!("alarm {id} is acknowledged"), &alarm)?;
+                    output.print_done(&format!("alarm {id} was acknowledged"), &alarm)?;
                 }
                 Ok(())
             }
             Self::Clear { ids } => {
                 for id in ids {
                     let alarm = client.post_empty(&format!("{}/clear", one(id))).await?;
-                    output.print_done(&format!("alarm {id} is cleared"), &alarm)?;
+                    output.print_done(&format!("alarm {id} was cleared"), &alarm)?;
                 }
                 Ok(())
             }
@@ -142,7 +142,7 @@ impl AlarmsCommand {
             Self::Delete { ids } => {
                 for id in ids {
                     let answer = client.delete(&one(id)).await?;
-                    output.print_done(&format!("alarm {id} is deleted"), &answer)?;
+                    output.print_done(&format!("alarm {id} was deleted"), &answer)?;
                 }
                 Ok(())
             }

@@ -74,7 +74,7 @@ impl BackupsCommand {
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path(&id)).await?;
-                output.print_done(&format!("{id} deleted"), &answer)
+                output.print_done(&format!("{id} was deleted"), &answer)
             }
         }
     }

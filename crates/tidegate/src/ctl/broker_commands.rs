@@ -146,7 +146,10 @@ impl SessionsCommand {
             }
             Self::ClearQueue { client_id } => {
                 let answer = client.delete(&format!("{}/queue", of(&client_id))).await?;
-                output.print_done(&format!("{} messages deleted", answer["removed"]), &answer)
+                output.print_done(
+                    &format!("{} messages were deleted", answer["removed"]),
+                    &answer,
+                )
             }
         }
     }

@@ -92,7 +92,7 @@ impl CampaignsCommand {
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id, "")).await?;
-                return output.print_done(&format!("the campaign {id} is deleted"), &answer);
+                return output.print_done(&format!("the campaign {id} was deleted"), &answer);
             }
             Self::Pause { id } => (id, "/pause"),
             Self::Resume { id } => (id, "/resume"),

@@ -70,7 +70,7 @@ impl DashboardsCommand {
             Self::Unshare { id, share } => {
                 let path = path(&id, &format!("shares/{}", url_encode(&share)));
                 let answer = client.delete(&path).await?;
-                output.print_done(&format!("{share} is revoked"), &answer)
+                output.print_done(&format!("{share} was revoked"), &answer)
             }
         }
     }

@@ -191,7 +191,7 @@ impl DeviceCommandsCommand {
             Self::Cancel { id } => {
                 let path = format!("/api/v1/commands/{id}/cancel");
                 let answer = client.post(&path, &json!({})).await?;
-                return output.print_done(&format!("command {id} is cancelled"), &answer);
+                return output.print_done(&format!("command {id} was cancelled"), &answer);
             }
         };
         let command = client.post(&path, &body).await?;

@@ -173,7 +173,7 @@ impl DevicesCommand {
                 let changes = fields.fields(&assignments)?;
                 let changed = update_object(client, &path_of(&id), changes).await?;
                 match changed["issued"].is_null() {
-                    true => output.print_done(&format!("device {id} is changed"), &changed),
+                    true => output.print_done(&format!("device {id} was changed"), &changed),
                     false => output.print_fields(&changed),
                 }
             }
@@ -200,7 +200,7 @@ impl DevicesCommand {
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id)).await?;
-                output.print_done(&format!("device {id} is deleted"), &answer)
+                output.print_done(&format!("device {id} was deleted"), &answer)
             }
             Self::Count => output.print_fields(&client.get("/api/v1/device-counts").await?),
             Self::Attributes {
@@ -233,7 +233,7 @@ impl DevicesCommand {
                     values.insert(key, value);
                 }
                 let answer = client.put(&path, &Value::Object(values), None).await?;
-                output.print_done(&format!("attributes of {id} are set"), &answer)
+                output.print_done(&format!("attributes of {id} were set"), &answer)
             }
             Self::Firmware { id } => {
                 let rows = client.get(&format!("{}/firmware", path_of(&id))).await?;

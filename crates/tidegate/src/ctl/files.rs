@@ -216,7 +216,7 @@ impl FilesCommand {
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id, "")).await?;
-                output.print_done(&format!("the file {id} is deleted"), &answer)
+                output.print_done(&format!("the file {id} was deleted"), &answer)
             }
         }
     }
@@ -234,15 +234,15 @@ impl TransfersCommand {
             }
             Self::Pause { id } => {
                 let paused = client.post(&path_of(&id, "/pause"), &json!({})).await?;
-                output.print_done(&format!("the transfer {id} is paused"), &paused)
+                output.print_done(&format!("the transfer {id} was paused"), &paused)
             }
             Self::Resume { id } => {
                 let resumed = client.post(&path_of(&id, "/resume"), &json!({})).await?;
-                output.print_done(&format!("the transfer {id} is resumed"), &resumed)
+                output.print_done(&format!("the transfer {id} was resumed"), &resumed)
             }
             Self::Cancel { id } => {
                 let answer = client.delete(&path_of(&id, "")).await?;
-                output.print_done(&format!("the transfer {id} is cancelled"), &answer)
+                output.print_done(&format!("the transfer {id} was cancelled"), &answer)
             }
         }
     }

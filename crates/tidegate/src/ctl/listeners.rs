@@ -91,7 +91,7 @@ impl ListenersCommand {
             }
             Self::Delete { name } => {
                 let answer = client.delete(&listener_path(&name)).await?;
-                output.print_done(&format!("{name} deleted"), &answer)
+                output.print_done(&format!("{name} was deleted"), &answer)
             }
             Self::Start { name } => {
                 let path = format!("{}/start", listener_path(&name));
@@ -162,11 +162,11 @@ impl CertificatesCommand {
                     "private_key": private_key.map(read).transpose()?,
                 });
                 let answer = client.put(&path_of(&id), &body, None).await?;
-                output.print_done(&format!("{id} stored"), &answer)
+                output.print_done(&format!("{id} was stored"), &answer)
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id)).await?;
-                output.print_done(&format!("{id} deleted"), &answer)
+                output.print_done(&format!("{id} was deleted"), &answer)
             }
         }
     }

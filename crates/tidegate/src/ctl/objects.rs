@@ -554,7 +554,7 @@ impl ObjectsCommand {
                         &format!("{id} was created. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
                         &made,
                     ),
-                    None => output.print_done(&format!("{id} is created"), &made),
+                    None => output.print_done(&format!("{id} was created"), &made),
                 }
             }
             Self::Set {
@@ -564,11 +564,11 @@ impl ObjectsCommand {
             } => {
                 let changes = fields.fields(&assignments)?;
                 let changed = update_object(client, &one(&id), changes).await?;
-                output.print_done(&format!("{id} is changed"), &changed)
+                output.print_done(&format!("{id} was changed"), &changed)
             }
             Self::Delete { id } => {
                 let answer = client.delete(&one(&id)).await?;
-                output.print_done(&format!("{id} is deleted"), &answer)
+                output.print_done(&format!("{id} was deleted"), &answer)
             }
         }
     }

@@ -47,11 +47,11 @@ impl PeopleCommand {
             } => {
                 let body = json!({"reason": reason, "until_ms": until_ms});
                 let answer = client.post(&path(&username, "ban"), &body).await?;
-                output.print_done(&format!("{username} is banned"), &answer)
+                output.print_done(&format!("{username} was banned"), &answer)
             }
             Self::Unban { username } => {
                 let answer = client.post_empty(&path(&username, "unban")).await?;
-                output.print_done(&format!("{username} is not banned any more"), &answer)
+                output.print_done(&format!("{username} is no longer banned"), &answer)
             }
         }
     }
@@ -78,7 +78,7 @@ impl ChangePasswordArgs {
         let password = String::from_utf8(password).context("the password is not UTF-8")?;
         let body = json!({"current_password": current, "password": password});
         let answer = client.put("/api/v1/me/password", &body, None).await?;
-        output.print_done("the password is changed", &answer)
+        output.print_done("the password was changed", &answer)
     }
 }
 

@@ -32,7 +32,7 @@ impl QuarantineCommand {
             Self::Delete { id } => {
                 let path = format!("/api/v1/quarantine/{}", url_encode(&id));
                 let answer = client.delete(&path).await?;
-                output.print_done(&format!("{id} deleted"), &answer)
+                output.print_done(&format!("{id} was deleted"), &answer)
             }
         }
     }

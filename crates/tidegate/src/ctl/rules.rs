@@ -313,7 +313,7 @@ fn outcome_text(outcome: &RuleTestOutcome) -> anyhow::Result<String> {
     }
     for operand in outcome.compared.iter().flatten() {
         text.push_str(&format!(
-            "compared: {} is {}\n",
+            "compared value: {} = {}\n",
             operand.expression, operand.value
         ));
     }

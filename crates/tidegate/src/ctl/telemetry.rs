@@ -280,7 +280,7 @@ impl TelemetryCommand {
                 let parameters = [("keys", keys.keys), from_ms, to_ms];
                 let path = with_query(&path_of(&device, ""), &parameters);
                 let answer = client.delete(&path).await?;
-                output.print_done(&format!("telemetry of {device} is deleted"), &answer)
+                output.print_done(&format!("telemetry of {device} was deleted"), &answer)
             }
             Self::Rejections { device } => {
                 let answer = client.get(&path_of(&device, "/rejections")).await?;

@@ -104,7 +104,27 @@ fn values_of_wrong_types_are_rejected_with_field_and_range() {
                 "t6",
                 r#"alarms=[{"id":"hot","raise":[{"severity":"MAJOR","when":{"key":"t","is":"gt","value":1}}]}]"#,
             ],
-            "unknown variant `gt`, expected one of `=`",
+            "unknown value `gt`, expected one of `=`",
+        ),
+        (
+            &["acl", "add", "x", "permission=alow"],
+            "permission: expected \"allow\" or \"deny\", found \"alow\"; did you mean \"allow\"?",
+        ),
+        (
+            &["products", "add", "t7", "mode=sunc"],
+            "mode: unknown value `sunc`, expected `sync` or `actor`; did you mean `sync`?",
+        ),
+        (
+            &["alarms", "list", "--severity", "critcal"],
+            "expected one or several of CRITICAL, MAJOR, MINOR, WARNING, INDETERMINATE; did you mean CRITICAL?",
+        ),
+        (
+            &["settings", "set", "limits.max_qoss", "1"],
+            "There is no setting \"limits.max_qoss\"; did you mean limits.max_qos?",
+        ),
+        (
+            &["settings", "set", "limits.queue_policy", "drop_oldst"],
+            "found \"drop_oldst\"; did you mean \"drop_oldest\"?\n",
         ),
         (
             &["rules", "add", "b", "sqll=SELECT 1"],
@@ -114,6 +134,17 @@ fn values_of_wrong_types_are_rejected_with_field_and_range() {
         let rejected = ctl(&node, arguments).failed(4);
         assert!(rejected.contains(expected), "{arguments:?}: {rejected}");
     }
+}
+
+#[test]
+fn a_client_at_the_port_of_http_is_pointed_to_mqtt() {
+    let node = Node::start(&[]);
+    let port = node.address("http").rsplit_once(':').unwrap().1.to_owned();
+    let wrong = run(&["sub", "-h", "127.0.0.1", "-p", &port, "-t", "a"]).failed(3);
+    assert!(
+        wrong.contains("this is an HTTP server; give the port of MQTT"),
+        "{wrong}"
+    );
 }
 
 #[test]
@@ -129,7 +160,7 @@ fn operators_and_keys_are_made_changed_and_used() {
         "--password-file",
         &password,
     ];
-    assert_eq!(ctl(&node, &add).succeeded(), "ann is created\n");
+    assert_eq!(ctl(&node, &add).succeeded(), "ann was created\n");
     let again = ctl(&node, &add).failed(4);
     assert!(
         again.contains("409") && again.contains("already"),
@@ -281,7 +312,7 @@ fn a_person_changes_the_password_that_somebody_else_has_set() {
     let change = ["change-password", "--new-password-file", &own];
     assert_eq!(
         log_in(&given, &change).succeeded(),
-        "the password is changed\n"
+        "the password was changed\n"
     );
     log_in(&own, &["clients", "list"]).succeeded();
     let nobody = ctl(&node, &change).failed(2);
@@ -342,7 +373,7 @@ fn alarms_are_listed_seen_and_told() {
     assert!(listed.starts_with("ALARM  SEVERITY"), "{listed}");
     assert!(listed.contains("MINOR") && listed.contains("ACTIVE_UNACK"));
     let seen = ctl(&node, &["alarms", "ack", "1"]).succeeded();
-    assert_eq!(seen, "alarm 1 is acknowledged\n");
+    assert_eq!(seen, "alarm 1 was acknowledged\n");
     let again = ctl(&node, &["alarms", "ack", "1"]).failed(4);
     assert!(again.contains("409"), "{again}");
     ctl(&node, &["node-alarm-rules", "reset"]).succeeded();
@@ -402,7 +433,7 @@ fn devices_are_changed_get_new_tokens_and_their_commands_end_with_a_status() {
     let first = added["issued"][0]["token"].as_str().unwrap().to_owned();
 
     let set = ["devices", "set", "b1", "name=Boiler 3", "group=east"];
-    assert_eq!(ctl(&node, &set).succeeded(), "device b1 is changed\n");
+    assert_eq!(ctl(&node, &set).succeeded(), "device b1 was changed\n");
     let shown = ctl(&node, &["devices", "show", "b1"]).succeeded();
     assert!(
         shown.contains("Boiler 3") && shown.contains("east"),

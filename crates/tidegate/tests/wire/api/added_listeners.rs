@@ -189,6 +189,14 @@ fn invalid_listeners_and_certificates_are_rejected_with_the_remedy() {
         ),
         (json!({"protocol": "mqtt", "bind": "nowhere"}), "bind"),
         (
+            json!({"protocol": "link", "bind": "127.0.0.1:0"}),
+            "protocol: a listener with the protocol link is declared in the configuration file",
+        ),
+        (
+            json!({"protocol": "mqt", "bind": "127.0.0.1:0"}),
+            "protocol: unknown value `mqt`, expected one of `mqtt`, `mqtts`, `ws`, `wss`, `unix`; did you mean `mqtt`?",
+        ),
+        (
             json!({"protocol": "mqtt", "bind": "127.0.0.1:0", "max_connections": 0}),
             "max_connections",
         ),

@@ -249,7 +249,7 @@ fn invalid_definitions_name_the_field_and_what_is_expected() {
     }
     let node = Node::shared();
     for (definition, field, expected) in [
-        (json!({"mode": "jason"}), "mode", "unknown variant"),
+        (json!({"mode": "jason"}), "mode", "unknown value"),
         (json!({"header": "x"}), "header", "only for mode"),
         (json!({"access_key": "short"}), "access_key", "16 to 128"),
         (
@@ -280,7 +280,7 @@ fn wrong_endpoints_of_the_configuration_prevent_the_start() {
         ),
         (
             "id = \"a\"\nmode = \"jason\"",
-            ["mode", "unknown variant `jason`"],
+            ["mode", "unknown value `jason`"],
         ),
         (
             "id = \"a\"\nmode = \"custom_header\"",
