@@ -10,7 +10,7 @@ use namespaces::NamespaceSelection;
 use tokio::task::block_in_place;
 use transfer::{FileInfo, FileState, FileTarget};
 
-use crate::exchange::{AnnouncedFile, FileAnswer, FileRequest};
+use crate::exchange::FileRequest;
 use crate::identity::ClientIdentity;
 use crate::metrics::LinkMetrics;
 use crate::outgoing_files::{OfferedFile, SendFileError};
@@ -28,25 +28,16 @@ pub(crate) async fn serve_request(
     request: FileRequest,
 ) {
     let found = block_in_place(|| find(shared, identity, &request.names));
-    let (files, error) = match found {
-        Ok(files) => (files, None),
-        Err(error) => (Vec::new(), Some(error)),
-    };
-    let announced = files.iter().map(|file| AnnouncedFile {
-        name: file.name.clone(),
-        size: file.size,
+    let announced = found.as_ref().map_err(Clone::clone).map(|files| {
+        let files = files.iter();
+        files.map(OfferedFile::announcement).collect()
     });
-    let answer = FileAnswer {
-        request: request.request,
-        files: announced.collect(),
-        error,
-    };
-    let answer = serde_json::to_vec(&answer).expect("texts and numbers are valid JSON");
-    // If the link ends, nobody waits for the answer.
-    if link.send(Priority::High, answer.into()).await.is_err() {
+    // If the link has ended, no peer waits for the answer.
+    let answer = request.answer(announced);
+    if link.send(Priority::High, answer).await.is_err() {
         return;
     }
-    for file in files {
+    for file in found.unwrap_or_default() {
         let sent = file.send(link, request.request, &shared.files, &shared.firmware);
         match sent.await {
             Ok(()) => LinkMetrics::count(&shared.metrics.files_sent),

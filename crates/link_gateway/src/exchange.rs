@@ -1,6 +1,9 @@
 //! What the two ends of a link for files tell each other: JSON in messages and in the metadata of streams, and
 //! publications in a binary form.
 
+use bytes::Bytes;
+use link::message::MessageId;
+use link::priority::Priority;
 use mqtt::TopicLimits;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -54,6 +57,28 @@ pub struct FileAnswer {
     pub files: Vec<AnnouncedFile>,
     /// Why there is none.
     pub error: Option<String>,
+}
+
+impl FileRequest {
+    /// The answer as a message of a link: names and sizes of the files that follow, or why there is none.
+    #[must_use]
+    pub fn answer(&self, found: Result<Vec<AnnouncedFile>, String>) -> Bytes {
+        let (files, error) = match found {
+            Ok(files) => (files, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        to_message(&FileAnswer {
+            request: self.request,
+            files,
+            error,
+        })
+    }
+}
+
+fn to_message(content: &impl Serialize) -> Bytes {
+    serde_json::to_vec(content)
+        .expect("texts and numbers are valid JSON")
+        .into()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +153,33 @@ pub struct RejectedPublication {
     /// Reason code of MQTT.
     pub reason_code: u8,
     pub reason: String,
+}
+
+impl PublicationRejection {
+    /// The rejection of a publication as a message of a link.
+    #[must_use]
+    pub fn message(
+        id: MessageId,
+        topic: &str,
+        reason_code: mqtt::ReasonCode,
+        reason: String,
+    ) -> Bytes {
+        let priority = match id.priority {
+            Priority::Urgent => "urgent",
+            Priority::High => "high",
+            Priority::Normal => "normal",
+            Priority::Bulk => "bulk",
+        };
+        to_message(&Self {
+            rejected: RejectedPublication {
+                priority: priority.to_owned(),
+                number: id.number,
+                topic: topic.to_owned(),
+                reason_code: reason_code.0,
+                reason,
+            },
+        })
+    }
 }
 
 #[cfg(test)]

@@ -18,9 +18,7 @@ use tokio::task::JoinSet;
 use crate::attached_client::{AttachedClient, ClientMailbox};
 use crate::broker_client::{BrokerClient, ClientEnd, end_of};
 use crate::downloads::serve_request;
-use crate::exchange::{
-    FileAnswer, FileRequest, Publication, PublicationRejection, RejectedPublication,
-};
+use crate::exchange::{FileAnswer, FileRequest, Publication, PublicationRejection};
 use crate::metrics::LinkMetrics;
 use crate::publications::PublicationQueue;
 use crate::shared::GatewayShared;
@@ -296,23 +294,8 @@ impl LinkServer {
     /// Tells the peer that a message was not published.
     fn reject(&mut self, id: MessageId, topic: &str, code: ReasonCode, reason: String) {
         LinkMetrics::count(&self.shared.metrics.messages_rejected);
-        let priority = match id.priority {
-            Priority::Urgent => "urgent",
-            Priority::High => "high",
-            Priority::Normal => "normal",
-            Priority::Bulk => "bulk",
-        };
-        let rejection = PublicationRejection {
-            rejected: RejectedPublication {
-                priority: priority.to_owned(),
-                number: id.number,
-                topic: topic.to_owned(),
-                reason_code: code.0,
-                reason,
-            },
-        };
-        let rejection = serde_json::to_vec(&rejection).expect("texts and numbers are valid JSON");
-        self.outgoing.push_back(rejection.into());
+        let rejection = PublicationRejection::message(id, topic, code, reason);
+        self.outgoing.push_back(rejection);
     }
 }
 

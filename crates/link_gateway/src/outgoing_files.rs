@@ -15,7 +15,7 @@ use link::wire::control::TransferId;
 use tokio::task::block_in_place;
 use transfer::{FileDigest, FileService, TransferError};
 
-use crate::exchange::FileMetadata;
+use crate::exchange::{AnnouncedFile, FileMetadata};
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -80,6 +80,13 @@ impl FileSource<'_> {
 }
 
 impl OfferedFile {
+    pub(crate) fn announcement(&self) -> AnnouncedFile {
+        AnnouncedFile {
+            name: self.name.clone(),
+            size: self.size,
+        }
+    }
+
     /// The same for the same content, so that the peer can continue a transfer that was interrupted.
     fn transfer_id(&self) -> TransferId {
         let digest = ContentHasher::digest(DigestAlgorithm::Blake3, self.id.as_bytes());

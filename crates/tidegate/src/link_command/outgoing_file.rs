@@ -14,7 +14,7 @@ use link::error_code::ErrorCode;
 use link::net::{Link, LinkError, OutgoingStream};
 use link::priority::Priority;
 use link::wire::control::TransferId;
-use link_gateway::exchange::FileMetadata;
+use link_gateway::exchange::{AnnouncedFile, FileMetadata};
 
 use super::options::random_bytes;
 use super::rate_limit::RateLimit;
@@ -102,6 +102,13 @@ fn collect_into(path: &Path, name: &str, files: &mut Vec<LocalFile>) -> io::Resu
 }
 
 impl LocalFile {
+    pub(super) fn announcement(&self) -> AnnouncedFile {
+        AnnouncedFile {
+            name: self.name.clone(),
+            size: self.size,
+        }
+    }
+
     /// The same for the same content, as far as the file system tells.
     fn transfer_id(&self, digest: DigestAlgorithm) -> TransferId {
         let mut hasher = ContentHasher::new(DigestAlgorithm::Blake3);

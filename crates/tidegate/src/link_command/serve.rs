@@ -14,9 +14,8 @@ use link::net::{Decision, Link, LinkError, LinkListener};
 use link::priority::Priority;
 use link::wire::handshake::{Credentials, Hello};
 use link_carriers::{CarrierAddress, CarrierListener};
-use link_gateway::exchange::{
-    AnnouncedFile, FileAnswer, FileRequest, Publication, PublicationRejection, RejectedPublication,
-};
+use link_gateway::exchange::{FileRequest, Publication, PublicationRejection};
+use mqtt::ReasonCode;
 use tokio::task::JoinSet;
 
 use super::file_path::path_in;
@@ -187,17 +186,10 @@ fn digest(token: &str) -> ContentDigest {
 
 /// Messages are for nodes, which have topics. If the link ends, nobody waits for the answer.
 async fn reject_publication(link: &Link, id: MessageId) {
-    let rejection = PublicationRejection {
-        rejected: RejectedPublication {
-            priority: format!("{:?}", id.priority).to_lowercase(),
-            number: id.number,
-            topic: String::new(),
-            reason_code: 0x83,
-            reason: "this end stores files and has no topics; publish to a node".to_owned(),
-        },
-    };
-    let rejection = serde_json::to_vec(&rejection).expect("texts and numbers are valid JSON");
-    let _ = link.send(Priority::High, rejection.into()).await;
+    let reason = "this end stores files and has no topics; publish to a node".to_owned();
+    let code = ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR;
+    let rejection = PublicationRejection::message(id, "", code, reason);
+    let _ = link.send(Priority::High, rejection).await;
 }
 
 struct FileServer {
@@ -254,21 +246,11 @@ impl FileServer {
 
     async fn answer(&self, link: &Link, request: FileRequest) -> Result<(), LinkError> {
         let found = tokio::task::block_in_place(|| self.find(&request.names));
-        let (files, error) = match found {
-            Ok(files) => (files, None),
-            Err(error) => (Vec::new(), Some(error)),
-        };
-        let announced = files.iter().map(|file| AnnouncedFile {
-            name: file.name.clone(),
-            size: file.size,
+        let announced = found.as_ref().map_err(Clone::clone).map(|files| {
+            let files = files.iter();
+            files.map(LocalFile::announcement).collect()
         });
-        let answer = FileAnswer {
-            request: request.request,
-            files: announced.collect(),
-            error,
-        };
-        let answer = serde_json::to_vec(&answer).expect("texts and numbers are valid JSON");
-        link.send(Priority::High, answer.into()).await?;
+        link.send(Priority::High, request.answer(announced)).await?;
         let sending = FileSending {
             digest: DigestAlgorithm::Blake3,
             // The receiver decides what it uses of an interrupted transfer.
@@ -277,7 +259,7 @@ impl FileServer {
             limit: Arc::new(RateLimit::new(None)),
             progress: Arc::default(),
         };
-        for file in files {
+        for file in found.unwrap_or_default() {
             if let Err(error) = sending.send(link, &file).await {
                 eprintln!("{} was not sent: {error}", file.name);
             }
