@@ -112,6 +112,11 @@ export function DataTable<T>(props: TableProps<T>) {
     if (hasMore && !isLoadingMore && isLoaded && lastIndex >= count - ahead) loadMore?.();
   }, [count, hasMore, isLoaded, isLoadingMore, lastIndex, loadMore]);
 
+  const orderBy = (id: string) => {
+    scroller.current?.scrollTo({ top: 0 });
+    setOrder(nextOrder(order, id));
+  };
+
   const body = () => {
     if (rows === undefined) {
       return Array.from({ length: 8 }, (_, row) => (
@@ -208,7 +213,7 @@ export function DataTable<T>(props: TableProps<T>) {
                     aria-sort={order === column.id ? 'ascending' : order === `-${column.id}` ? 'descending' : undefined}
                   >
                     {isOfNode(column.id) || (column.sort && !hasMore) ? (
-                      <UnstyledButton className="sort-button" onClick={() => setOrder(nextOrder(order, column.id))}>
+                      <UnstyledButton className="sort-button" onClick={() => orderBy(column.id)}>
                         {column.header}
                         {order === column.id && <IconArrowUp size={12} aria-hidden />}
                         {order === `-${column.id}` && <IconArrowDown size={12} aria-hidden />}
