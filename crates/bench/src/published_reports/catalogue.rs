@@ -9,8 +9,11 @@ use serde::Deserialize;
 use super::row_command::RowCommand;
 
 /// The files, in the order of the reports.
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 5] = [
+    ("000", include_str!("../../published_reports/000.toml")),
     ("001", include_str!("../../published_reports/001.toml")),
+    ("002", include_str!("../../published_reports/002.toml")),
+    ("003", include_str!("../../published_reports/003.toml")),
     ("004", include_str!("../../published_reports/004.toml")),
 ];
 

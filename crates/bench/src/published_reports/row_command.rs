@@ -51,7 +51,7 @@ impl std::fmt::Display for RowCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("tidegate")?;
         for argument in &self.arguments {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,{}[]".contains(c);
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,{}".contains(c);
             if argument.is_empty() || !argument.chars().all(is_plain) {
                 write!(f, " '{argument}'")?;
             } else {
