@@ -12,8 +12,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::batch::SinkBatch;
-use crate::content::ContentWriter;
+use crate::content::{AfterExport, ContentExport};
 use crate::push::{PushError, PushRequest, RequestHead};
+use crate::row::SinkRow;
 use crate::settings::SettingsError;
 pub use crate::source_port::{BoxFuture, SourceMessage, SourcePort};
 
@@ -114,6 +115,20 @@ pub trait SinkWriter: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Sends the contents of files to a system.
+pub trait ContentWriter: Send + Sync + 'static {
+    fn after(&self) -> AfterExport;
+
+    /// Sends a file; returns where it is, for people. A repetition replaces what an earlier attempt has sent. It may take
+    /// any time as long as it [notes progress](ContentExport::note_sent); otherwise the future is dropped after the time-out
+    /// of the sink.
+    fn write_content<'a>(
+        &'a self,
+        row: SinkRow<'a>,
+        export: &'a ContentExport,
+    ) -> BoxFuture<'a, Result<String, ConnectorError>>;
 }
 
 /// Result of writing a batch.

@@ -8,8 +8,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::batch::SinkBatch;
-use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
 use crate::row::{SinkRow, SinkValue};
 
 /// The `format` of sinks that export files.
@@ -74,20 +72,6 @@ pub trait ContentPort: Send + Sync + 'static {
 /// The port of a service; empty until the files of the node are known.
 pub(crate) type ContentPortCell = Arc<OnceLock<Arc<dyn ContentPort>>>;
 
-/// Sends the contents of files to a system.
-pub trait ContentWriter: Send + Sync + 'static {
-    fn after(&self) -> AfterExport;
-
-    /// Sends a file; returns where it is, for people. A repetition replaces what an earlier attempt has sent. It may take
-    /// any time as long as it [notes progress](ContentExport::note_sent); otherwise the future is dropped after the time-out
-    /// of the sink.
-    fn write_content<'a>(
-        &'a self,
-        row: SinkRow<'a>,
-        export: &'a ContentExport,
-    ) -> BoxFuture<'a, Result<String, ConnectorError>>;
-}
-
 /// One attempt to export a file.
 pub struct ContentExport {
     pub content: FileContent,
@@ -151,22 +135,6 @@ impl ContentExport {
         });
         // A panic was logged.
         let _ = storing.await;
-    }
-}
-
-/// A sink that exports files.
-pub(crate) struct ContentSink<W>(pub(crate) W);
-
-impl<W: ContentWriter> SinkWriter for ContentSink<W> {
-    fn write<'a>(&'a self, _: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
-        let what = "this sink sends files and no rows";
-        Box::pin(std::future::ready(WriteOutcome::Failed(
-            ConnectorError::permanent(what),
-        )))
-    }
-
-    fn content_writer(&self) -> Option<&dyn ContentWriter> {
-        Some(&self.0)
     }
 }
 

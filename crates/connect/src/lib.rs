@@ -10,6 +10,7 @@ pub mod batch;
 pub mod columns;
 pub mod connector;
 pub mod content;
+mod content_sink;
 mod dated_template;
 #[cfg(feature = "http")]
 mod http_servers;

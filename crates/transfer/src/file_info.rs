@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::digest::FileDigest;
-use crate::exports::FileExport;
+use crate::export_table::FileExport;
 use crate::record::{FileOwner, FileRecord, FileState, OwnerKind};
 
 /// Maximum number of ranges that a status contains.

@@ -7,6 +7,7 @@
 
 mod digest;
 mod error;
+mod export_table;
 mod exports;
 mod file_directory;
 mod file_info;
@@ -35,9 +36,8 @@ mod usage;
 
 pub use digest::{FileDigest, ParseDigestError};
 pub use error::{TransferError, TransferErrorKind};
-pub use exports::{
-    ActiveExport, ExportState, FileExport, MAX_EXPORT_ROW_BYTES, MAX_EXPORTS, OpenedExport,
-};
+pub use export_table::{ExportState, FileExport};
+pub use exports::{ActiveExport, MAX_EXPORT_ROW_BYTES, MAX_EXPORTS, OpenedExport};
 pub use file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
 pub use finish::FinishStep;
 pub use maintenance::check_files;

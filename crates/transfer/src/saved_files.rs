@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::exports::EXPORTS_FILE;
+use crate::export_table::EXPORTS_FILE;
 use crate::file_directory::RECORD_FILE;
 use crate::file_table::{EntryPhase, FileEntry};
 use crate::partial_file::DATA_FILE;

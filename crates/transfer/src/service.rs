@@ -16,7 +16,7 @@ use wall_clock::now_ms;
 
 use crate::digest::FileDigest;
 use crate::error::{TransferError, TransferErrorKind};
-use crate::exports::ExportTable;
+use crate::export_table::ExportTable;
 use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
 use crate::file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
 use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKey};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::delivery::{BatchDelivery, CatchUnwindWrite};
 use crate::batch::SinkBatch;
-use crate::connector::{ConnectorError, Retryable, WriteOutcome};
-use crate::content::{ContentExport, ContentPort, ContentWriter, FileContent, file_id};
+use crate::connector::{ConnectorError, ContentWriter, Retryable, WriteOutcome};
+use crate::content::{ContentExport, ContentPort, FileContent, file_id};
 use crate::row::SinkRow;
 
 /// How often the progress of an attempt is noted.

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::connector::FileConnector;
 use super::directory::{is_link, make_directory};
-use super::{FileConnector, FileSinkSettings};
-use crate::connector::{BoxFuture, ConnectorError};
-use crate::content::{AfterExport, ContentExport, ContentWriter, SentBytes};
+use super::settings::FileSinkSettings;
+use crate::connector::{BoxFuture, ConnectorError, ContentWriter};
+use crate::content::{AfterExport, ContentExport, SentBytes};
 use crate::dated_template::{DatedTemplate, row_time_ms};
 use crate::row::SinkRow;
 use crate::settings::SettingsError;

@@ -1,5 +1,6 @@
 //! Connector kind `file`: JSON lines, CSV or Parquet files, rotated by size and time.
 
+mod connector;
 mod content;
 mod csv;
 mod directory;
@@ -11,7 +12,7 @@ mod settings;
 #[cfg(feature = "parquet")]
 mod spool;
 
-use std::path::{Component, PathBuf};
+use std::path::Component;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,10 +23,12 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::content::{AfterExport, ContentSink};
+use crate::content::AfterExport;
+use crate::content_sink::ContentSink;
 use crate::row::SinkRow;
 use crate::settings::{SettingsError, check_range, parse_settings};
 use crate::template::Template;
+use connector::FileConnector;
 use content::FileContentWriter;
 use csv::CsvColumns;
 use directory::{is_link, probe_directory};
@@ -48,12 +51,6 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 
 /// Relative directories are below this one in the node's data directory.
 const FILES_DIRECTORY: &str = "files";
-
-struct FileConnector {
-    /// `files` in the node's data directory.
-    root: PathBuf,
-    path: PathBuf,
-}
 
 fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnectorResult {
     let settings: FileSettings = parse_settings(fields)?;
@@ -79,25 +76,6 @@ fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnector
         .check_links()
         .map_err(|error| SettingsError::new("directory", error.to_string()))?;
     Ok(Arc::new(directory))
-}
-
-impl FileConnector {
-    /// Rejects symbolic links below `sinks/files`, which would redirect writes; `sinks/files` itself may be one.
-    fn check_links(&self) -> std::io::Result<()> {
-        let mut path = self.path.as_path();
-        while path != self.root {
-            if is_link(path) {
-                let what = format!(
-                    "{} is a symbolic link; only `files` itself may be one",
-                    path.display()
-                );
-                return Err(std::io::Error::other(what));
-            }
-            let Some(parent) = path.parent() else { break };
-            path = parent;
-        }
-        Ok(())
-    }
 }
 
 impl Connector for FileConnector {

@@ -11,8 +11,8 @@ use outbound::request_body::RequestBody;
 
 use super::connector::HttpConnector;
 use super::sink::{HttpSinkSettings, HttpSinkWriter};
-use crate::connector::{BoxFuture, ConnectorError};
-use crate::content::{AfterExport, ContentExport, ContentWriter};
+use crate::connector::{BoxFuture, ConnectorError, ContentWriter};
+use crate::content::{AfterExport, ContentExport};
 use crate::row::SinkRow;
 use crate::settings::SettingsError;
 

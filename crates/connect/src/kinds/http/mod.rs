@@ -17,7 +17,7 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
-use crate::content::ContentSink;
+use crate::content_sink::ContentSink;
 use crate::settings::{SettingsError, parse_settings};
 use body::BodyFormat;
 use connector::{HttpConnector, HttpSettings};

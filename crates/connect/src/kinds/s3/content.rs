@@ -11,11 +11,14 @@ use hyper::header::HeaderValue;
 use outbound::request_body::RequestBody;
 use serde::{Deserialize, Serialize};
 
+use super::connector::{
+    S3Connector, S3SinkSettings, check_put, contains, has_dot_step, render_key,
+};
 use super::multipart::{self, PartTag};
 use super::signature::sha256;
-use super::{S3Connector, S3SinkSettings, check_put, contains, render_key};
-use crate::connector::{BoxFuture, ConnectorError};
-use crate::content::{AfterExport, ContentExport, ContentWriter};
+
+use crate::connector::{BoxFuture, ConnectorError, ContentWriter};
+use crate::content::{AfterExport, ContentExport};
 use crate::dated_template::DatedTemplate;
 use crate::http_servers::{ServerResponse, url_encode};
 use crate::row::SinkRow;
@@ -69,7 +72,7 @@ impl S3ContentWriter {
         let part_bytes = settings.part_bytes.unwrap_or(DEFAULT_PART_BYTES);
         check_range("part_bytes", part_bytes, MIN_PART_BYTES..=MAX_PART_BYTES)?;
         let key = settings.key.as_deref().unwrap_or(DEFAULT_KEY);
-        if super::has_dot_step(key) {
+        if has_dot_step(key) {
             let detail = "a key cannot have `.` or `..` as a segment";
             return Err(SettingsError::new("key", detail));
         }

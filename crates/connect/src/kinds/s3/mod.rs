@@ -1,6 +1,7 @@
 //! Connector kind `s3`: S3-compatible object stores. The rows of a batch become objects of lines, or Parquet files.
 
 mod body;
+mod connector;
 mod content;
 mod multipart;
 mod signature;
@@ -12,9 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::Method;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
-use jiff::Timestamp;
-use outbound::request_body::RequestBody;
+use hyper::header::HeaderValue;
 use schemars::JsonSchema;
 use secret::Secret;
 use serde::Deserialize;
@@ -25,16 +24,19 @@ use crate::connector::{
     BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
     OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::content::{AfterExport, ContentSink};
-use crate::dated_template::{DatedTemplate, row_time_ms};
-use crate::http_servers::{HttpServers, ServerResponse};
-use crate::row::SinkRow;
+use crate::content::AfterExport;
+use crate::content_sink::ContentSink;
+use crate::dated_template::DatedTemplate;
+use crate::http_servers::HttpServers;
 use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;
 use body::{ObjectBody, ObjectFormat};
+use connector::{
+    ObjectFormatSetting, S3Connector, S3SinkSettings, check_put, has_dot_step, render_key,
+};
 use content::S3ContentWriter;
-use signature::{RequestSigner, SigningInput, encoded_path, sha256};
+use signature::RequestSigner;
 
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "s3",
@@ -52,8 +54,6 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-/// Limit on keys, below that of S3 because a unique part is added.
-const MAX_KEY_BYTES: usize = 900;
 /// Maximum number of objects per batch.
 const MAX_OBJECTS: usize = 1000;
 
@@ -81,61 +81,7 @@ fn default_region() -> String {
     "us-east-1".into()
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct S3SinkSettings {
-    /// Prefix of object keys, with date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows with the same prefix go
-    /// into one object. A unique part is added. Default: `%Y/%m/%d/`. With format `content` the whole key of each file;
-    /// default: `%Y/%m/%d/${id}/${name}`.
-    #[schemars(length(max = 900))]
-    key: Option<String>,
-    /// Suffix of object keys. Default: `.jsonl` or `.parquet`.
-    #[schemars(length(max = 64))]
-    suffix: Option<String>,
-    #[serde(default)]
-    format: ObjectFormatSetting,
-    /// Line of a row, with placeholders. Default: the row as JSON.
-    line: Option<String>,
-    /// Columns of Parquet files, in order.
-    #[cfg(feature = "parquet")]
-    #[serde(default)]
-    columns: Vec<crate::columns::ColumnSetting>,
-    /// Row groups of a Parquet file.
-    #[cfg(feature = "parquet")]
-    parquet: Option<crate::columns::ParquetLayout>,
-    content_type: Option<String>,
-    /// With format `content`, whether a file stays on the node after its export.
-    #[serde(default)]
-    after: AfterExport,
-    /// With format `content`, size in bytes of the parts of a multipart upload; a part is in memory while it is sent. Files of
-    /// at most this size are sent in one request. Default: 16 MiB; larger for files that would have more than 10,000 parts.
-    #[schemars(range(min = 5_242_880, max = 268_435_456))]
-    part_bytes: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum ObjectFormatSetting {
-    /// A line per row.
-    #[default]
-    Lines,
-    /// Typed columns.
-    #[cfg(feature = "parquet")]
-    Parquet,
-    /// Files of the node: a row contains the id of a file in its field `id`, as the event `$events/file/received`.
-    Content,
-}
-
 const DEFAULT_KEY: &str = "%Y/%m/%d/";
-
-struct S3Connector {
-    web: HttpServers,
-    host: String,
-    /// Path before the key.
-    path: String,
-    signer: RequestSigner,
-    session_token: Option<Secret>,
-}
 
 fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
     let settings: S3Settings = parse_settings(fields)?;
@@ -182,79 +128,6 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         },
         session_token: settings.session_token,
     }))
-}
-
-impl S3Connector {
-    /// Where objects are, for people: the host and the path before the key.
-    fn address(&self) -> String {
-        format!("{}{}", self.web.base(), self.path.trim_end_matches('/'))
-    }
-
-    async fn request(
-        &self,
-        method: Method,
-        key: &str,
-        query: &[(&str, &str)],
-        content_type: Option<&HeaderValue>,
-        body: Bytes,
-    ) -> Result<ServerResponse, ConnectorError> {
-        let body_hash = sha256(&body);
-        self.request_hashed(method, key, query, content_type, &body_hash, body.into())
-            .await
-    }
-
-    /// [`request`](Self::request) with the SHA-256 digest of the body in hexadecimal digits. Names and values of the query are
-    /// encoded.
-    async fn request_hashed(
-        &self,
-        method: Method,
-        key: &str,
-        query: &[(&str, &str)],
-        content_type: Option<&HeaderValue>,
-        body_hash: &str,
-        body: RequestBody,
-    ) -> Result<ServerResponse, ConnectorError> {
-        let at = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-        let path = encoded_path(&format!("{}{key}", self.path));
-        let mut signed = vec![
-            ("host", self.host.as_str()),
-            ("x-amz-content-sha256", body_hash),
-            ("x-amz-date", &at),
-        ];
-        if let Some(token) = &self.session_token {
-            signed.push(("x-amz-security-token", token.reveal()));
-        }
-        let authorization = self.signer.authorization(&SigningInput {
-            method: method.as_str(),
-            path: &path,
-            query,
-            headers: &signed,
-            body_hash,
-            at: &at,
-        });
-        let mut headers = Vec::new();
-        let own = signed.iter().filter(|(name, _)| *name != "host");
-        for (name, value) in own.chain([&("authorization", authorization.as_str())]) {
-            let name = HeaderName::from_bytes(name.as_bytes());
-            let value = HeaderValue::from_str(value);
-            let (Ok(name), Ok(mut value)) = (name, value) else {
-                return Err(ConnectorError::transient(
-                    "a key contains characters that cannot be sent",
-                ));
-            };
-            value.set_sensitive(name == AUTHORIZATION);
-            headers.push((name, value));
-        }
-        if let Some(value) = content_type {
-            headers.push((CONTENT_TYPE, value.clone()));
-        }
-        let query: Vec<_> = query.iter().map(|(n, v)| format!("{n}={v}")).collect();
-        let path = match query.is_empty() {
-            true => path,
-            false => format!("{path}?{}", query.join("&")),
-        };
-        self.web.request(method, &path, &headers, body).await
-    }
 }
 
 impl Connector for S3Connector {
@@ -346,43 +219,6 @@ fn object_format(settings: &S3SinkSettings) -> Result<ObjectFormat, SettingsErro
             Ok(ObjectFormat::Parquet(columns, layout))
         }
         ObjectFormatSetting::Content => unreachable!("exports of files have their own sink"),
-    }
-}
-
-/// Servers and proxies may resolve such segments, which leads to another bucket than the connector's.
-fn has_dot_step(key: &str) -> bool {
-    key.split(['/', '\\'])
-        .any(|step| matches!(step, "." | ".."))
-}
-
-/// Whether the store has accepted an object or a part.
-fn check_put(answer: &ServerResponse) -> Result<(), ConnectorError> {
-    match answer.status {
-        200..300 => Ok(()),
-        413 => Err(answer.bad_rows_error()),
-        400 if contains(&answer.body, b"EntityTooLarge") => Err(answer.bad_rows_error()),
-        // Keys, permissions and buckets can be corrected.
-        _ => Err(answer.transient_error()),
-    }
-}
-
-fn contains(body: &[u8], text: &[u8]) -> bool {
-    body.windows(text.len()).any(|window| window == text)
-}
-
-/// The key, or the prefix of the key, for a row.
-fn render_key(key: &DatedTemplate, row: SinkRow<'_>) -> Result<String, ConnectorError> {
-    let key = key.render("key", row, row_time_ms(row))?;
-    if has_dot_step(&key) {
-        let what = format!("{key:?}: a key cannot have `.` or `..` as a segment");
-        return Err(ConnectorError::bad_rows(what));
-    }
-    match key.len() <= MAX_KEY_BYTES {
-        true => Ok(key),
-        false => {
-            let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
-            Err(ConnectorError::bad_rows(what))
-        }
     }
 }
 
