@@ -122,7 +122,7 @@ pub trait ContentWriter: Send + Sync + 'static {
     fn after(&self) -> AfterExport;
 
     /// Sends a file; returns where it is, for people. A repetition replaces what an earlier attempt has sent. It may take
-    /// any time as long as it [notes progress](ContentExport::note_sent); otherwise the future is dropped after the time-out
+    /// any time as long as it [notes progress](ContentExport::sent_bytes); otherwise the future is dropped after the time-out
     /// of the sink.
     fn write_content<'a>(
         &'a self,
