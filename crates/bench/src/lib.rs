@@ -13,6 +13,7 @@ mod flow_window;
 mod forwarder;
 mod link_bench;
 mod load_shape;
+mod measured_cases;
 mod memory_slope;
 mod metrics;
 

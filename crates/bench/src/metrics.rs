@@ -63,7 +63,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     metric("unacknowledged", Unit::Count, "messages never acknowledged"),
     metric("unsent", Unit::Count, "messages due but never sent"),
     metric("stalls", Unit::Count, "times a window had to be given up"),
-    metric("strange", Unit::Count, "messages of others"),
+    metric("unexpected", Unit::Count, "messages of others"),
     metric("evaluated", Unit::Count, "evaluations of rules"),
     metric(
         "rule_failures",

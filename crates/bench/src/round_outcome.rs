@@ -121,7 +121,7 @@ impl RoundOutcome {
             measures.set("unacknowledged", tally.unacknowledged as f64);
             measures.set("unsent", tally.unsent as f64);
             measures.set("stalls", tally.stalls as f64);
-            measures.set("strange", tally.strange as f64);
+            measures.set("unexpected", tally.unexpected as f64);
         }
         if let Some(rules) = tally.rules {
             measures.set("evaluated", rules.evaluated as f64);

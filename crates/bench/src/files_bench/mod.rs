@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 pub(crate) use self::file_content::{FileContent, hex};
 use self::uploads::send_over_plain_tcp;
 pub(crate) use self::uploads::{NodeAddresses, UploadMethod};
-use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
+use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::MetricValues;
 use crate::node_api::NodeApi;
 use crate::own_node::{OwnNode, OwnNodeOptions};
@@ -49,7 +49,7 @@ pub(crate) struct FilesArgs {
     #[arg(long, value_name = "DIR")]
     directory: Option<std::path::PathBuf>,
     #[command(flatten)]
-    output: LinkOutputArgs,
+    output: CaseOutputArgs,
 }
 
 /// Files of one method, or of plain TCP.
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
         [] => UploadMethod::ALL.to_vec(),
         methods => methods.to_vec(),
     };
-    let mut outcome = LinkOutcome::new(&arguments.output);
+    let mut outcome = MeasuredCases::new(&arguments.output);
     outcome.print(&format!(
         "{:<12} {:>6} {:>14} {:>9} {:>10} {:>10} {:>6}",
         "method", "files", "bytes", "seconds", "MB/s", "TCP MB/s", "ratio"
@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             sent.rate() / tcp.rate()
         );
         let name = method.name().to_owned();
-        outcome.add(LinkCase { name, measures }, &line);
+        outcome.add(MeasuredCase { name, measures }, &line);
     }
     outcome.finish("files")
 }

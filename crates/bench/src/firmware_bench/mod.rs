@@ -20,7 +20,7 @@ use self::other_clients::OtherClients;
 use self::thread_usage::{ThreadUsage, busiest_thread};
 use crate::files_bench::{FileContent, NodeAddresses, UploadMethod, hex};
 use crate::host;
-use crate::link_bench::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
+use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::MetricValues;
 use crate::node_api::NodeApi;
 use crate::own_node::{OwnNode, OwnNodeOptions};
@@ -60,7 +60,7 @@ pub(crate) struct FirmwareArgs {
     #[arg(long, value_name = "FILE")]
     program: Option<std::path::PathBuf>,
     #[command(flatten)]
-    output: LinkOutputArgs,
+    output: CaseOutputArgs,
 }
 
 pub(crate) fn run(arguments: &FirmwareArgs) -> anyhow::Result<ExitCode> {
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &FirmwareArgs) -> anyhow::Result<ExitCode> {
     create_devices(&api, &plan)?;
     assign_image(&node, &api, &content, &plan)?;
 
-    let mut outcome = LinkOutcome::new(&arguments.output);
+    let mut outcome = MeasuredCases::new(&arguments.output);
     let others = OtherClients::start(&plan.address, arguments.interval)?;
     std::thread::sleep(arguments.idle);
     report_latency(&mut outcome, "other clients alone", &others.stop()?, &[]);
@@ -155,7 +155,7 @@ fn bottleneck(node: Option<(String, f64)>, own: Option<(String, f64)>) -> String
 }
 
 fn report_latency(
-    outcome: &mut LinkOutcome<'_>,
+    outcome: &mut MeasuredCases<'_>,
     name: &str,
     histogram: &Histogram<u64>,
     others: &[(&str, f64)],
@@ -174,7 +174,7 @@ fn report_latency(
         measures.set(metric, *value);
     }
     let name = name.to_owned();
-    outcome.add(LinkCase { name, measures }, &line);
+    outcome.add(MeasuredCase { name, measures }, &line);
 }
 
 fn create_devices(api: &NodeApi, plan: &DownloadPlan) -> anyhow::Result<()> {

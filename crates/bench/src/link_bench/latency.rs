@@ -12,11 +12,11 @@ use link::priority::Priority;
 use link::size_class::{SizeClass, SizeClassTable};
 use tokio::sync::mpsc;
 
-use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{
     NumberedMessages, Received, accept_links, connect_link, end, loopback_socket, receive_messages,
     runtime, send_messages,
 };
+use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
@@ -38,7 +38,7 @@ pub(crate) struct LinkLatencyScenario {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
     #[command(flatten)]
-    output: LinkOutputArgs,
+    output: CaseOutputArgs,
 }
 
 /// What else is sent meanwhile.
@@ -66,7 +66,7 @@ impl LinkLatencyScenario {
             self.message
         );
         ensure!(!self.interval.is_zero(), "--interval must be more than 0 s");
-        let mut outcome = LinkOutcome::new(&self.output);
+        let mut outcome = MeasuredCases::new(&self.output);
         for condition in [LatencyCondition::Alone, LatencyCondition::BesideStream] {
             if !self.only.is_empty() && !self.only.contains(&condition) {
                 continue;
@@ -93,7 +93,7 @@ impl LinkLatencyScenario {
             measures.set_latencies("", &histogram);
             measures.set("payload_rate", bulk_bytes as f64 / seconds);
             let name = name.to_owned();
-            outcome.add(LinkCase { name, measures }, &line);
+            outcome.add(MeasuredCase { name, measures }, &line);
         }
         outcome.finish("link latency")
     }

@@ -6,7 +6,6 @@
 mod latency;
 mod lossy_network;
 mod network;
-pub(crate) mod outcome;
 mod peer_process;
 mod peers;
 mod plain_tcp;

@@ -15,8 +15,8 @@ use link::wire::control::TransferId;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::lossy_network;
-use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peers::{accept_links, connect_link, end, loopback_socket, runtime};
+use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::{MetricValues, latency_histogram};
 use crate::units;
 
@@ -43,7 +43,7 @@ pub(crate) struct LinkNetworkScenario {
     #[arg(long, value_enum)]
     only: Vec<NetworkCondition>,
     #[command(flatten)]
-    output: LinkOutputArgs,
+    output: CaseOutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -63,7 +63,7 @@ struct Arrival {
 
 impl LinkNetworkScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut outcome = LinkOutcome::new(&self.output);
+        let mut outcome = MeasuredCases::new(&self.output);
         let is_wanted = |condition| self.only.is_empty() || self.only.contains(&condition);
         runtime()?.block_on(async {
             if is_wanted(NetworkCondition::RoundTrip) {
@@ -97,7 +97,7 @@ impl LinkNetworkScenario {
     }
 
     /// The rate of one stream, beside what its window permits.
-    async fn long_round_trip(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
+    async fn long_round_trip(&self, outcome: &mut MeasuredCases<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let sending = pair.send_until(Instant::now() + self.duration);
         let (sent, arrivals) = tokio::join!(sending, pair.receive());
@@ -121,13 +121,17 @@ impl LinkNetworkScenario {
         measures.set("payload_rate", rate);
         measures.set("window_use", rate / permitted);
         let name = format!("round trip {:?}", self.round_trip);
-        outcome.add(LinkCase { name, measures }, &line);
+        outcome.add(MeasuredCase { name, measures }, &line);
         pair.end().await;
         Ok(())
     }
 
     /// The time from the return of the network to the first new content, and what was sent again.
-    async fn outage(&self, outage: Duration, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
+    async fn outage(
+        &self,
+        outage: Duration,
+        outcome: &mut MeasuredCases<'_>,
+    ) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let network = pair.network.clone();
         let conditions = self.conditions();
@@ -162,14 +166,14 @@ impl LinkNetworkScenario {
         measures.set("recovery", recovery.as_nanos() as f64);
         measures.set("resent", resent as f64);
         let name = format!("outage of {outage:?}");
-        outcome.add(LinkCase { name, measures }, &line);
+        outcome.add(MeasuredCase { name, measures }, &line);
         pair.end().await;
         Ok(())
     }
 
     /// Messages while the reader of a stream is stalled and all buffers of the stream are full, and how the stream
     /// continues.
-    async fn stalled_reader(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
+    async fn stalled_reader(&self, outcome: &mut MeasuredCases<'_>) -> anyhow::Result<()> {
         let pair = Pair::open(self.conditions()).await?;
         let stream = pair.client.send_stream(new_stream()).await?;
         let mut incoming = pair.server.receive_stream().await?;
@@ -230,12 +234,12 @@ impl LinkNetworkScenario {
             recovery.as_secs_f64() * 1e3
         );
         let name = "stalled reader".to_owned();
-        outcome.add(LinkCase { name, measures }, &line);
+        outcome.add(MeasuredCase { name, measures }, &line);
         Ok(())
     }
 
     /// One stream over QUIC while packets are lost.
-    async fn loss(&self, outcome: &mut LinkOutcome<'_>) -> anyhow::Result<()> {
+    async fn loss(&self, outcome: &mut MeasuredCases<'_>) -> anyhow::Result<()> {
         let (client, server, counts) = lossy_network::open_pair(self.loss).await?;
         let sending = send_until(&client, Instant::now() + self.duration);
         let (sent, arrivals) = tokio::join!(sending, receive(&server));
@@ -258,7 +262,7 @@ impl LinkNetworkScenario {
         measures.set("payload_rate", rate);
         measures.set("resent", resent as f64);
         let name = "loss over QUIC".to_owned();
-        outcome.add(LinkCase { name, measures }, &line);
+        outcome.add(MeasuredCase { name, measures }, &line);
         end(&client).await;
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::outcome::{LinkCase, LinkOutcome, LinkOutputArgs};
 use super::peer_process::{LinkLoad, LinkSubject, PeerMeasurement, measure};
+use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::MetricValues;
 use crate::units;
 
@@ -37,12 +37,12 @@ pub(crate) struct LinkThroughputScenario {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     #[command(flatten)]
-    output: LinkOutputArgs,
+    output: CaseOutputArgs,
 }
 
 impl LinkThroughputScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut outcome = LinkOutcome::new(&self.output);
+        let mut outcome = MeasuredCases::new(&self.output);
         outcome.print(&format!(
             "{:>12} {:>5} {:>10} {:>12} {:>10} {:>6} {:>11} {:>7} {:>9} {:>11}",
             "size",
@@ -71,7 +71,7 @@ impl LinkThroughputScenario {
             let measures = measures(&tcp, &link);
             let line = line(&load, &measures);
             let name = format!("{size} B x {connections}");
-            outcome.add(LinkCase { name, measures }, &line);
+            outcome.add(MeasuredCase { name, measures }, &line);
         }
         outcome.finish("link throughput")
     }

@@ -85,7 +85,7 @@ pub(super) struct DeliveryVerifier {
     /// Different messages, without those of slow receivers.
     pub(super) received: u64,
     /// Messages that nobody sent, or not to this receiver.
-    pub(super) strange: u64,
+    pub(super) unexpected: u64,
     pub(super) slow: SlowReceiverCounts,
 }
 
@@ -110,7 +110,7 @@ impl DeliveryVerifier {
             measured: 0..0,
             latency: latency_histogram(),
             received: 0,
-            strange: 0,
+            unexpected: 0,
             slow: SlowReceiverCounts::default(),
         }
     }
@@ -149,7 +149,7 @@ impl DeliveryVerifier {
             || sender / self.shape.senders != connection / each
             || self.shape.connection_of(sender) == connection
         {
-            self.strange += 1;
+            self.unexpected += 1;
             return;
         }
         let checker =
@@ -186,7 +186,7 @@ impl DeliveryVerifier {
             self.slow.warnings += 1;
             self.slow.named_dropped += first_number(value["message"].as_str().unwrap_or_default());
         } else {
-            self.strange += 1;
+            self.unexpected += 1;
         }
     }
 
@@ -257,7 +257,7 @@ mod tests {
             verifier.record(connection, &message(7, 2, 0), 150);
         }
         assert_eq!((verifier.floor(2), verifier.pop_advanced()), (1, Some(2)));
-        assert_eq!((verifier.received, verifier.strange), (2, 0));
+        assert_eq!((verifier.received, verifier.unexpected), (2, 0));
         assert_eq!(verifier.latency.max(), 50);
         let sent = |sender| u64::from(sender == 2);
         assert_eq!(verifier.count_faults(sent), SequenceFaults::default());
@@ -268,7 +268,7 @@ mod tests {
             (verifier.slow.warnings, verifier.slow.named_dropped),
             (1, 1)
         );
-        assert_eq!(verifier.strange, 0);
+        assert_eq!(verifier.unexpected, 0);
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         for (connection, message) in &strangers {
             verifier.record(*connection, message, 150);
         }
-        assert_eq!((verifier.received, verifier.strange), (0, 5));
+        assert_eq!((verifier.received, verifier.unexpected), (0, 5));
         for sequence in [0, 2, 1, 1, 4] {
             verifier.record(6, &message(7, 2, sequence), 150);
         }

@@ -308,6 +308,6 @@ impl Generator<'_> {
         counts.latency = self.verifier.latency.clone();
         counts.faults = faults;
         counts.unsent = unsent;
-        counts.strange = self.verifier.strange;
+        counts.unexpected = self.verifier.unexpected;
     }
 }

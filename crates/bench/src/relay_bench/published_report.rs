@@ -224,7 +224,7 @@ impl StageResult {
         let counts = &self.run.counts;
         counts.faults == Default::default()
             && counts.unsent == 0
-            && counts.strange == 0
+            && counts.unexpected == 0
             && counts.failures.count() == 0
     }
 
@@ -245,7 +245,7 @@ impl StageResult {
     /// Messages that were lost, repeated, in the wrong order or wrong, of all that were expected.
     fn fault_share(&self) -> f64 {
         let (counts, faults) = (&self.run.counts, &self.run.counts.faults);
-        let count = faults.lost + faults.repeated + faults.reordered + counts.strange;
+        let count = faults.lost + faults.repeated + faults.reordered + counts.unexpected;
         (count + counts.unsent) as f64 / counts.expected.max(1) as f64
     }
 
@@ -307,7 +307,7 @@ fn to_json(results: &[StageResult]) -> Value {
             "lost": counts.faults.lost,
             "repeated": counts.faults.repeated,
             "reordered": counts.faults.reordered,
-            "strange": counts.strange,
+            "unexpected": counts.unexpected,
             "failures": counts.failures,
             "connected": result.stage.endpoints * result.stage.connections,
             "parts": result.run.parts.iter().map(part_to_json).collect::<Vec<_>>(),
@@ -403,7 +403,7 @@ fn table(results: &[StageResult]) -> String {
             result.relay,
             counts.faults,
             counts.unsent,
-            counts.strange,
+            counts.unexpected,
             counts.failures.count(),
             counts.failures.first
         );

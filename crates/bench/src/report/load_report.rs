@@ -37,7 +37,7 @@ const FAULTS: &[&str] = &[
     "unacknowledged",
     "unsent",
     "stalls",
-    "strange",
+    "unexpected",
     "errors",
 ];
 

@@ -15,7 +15,7 @@ const HIDDEN_IF_ZERO: &[&str] = &[
     "unacknowledged",
     "unsent",
     "stalls",
-    "strange",
+    "unexpected",
     "errors",
 ];
 

@@ -116,7 +116,7 @@ impl Worker<'_> {
         let state = self.connections[index].state;
         // Nobody publishes before all are ready, so it is not ours.
         if matches!(state, ConnectionState::Subscribing(_)) {
-            self.tally.strange += 1;
+            self.tally.unexpected += 1;
             return Ok(());
         }
         Err(ClientFailure::Protocol(
@@ -152,18 +152,18 @@ impl Worker<'_> {
                 _ => push_ack(PUBREC, message.id, &mut self.replies),
             }
             let Some(stamp) = self.finder.find(message.payload) else {
-                self.tally.strange += 1;
+                self.tally.unexpected += 1;
                 continue;
             };
             let member = stamp.publisher.wrapping_sub(first) as usize;
             if stamp.run != run || member >= members {
-                self.tally.strange += 1;
+                self.tally.unexpected += 1;
                 continue;
             }
             let mut sequence = stamp.sequence;
             if stride > 1 {
                 if sequence % stride != own {
-                    self.tally.strange += 1;
+                    self.tally.unexpected += 1;
                     continue;
                 }
                 sequence /= stride;
@@ -289,7 +289,7 @@ impl Worker<'_> {
                 && (stride == 1 || stamp.sequence % stride == own)
         });
         let Some(stamp) = ours else {
-            self.tally.strange += 1;
+            self.tally.unexpected += 1;
             return;
         };
         let member = (stamp.publisher - first) as usize;

@@ -28,7 +28,7 @@ pub(crate) struct WorkerCounts {
     pub(crate) unacknowledged: u64,
     pub(crate) unsent: u64,
     pub(crate) stalls: u64,
-    pub(crate) strange: u64,
+    pub(crate) unexpected: u64,
     /// Connections accepted.
     pub(crate) connects: u64,
     pub(crate) failures: FailureLog,
@@ -73,7 +73,7 @@ impl Default for WorkerCounts {
             unacknowledged: 0,
             unsent: 0,
             stalls: 0,
-            strange: 0,
+            unexpected: 0,
             connects: 0,
             failures: FailureLog::default(),
             offline: None,
@@ -123,7 +123,7 @@ impl WorkerCounts {
         self.unacknowledged += other.unacknowledged;
         self.unsent += other.unsent;
         self.stalls += other.stalls;
-        self.strange += other.strange;
+        self.unexpected += other.unexpected;
         self.connects += other.connects;
         self.failures.add(&other.failures);
         if let Some(other) = other.rules {

@@ -61,7 +61,7 @@ pub(super) fn run(server: &RelayServer, result: &mut CheckResult) -> anyhow::Res
     result.expect("lost by others", counts.faults.lost, 0);
     result.expect("repeated for others", counts.faults.repeated, 0);
     result.expect("out of order for others", counts.faults.reordered, 0);
-    result.expect("messages that nobody sent", counts.strange, 0);
+    result.expect("messages that nobody sent", counts.unexpected, 0);
     result.expect("connections that failed", counts.failures.count(), 0);
     result.expect("repeated for slow receivers", slow.faults.repeated, 0);
     result.expect("out of order for slow receivers", slow.faults.reordered, 0);

@@ -143,7 +143,7 @@ impl Worker<'_> {
 
     /// Whether the device does not read now.
     #[inline]
-    pub(super) fn is_deaf(&self, device: usize) -> bool {
+    pub(super) fn is_not_reading(&self, device: usize) -> bool {
         self.has_fault(device, FaultKind::Silence) || self.has_fault(device, FaultKind::SlowReader)
     }
 

@@ -425,7 +425,7 @@ impl<'a> Worker<'a> {
             transport.flush()?;
         }
         let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
-        if is_input && !self.is_deaf(device) {
+        if is_input && !self.is_not_reading(device) {
             self.on_readable(device)?;
         }
         Ok(())

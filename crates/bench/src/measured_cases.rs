@@ -16,7 +16,7 @@ const FORMAT: u32 = 2;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Result")]
-pub(crate) struct LinkOutputArgs {
+pub(crate) struct CaseOutputArgs {
     /// Demand something of every case that has this metric, e.g. 'ratio_throughput>=0.8'; exit status 1 if it does not
     /// hold (repeatable)
     #[arg(long = "assert", value_name = "METRIC<VALUE")]
@@ -27,19 +27,19 @@ pub(crate) struct LinkOutputArgs {
 }
 
 /// One measured case, such as a size of messages.
-pub(crate) struct LinkCase {
+pub(crate) struct MeasuredCase {
     pub(crate) name: String,
     pub(crate) measures: MetricValues,
 }
 
 /// Collects cases, and shows them as they come.
-pub(crate) struct LinkOutcome<'a> {
-    output: &'a LinkOutputArgs,
-    cases: Vec<LinkCase>,
+pub(crate) struct MeasuredCases<'a> {
+    output: &'a CaseOutputArgs,
+    cases: Vec<MeasuredCase>,
 }
 
-impl<'a> LinkOutcome<'a> {
-    pub(crate) fn new(output: &'a LinkOutputArgs) -> Self {
+impl<'a> MeasuredCases<'a> {
+    pub(crate) fn new(output: &'a CaseOutputArgs) -> Self {
         Self {
             output,
             cases: Vec::new(),
@@ -54,7 +54,7 @@ impl<'a> LinkOutcome<'a> {
     }
 
     /// Adds a case and prints its line.
-    pub(crate) fn add(&mut self, case: LinkCase, line: &str) {
+    pub(crate) fn add(&mut self, case: MeasuredCase, line: &str) {
         self.print(line);
         self.cases.push(case);
     }
@@ -142,16 +142,16 @@ mod tests {
 
     #[test]
     fn conditions_concern_the_cases_that_have_the_metric() {
-        let output = LinkOutputArgs {
+        let output = CaseOutputArgs {
             asserts: Vec::new(),
             json: None,
         };
-        let mut outcome = LinkOutcome::new(&output);
+        let mut outcome = MeasuredCases::new(&output);
         for (name, metric, value) in [("a", "ratio_throughput", 0.9), ("b", "p99", 1e6)] {
             let mut measures = MetricValues::default();
             measures.set(metric, value);
             let name = name.to_owned();
-            outcome.cases.push(LinkCase { name, measures });
+            outcome.cases.push(MeasuredCase { name, measures });
         }
         let results = |condition: &str| {
             let condition = condition.parse().expect("well-formed");
