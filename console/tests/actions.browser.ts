@@ -176,6 +176,21 @@ test('actions: write a rule for the message that just arrived, and save it', asy
   await page.close();
 });
 
+test('a rule is tested on the next message and the client that published it', async () => {
+  await node.expect('POST', '/api/v1/rules', { name: 'line-11', sql: 'SELECT clientid FROM "line/11/+"' });
+  const page = await open(profile, '/rules/line-11');
+  await page.getByRole('button', { name: 'Take the next message' }).click();
+  await eventually('the message is the sample', async () => {
+    await publish(node, 'line/11/speed', '{"rpm": 11}');
+    return (await page.getByLabel('Payload').inputValue()) === '{"rpm": 11}';
+  });
+  expect(await page.getByLabel('Topic', { exact: true }).inputValue()).toBe('line/11/speed');
+  const publisher = await page.getByLabel('Client id').inputValue();
+  expect(publisher).not.toBe('test');
+  await page.getByText(`"clientid": "${publisher}"`).first().waitFor();
+  await page.close();
+});
+
 test('actions: learn why a client was rejected', () =>
   atHome(async (person) => {
     const { page } = person;

@@ -4,7 +4,8 @@ import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconChevronDown, IconChevronRight, IconMessageDown } from '@tabler/icons-react';
 import { useEffect, useRef, useState } from 'react';
 import { api, unwrap, useRead, type Schemas } from '../../api/client';
-import { connected, payloadText, webSocketAddresses } from '../../api/mqtt';
+import { withQuery } from '../../api/objects';
+import { openStream, type StreamEvent } from '../../api/stream';
 import { CopyText } from '../../ui/copy';
 import { Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
@@ -20,8 +21,20 @@ export interface Sample {
   clientId: string;
 }
 
+interface LiveMessage {
+  direction: string;
+  topic: string;
+  payload: string;
+  payload_encoding: string;
+  is_truncated: boolean;
+  publisher: string | null;
+}
+
 const settleMs = 350;
 const waitMs = 30_000;
+/** A browser opens few connections to one server at a time. */
+const maxStreams = 3;
+const maxPayloadBytes = 16_384;
 
 /** JSON is sent as such, so that the plan sees what a device sends; other text as text. */
 export function testEvent({ topic, payload, clientId }: Sample): Schemas['TestEventInput'] {
@@ -96,33 +109,33 @@ function NextMessage({ sql, sample, onMessage }: { sql: string; sample: Sample; 
   const [problem, setProblem] = useState<string | null>(null);
   const cancel = useRef<() => void>(undefined);
   useEffect(() => () => cancel.current?.(), []);
-  const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })));
-  const url = webSocketAddresses(listeners.data?.data ?? [])[0];
   const filters = topicFilters(sql);
-  const take = async () => {
-    if (!url) return;
+  const take = () => {
     setWaiting(true);
     setProblem(null);
-    try {
-      const client = await connected({ url });
-      const timer = setTimeout(() => stop(t`No message arrived within 30 seconds.`), waitMs);
-      const stop = (text: string | null) => {
-        clearTimeout(timer);
-        client.end(true);
-        setWaiting(false);
-        setProblem(text);
-      };
-      cancel.current = () => stop(null);
-      client.once('message', (topic, payload) => {
-        const text = payloadText(payload);
-        stop(text === null ? t`The message is not text.` : null);
-        if (text !== null) onMessage({ ...sample, topic, payload: text });
-      });
-      await client.subscribeAsync(filters);
-    } catch (error) {
+    const stop = (text: string | null) => {
+      clearTimeout(timer);
+      closeStreams.forEach((close) => close());
       setWaiting(false);
-      setProblem((error as Error).message);
-    }
+      setProblem(text);
+    };
+    const receive = ({ type, data }: StreamEvent) => {
+      const message = data as LiveMessage;
+      if (type !== 'message' || message.direction !== 'published') return;
+      if (message.payload_encoding !== 'text') return stop(t`The message is not text.`);
+      if (message.is_truncated) return stop(t`The message is longer than 16 KiB.`);
+      stop(null);
+      const { topic, payload, publisher } = message;
+      onMessage({ ...sample, topic, payload, clientId: publisher ?? sample.clientId });
+    };
+    const timer = setTimeout(() => stop(t`No message arrived within 30 seconds.`), waitMs);
+    const closeStreams = filters.slice(0, maxStreams).map((filter) =>
+      openStream({
+        path: withQuery('/api/v1/messages/live', { topic_filter: filter, payload_bytes: maxPayloadBytes }),
+        onEvent: receive,
+      }),
+    );
+    cancel.current = () => stop(null);
   };
   return (
     <div>
@@ -131,8 +144,8 @@ function NextMessage({ sql, sample, onMessage }: { sql: string; sample: Sample; 
           variant="default"
           leftSection={<IconMessageDown size={14} />}
           loading={isWaiting}
-          disabled={!url || filters.length === 0}
-          onClick={() => void take()}
+          disabled={filters.length === 0}
+          onClick={take}
         >
           <Trans>Take the next message</Trans>
         </Button>
