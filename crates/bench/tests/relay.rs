@@ -55,7 +55,7 @@ fn a_relay_that_is_right_is_without_fault() {
             "lost",
             "repeated",
             "reordered",
-            "strange",
+            "unexpected",
             "errors",
             "unsent",
         ] {
@@ -115,8 +115,8 @@ fn faults_are_found() {
         ("lost", faults(|faults| faults.lose_every = 10)),
         ("repeated", faults(|faults| faults.repeat_every = 10)),
         ("reordered", faults(|faults| faults.delay_every = 10)),
-        ("strange", faults(|faults| faults.damage_every = 10)),
-        ("strange", faults(|faults| faults.echo_every = 10)),
+        ("unexpected", faults(|faults| faults.damage_every = 10)),
+        ("unexpected", faults(|faults| faults.echo_every = 10)),
     ];
     for (fault, faults) in cases {
         let relay = FakeRelay::start(faults);

@@ -69,7 +69,7 @@ fn assert_flawless(outcome: &Outcome) {
         "repeated",
         "reordered",
         "errors",
-        "strange",
+        "unexpected",
         "unacknowledged",
     ] {
         assert_eq!(outcome.metric(fault), 0.0, "{fault}: {}", outcome.json);

@@ -120,7 +120,9 @@ fn a_backup_under_load_contains_each_row_stored_before_it() {
                 })
             })
             .collect();
-        eventually("load", || rows(&node, "meter-1").len() > 20);
+        eventually("load", || {
+            (1..DEVICES).all(|nth| rows(&node, &format!("meter-{nth}")).len() > 20)
+        });
         let file = backup(&node);
         is_stopping.store(true, Relaxed);
         let sent: Vec<u32> = senders

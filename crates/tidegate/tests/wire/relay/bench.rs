@@ -83,7 +83,7 @@ fn endpoints_of_a_running_node_are_removed_again() {
     ];
     let measured = result(&[&load[..], &short, &target].concat());
     let measures = &measured["brokers"][0]["measures"];
-    for fault in ["lost", "repeated", "reordered", "strange", "errors"] {
+    for fault in ["lost", "repeated", "reordered", "unexpected", "errors"] {
         assert_eq!(measures[fault], 0.0, "{fault}: {measures:#}");
     }
     result(&[&["checks", "--check", "identify"], &target[..]].concat());
