@@ -56,6 +56,9 @@ pub(super) struct FigureDefinition {
     /// Why there is no value here, such as that the thing does not exist.
     #[serde(default)]
     pub(super) not_measured: Option<String>,
+    /// Whether the report measures something else, so that its value is shown and is no goal.
+    #[serde(default)]
+    pub(super) is_other_measure: bool,
     /// Factor from the unit of the JSON to that of the figure.
     #[serde(default = "one")]
     pub(super) scale: f64,

@@ -41,7 +41,11 @@ pub(super) fn render(title: &str, rows: &[ChartRow<'_>]) -> Option<String> {
             false => title.to_owned(),
         })
     );
-    for (at, (color, label)) in [(THEIRS, "report"), (OURS, "Tidegate")].iter().enumerate() {
+    let mut legend = vec![(OURS, "Tidegate")];
+    if rows.iter().any(|row| row.theirs.is_some()) {
+        legend.insert(0, (THEIRS, "report"));
+    }
+    for (at, (color, label)) in legend.iter().enumerate() {
         let x = 8.0 + 90.0 * at as f64;
         let _ = writeln!(
             svg,

@@ -33,6 +33,8 @@ enum FigureResult {
     NotMeasured,
     /// Measured, without a goal.
     Shown,
+    /// Measured, beside a value of the report that measures something else.
+    OtherMeasure,
     /// The thing does not exist here.
     Absent,
 }
@@ -53,6 +55,7 @@ impl FigureResult {
         let value = stored.values.get(&figure.id);
         match (FigureGoal::of(row, figure), value) {
             (_, None) => Self::NotMeasured,
+            (None, Some(_)) if figure.is_other_measure => Self::OtherMeasure,
             (None, Some(_)) => Self::Shown,
             (Some(goal), Some(value)) if goal.is_met_by(*value) => Self::Met,
             (Some(_), Some(_)) => Self::Missed,
@@ -65,6 +68,7 @@ impl FigureResult {
             Self::Missed => "**missed**",
             Self::Failed => "**failed**",
             Self::NotMeasured => "not measured",
+            Self::OtherMeasure => "other measure",
             Self::Shown | Self::Absent => "",
         }
     }
@@ -95,7 +99,7 @@ pub(super) fn count_figures(report: &PublishedReport, results: &StoredResults) -
                 FigureResult::Missed => counts.missed += 1,
                 FigureResult::Failed => counts.failed += 1,
                 FigureResult::NotMeasured => counts.not_measured += 1,
-                FigureResult::Shown | FigureResult::Absent => {}
+                FigureResult::Shown | FigureResult::OtherMeasure | FigureResult::Absent => {}
             }
         }
     }
@@ -216,7 +220,7 @@ impl PageWriter<'_> {
     /// What each figure means, in the report and here.
     fn write_figures(&mut self) {
         self.out.push_str(
-            "## Figures\n\nA goal without a remark is what the report states; \"own\" marks a goal of Tidegate. A goal is met within 0.1 %.\n\n\
+            "## Figures\n\nA goal without a remark is what the report states; \"own\" marks a goal of Tidegate. A goal is met within 0.1 %. \"Other measure\": the report's value measures something else and is no goal.\n\n\
              | figure | the report measures | Tidegate measures |\n|---|---|---|\n",
         );
         for figure in &self.report.figures {
@@ -254,7 +258,8 @@ impl PageWriter<'_> {
             let is_compared = row.theirs.contains_key(id) || row.goals.contains_key(id);
             is_compared.then(|| ChartRow {
                 label: &row.label,
-                theirs: row.theirs.get(id).copied(),
+                // Bars are compared, whatever the text says.
+                theirs: (row.theirs.get(id).copied()).filter(|_| !figure.is_other_measure),
                 ours: stored.and_then(|stored| stored.values.get(id)).copied(),
             })
         });

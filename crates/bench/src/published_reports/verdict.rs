@@ -15,10 +15,11 @@ pub(super) struct FigureGoal {
 }
 
 impl FigureGoal {
-    /// The own goal if there is one, otherwise the value of the report.
+    /// The own goal if there is one, otherwise the value of the report if it measures the same.
     pub(super) fn of(row: &ReportRow, figure: &FigureDefinition) -> Option<Self> {
         let own = row.goals.get(&figure.id);
-        let value = own.or_else(|| row.theirs.get(&figure.id))?;
+        let theirs = row.theirs.get(&figure.id);
+        let value = own.or_else(|| theirs.filter(|_| !figure.is_other_measure))?;
         (figure.better != Better::Neither).then_some(Self {
             better: figure.better,
             value: *value,
