@@ -20,7 +20,11 @@ const MAX_SORTED_ROWS: usize = 500_000;
 pub(crate) enum SortValue {
     Missing,
     Number(f64),
-    Text(String),
+    Text {
+        text: String,
+        /// In lower case, converted once and not for each comparison.
+        folded: String,
+    },
 }
 
 impl SortValue {
@@ -33,7 +37,10 @@ impl SortValue {
     }
 
     pub(crate) fn text(value: &str) -> Self {
-        Self::Text(value.to_owned())
+        Self::Text {
+            text: value.to_owned(),
+            folded: value.to_lowercase(),
+        }
     }
 
     pub(crate) fn optional_text(value: Option<&str>) -> Self {
@@ -57,13 +64,16 @@ impl SortValue {
             (Self::Missing, _) => return Ordering::Greater,
             (_, Self::Missing) => return Ordering::Less,
             (Self::Number(left), Self::Number(right)) => left.total_cmp(right),
-            (Self::Number(_), Self::Text(_)) => Ordering::Less,
-            (Self::Text(_), Self::Number(_)) => Ordering::Greater,
-            (Self::Text(left), Self::Text(right)) => {
-                // Without regard to case first, as people expect it.
-                let folded = left.to_lowercase().cmp(&right.to_lowercase());
-                folded.then_with(|| left.cmp(right))
-            }
+            (Self::Number(_), Self::Text { .. }) => Ordering::Less,
+            (Self::Text { .. }, Self::Number(_)) => Ordering::Greater,
+            // Without regard to case first, as people expect it.
+            (
+                Self::Text { text, folded },
+                Self::Text {
+                    text: other_text,
+                    folded: other_folded,
+                },
+            ) => (folded, text).cmp(&(other_folded, other_text)),
         };
         match is_descending {
             true => order.reverse(),
@@ -75,7 +85,7 @@ impl SortValue {
         match self {
             Self::Missing => Value::Null,
             Self::Number(number) => json!(number),
-            Self::Text(text) => json!(text),
+            Self::Text { text, .. } => json!(text),
         }
     }
 }
@@ -195,13 +205,13 @@ impl<T> SortedPage<T> {
         });
         // Twice the page, so that a row costs constant time on average.
         if self.rows.len() >= 2 * (self.limit + 1) {
-            self.shrink();
+            self.keep_page();
         }
         Ok(())
     }
 
     /// Keeps the rows of the page and one more, which shows that there is a next page.
-    fn shrink(&mut self) {
+    fn keep_page(&mut self) {
         let mut rows = std::mem::take(&mut self.rows);
         rows.sort_by(|a, b| self.compare((&a.value, &a.id), (&b.value, &b.id)));
         rows.truncate(self.limit + 1);
@@ -211,19 +221,15 @@ impl<T> SortedPage<T> {
 
 impl<T: Serialize> SortedPage<T> {
     pub(crate) fn into_response(mut self) -> ApiResult {
-        self.shrink();
-        let cursors: Vec<PageCursor> = self
-            .rows
-            .iter()
-            .map(|row| {
-                let first = format!("{} {}", self.order.text, row.value.to_cursor());
-                PageCursor::new(&first, &row.id)
-            })
-            .collect();
-        let last = self.limit.saturating_sub(1);
+        self.keep_page();
+        let last = self.rows.get(self.limit.saturating_sub(1));
+        let next = last.map(|row| {
+            let first = format!("{} {}", self.order.text, row.value.to_cursor());
+            PageCursor::new(&first, &row.id)
+        });
         let rows = self.rows.into_iter().map(|row| row.row).collect();
         paged_rows(rows, self.limit, |_| {
-            (cursors.get(last).cloned()).unwrap_or_else(|| PageCursor::new("", ""))
+            next.clone().unwrap_or_else(|| PageCursor::new("", ""))
         })
     }
 }
@@ -252,7 +258,7 @@ mod tests {
             for (value, id) in rows {
                 page.offer(value.clone(), id, ()).unwrap();
             }
-            page.shrink();
+            page.keep_page();
             let has_next = page.rows.len() > limit;
             page.rows.truncate(limit);
             let last = page.rows.last();

@@ -7,6 +7,7 @@ pub mod assertion;
 pub mod client_failure;
 pub mod endpoint;
 pub mod host;
+pub mod interrupt;
 pub mod latency;
 pub mod metrics;
 pub mod node_api;

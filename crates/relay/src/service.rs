@@ -334,7 +334,7 @@ impl RelayService {
 
     /// Calls `store` when the statistics of many endpoints have changed since they were last stored; call it once. `store` is called
     /// on the shards' threads; it must not block.
-    pub fn on_many_changes(&self, store: impl Fn() + Send + Sync + 'static) {
+    pub fn when_many_changed(&self, store: impl Fn() + Send + Sync + 'static) {
         self.inner.changed.on_many(store);
     }
 

@@ -6,7 +6,6 @@
 mod definition;
 mod device_protocol;
 mod gateway_protocol;
-mod interrupt;
 mod machine;
 mod machine_report;
 mod metrics;
@@ -37,7 +36,7 @@ use wall_clock::now_ms;
 
 pub use definition::DefinitionErrors;
 use definition::{SimulationDefinition, SourceDocument};
-use interrupt::Interrupt;
+use load_client::interrupt::Interrupt;
 use machine::MachineShare;
 use machine_report::MachineReport;
 use plan::SimulationPlan;

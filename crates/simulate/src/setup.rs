@@ -12,8 +12,8 @@ use load_client::units::Unit;
 use serde_json::{Value, json};
 
 use crate::definition::{ProductDefinition, SimulationDefinition, TargetDefinition};
-use crate::interrupt::Interrupt;
 use crate::plan::{FleetPlan, SimulationPlan};
+use load_client::interrupt::Interrupt;
 
 /// In the description of products, and in the tags of devices.
 const MARK: &str = "tidegate simulate";

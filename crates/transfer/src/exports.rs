@@ -170,7 +170,9 @@ impl FileService {
         sink: &str,
         file: &str,
     ) -> Result<Option<OpenedExport>, TransferError> {
+        let mut position = None;
         let begun = self.change_export(sink, file, |export| {
+            position.clone_from(&export.position);
             export.state = ExportState::Running;
             export.attempts = export.attempts.saturating_add(1);
             export.sent_bytes = 0;
@@ -182,11 +184,6 @@ impl FileService {
         let (info, content) = match self.read(file) {
             Err(error) if error.kind == TransferErrorKind::NotFound => return Ok(None),
             read => read?,
-        };
-        let position = {
-            let mut exports = self.exports();
-            let export = exports.get_mut(file, sink);
-            export.and_then(|export| export.position.clone())
         };
         Ok(Some(OpenedExport {
             info,
@@ -419,7 +416,7 @@ impl FileService {
         let by_state = ExportState::ALL.iter().zip(counts);
         MetricFamily::by_label(
             "file_exports",
-            "Exports of files that the node keeps.",
+            "Exports of files, by state.",
             MetricKind::Gauge,
             "state",
             by_state.map(|(state, count)| (state.name(), count as f64)),

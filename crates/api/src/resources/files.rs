@@ -144,7 +144,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(409, "The file is complete, or is being sent in one request."),
         one(post("/api/v1/files/{id}/resume", "resumeFileTransfer", resume), Role::Operator)
             .summary("Resume a paused file transfer")
-            .description("The sender continues; the time without a segment after which the transfer is removed begins again.")
+            .description("The sender continues. The transfer is removed if no segment arrives for the time-out, counted from now.")
             .response::<FileInfo>(200, "The transfer.")
             .problem_response(409, "The file is complete."),
         one(post("/api/v1/files/{id}/exports/{sink}", "exportFile", export), Role::Operator)
@@ -321,8 +321,9 @@ async fn export(call: ApiCall) -> ApiResult {
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
     if before.is_some_and(|export| export.state.is_active()) {
-        let detail =
-            format!("The export to {sink:?} is waiting or running; the sink repeats it itself.");
+        let detail = format!(
+            "The export to {sink:?} is waiting or running; the sink retries it without a request."
+        );
         return Err(ProblemDetails::conflict(detail));
     }
     let connectors = &call.app.connectors;

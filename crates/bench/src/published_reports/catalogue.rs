@@ -44,7 +44,7 @@ pub(super) struct FigureDefinition {
     pub(super) label: String,
     #[serde(default)]
     pub(super) unit: String,
-    pub(super) better: Better,
+    pub(super) better: BetterDirection,
     /// What the report measured; not given where it is the same.
     #[serde(default)]
     pub(super) theirs: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct FigureDefinition {
 /// Which values are good.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Better {
+pub(super) enum BetterDirection {
     Higher,
     Lower,
     Equal,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::interrupt::Interrupt;
+use load_client::interrupt::Interrupt;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time between the request to end and the end by force.

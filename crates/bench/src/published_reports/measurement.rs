@@ -11,12 +11,12 @@ use wall_clock::now_ms;
 
 use super::catalogue::{PublishedReport, ReportForm, ReportRow, RowNeeds, RowNode};
 use super::child_process::{ChildOutput, run_child};
-use super::interrupt::Interrupt;
 use super::json_path::number_at;
 use super::machine::{self, MachineDescription};
 use super::row_command::{RowCommand, split};
 use super::stored_results::{RowOutcome, StoredRow};
 use crate::own_node::{OwnNode, OwnNodeOptions};
+use load_client::interrupt::Interrupt;
 
 /// Least time that a command has.
 const MIN_TIME_LIMIT: Duration = Duration::from_secs(120);

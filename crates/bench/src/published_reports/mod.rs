@@ -7,7 +7,6 @@
 mod catalogue;
 mod chart;
 mod child_process;
-mod interrupt;
 mod json_path;
 mod machine;
 mod measurement;
@@ -26,7 +25,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::units;
 use catalogue::{PublishedReport, ReportForm, ReportRow, all_reports};
-use interrupt::Interrupt;
+use load_client::interrupt::{self, Interrupt};
 use machine::MachineDescription;
 use measurement::{CommandRun, MeasurementSettings};
 use row_command::RowCommand;

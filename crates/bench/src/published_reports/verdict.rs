@@ -1,6 +1,6 @@
 //! What a measured value is held against, and whether it is as good.
 
-use super::catalogue::{Better, FigureDefinition, ReportRow};
+use super::catalogue::{BetterDirection, FigureDefinition, ReportRow};
 
 /// Share by which a value may miss a goal: a report states rounded values, and clocks are not exact.
 const TOLERANCE: f64 = 0.001;
@@ -8,7 +8,7 @@ const TOLERANCE: f64 = 0.001;
 /// What a value should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FigureGoal {
-    better: Better,
+    better: BetterDirection,
     pub(super) value: f64,
     /// Whether it is Tidegate's own goal, and not what the report states.
     pub(super) is_own: bool,
@@ -20,7 +20,7 @@ impl FigureGoal {
         let own = row.goals.get(&figure.id);
         let theirs = row.theirs.get(&figure.id);
         let value = own.or_else(|| theirs.filter(|_| !figure.is_other_measure))?;
-        (figure.better != Better::Neither).then_some(Self {
+        (figure.better != BetterDirection::Neither).then_some(Self {
             better: figure.better,
             value: *value,
             is_own: own.is_some(),
@@ -29,19 +29,19 @@ impl FigureGoal {
 
     pub(super) fn is_met_by(self, value: f64) -> bool {
         match self.better {
-            Better::Higher => value >= self.value * (1.0 - TOLERANCE),
-            Better::Lower => value <= self.value * (1.0 + TOLERANCE),
-            Better::Equal => value == self.value,
-            Better::Neither => true,
+            BetterDirection::Higher => value >= self.value * (1.0 - TOLERANCE),
+            BetterDirection::Lower => value <= self.value * (1.0 + TOLERANCE),
+            BetterDirection::Equal => value == self.value,
+            BetterDirection::Neither => true,
         }
     }
 
     /// Such as `>=`.
     pub(super) fn sign(self) -> &'static str {
         match self.better {
-            Better::Higher => ">=",
-            Better::Lower => "<=",
-            Better::Equal | Better::Neither => "=",
+            BetterDirection::Higher => ">=",
+            BetterDirection::Lower => "<=",
+            BetterDirection::Equal | BetterDirection::Neither => "=",
         }
     }
 }
@@ -91,9 +91,9 @@ mod tests {
             is_own: false,
         };
         for (better, met, missed) in [
-            (Better::Higher, 4.999, 4.99),
-            (Better::Lower, 5.001, 5.01),
-            (Better::Equal, 5.0, 4.0),
+            (BetterDirection::Higher, 4.999, 4.99),
+            (BetterDirection::Lower, 5.001, 5.01),
+            (BetterDirection::Equal, 5.0, 4.0),
         ] {
             assert!(goal(better).is_met_by(met), "{better:?}");
             assert!(!goal(better).is_met_by(missed), "{better:?}");

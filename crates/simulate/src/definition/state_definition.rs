@@ -196,18 +196,18 @@ pub(crate) struct AreaDefinition {
     pub(crate) center: [f64; 2],
     pub(crate) radius_km: f64,
     /// Crossings that a route connects.
-    #[serde(default = "six")]
+    #[serde(default = "default_stops")]
     pub(crate) stops: u16,
     /// Distance of two parallel streets.
-    #[serde(default = "block")]
+    #[serde(default = "default_block_m")]
     pub(crate) block_m: f64,
 }
 
-fn six() -> u16 {
+fn default_stops() -> u16 {
     6
 }
 
-fn block() -> f64 {
+fn default_block_m() -> f64 {
     150.0
 }
 

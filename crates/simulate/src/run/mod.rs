@@ -19,9 +19,9 @@ use load_client::node_api::NodeApi;
 use load_client::units::Unit;
 use serde::{Deserialize, Serialize};
 
-use crate::interrupt::Interrupt;
 use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::plan::SimulationPlan;
+use load_client::interrupt::Interrupt;
 pub(crate) use metrics_endpoint::MetricsEndpoint;
 pub(crate) use phase_counts::PhaseCounts;
 use run_series::RunSeries;

@@ -402,9 +402,9 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
 
     setting!("link.max_links", link.max_links, Count(1, 1_000_000), "Maximum number of links of one listener, with and without a connection."),
     setting!("link.expiry_s", link.expiry_s, Seconds(1, 86_400), "How long a link without a connection is kept. A peer that comes back later begins a new link: messages without an acknowledgement are published again, and files continue."),
-    setting!("link.message_window_bytes", link.message_window_bytes, Bytes(512 << 10, 1 << 30), "Bytes of messages of one link that wait to be published. A message of several frames, from 128 KiB on, may have an eighth of it."),
+    setting!("link.message_window_bytes", link.message_window_bytes, Bytes(512 << 10, 1 << 30), "Maximum bytes of messages of one link that wait to be published. A message of several frames (128 KiB or more) may use one eighth of them."),
     setting!("link.stream_window_bytes", link.stream_window_bytes, Bytes(64 << 10, 1 << 30), "Bytes of one file that wait to be stored."),
-    setting!("link.data_window_bytes", link.data_window_bytes, Bytes(64 << 10, 1 << 30), "Bytes of all files of one link that wait to be stored."),
+    setting!("link.data_window_bytes", link.data_window_bytes, Bytes(64 << 10, 1 << 30), "Maximum bytes of all files of one link that wait to be stored."),
     setting!("link.max_transfers", link.max_transfers, Count(1, 1000), "Files that are received, and requests for files that are answered, at a time on one link. Others wait."),
     setting!("link.idle_timeout_s", link.idle_timeout_s, Seconds(1, 3600), "Silence after which a connection of a link is regarded as lost."),
     setting!("link.threads", link.threads, Count(0, 64), "Number of threads of all link listeners; 0: one per core."),

@@ -7,6 +7,7 @@ mod allocator;
 mod attribute_polls;
 mod ban_enforcement;
 mod chain_publisher;
+mod client_subscription;
 mod damage;
 pub(crate) mod data_dir;
 mod device_events;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use broker::BrokerHandle;
-use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
+use broker::control::{ControlError, DirectDelivery, PublishRequest};
 use devices::DeviceNo;
 use devices::command::{
     Command, CommandConfig, Commands, DownlinkCompletion, DownlinkOutcome, DownlinkTransport,
@@ -18,6 +18,7 @@ use serde_json::json;
 use store::Store;
 use tokio::sync::mpsc;
 
+use super::client_subscription::subscribe_for_client;
 use super::node_devices::NodeDevices;
 use super::pipeline_outputs::NodePipelineOutputs;
 
@@ -235,14 +236,8 @@ impl DownlinkTransport for CommandDownlinkTransport {
         }
         let (broker, client_id) = (broker.clone(), client_id.to_owned());
         self.runtime.spawn(async move {
-            let subscription = SubscriptionRequest {
-                topic_filter: publication.topic.clone(),
-                qos: 1,
-                no_local: false,
-                retain_as_published: false,
-                retain_handling: 2,
-            };
-            match broker.subscribe(&client_id, subscription).await {
+            let filter = publication.topic.clone();
+            match subscribe_for_client(&broker, &client_id, filter, 1).await {
                 None => done(Ok(None)),
                 Some(Err(rejection)) => done(Err(rejection)),
                 Some(Ok(_)) => {

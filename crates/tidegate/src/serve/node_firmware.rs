@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use api::{BackendObjectKind, ObjectValidationError};
 use broker::BrokerHandle;
-use broker::control::{ControlError, DirectDelivery, PublishRequest, SubscriptionRequest};
+use broker::control::{ControlError, DirectDelivery, PublishRequest};
 use bytes::Bytes;
 use devices::command::{DownlinkTransport, send_to_device};
 use devices::protocol::DownlinkMessage;
@@ -20,6 +20,7 @@ use store::Objects;
 use tokio::runtime::Handle;
 use transfer::FileService;
 
+use super::client_subscription::subscribe_for_client;
 use super::node_commands::NodeCommands;
 use super::node_devices::{NodeDevices, inline_schema};
 
@@ -197,14 +198,8 @@ async fn subscribe_and_send(broker: BrokerHandle, client_id: String, chunk: Publ
     let Some(prefix) = prefixes.next() else {
         return;
     };
-    let subscription = SubscriptionRequest {
-        topic_filter: format!("{prefix}+/chunk/+"),
-        qos: 0,
-        no_local: false,
-        retain_as_published: false,
-        retain_handling: 2,
-    };
-    if let Some(Ok(_)) = broker.subscribe(&client_id, subscription).await {
+    let filter = format!("{prefix}+/chunk/+");
+    if let Some(Ok(_)) = subscribe_for_client(&broker, &client_id, filter, 0).await {
         broker.send_to_connected_client(&client_id, chunk, |_| {}, || {});
     }
 }

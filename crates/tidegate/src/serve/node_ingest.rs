@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use broker::BrokerHandle;
-use broker::control::{PublishRequest, SubscriptionRequest};
+use broker::control::PublishRequest;
 use devices::chain::{self, Chains};
 use devices::command::EncodedDownlink;
 use devices::device_hooks::{DeviceClients as _, DeviceHooks, DownTopicPolicy};
@@ -23,6 +23,7 @@ use relay::RelayService;
 use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
 
+use super::client_subscription::subscribe_for_client;
 use super::damage::DamageHandling;
 use super::node_devices::NodeDevices;
 use super::pipeline_outputs::NodePipelineOutputs;
@@ -113,17 +114,9 @@ struct Resend {
 impl Resend {
     /// Subscribes the client, with its own permissions, and sends the reply. Returns whether it was sent.
     async fn subscribe_and_send(self) -> bool {
-        let subscription = SubscriptionRequest {
-            topic_filter: reply_filter(&self.publication.topic),
-            qos: 1,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: 2,
-        };
-        if !matches!(
-            self.broker.subscribe(&self.client_id, subscription).await,
-            Some(Ok(_))
-        ) {
+        let filter = reply_filter(&self.publication.topic);
+        let subscribed = subscribe_for_client(&self.broker, &self.client_id, filter, 1).await;
+        if !matches!(subscribed, Some(Ok(_))) {
             return false;
         }
         let sent = self

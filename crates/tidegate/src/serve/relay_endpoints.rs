@@ -54,7 +54,7 @@ impl NodeRelay {
 async fn store_repeatedly(service: RelayService, statistics: StoredStatistics, every: Duration) {
     let many_changed = Arc::new(Notify::new());
     let notified = many_changed.clone();
-    service.on_many_changes(move || notified.notify_one());
+    service.when_many_changed(move || notified.notify_one());
     let mut interval = interval(every);
     loop {
         tokio::select! {

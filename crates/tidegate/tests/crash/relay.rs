@@ -86,7 +86,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
     let sent = AtomicU64::new(0);
     let mut opened = OpenedConnections::default();
     // What the node has counted and stored before.
-    let mut counted = Counted::default();
+    let mut counted = CountedTraffic::default();
     for round in 0..kills {
         let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
         node.wait_until_it_listens().unwrap();
@@ -118,7 +118,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
             scope.spawn(|| send_messages(talker, is_over, &sent));
             std::thread::sleep(Duration::from_millis(50 + random.below(400) as u64));
             if is_last {
-                counted = Counted::by(&node);
+                counted = CountedTraffic::by(&node);
                 std::thread::sleep(STATISTICS_STORED_AFTER);
             }
             let dir = node.kill();
@@ -182,7 +182,7 @@ fn send_commands(address: &str, device: &str, is_over: &AtomicBool, commands: &m
 /// Counts what it sends.
 fn send_messages(mut line: Line, is_over: &AtomicBool, sent: &AtomicU64) -> Option<()> {
     while !is_over.load(Relaxed) {
-        // Counted before, because the node may read it and be killed at once.
+        // CountedTraffic before, because the node may read it and be killed at once.
         sent.fetch_add(1, Relaxed);
         line.send(MESSAGE)?;
         std::thread::sleep(PAUSE);
@@ -211,14 +211,14 @@ struct OpenedConnections {
 
 /// Totals of the endpoint.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct CountedTraffic {
     messages: u64,
     bytes: u64,
     admitted: u64,
     rejected: u64,
 }
 
-impl Counted {
+impl CountedTraffic {
     fn by(node: &Node) -> Self {
         let status = get(node, &format!("endpoints/{ROOM}/status"));
         let number = |field: &str| status[field].as_u64().unwrap();
@@ -234,12 +234,12 @@ impl Counted {
 /// Statistics never exceed what happened, and never fall behind what was stored. Returns them.
 fn check_statistics(
     node: &Node,
-    at_least: Counted,
+    at_least: CountedTraffic,
     sent: &AtomicU64,
     opened: OpenedConnections,
     seed: u64,
-) -> Counted {
-    let now = Counted::by(node);
+) -> CountedTraffic {
+    let now = CountedTraffic::by(node);
     let sent = sent.load(Relaxed);
     let message_bytes = MESSAGE.len() as u64;
     for (what, found, least, most) in [

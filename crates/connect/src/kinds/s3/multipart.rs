@@ -20,7 +20,7 @@ pub(super) struct PartPage {
 }
 
 /// The text of the first element of this name. The documents of S3 have no attributes on the elements that are read.
-fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+fn xml_element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let begin = text.find(&format!("<{name}>"))? + name.len() + 2;
     let len = text[begin..].find(&format!("</{name}>"))?;
     Some(&text[begin..begin + len])
@@ -58,7 +58,7 @@ fn escape(text: &str) -> String {
 /// The id in the answer to the begin of an upload.
 pub(super) fn upload_id(body: &[u8]) -> Option<String> {
     let text = str::from_utf8(body).ok()?;
-    let id = unescape(element(text, "UploadId")?);
+    let id = unescape(xml_element(text, "UploadId")?);
     (!id.is_empty()).then_some(id)
 }
 
@@ -67,12 +67,12 @@ pub(super) fn read_parts(body: &[u8]) -> Result<PartPage, String> {
     let text = str::from_utf8(body).map_err(|error| error.to_string())?;
     let mut parts = Vec::new();
     let mut rest = text;
-    while let Some(part) = element(rest, "Part") {
+    while let Some(part) = xml_element(rest, "Part") {
         let number = |name: &str| -> Result<u64, String> {
-            let value = element(part, name).and_then(|value| value.trim().parse().ok());
+            let value = xml_element(part, name).and_then(|value| value.trim().parse().ok());
             value.ok_or_else(|| format!("the list of parts has a part without {name}"))
         };
-        let tag = element(part, "ETag").ok_or("the list of parts has a part without ETag")?;
+        let tag = xml_element(part, "ETag").ok_or("the list of parts has a part without ETag")?;
         parts.push(PartTag {
             number: number("PartNumber")?,
             tag: unescape(tag),
@@ -83,8 +83,8 @@ pub(super) fn read_parts(body: &[u8]) -> Result<PartPage, String> {
             .map_or(rest.len(), |at| at + "</Part>".len());
         rest = &rest[end..];
     }
-    let is_truncated = element(text, "IsTruncated").is_some_and(|value| value.trim() == "true");
-    let next = element(text, "NextPartNumberMarker");
+    let is_truncated = xml_element(text, "IsTruncated").is_some_and(|value| value.trim() == "true");
+    let next = xml_element(text, "NextPartNumberMarker");
     let next = next.and_then(|value| value.trim().parse().ok());
     Ok(PartPage {
         parts,

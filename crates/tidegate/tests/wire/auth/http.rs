@@ -23,7 +23,8 @@ fn judge(request: &WebRequest) -> (u16, String) {
         (Some("ann"), Some("pencil")) => json!({"result": "allow", "client_attrs": {"site": "s1"},
             "acl": [{"permission": "allow", "action": "publish", "topic": "own/${client_attrs.site}"}]}),
         (Some("root"), _) => json!({"result": "allow", "is_superuser": true}),
-        (Some("late"), _) => json!({"result": "allow", "expire_at": now_s() + 1}),
+        // In whole seconds: one more than now could end before the CONNECT is answered.
+        (Some("late"), _) => json!({"result": "allow", "expire_at": now_s() + 2}),
         (Some("bob"), _) => json!({"result": "deny"}),
         (Some("broken"), _) => return (500, "{}".into()),
         (Some("odd"), _) => json!({"result": "sure"}),

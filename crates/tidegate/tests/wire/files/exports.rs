@@ -21,7 +21,7 @@ type Received = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 type StoredObject = Arc<Mutex<Option<(String, Vec<u8>)>>>;
 
 /// A request as a test's server sees it.
-struct Asked {
+struct RecordedRequest {
     method: String,
     path: String,
     query: String,
@@ -29,7 +29,7 @@ struct Asked {
 }
 
 /// Starts a server that ends with the test process, and returns its address.
-fn serve(answer: impl Fn(&Asked) -> (u16, String) + Send + Sync + 'static) -> String {
+fn serve(answer: impl Fn(&RecordedRequest) -> (u16, String) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -42,7 +42,10 @@ fn serve(answer: impl Fn(&Asked) -> (u16, String) + Send + Sync + 'static) -> St
     format!("http://{address}")
 }
 
-fn serve_connection(stream: TcpStream, answer: &dyn Fn(&Asked) -> (u16, String)) -> Option<()> {
+fn serve_connection(
+    stream: TcpStream,
+    answer: &dyn Fn(&RecordedRequest) -> (u16, String),
+) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut head = String::new();
@@ -61,7 +64,7 @@ fn serve_connection(stream: TcpStream, answer: &dyn Fn(&Asked) -> (u16, String))
         let mut words = head.split(' ');
         let (method, target) = (words.next()?.to_owned(), words.next()?);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let asked = Asked {
+        let asked = RecordedRequest {
             method,
             path: path.to_owned(),
             query: query.to_owned(),

@@ -1,5 +1,4 @@
-//! Ctrl-C and SIGTERM: the first one ends the row that is being measured, with its processes, the second one ends the
-//! process.
+//! Ctrl-C and SIGTERM: the first one ends the run in order, the second one ends the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,21 +7,24 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The status of a process that a signal has ended.
-pub(super) const EXIT_STATUS: u8 = 130;
+pub const EXIT_STATUS: u8 = 130;
 
 /// Whether the user wants the run to end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Watches for signals on a thread of its own until the process ends.
-    pub(super) fn watch() -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// If the signals cannot be watched, or the thread cannot be started.
+    pub fn watch() -> anyhow::Result<Self> {
         let interrupt = Self::default();
         let is_requested = interrupt.0.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        // Registered before any process is started.
+        // Registered before the caller creates anything that must be removed.
         let (mut interrupts, mut terminations) = {
             let _context = runtime.enter();
             (
@@ -43,12 +45,13 @@ impl Interrupt {
                 }
             });
         };
-        let thread = std::thread::Builder::new().name("report-signals".to_owned());
+        let thread = std::thread::Builder::new().name("signals".to_owned());
         thread.spawn(watch).context("cannot start a thread")?;
         Ok(interrupt)
     }
 
-    pub(super) fn is_requested(&self) -> bool {
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
