@@ -1,5 +1,6 @@
 //! Steps with progress lines and timings, and the sum of what passed, failed and was skipped.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// What all steps so far amount to. One test counts one; a step without tests of its own (clippy) counts one.
@@ -10,6 +11,10 @@ pub(crate) struct Report {
     pub(crate) skipped: u64,
     /// A line for each failure, for the summary.
     pub(crate) failures: Vec<String>,
+    /// The tests among the failures.
+    pub(crate) failed_tests: Vec<FailedTest>,
+    /// Tests that failed beside others and passed when they ran again alone.
+    unstable: Vec<FailedTest>,
     /// A line for each thing skipped, with its reason.
     pub(crate) skips: Vec<String>,
     timings: Vec<(String, Duration)>,
@@ -23,10 +28,25 @@ impl Default for Report {
             failed: 0,
             skipped: 0,
             failures: Vec::new(),
+            failed_tests: Vec::new(),
+            unstable: Vec::new(),
             skips: Vec::new(),
             timings: Vec::new(),
             start: Instant::now(),
         }
+    }
+}
+
+/// A test and the program that it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailedTest {
+    pub(crate) program: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for FailedTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.program, self.name)
     }
 }
 
@@ -69,6 +89,22 @@ impl Report {
         self.failures.push(what);
     }
 
+    /// A test of a program failed; the program's result line counts it.
+    pub(crate) fn add_failed_test(&mut self, test: FailedTest) {
+        self.failures.push(test.to_string());
+        self.failed_tests.push(test);
+    }
+
+    /// A test that failed passed when it ran again: it counts as passed, and the summary names it.
+    pub(crate) fn passed_again(&mut self, test: FailedTest) {
+        let line = test.to_string();
+        self.failures.retain(|failure| *failure != line);
+        self.failed_tests.retain(|failed| *failed != test);
+        self.failed -= 1;
+        self.passed += 1;
+        self.unstable.push(test);
+    }
+
     pub(crate) fn skip(&mut self, what: String) {
         println!("    SKIPPED {what}");
         self.skipped += 1;
@@ -81,6 +117,8 @@ impl Report {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
+        self.failed_tests.extend(other.failed_tests);
+        self.unstable.extend(other.unstable);
         self.skips.extend(other.skips);
         self.timings.extend(other.timings);
     }
@@ -95,6 +133,9 @@ impl Report {
         println!("{:>8.1} s  in all", self.start.elapsed().as_secs_f64());
         for skip in &self.skips {
             println!("skipped: {skip}");
+        }
+        for test in &self.unstable {
+            println!("unstable: {test} failed, and passed when it ran again alone");
         }
         for failure in &self.failures {
             println!("failed: {failure}");
@@ -131,6 +172,24 @@ mod tests {
         report.skip("promtool: not installed".into());
         report.fail("x".into());
         assert_eq!(report.summary_line(), "3 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_test_that_passes_again_is_counted_as_passed_and_named() {
+        let mut report = Report::default();
+        let test = |name: &str| FailedTest {
+            program: "tests/wire.rs".into(),
+            name: name.into(),
+        };
+        for name in ["a", "b"] {
+            report.failed += 1;
+            report.add_failed_test(test(name));
+        }
+        report.passed_again(test("a"));
+        assert_eq!((report.passed, report.failed), (1, 1));
+        assert_eq!(report.failures, ["tests/wire.rs: b"]);
+        assert_eq!(report.unstable, [test("a")]);
+        assert!(report.finish().is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads the output of a test program as it appears: sums up its results, notices a program that died without saying
 //! anything, and finds tests that could not run for want of a tool.
 
-use crate::report::Report;
+use crate::report::{FailedTest, Report};
 
 /// A test that lacks a tool writes `SKIPPED name: reason` past libtest's capture and returns; libtest counts it
 /// as passed, we do not.
@@ -45,7 +45,10 @@ impl TestOutputParser {
                 return None;
             }
             if let Some(name) = name.strip_suffix(" ... FAILED") {
-                report.failures.push(format!("{}: {name}", self.program));
+                report.add_failed_test(FailedTest {
+                    program: self.program.clone(),
+                    name: name.to_owned(),
+                });
             }
         }
         let noise = line.is_empty() || line.starts_with("running ") || line == "ok";
