@@ -27,7 +27,7 @@ const MOST_REPEATED: usize = 3;
 const LONGEST: [&str; 4] = [
     "crates/tidegate/tests/wire/main.rs",
     "crates/tidegate/tests/console/main.rs",
-    "crates/connect/tests/outside/main.rs",
+    "crates/connect/tests/connectors/main.rs",
     "crates/devices/src/lib.rs",
 ];
 

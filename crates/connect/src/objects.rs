@@ -126,7 +126,7 @@ pub fn schemas(object: &str) -> (Value, Value) {
     secret::written_and_shown_schemas(schema)
 }
 
-/// The secret fields of an object; `None` if its type is unknown to this program. Sinks and sources do not tell their type: a
+/// The secret fields of an object; `None` if its type is unknown to this program. Sinks and sources do not contain their type: a
 /// field that is secret in any type is secret in all.
 pub fn secret_fields(object: &str, value: &Value) -> Option<&'static SecretFields> {
     static CONNECTORS: LazyLock<BTreeMap<&str, SecretFields>> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! Compares random operations with a naive store, with restarts, flushes and merges in between.
+//! Compares random operations with a expected store, with restarts, flushes and merges in between.
 //! `TIDEGATE_SERIES_ROUNDS` sets the number of stores, `TIDEGATE_SERIES_SEED` the random seed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
@@ -20,7 +20,7 @@ const HOUR_MS: i64 = 3_600_000;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Values by device, time and key.
-type Naive = BTreeMap<(u32, i64, u32), StoredValue>;
+type ExpectedPoints = BTreeMap<(u32, i64, u32), StoredValue>;
 
 fn open(dir: &Path) -> Series {
     let (series, report) = Series::open(dir, config()).unwrap();
@@ -50,7 +50,7 @@ fn value(random: &mut Random, key: u32) -> PointValue<'static> {
 
 struct Script {
     random: Random,
-    naive: Naive,
+    expected: ExpectedPoints,
     clock: [i64; DEVICES as usize],
 }
 
@@ -78,7 +78,7 @@ impl Script {
             })
             .collect();
         for point in &points {
-            self.naive
+            self.expected
                 .insert((device, ts_ms, point.key.0), stored_value(point.value));
         }
         (DeviceNo(device), ts_ms, points)
@@ -89,7 +89,7 @@ impl Script {
             0 => {
                 let device = self.random.below(DEVICES) as u32;
                 series.delete_device(DeviceNo(device)).unwrap();
-                self.naive.retain(|(of, _, _), _| *of != device);
+                self.expected.retain(|(of, _, _), _| *of != device);
             }
             1 | 2 => {
                 let device = self.random.below(DEVICES) as u32;
@@ -104,7 +104,7 @@ impl Script {
                 series
                     .delete_range(DeviceNo(device), keys, from, to)
                     .unwrap();
-                self.naive.retain(|(of, ts_ms, key), _| {
+                self.expected.retain(|(of, ts_ms, key), _| {
                     let is_key = keys.is_none_or(|keys| keys[0].0 == *key);
                     *of != device || !is_key || !(from..to).contains(ts_ms)
                 });
@@ -131,7 +131,7 @@ impl Script {
         keys: Option<&[KeyId]>,
     ) -> Vec<(i64, Vec<(u32, StoredValue)>)> {
         let mut rows: BTreeMap<i64, Vec<(u32, StoredValue)>> = BTreeMap::new();
-        for ((_, ts_ms, key), value) in self.naive.range((device, from, 0)..(device, to, 0)) {
+        for ((_, ts_ms, key), value) in self.expected.range((device, from, 0)..(device, to, 0)) {
             if keys.is_none_or(|keys| keys.contains(&KeyId(*key))) {
                 rows.entry(*ts_ms).or_default().push((*key, value.clone()));
             }
@@ -223,7 +223,7 @@ impl Script {
     fn check_latest(&self, series: &Series, device: u32) {
         let mut expected: BTreeMap<u32, (i64, StoredValue)> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self
-            .naive
+            .expected
             .range((device, i64::MIN, 0)..(device, i64::MAX, 0))
         {
             expected.insert(*key, (*ts_ms, value.clone()));
@@ -247,7 +247,10 @@ impl Script {
         };
         let keys: Vec<KeyId> = (0..KEYS).map(KeyId).collect();
         let mut expected: BTreeMap<(u32, i64), Vec<StoredValue>> = BTreeMap::new();
-        for ((_, ts_ms, key), value) in self.naive.range((device, from_ms, 0)..(device, to_ms, 0)) {
+        for ((_, ts_ms, key), value) in self
+            .expected
+            .range((device, from_ms, 0)..(device, to_ms, 0))
+        {
             let start = ts_ms - (ts_ms - BEGIN_MS).rem_euclid(intervals.interval_ms);
             expected
                 .entry((*key, start))
@@ -302,7 +305,7 @@ fn results_equal_those_of_a_naive_store() {
         let mut series = open(dir.path());
         let mut script = Script {
             random: Random::new(seed),
-            naive: Naive::new(),
+            expected: ExpectedPoints::new(),
             clock: [BEGIN_MS; DEVICES as usize],
         };
         for step in 1..=4000 {

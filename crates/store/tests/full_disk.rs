@@ -49,7 +49,7 @@ fn a_full_disk_is_reported_and_recovers() {
     for _ in 0..500 {
         bench.submit(|batch| model.step(1, batch));
     }
-    bench.ear.wait_logged(0, model.number);
+    bench.observer.wait_logged(0, model.number);
     assert_eq!(bench.store.health(), StoreHealth::Ok);
 
     // A filler file takes nearly all space, then all of it.
@@ -66,7 +66,7 @@ fn a_full_disk_is_reported_and_recovers() {
 
     fs::remove_file(&filler).unwrap();
     fs::remove_file(dir.path().join("rest")).unwrap();
-    bench.ear.wait_logged(0, model.number);
+    bench.observer.wait_logged(0, model.number);
     wait_until("it heals", || bench.store.health() == StoreHealth::Ok);
     check_messages(&bench, &model);
     drop(bench);

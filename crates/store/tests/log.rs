@@ -276,7 +276,7 @@ fn shards_do_not_disturb_each_other() {
                     batch.add_entry(u64::from(shard), number, 0, b"");
                     bench.store.submit(shard, batch);
                 }
-                bench.ear.wait_logged(shard, 500);
+                bench.observer.wait_logged(shard, 500);
             });
         }
     });

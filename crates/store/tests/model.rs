@@ -26,7 +26,7 @@ fn run(seed: u64) {
         match random.below(4) {
             0 => bench.store.compact(),
             1 => {
-                bench.ear.wait_logged(0, model.number);
+                bench.observer.wait_logged(0, model.number);
                 check_messages(&bench, &model);
             }
             _ => {

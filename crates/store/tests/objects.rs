@@ -139,13 +139,14 @@ fn names_and_values_have_bounds() {
 fn listeners_hear_changes_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
-    let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
-    let (ear, reader) = (Arc::clone(&heard), store.objects().clone());
+    let changes: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
+    let (observer, reader) = (Arc::clone(&changes), store.objects().clone());
     store.objects().observe_changes(Box::new(move |change| {
         // The change is already stored when it is reported.
         let found = reader.get(&change.kind, &change.id).unwrap();
         assert_eq!(found.map_or(0, |object| object.version), change.version);
-        ear.lock()
+        observer
+            .lock()
             .unwrap()
             .push((change.id.clone(), change.version));
     }));
@@ -168,7 +169,7 @@ fn listeners_hear_changes_in_order() {
     let expected: Vec<_> = expected
         .map(|(id, version)| (id.to_owned(), version))
         .into();
-    assert_eq!(*heard.lock().unwrap(), expected);
+    assert_eq!(*changes.lock().unwrap(), expected);
 }
 
 #[test]

@@ -49,7 +49,7 @@ struct Shared {
     messages: AtomicU64,
     clients: Mutex<HashMap<u64, Client>>,
     /// Sessions of clients that are away, by client identifier.
-    away: Mutex<HashMap<String, Away>>,
+    away: Mutex<HashMap<String, AbsentSession>>,
     delayed: Mutex<Option<Message>>,
 }
 
@@ -58,7 +58,7 @@ struct Client {
     inbox: Sender<Message>,
 }
 
-struct Away {
+struct AbsentSession {
     filters: Vec<(String, QoS)>,
     queue: Vec<Message>,
 }
@@ -354,7 +354,7 @@ impl Connection {
         let filters = clients.remove(&self.number).unwrap().filters;
         let queue = self.inbox.try_iter().collect();
         let mut away = self.shared.away.lock().unwrap();
-        away.insert(client_id, Away { filters, queue });
+        away.insert(client_id, AbsentSession { filters, queue });
     }
 
     fn publish(&mut self, publish: Publish<'_>) -> io::Result<()> {

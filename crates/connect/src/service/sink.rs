@@ -271,7 +271,7 @@ impl ManagedSink {
                 checked = tokio::time::timeout(CHECK_TIMEOUT, checking) => checked,
                 _ = stop.wait_for(|stop| *stop != StopSignal::Run) => return,
             };
-            // A time-out says nothing about the statement.
+            // A time-out does not mean that the statement is invalid.
             let Ok(checked) = checked else { return };
             if let Err(error) = &checked {
                 tracing::warn!(sink, %error, "sink check failed; rows wait until the sink can be written");

@@ -111,7 +111,7 @@ impl CircuitBreaker {
     pub(crate) fn record_success(&self, pass: &AttemptPermit) -> bool {
         let mut state = self.lock();
         state.last_success_ms = Some(now_ms());
-        // A batch that was in flight when others failed says nothing about the present state, unless it is the probe.
+        // A batch that was in flight when others failed does not show the present state, unless it is the probe.
         if pass.0 != state.generation {
             return false;
         }

@@ -236,7 +236,7 @@ impl BatchDelivery {
         self.metrics
             .dead_letters_dropped
             .fetch_add(dropped, Relaxed);
-        // Incremented last, so that whoever waits for the count finds the letters.
+        // Incremented last, so that a caller that waits for the count finds the letters.
         self.metrics.failed.fetch_add(batch.len() as u64, Relaxed);
     }
 }

@@ -79,9 +79,9 @@ const TOPIC_SEEDS: [&str; 16] = [
     "\0\n\0",
 ];
 
-type Named = (&'static str, Vec<u8>);
+type NamedSeed = (&'static str, Vec<u8>);
 
-fn packets(version: Version, direction: Direction) -> Vec<Named> {
+fn packets(version: Version, direction: Direction) -> Vec<NamedSeed> {
     let is_v5 = version == Version::V5;
     let full = |properties: &[Property<'_>]| {
         let mut buf = PropertiesBuf::new();
@@ -352,7 +352,7 @@ fn add_publishes(
     }
 }
 
-fn subscribes(version: Version, properties: &PropertiesBuf) -> [Named; 2] {
+fn subscribes(version: Version, properties: &PropertiesBuf) -> [NamedSeed; 2] {
     let (mut subscribe, mut unsubscribe) = (SubscribeBuf::new(1), UnsubscribeBuf::new(2));
     let filters = ["sensors/+/temperature", "#", "$share/group/a/b", "a#b"];
     for (at, filter) in filters.into_iter().enumerate() {

@@ -7,16 +7,16 @@ use rules::{CompileOptions, Dialect, compile};
 use super::{fluxmq, publish, try_run};
 
 /// The result of a statement.
-enum Comes {
+enum StatementResult {
     /// Outputs as JSON in order; empty if WHERE is not true.
     Out(&'static [&'static str]),
     /// An evaluation error of this kind.
-    Fault(&'static str),
+    Error(&'static str),
     /// The statement is rejected; a part of the error.
     Rejected(&'static str),
 }
 
-use Comes::{Fault, Out, Rejected};
+use StatementResult::{Error, Out, Rejected};
 
 const ARRAY: &str = r#"{"x": [1, {"y": [1, 2]}, 3]}"#;
 const LIST: &str = r#"{"sensors": [{"cmd": "1", "name": "n"}, {"cmd": "2"}, {"name": "z"}]}"#;
@@ -24,7 +24,7 @@ const NULLS: &str =
     r#"{"null": null, "text": "null", "one": 1, "half": 0.5, "list": [1, null, "1"]}"#;
 
 /// SELECT .. WHERE .. in EMQX's dialect.
-const EMQX: &[(&str, &str, Comes)] = &[
+const EMQX: &[(&str, &str, StatementResult)] = &[
     // Names and nested names.
     (
         "SELECT payload.cmd AS cmd WHERE cmd.info = 'tt'",
@@ -131,7 +131,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT payload.a[1..4] AS c",
         r#"{"x": [0, 1]}"#,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT [1..4] AS c, 5 AS c[-0]",
@@ -142,12 +142,12 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT payload.a[1..4] AS c",
         r#"{"x": [0, 1, 2, 3,}"#,
-        Fault("payload"),
+        Error("payload"),
     ),
     (
         "FOREACH payload.sensors DO item.cmd AS m",
         r#"{"sensors": [{"cmd": "1"} {"cmd": }]}"#,
-        Fault("payload"),
+        Error("payload"),
     ),
     (
         "SELECT payload AS p",
@@ -157,7 +157,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT map_get('a', payload) AS p",
         "not JSON",
-        Fault("type"),
+        Error("type"),
     ),
     // Null and undefined.
     (
@@ -209,71 +209,71 @@ const EMQX: &[(&str, &str, Comes)] = &[
         Out(&[r#"{"a":1,"b":null}"#]),
     ),
     // A required value is missing: the rule fails, and no action receives null.
-    ("SELECT payload.none * 1.8 + 32 AS f", NULLS, Fault("type")),
-    ("SELECT payload.null + 1 AS f", NULLS, Fault("type")),
-    ("SELECT 1 - payload.none AS f", NULLS, Fault("type")),
+    ("SELECT payload.none * 1.8 + 32 AS f", NULLS, Error("type")),
+    ("SELECT payload.null + 1 AS f", NULLS, Error("type")),
+    ("SELECT 1 - payload.none AS f", NULLS, Error("type")),
     (
         "SELECT payload.one / payload.none AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
-    ("SELECT payload.none div 2 AS f", NULLS, Fault("type")),
-    ("SELECT mod(payload.none, 2) AS f", NULLS, Fault("type")),
-    ("SELECT -payload.none AS f", NULLS, Fault("type")),
+    ("SELECT payload.none div 2 AS f", NULLS, Error("type")),
+    ("SELECT mod(payload.none, 2) AS f", NULLS, Error("type")),
+    ("SELECT -payload.none AS f", NULLS, Error("type")),
     (
         "SELECT payload.none + payload.none AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
-    ("SELECT payload.one / 0 AS f", NULLS, Fault("not_a_number")),
+    ("SELECT payload.one / 0 AS f", NULLS, Error("not_a_number")),
     (
         "SELECT payload.one div 0 AS f",
         NULLS,
-        Fault("not_a_number"),
+        Error("not_a_number"),
     ),
     (
         "SELECT payload.one - payload.text AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
-    ("SELECT abs(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT round(payload.null) AS f", NULLS, Fault("type")),
-    ("SELECT upper(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT strlen(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT split(payload.none, '/') AS f", NULLS, Fault("type")),
-    ("SELECT substr(payload.none, 1) AS f", NULLS, Fault("type")),
+    ("SELECT abs(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT round(payload.null) AS f", NULLS, Error("type")),
+    ("SELECT upper(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT strlen(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT split(payload.none, '/') AS f", NULLS, Error("type")),
+    ("SELECT substr(payload.none, 1) AS f", NULLS, Error("type")),
     (
         "SELECT replace(payload.none, 'a', 'b') AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT regex_match(payload.none, 'a') AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
-    ("SELECT int(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT float(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT md5(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT int(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT float(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT md5(payload.none) AS f", NULLS, Error("type")),
     (
         "SELECT base64_encode(payload.none) AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
-    ("SELECT length(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT first(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT nth(1, payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT map_keys(payload.none) AS f", NULLS, Fault("type")),
-    ("SELECT bitand(payload.none, 1) AS f", NULLS, Fault("type")),
+    ("SELECT length(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT first(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT nth(1, payload.none) AS f", NULLS, Error("type")),
+    ("SELECT map_keys(payload.none) AS f", NULLS, Error("type")),
+    ("SELECT bitand(payload.none, 1) AS f", NULLS, Error("type")),
     (
         "SELECT unix_ts_to_rfc3339(payload.none) AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT topic AS t WHERE payload.none + 1 > 0 or true",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     // Cases in which EMQX gives a result.
     (
@@ -294,7 +294,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT contains(payload.null, 'null') AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT sprintf('~s ~p', payload.none, payload.null) AS a, sprintf('~s', payload.text) AS b",
@@ -304,7 +304,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT sprintf('~b', payload.none) AS f",
         NULLS,
-        Fault("invalid"),
+        Error("invalid"),
     ),
     (
         "SELECT json_encode(payload.null) AS a, json_encode(payload.none) AS b, jq('.', payload.null) AS c, jq('.', payload.none) AS d",
@@ -319,7 +319,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT timezone_to_offset_seconds(payload.null) AS f",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     // Unlike EMQX: values of different types have no order, and a text that is a number is a number.
     (
@@ -336,17 +336,17 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT payload.one = payload.text AS a",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT topic AS t WHERE payload.one != payload.text",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT topic AS t WHERE payload.text > 0.5",
         NULLS,
-        Fault("type"),
+        Error("type"),
     ),
     (
         "SELECT payload.one = '1' AS a, '0.5' = payload.half AS b, '10' > 9 AS c, payload.text = 'null' AS d",
@@ -399,7 +399,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT payload.a + 1 AS a",
         r#"{"a": 18446744073709551616}"#,
-        Fault("overflow"),
+        Error("overflow"),
     ),
     (
         "SELECT payload.a = '9223372036854775808' AS a, payload.a in (9223372036854775807) AS b",
@@ -537,12 +537,12 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', payload) AS a",
         "2023-02-29 10:40:12",
-        Fault("invalid"),
+        Error("invalid"),
     ),
 ];
 
 /// The same in FluxMQ's dialect, where it differs, and the additions of its manual.
-const FLUXMQ: &[(&str, &str, Comes)] = &[
+const FLUXMQ: &[(&str, &str, StatementResult)] = &[
     ("SELECT payload.a as a", "not JSON", Out(&[r#"{"a":null}"#])),
     ("SELECT topic as t WHERE payload.null != 5", NULLS, Out(&[])),
     (
@@ -607,7 +607,7 @@ const FLUXMQ: &[(&str, &str, Comes)] = &[
     ),
 ];
 
-fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) {
+fn check(cases: &[(&str, &str, StatementResult)], options: &CompileOptions, source: &str) {
     let mut wrong = Vec::new();
     for (sql, payload, expected) in cases {
         // FROM precedes WHERE, and the cases omit it.
@@ -621,14 +621,14 @@ fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) 
             (Err(error), _) => error.report(),
             (Ok(rule), expected) => match (try_run(rule, &publish("t/a", payload)), expected) {
                 (Ok(outputs), Out(expected)) if outputs == **expected => continue,
-                (Err(fault), Fault(kind)) if fault.kind() == *kind => continue,
+                (Err(fault), Error(kind)) if fault.kind() == *kind => continue,
                 (Ok(outputs), _) => format!("gives {outputs:?}"),
                 (Err(fault), _) => format!("{} fault: {fault}", fault.kind()),
             },
         };
         let expected = match expected {
             Out(outputs) => format!("{outputs:?}"),
-            Fault(kind) => format!("a fault {kind}"),
+            Error(kind) => format!("a fault {kind}"),
             Rejected(part) => format!("an error with {part:?}"),
         };
         wrong.push(format!(

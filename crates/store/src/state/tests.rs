@@ -341,12 +341,12 @@ fn the_mark_follows_a_running_store() {
     let before = read();
     assert!(before.keyspaces.len() > 7 && !before.journals.is_empty());
     let (store, _) = Store::open(dir.path(), config()).unwrap();
-    struct Nobody;
-    impl crate::StoreObserver for Nobody {
+    struct NoopObserver;
+    impl crate::StoreObserver for NoopObserver {
         fn on_logged(&self, _: u16, _: u64) {}
         fn on_fetched(&self, _: u16, _: crate::QueuePage) {}
     }
-    store.start(std::sync::Arc::new(Nobody)).unwrap();
+    store.start(std::sync::Arc::new(NoopObserver)).unwrap();
     let objects = store.objects();
     objects
         .put("user", "late", 1.into(), ExpectedVersion::Any)

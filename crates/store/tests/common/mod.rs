@@ -20,44 +20,48 @@ pub(crate) mod script;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
-struct Heard {
+struct StoreNotifications {
     logged: HashMap<u16, u64>,
     pages: Vec<QueuePage>,
 }
 
 #[derive(Default)]
-pub(crate) struct Ear {
-    heard: Mutex<Heard>,
+pub(crate) struct TestObserver {
+    notifications: Mutex<StoreNotifications>,
     called: Condvar,
 }
 
-impl StoreObserver for Ear {
+impl StoreObserver for TestObserver {
     fn on_logged(&self, shard: u16, batch: u64) {
-        let mut heard = self.heard.lock().unwrap();
-        let last = heard.logged.insert(shard, batch);
+        let mut notifications = self.notifications.lock().unwrap();
+        let last = notifications.logged.insert(shard, batch);
         assert!(last.is_none_or(|last| last < batch), "numbers grow");
         self.called.notify_all();
     }
 
     fn on_fetched(&self, _shard: u16, page: QueuePage) {
-        self.heard.lock().unwrap().pages.push(page);
+        self.notifications.lock().unwrap().pages.push(page);
         self.called.notify_all();
     }
 }
 
-impl Ear {
+impl TestObserver {
     pub(crate) fn last(&self, shard: u16) -> u64 {
-        let heard = self.heard.lock().unwrap();
-        heard.logged.get(&shard).copied().unwrap_or(0)
+        let notifications = self.notifications.lock().unwrap();
+        notifications.logged.get(&shard).copied().unwrap_or(0)
     }
 
     pub(crate) fn wait_logged(&self, shard: u16, batch: u64) {
-        let heard = self.heard.lock().unwrap();
-        let is_waiting =
-            |heard: &mut Heard| heard.logged.get(&shard).is_none_or(|&last| last < batch);
-        let (_heard, timeout) = self
+        let notifications = self.notifications.lock().unwrap();
+        let is_waiting = |notifications: &mut StoreNotifications| {
+            notifications
+                .logged
+                .get(&shard)
+                .is_none_or(|&last| last < batch)
+        };
+        let (_notifications, timeout) = self
             .called
-            .wait_timeout_while(heard, PATIENCE, is_waiting)
+            .wait_timeout_while(notifications, PATIENCE, is_waiting)
             .unwrap();
         assert!(
             !timeout.timed_out(),
@@ -66,20 +70,22 @@ impl Ear {
     }
 
     fn wait_page(&self) -> QueuePage {
-        let heard = self.heard.lock().unwrap();
-        let (mut heard, timeout) = self
+        let notifications = self.notifications.lock().unwrap();
+        let (mut notifications, timeout) = self
             .called
-            .wait_timeout_while(heard, PATIENCE, |heard| heard.pages.is_empty())
+            .wait_timeout_while(notifications, PATIENCE, |notifications| {
+                notifications.pages.is_empty()
+            })
             .unwrap();
         assert!(!timeout.timed_out(), "no page came");
-        heard.pages.remove(0)
+        notifications.pages.remove(0)
     }
 }
 
 /// A running store with one shard's numbering.
 pub(crate) struct Bench {
     pub(crate) store: Store,
-    pub(crate) ear: Arc<Ear>,
+    pub(crate) observer: Arc<TestObserver>,
     pub(crate) number: u64,
 }
 
@@ -90,13 +96,13 @@ impl Bench {
     }
 
     pub(crate) fn start(store: Store) -> Self {
-        let ear = Arc::new(Ear::default());
+        let observer = Arc::new(TestObserver::default());
         store
-            .start(Arc::clone(&ear) as Arc<dyn StoreObserver>)
+            .start(Arc::clone(&observer) as Arc<dyn StoreObserver>)
             .unwrap();
         Self {
             store,
-            ear,
+            observer,
             number: 0,
         }
     }
@@ -115,7 +121,7 @@ impl Bench {
     /// Submits a batch and waits until it is logged.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut StoreBatch)) {
         let number = self.submit(write);
-        self.ear.wait_logged(0, number);
+        self.observer.wait_logged(0, number);
     }
 
     /// All queued messages of a session, fetched in pages of this size.
@@ -132,7 +138,7 @@ impl Bench {
                     max_bytes: 1 << 20,
                 },
             );
-            let page = self.ear.wait_page();
+            let page = self.observer.wait_page();
             assert_eq!(page.session, session);
             assert!(page.entries.len() <= max_messages as usize);
             assert!(page.is_last || !page.entries.is_empty());

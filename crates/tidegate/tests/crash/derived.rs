@@ -23,7 +23,7 @@ const LISTENER: &str = "relay-listener";
 
 /// Of one mode.
 #[derive(Default)]
-pub(crate) struct Derived {
+pub(crate) struct DerivedResults {
     /// Numbers whose reports were acknowledged.
     reports: HashSet<u64>,
     next_report: u64,
@@ -66,7 +66,7 @@ pub(crate) fn speak(
     address: &str,
     mode: &str,
     is_over: &AtomicBool,
-    derived: &mut Derived,
+    derived: &mut DerivedResults,
     acknowledged: &Sender<()>,
 ) -> Result<(), ConnectionLost> {
     let connect =
@@ -155,7 +155,7 @@ pub(crate) fn command(address: &str, mode: &str, is_over: &AtomicBool) {
     }
 }
 
-pub(crate) fn check(node: &Node, derived: &[Derived; MODES.len()], seed: u64) {
+pub(crate) fn check(node: &Node, derived: &[DerivedResults; MODES.len()], seed: u64) {
     let mut missing: HashSet<(&str, u64)> = HashSet::new();
     let reports = derived.iter().map(|derived| derived.reports.len());
     let replies = derived.iter().map(|derived| derived.replies.len());

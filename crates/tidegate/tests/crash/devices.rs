@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::derived::{self, Derived};
+use crate::derived::{self, DerivedResults};
 use crate::line::{ClientLine, ConnectionLost};
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
@@ -27,7 +27,7 @@ struct Reported {
 }
 
 #[test]
-fn what_devices_were_told_is_stored_survives_kills() {
+fn acknowledged_device_messages_survive_kills() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
@@ -39,7 +39,7 @@ fn what_devices_were_told_is_stored_survives_kills() {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first_ms = since_epoch.unwrap().as_millis() as u64 - 3_600_000;
     let mut reported: [Reported; MODES.len()] = Default::default();
-    let mut derived: [Derived; MODES.len()] = Default::default();
+    let mut derived: [DerivedResults; MODES.len()] = Default::default();
     for round in 0..kills {
         let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
         node.wait_until_it_listens().unwrap();
@@ -57,8 +57,8 @@ fn what_devices_were_told_is_stored_survives_kills() {
                 let (address, is_over) = (mqtt.clone(), &is_over);
                 // They end with the node.
                 scope.spawn(move || drop(report(&address, mode, first_ms, is_over, reported)));
-                let told = acknowledged.clone();
-                scope.spawn(move || drop(derived::speak(&mqtt, mode, is_over, derived, &told)));
+                let sender = acknowledged.clone();
+                scope.spawn(move || drop(derived::speak(&mqtt, mode, is_over, derived, &sender)));
                 scope.spawn(move || derived::command(&http, mode, is_over));
             }
             let at_random = Duration::from_millis(50 + random.below(250) as u64);
@@ -130,7 +130,7 @@ fn report(
 }
 
 fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64) {
-    let told = format!(
+    let context = format!(
         "seed {seed}, {mode}: {} sent, {} acknowledged",
         reported.number, reported.acknowledged
     );
@@ -143,7 +143,7 @@ fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64)
         .map(|row| row["values"]["n"].as_u64().unwrap())
         .collect();
     let missing = (1..=reported.acknowledged).filter(|number| !numbers.contains(number));
-    assert_eq!(missing.collect::<Vec<_>>(), [0; 0], "{told}: rows");
+    assert_eq!(missing.collect::<Vec<_>>(), [0; 0], "{context}: rows");
     let attributes = get(node, &format!("devices/{mode}/attributes/client"));
     let newest = attributes["data"]
         .as_array()
@@ -151,7 +151,7 @@ fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64)
         .and_then(|row| row["value"].as_u64());
     assert!(
         newest >= Some(reported.acknowledged) && newest <= Some(reported.number),
-        "{told}: the attribute is {newest:?}, {attributes}"
+        "{context}: the attribute is {newest:?}, {attributes}"
     );
     let mut alarms = 0;
     let mut after = String::new();
@@ -168,7 +168,7 @@ fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64)
     assert!(
         alarms >= raised(reported.acknowledged)
             && (alarms <= raised(reported.number) || mode == "actor"),
-        "{told}: {alarms} alarms"
+        "{context}: {alarms} alarms"
     );
 }
 

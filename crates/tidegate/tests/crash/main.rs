@@ -2,10 +2,10 @@
 //! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions; rows
 //! for sinks; segments of files.
 //!
-//! `TIDEGATE_TEST_KILLS` says how often (30 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
-//! not the moments at which threads get their turn. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
+//! `TIDEGATE_TEST_KILLS` sets the number of kills (30 by default); `TIDEGATE_TEST_SEED` repeats the random choices of a run, but
+//! not the scheduling of its threads. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
 
-// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+// The workspace allows unwrap in `#[test]` functions; this binary consists of tests and their support code.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../wire/support/mod.rs"]
@@ -18,8 +18,8 @@ mod line;
 mod publisher;
 mod relay;
 mod retained;
+mod run_state;
 mod sinks;
-mod stage;
 mod subscriber;
 mod toggles;
 
@@ -30,13 +30,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use publisher::Publisher;
-use retained::Retainer;
-use stage::{Sent, Stage};
+use retained::RetainedPublisher;
+use run_state::{RunState, Sent};
 use subscriber::{Presence, Subscriber};
 use support::{Node, Random, external, temporary_directory};
-use toggles::Toggler;
+use toggles::SubscriptionToggler;
 
-/// Queues that hold whatever this test leaves in them, and segments so small that many are begun and given back.
+/// Queues large enough for all messages of the test, and segments so small that many are begun and removed.
 const CONFIG: &str = r#"
 [limits]
 max_queued_messages = 10_000_000
@@ -52,7 +52,7 @@ fn what_was_acknowledged_survives_kills() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
-    Play::new(Random::seed(), CONFIG.to_owned()).run(kills(30));
+    CrashRun::new(Random::seed(), CONFIG.to_owned()).run(kills(30));
 }
 
 /// The same with a rule that writes all messages to a sink with a disk queue: each has its row.
@@ -62,7 +62,7 @@ fn rows_of_what_was_acknowledged_survive_kills() {
         return testkit::report_skipped("needs a node of its own");
     }
     let config = format!("{CONFIG}{}", sinks::CONFIG);
-    Play::new(Random::seed(), config).run(kills(12));
+    CrashRun::new(Random::seed(), config).run(kills(12));
 }
 
 /// Segments of files that were acknowledged are there, and finished files are whole.
@@ -75,63 +75,63 @@ fn acknowledged_segments_of_files_survive_kills() {
 }
 
 /// How often nodes are killed.
-fn kills(unless_told: usize) -> usize {
-    std::env::var("TIDEGATE_TEST_KILLS").map_or(unless_told, |text| text.parse().unwrap())
+fn kills(default: usize) -> usize {
+    std::env::var("TIDEGATE_TEST_KILLS").map_or(default, |text| text.parse().unwrap())
 }
 
-struct Play {
+struct CrashRun {
     seed: u64,
     random: Random,
     arguments: Vec<String>,
     config: String,
     starting: Cell<Duration>,
-    stage: Arc<Stage>,
-    retainer: Retainer,
+    run_state: Arc<RunState>,
+    retainer: RetainedPublisher,
 }
 
-impl Play {
-    fn new(seed: u64, config: String) -> Play {
+impl CrashRun {
+    fn new(seed: u64, config: String) -> CrashRun {
         let shards = std::env::var("TIDEGATE_TEST_SHARDS").ok();
         let arguments = shards.map_or_else(Vec::new, |shards| vec!["--shards".into(), shards]);
-        Play {
+        CrashRun {
             arguments,
             config,
             starting: Cell::default(),
             seed,
             random: Random::new(seed),
-            stage: Arc::default(),
-            retainer: Retainer::default(),
+            run_state: Arc::default(),
+            retainer: RetainedPublisher::default(),
         }
     }
 
     fn run(mut self, kills: usize) {
         let mut node = self.start(temporary_directory());
-        let (publishers, others) = self.cast(node.address("mqtt"));
+        let (publishers, others) = self.start_clients(node.address("mqtt"));
         let started = Instant::now();
         for _ in 0..kills {
             self.load_for_a_while(&node);
             let mut dir = node.kill();
-            self.stage.down();
+            self.run_state.clear_address();
             while self.random.below(5) == 0 {
-                dir = self.die_early(dir);
+                dir = self.kill_during_start(dir);
             }
             node = self.start(dir);
             if publishers.iter().any(JoinHandle::is_finished)
                 || others.iter().any(JoinHandle::is_finished)
             {
-                // It failed: joining tells why.
-                self.stage.over();
+                // It failed; joining it returns the reason.
+                self.run_state.abort();
                 break;
             }
         }
         self.load_for_a_while(&node);
-        self.stage.settle();
+        self.run_state.settle();
         let sent: Vec<Sent> = self.join(publishers);
         let messages: u32 = sent.iter().map(|sent| sent.messages).sum();
         if self.config.contains(sinks::CONFIG) {
             sinks::check(&node, &sent, self.seed);
         }
-        self.stage.all_sent(sent);
+        self.run_state.all_sent(sent);
         self.join(others);
         self.retainer.check(node.address("mqtt"));
         println!(
@@ -148,7 +148,7 @@ impl Play {
         std::thread::sleep(Duration::from_millis(20 + self.random.below(500) as u64));
     }
 
-    /// Starts a node and lets everybody know.
+    /// Starts a node, and shares its address with the clients.
     fn start(&self, dir: PathBuf) -> Node {
         let started = Instant::now();
         let mut node = self.spawn(dir);
@@ -156,7 +156,7 @@ impl Play {
             panic!("seed {}: {why}", self.seed);
         }
         self.starting.set(self.starting.get() + started.elapsed());
-        self.stage.up(node.address("mqtt"));
+        self.run_state.set_address(node.address("mqtt"));
         node
     }
 
@@ -165,16 +165,16 @@ impl Play {
         Node::spawn(dir, &arguments, &self.config)
     }
 
-    /// A node that is killed while it starts, in the middle of its recovery perhaps.
-    fn die_early(&mut self, dir: PathBuf) -> PathBuf {
+    /// Kills a node while it starts, possibly during its recovery.
+    fn kill_during_start(&mut self, dir: PathBuf) -> PathBuf {
         let node = self.spawn(dir);
         std::thread::sleep(Duration::from_millis(self.random.below(80) as u64));
         node.kill()
     }
 
-    /// Everybody who puts load on the node: publishers, and the others. Subscribers have subscribed before anything is
-    /// published.
-    fn cast(&mut self, address: &str) -> (Vec<JoinHandle<Sent>>, Vec<JoinHandle<()>>) {
+    /// Starts the threads that put load on the node: publishers, and the others. Subscribers have subscribed before
+    /// anything is published.
+    fn start_clients(&mut self, address: &str) -> (Vec<JoinHandle<Sent>>, Vec<JoinHandle<()>>) {
         let mut random = || Random::new(self.random.next());
         let mut others = Vec::new();
         for (number, (version, qos, presence)) in [
@@ -191,28 +191,29 @@ impl Play {
             let name = format!("subscriber{number}");
             let mut subscriber = Subscriber::new(name, version, qos, presence, random());
             subscriber.subscribe(address);
-            let stage = self.stage.clone();
-            others.push(thread(move || subscriber.run(&stage)));
+            let run_state = self.run_state.clone();
+            others.push(thread(move || subscriber.run(&run_state)));
         }
         let mut publishers = Vec::new();
         for (number, (version, qos)) in [(5, 1), (5, 2), (4, 1), (4, 2)].into_iter().enumerate() {
             let publisher = Publisher::new(format!("publisher{number}"), version, qos, random());
-            let stage = self.stage.clone();
-            publishers.push(thread(move || publisher.run(&stage)));
+            let run_state = self.run_state.clone();
+            publishers.push(thread(move || publisher.run(&run_state)));
         }
-        let (stage, retainer, choices) = (self.stage.clone(), self.retainer.clone(), random());
-        others.push(thread(move || retainer.run(&stage, choices)));
-        let (stage, toggler) = (self.stage.clone(), Toggler::new(random()));
-        others.push(thread(move || toggler.run(&stage)));
+        let (run_state, retainer, choices) =
+            (self.run_state.clone(), self.retainer.clone(), random());
+        others.push(thread(move || retainer.run(&run_state, choices)));
+        let (run_state, toggler) = (self.run_state.clone(), SubscriptionToggler::new(random()));
+        others.push(thread(move || toggler.run(&run_state)));
         (publishers, others)
     }
 
-    /// What the threads have to say, or why they failed.
+    /// The results of the threads; panics with the reasons of those that failed.
     fn join<T>(&self, threads: Vec<JoinHandle<T>>) -> Vec<T> {
-        let (mut said, mut failures) = (Vec::new(), Vec::new());
+        let (mut results, mut failures) = (Vec::new(), Vec::new());
         for thread in threads {
             match thread.join() {
-                Ok(result) => said.push(result),
+                Ok(result) => results.push(result),
                 Err(cause) => failures.push(match cause.downcast::<String>() {
                     Ok(text) => *text,
                     Err(_) => "a thread failed".to_owned(),
@@ -221,7 +222,7 @@ impl Play {
         }
         let seed = self.seed;
         assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
-        said
+        results
     }
 }
 

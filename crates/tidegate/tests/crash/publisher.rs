@@ -1,11 +1,11 @@
-//! Publishes numbers to a topic of its own and does what MQTT asks of a client whose connection broke: sends again what was
-//! not acknowledged, in order and with the same packet identifiers.
+//! Publishes numbers to a topic of its own. After a lost connection, it sends again what was not acknowledged, in order and
+//! with the same packet identifiers, as MQTT requires.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::line::{ClientLine, ConnectionLost, lasting};
-use crate::stage::{Act, Sent, Stage};
+use crate::run_state::{RunPhase, RunState, Sent};
 use crate::support::{Packet, Publish, Random, ack, kind};
 
 /// Messages not yet acknowledged to the end.
@@ -22,12 +22,12 @@ pub(crate) struct Publisher {
     random: Random,
     sent: u32,
     next_id: u16,
-    flights: VecDeque<Flight>,
+    in_flight: VecDeque<InFlightMessage>,
     /// The node has acknowledged something of this session.
     is_known: bool,
 }
 
-struct Flight {
+struct InFlightMessage {
     id: u16,
     number: u32,
     /// QoS 2: PUBREC came.
@@ -43,7 +43,7 @@ impl Publisher {
             random,
             sent: 0,
             next_id: 1,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             is_known: false,
         }
     }
@@ -52,12 +52,12 @@ impl Publisher {
         format!("crash/{}", self.name)
     }
 
-    /// Publishes until the play settles and everything is acknowledged.
-    pub(crate) fn run(mut self, stage: &Stage) -> Sent {
+    /// Publishes until the phase `Settle`, and until everything is acknowledged.
+    pub(crate) fn run(mut self, run_state: &RunState) -> Sent {
         let mut number = 0;
-        while let Some((address, now)) = stage.next_node(number) {
+        while let Some((address, now)) = run_state.next_node(number) {
             number = now;
-            if let Ok(()) = self.publish(&address, stage) {
+            if let Ok(()) = self.publish(&address, run_state) {
                 break;
             }
         }
@@ -68,7 +68,7 @@ impl Publisher {
         }
     }
 
-    fn publish(&mut self, address: &str, stage: &Stage) -> Result<(), ConnectionLost> {
+    fn publish(&mut self, address: &str, run_state: &RunState) -> Result<(), ConnectionLost> {
         let (mut line, session_present) =
             ClientLine::open(address, &lasting(self.version, &self.name))?;
         let name = &self.name;
@@ -76,21 +76,21 @@ impl Publisher {
             session_present || !self.is_known,
             "{name}: the session is lost"
         );
-        for flight in &self.flights {
-            line.send(&self.bytes(flight, true))?;
+        for message in &self.in_flight {
+            line.send(&self.bytes(message, true))?;
         }
         loop {
-            let act = stage.act();
-            if act == Act::Load && self.flights.len() < WINDOW {
-                for _ in 0..=self.random.below(WINDOW - self.flights.len()) {
-                    let flight = self.next();
-                    let bytes = self.bytes(&flight, false);
-                    // Under way from now on, whether the node is still there to get it or not.
-                    self.flights.push_back(flight);
+            let phase = run_state.phase();
+            if phase == RunPhase::Load && self.in_flight.len() < WINDOW {
+                for _ in 0..=self.random.below(WINDOW - self.in_flight.len()) {
+                    let message = self.next();
+                    let bytes = self.bytes(&message, false);
+                    // In flight from now on, whether or not the node still receives it.
+                    self.in_flight.push_back(message);
                     line.send(&bytes)?;
                 }
             }
-            if act != Act::Load && self.flights.is_empty() {
+            if phase != RunPhase::Load && self.in_flight.is_empty() {
                 let _ = line.leave();
                 return Ok(());
             }
@@ -103,28 +103,32 @@ impl Publisher {
         }
     }
 
-    fn next(&mut self) -> Flight {
-        while self.flights.iter().any(|flight| flight.id == self.next_id) {
+    fn next(&mut self) -> InFlightMessage {
+        while self
+            .in_flight
+            .iter()
+            .any(|message| message.id == self.next_id)
+        {
             self.next_id = self.next_id % PACKET_IDS + 1;
         }
-        let flight = Flight {
+        let message = InFlightMessage {
             id: self.next_id,
             number: self.sent,
             is_received: false,
         };
         self.next_id = self.next_id % PACKET_IDS + 1;
         self.sent += 1;
-        flight
+        message
     }
 
-    /// What brings a flight on: PUBLISH, or PUBREL.
-    fn bytes(&self, flight: &Flight, again: bool) -> Vec<u8> {
-        if flight.is_received {
-            return ack(kind::PUBREL, flight.id);
+    /// The packet that continues a delivery: PUBLISH, or PUBREL.
+    fn bytes(&self, message: &InFlightMessage, again: bool) -> Vec<u8> {
+        if message.is_received {
+            return ack(kind::PUBREL, message.id);
         }
-        let mut publish = Publish::new(self.topic(), flight.number.to_string());
+        let mut publish = Publish::new(self.topic(), message.number.to_string());
         publish.dup = again;
-        publish.qos(self.qos, flight.id).bytes(self.version)
+        publish.qos(self.qos, message.id).bytes(self.version)
     }
 
     fn acknowledged(
@@ -134,9 +138,9 @@ impl Publisher {
     ) -> Result<(), ConnectionLost> {
         let name = &self.name;
         let at = self
-            .flights
+            .in_flight
             .iter()
-            .position(|flight| flight.id == packet.id());
+            .position(|message| message.id == packet.id());
         let at = at.unwrap_or_else(|| panic!("{name}: {packet:?} acknowledges nothing"));
         // A PUBREL that came through before the kill is not known afterwards.
         let is_done_before = packet.kind == kind::PUBCOMP && packet.reason == 0x92;
@@ -144,11 +148,11 @@ impl Publisher {
         self.is_known = true;
         match (packet.kind, self.qos) {
             (kind::PUBACK, 1) | (kind::PUBCOMP, 2) => {
-                self.flights.remove(at);
+                self.in_flight.remove(at);
                 Ok(())
             }
             (kind::PUBREC, 2) => {
-                self.flights[at].is_received = true;
+                self.in_flight[at].is_received = true;
                 line.send(&ack(kind::PUBREL, packet.id()))
             }
             _ => panic!("{name}: {packet:?}"),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT};
-use crate::stage::{Act, Stage};
+use crate::run_state::{RunPhase, RunState};
 use crate::support::{Connect, Publish, Random, Subscribe, ack, kind, unique};
 
 const TOPICS: usize = 30;
@@ -20,11 +20,11 @@ struct Slot {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Retainer {
+pub(crate) struct RetainedPublisher {
     slots: Arc<Mutex<Vec<Slot>>>,
 }
 
-impl Default for Retainer {
+impl Default for RetainedPublisher {
     fn default() -> Self {
         Self {
             slots: Arc::new(Mutex::new(vec![Slot::default(); TOPICS])),
@@ -32,12 +32,12 @@ impl Default for Retainer {
     }
 }
 
-impl Retainer {
-    pub(crate) fn run(self, stage: &Stage, mut random: Random) {
+impl RetainedPublisher {
+    pub(crate) fn run(self, run_state: &RunState, mut random: Random) {
         let mut number = 0;
-        while let Some((address, now)) = stage.next_node(number) {
+        while let Some((address, now)) = run_state.next_node(number) {
             number = now;
-            if let Ok(()) = self.publish(&address, stage, &mut random) {
+            if let Ok(()) = self.publish(&address, run_state, &mut random) {
                 return;
             }
         }
@@ -46,11 +46,11 @@ impl Retainer {
     fn publish(
         &self,
         address: &str,
-        stage: &Stage,
+        run_state: &RunState,
         random: &mut Random,
     ) -> Result<(), ConnectionLost> {
         let (mut line, _) = ClientLine::open(address, &Connect::new(5, "retainer"))?;
-        while stage.act() == Act::Load {
+        while run_state.phase() == RunPhase::Load {
             let mut versions = Vec::new();
             for id in 1..=1 + random.below(8) as u16 {
                 let topic = random.below(TOPICS);
@@ -74,7 +74,7 @@ impl Retainer {
                 let mut slots = self.slots.lock().unwrap();
                 slots[topic].acknowledged = slots[topic].acknowledged.max(version);
             }
-            stage.pause(Duration::from_millis(1));
+            run_state.pause(Duration::from_millis(1));
         }
         Ok(())
     }

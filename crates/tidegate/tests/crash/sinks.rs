@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT};
-use crate::stage::Sent;
+use crate::run_state::Sent;
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
 /// Rows stay in the queue for a while before they are written, so that kills find some there.

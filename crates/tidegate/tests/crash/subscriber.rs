@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT, lasting};
-use crate::stage::{Act, Sent, Stage};
+use crate::run_state::{RunPhase, RunState, Sent};
 use crate::support::{Packet, Random, Subscribe, ack, kind};
 
 /// How long everything may take to arrive in the end.
@@ -57,21 +57,21 @@ impl Subscriber {
         line.wait_for(kind::SUBACK).unwrap();
     }
 
-    pub(crate) fn run(mut self, stage: &Stage) {
+    pub(crate) fn run(mut self, run_state: &RunState) {
         let mut number = 0;
         let mut deadline = None;
-        while let Some((address, now)) = stage.next_node(number) {
+        while let Some((address, now)) = run_state.next_node(number) {
             number = now;
-            if self.presence == Presence::Visits && stage.act() == Act::Load {
+            if self.presence == Presence::Visits && run_state.phase() == RunPhase::Load {
                 if self.random.below(3) > 0 {
                     continue;
                 }
-                stage.pause(Duration::from_millis(self.random.below(100) as u64));
+                run_state.pause(Duration::from_millis(self.random.below(100) as u64));
             }
-            if let Ok(true) = self.receive(&address, stage) {
+            if let Ok(true) = self.receive(&address, run_state) {
                 break;
             }
-            if stage.act() == Act::Delivered {
+            if run_state.phase() == RunPhase::Delivered {
                 let deadline = *deadline.get_or_insert(Instant::now() + PATIENCE);
                 assert!(
                     Instant::now() < deadline,
@@ -80,13 +80,13 @@ impl Subscriber {
                 );
             }
         }
-        if stage.act() != Act::Over {
-            self.check(&stage.sent());
+        if run_state.phase() != RunPhase::Aborted {
+            self.check(&run_state.sent());
         }
     }
 
     /// Receives for a while; true when everything is there.
-    fn receive(&mut self, address: &str, stage: &Stage) -> Result<bool, ConnectionLost> {
+    fn receive(&mut self, address: &str, run_state: &RunState) -> Result<bool, ConnectionLost> {
         let (mut line, session_present) =
             ClientLine::open(address, &lasting(self.version, &self.name))?;
         assert!(session_present, "{}: the session is lost", self.name);
@@ -99,9 +99,9 @@ impl Subscriber {
                 self.take(&packet, &mut line)?;
                 continue;
             }
-            match stage.act() {
-                Act::Over => return Ok(true),
-                Act::Load if self.presence == Presence::Visits && Instant::now() > until => {
+            match run_state.phase() {
+                RunPhase::Aborted => return Ok(true),
+                RunPhase::Load if self.presence == Presence::Visits && Instant::now() > until => {
                     // Leaves politely or just goes.
                     if self.random.below(2) == 0 {
                         let _ = line.leave();
@@ -109,13 +109,13 @@ impl Subscriber {
                     return Ok(false);
                 }
                 // Nothing more has come for a moment, and what was sent is known.
-                Act::Delivered if self.has_all(&stage.sent()) => {
+                RunPhase::Delivered if self.has_all(&run_state.sent()) => {
                     self.linger(&mut line)?;
                     let _ = line.leave();
                     return Ok(true);
                 }
-                Act::Delivered if last.elapsed() > LIMIT => {
-                    self.check(&stage.sent());
+                RunPhase::Delivered if last.elapsed() > LIMIT => {
+                    self.check(&run_state.sent());
                     return Ok(true);
                 }
                 _ => {}

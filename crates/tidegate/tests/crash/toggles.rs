@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT, lasting};
-use crate::stage::{Act, Stage};
+use crate::run_state::{RunPhase, RunState};
 use crate::support::{Packet, Publish, Random, Subscribe, Unsubscribe, ack, kind};
 
 const TOPICS: usize = 20;
@@ -19,7 +19,7 @@ enum ExpectedState {
     Either,
 }
 
-pub(crate) struct Toggler {
+pub(crate) struct SubscriptionToggler {
     random: Random,
     expected_states: [ExpectedState; TOPICS],
     is_known: bool,
@@ -28,9 +28,9 @@ pub(crate) struct Toggler {
     round: u32,
 }
 
-impl Toggler {
-    pub(crate) fn new(random: Random) -> Toggler {
-        Toggler {
+impl SubscriptionToggler {
+    pub(crate) fn new(random: Random) -> SubscriptionToggler {
+        SubscriptionToggler {
             random,
             expected_states: [ExpectedState::No; TOPICS],
             is_known: false,
@@ -39,17 +39,17 @@ impl Toggler {
         }
     }
 
-    pub(crate) fn run(mut self, stage: &Stage) {
+    pub(crate) fn run(mut self, run_state: &RunState) {
         let mut number = 0;
-        while let Some((address, now)) = stage.next_node(number) {
+        while let Some((address, now)) = run_state.next_node(number) {
             number = now;
-            if let Ok(()) = self.toggle(&address, stage) {
+            if let Ok(()) = self.toggle(&address, run_state) {
                 return;
             }
         }
     }
 
-    fn toggle(&mut self, address: &str, stage: &Stage) -> Result<(), ConnectionLost> {
+    fn toggle(&mut self, address: &str, run_state: &RunState) -> Result<(), ConnectionLost> {
         let (mut line, session_present) = ClientLine::open(address, &lasting(5, "toggler"))?;
         assert!(session_present || !self.is_known, "the session is lost");
         if !self.is_known {
@@ -60,9 +60,9 @@ impl Toggler {
             self.is_known = true;
         }
         self.check(&mut line)?;
-        while stage.act() == Act::Load {
+        while run_state.phase() == RunPhase::Load {
             self.change(&mut line)?;
-            stage.pause(Duration::from_millis(1));
+            run_state.pause(Duration::from_millis(1));
         }
         self.check(&mut line)?;
         let _ = line.leave();

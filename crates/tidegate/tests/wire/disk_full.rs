@@ -44,8 +44,8 @@ impl SmallDisk {
         while let Ok(count) = file.write(&[0; 64 << 10]) {
             written += count;
         }
-        let kept = written.saturating_sub(left) as u64;
-        file.set_len(kept).unwrap();
+        let length = written.saturating_sub(left) as u64;
+        file.set_len(length).unwrap();
         path
     }
 }
@@ -105,35 +105,35 @@ fn answer(raw: &mut Raw, publish: &Publish) -> u8 {
 }
 
 /// What was acknowledged to the publisher while there was room: for two sessions that are away, and retained.
-struct Kept {
+struct StoredMessages {
     topic: String,
     away: [String; 2],
 }
 
-impl Kept {
+impl StoredMessages {
     const MESSAGES: u16 = 40;
 
-    fn new(node: &Node) -> Kept {
-        let kept = Kept {
-            topic: unique("kept/"),
+    fn new(node: &Node) -> StoredMessages {
+        let stored = StoredMessages {
+            topic: unique("stored/"),
             away: [unique("a"), unique("b")],
         };
-        for client_id in &kept.away {
+        for client_id in &stored.away {
             let mut raw = Raw::connect(node, &durable(5, client_id));
-            raw.subscribe(&kept.topic, 2);
+            raw.subscribe(&stored.topic, 2);
             raw.disconnect();
         }
         let mut publisher = Raw::client(node, 5);
         for number in 0..Self::MESSAGES {
             match number % 2 {
-                0 => publisher.publish_qos1(&kept.topic, number.to_string(), number + 1),
-                _ => publisher.publish_qos2(&kept.topic, number.to_string(), number + 1),
+                0 => publisher.publish_qos1(&stored.topic, number.to_string(), number + 1),
+                _ => publisher.publish_qos2(&stored.topic, number.to_string(), number + 1),
             }
         }
-        let retained = Publish::new(format!("{}/retained", kept.topic), "before");
+        let retained = Publish::new(format!("{}/retained", stored.topic), "before");
         publisher.send_publish(&retained.retain().qos(1, 100));
         publisher.recv(kind::PUBACK);
-        kept
+        stored
     }
 
     /// One of the sessions comes back and takes these of its messages.
@@ -195,7 +195,7 @@ fn subscribe_also(node: &Node, client_id: &str) -> u8 {
 }
 
 /// What a client sees of a full disk.
-fn new_things_are_rejected(node: &Node, kept: &Kept) {
+fn new_things_are_rejected(node: &Node, stored: &StoredMessages) {
     let topic = unique("new/");
     let mut live = Raw::client(node, 5);
     live.subscribe(&format!("{topic}/#"), 0);
@@ -219,13 +219,13 @@ fn new_things_are_rejected(node: &Node, kept: &Kept) {
     publisher.send_publish(&Publish::new(&retained_topic, "lost").retain());
     live.recv_message(&retained_topic, "lost");
     assert!(retained(node, &retained_topic).is_empty());
-    kept.is_retained(node);
+    stored.is_retained(node);
 
     let connack = Raw::open(node, 5).hand_shake(&durable(5, &unique("new")));
     assert_eq!(connack.reason, QUOTA_EXCEEDED);
     let connack = Raw::open(node, 4).hand_shake(&durable(4, &unique("new")));
     assert_eq!(connack.reason, 3, "3.1.1: server unavailable");
-    assert_eq!(subscribe_also(node, &kept.away[1]), QUOTA_EXCEEDED);
+    assert_eq!(subscribe_also(node, &stored.away[1]), QUOTA_EXCEEDED);
 }
 
 fn all_is_well(node: &Node) {
@@ -262,29 +262,29 @@ fn a_full_disk_rejects_what_it_cannot_keep_and_heals() {
         return report_skipped("a tmpfs cannot be mounted here (that needs root)");
     };
     let mut node = start(&disk.0, MIN_FREE_MIB * MIB);
-    let kept = Kept::new(&node);
+    let stored = StoredMessages::new(&node);
     assert!(is(&node, "ok"));
 
     let filler = disk.fill_but(MIN_FREE_MIB * MIB / 2);
     eventually("the store is full", || is(&node, "full"));
-    new_things_are_rejected(&node, &kept);
+    new_things_are_rejected(&node, &stored);
     // Acknowledgements are written all the same, also when there is really nothing left.
-    kept.take(&node, 0, 0..10);
+    stored.take(&node, 0, 0..10);
     let rest = disk.fill_but(0);
-    new_things_are_rejected(&node, &kept);
-    kept.take(&node, 0, 10..20);
+    new_things_are_rejected(&node, &stored);
+    stored.take(&node, 0, 10..20);
 
     fs::remove_file(filler).unwrap();
     fs::remove_file(rest).unwrap();
     all_is_well(&node);
-    kept.take(&node, 0, 20..30);
-    assert_eq!(subscribe_also(&node, &kept.away[0]), 1);
+    stored.take(&node, 0, 20..30);
+    assert_eq!(subscribe_also(&node, &stored.away[0]), 1);
     node.crash();
-    kept.take(&node, 0, 30..Kept::MESSAGES);
-    kept.has_nothing_more(&node, 0);
-    kept.take(&node, 1, 0..Kept::MESSAGES);
-    kept.has_nothing_more(&node, 1);
-    kept.is_retained(&node);
+    stored.take(&node, 0, 30..StoredMessages::MESSAGES);
+    stored.has_nothing_more(&node, 0);
+    stored.take(&node, 1, 0..StoredMessages::MESSAGES);
+    stored.has_nothing_more(&node, 1);
+    stored.is_retained(&node);
     all_is_well(&node);
     // Its files are gone before the disk is.
     drop(node);
@@ -297,18 +297,18 @@ fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
         return report_skipped("needs a node of its own");
     }
     let mut node = start(&temporary_directory(), 0);
-    let kept = Kept::new(&node);
+    let stored = StoredMessages::new(&node);
     let file = node.data_dir().join("tidegate.toml");
     fs::write(&file, config(1 << 43)).unwrap();
     node.crash();
     assert!(is(&node, "full"));
-    new_things_are_rejected(&node, &kept);
-    kept.take(&node, 0, 0..Kept::MESSAGES);
+    new_things_are_rejected(&node, &stored);
+    stored.take(&node, 0, 0..StoredMessages::MESSAGES);
     fs::write(&file, config(0)).unwrap();
     node.restart();
     all_is_well(&node);
-    kept.has_nothing_more(&node, 0);
-    kept.take(&node, 1, 0..Kept::MESSAGES);
+    stored.has_nothing_more(&node, 0);
+    stored.take(&node, 1, 0..StoredMessages::MESSAGES);
 }
 
 #[test]

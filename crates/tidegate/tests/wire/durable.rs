@@ -51,15 +51,15 @@ fn take(raw: &mut Raw, count: usize) -> Vec<Packet> {
 /// Runs a test with a node that is stopped, and with one that is killed; on one shard and on two; with queues in the
 /// node and in each server that can have them. The servers share the combinations: what the store does with a server does
 /// not depend on its kind.
-fn each_way(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
-    type Way = (&'static str, fn(&mut Node));
-    let diagonal: [Way; 2] = [("1", Node::restart), ("2", Node::crash)];
-    let other_diagonal: [Way; 2] = [("1", Node::crash), ("2", Node::restart)];
-    for place in Place::all() {
+fn in_each_combination(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
+    type RestartMethod = (&'static str, fn(&mut Node));
+    let diagonal: [RestartMethod; 2] = [("1", Node::restart), ("2", Node::crash)];
+    let other_diagonal: [RestartMethod; 2] = [("1", Node::crash), ("2", Node::restart)];
+    for place in QueueLocation::all() {
         let ways = match place {
-            Place::Here => [diagonal, other_diagonal].concat(),
-            Place::In("redis", _) => diagonal.to_vec(),
-            Place::In(..) => other_diagonal.to_vec(),
+            QueueLocation::Here => [diagonal, other_diagonal].concat(),
+            QueueLocation::In("redis", _) => diagonal.to_vec(),
+            QueueLocation::In(..) => other_diagonal.to_vec(),
         };
         for (shards, again) in ways {
             let mut arguments = vec!["--shards".to_owned(), shards.to_owned()];
@@ -71,12 +71,12 @@ fn each_way(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
 }
 
 /// Where queued messages are.
-enum Place {
+enum QueueLocation {
     Here,
     In(&'static str, &'static TestServer),
 }
 
-impl Place {
+impl QueueLocation {
     fn all() -> Vec<Self> {
         static REDIS: OnceLock<Option<TestServer>> = OnceLock::new();
         static MARIADB: OnceLock<Option<TestServer>> = OnceLock::new();
@@ -177,7 +177,7 @@ fn a_server_of_queues_that_is_not_there_is_named_at_start() {
 
 #[test]
 fn a_session_its_subscriptions_and_what_is_queued_survive() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut away, present) = resume(node, "away");
         assert!(!present);
         away.subscribe("a/+", 1);
@@ -217,7 +217,7 @@ fn a_session_its_subscriptions_and_what_is_queued_survive() {
 
 #[test]
 fn what_is_in_flight_keeps_its_packet_id() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut away, _) = resume(node, "flight");
         away.subscribe("q/#", 2);
         let mut publisher = Raw::client(node, 5);
@@ -257,7 +257,7 @@ fn publisher_sends_and_gets(node: &Node, subscriber: &mut Raw) {
 
 #[test]
 fn a_qos_2_message_repeated_after_a_restart_is_the_same_message() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut subscriber, _) = resume(node, "subscriber");
         subscriber.subscribe("x", 2);
         subscriber.disconnect();
@@ -289,7 +289,7 @@ fn a_qos_2_message_repeated_after_a_restart_is_the_same_message() {
 
 #[test]
 fn what_was_stored_for_a_member_that_ends_goes_to_another_member() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut first, _) = resume(node, "first");
         first.subscribe("$share/group/shared/#", 2);
         first.subscribe("own/#", 1);
@@ -319,7 +319,7 @@ fn what_was_stored_for_a_member_that_ends_goes_to_another_member() {
 
 #[test]
 fn retained_messages_survive_as_they_were_left() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let mut publisher = Raw::client(node, 5);
         for (topic, payload) in [("r/1", "a"), ("r/1", "b"), ("r/2", "c"), ("r/3", "d")] {
             let publish = Publish::new(topic, payload).qos(1, 1).retain();
@@ -339,7 +339,7 @@ fn retained_messages_survive_as_they_were_left() {
 
 #[test]
 fn delayed_messages_come_when_they_are_due() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut subscriber, _) = resume(node, "delayed");
         subscriber.subscribe("d", 1);
         subscriber.disconnect();
@@ -379,7 +379,7 @@ fn the_will_of_a_client_whose_node_died_is_published() {
 
 #[test]
 fn what_was_ended_does_not_come_back() {
-    each_way(|node, again| {
+    in_each_combination(|node, again| {
         let (mut away, _) = resume(node, "away");
         away.subscribe("a", 1);
         away.subscribe("b", 1);

@@ -22,14 +22,14 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A node under attack, with a client that keeps publishing to itself and a measure of memory.
-struct Victim {
+struct FloodedNode {
     node: Node,
     resident_before: u64,
     probe: Probe,
 }
 
-impl Victim {
-    fn start(arguments: &[&str], config: &str) -> Victim {
+impl FloodedNode {
+    fn start(arguments: &[&str], config: &str) -> FloodedNode {
         let node = Node::start_with_config(&[&["--shards", "2"], arguments].concat(), config);
         // A first few clients, so that what any node allocates once is there.
         for _ in 0..4 {
@@ -37,7 +37,7 @@ impl Victim {
         }
         let probe = Probe::start(&node);
         eventually("the probe's first round trips", || probe.round_trips() > 10);
-        Victim {
+        FloodedNode {
             resident_before: node.resident_bytes(),
             node,
             probe,
@@ -186,12 +186,12 @@ fn garbage_at_ten_megabytes_per_second_harms_nobody() {
         return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
-    let victim = Victim::start(&[], "");
+    let node = FloodedNode::start(&[], "");
     let seed = Random::seed();
     const THREADS: u64 = 4;
     const TOTAL: u64 = 40_000_000;
     let start = Instant::now();
-    let address = victim.node.address("mqtt").to_owned();
+    let address = node.node.address("mqtt").to_owned();
     let senders: Vec<_> = (0..THREADS)
         .map(|thread| {
             let address = address.clone();
@@ -223,7 +223,7 @@ fn garbage_at_ten_megabytes_per_second_harms_nobody() {
     for sender in senders {
         sender.join().unwrap();
     }
-    victim.expect_unharmed(64 * MIB);
+    node.expect_unharmed(64 * MIB);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn five_thousand_half_open_connections_harm_nobody_and_are_closed() {
         COUNT + 1000
     );
     let config = "[[listener]]\nname = \"mqtt\"\nprotocol = \"mqtt\"\nbind = \"127.0.0.1:0\"\nconnect_timeout_s = 3\n";
-    let victim = Victim::start(&[], config);
+    let node = FloodedNode::start(&[], config);
     let beginnings: [&[u8]; 4] = [
         b"",
         &[0x10],
@@ -248,20 +248,20 @@ fn five_thousand_half_open_connections_harm_nobody_and_are_closed() {
     ];
     let mut streams: Vec<TcpStream> = (0..COUNT)
         .map(|index| {
-            let mut stream = TcpStream::connect(victim.node.address("mqtt")).unwrap();
+            let mut stream = TcpStream::connect(node.node.address("mqtt")).unwrap();
             // The node may have timed out the first ones already; that is what it shall do.
             let _ = stream.write_all(beginnings[index % beginnings.len()]);
             stream
         })
         .collect();
     assert!(
-        victim.growth() < 100 * MIB,
+        node.growth() < 100 * MIB,
         "{} MiB for {COUNT} half-open connections",
-        victim.growth() / MIB
+        node.growth() / MIB
     );
     // New clients still get in, at once.
     for _ in 0..20 {
-        Raw::client(&victim.node, 4).disconnect();
+        Raw::client(&node.node, 4).disconnect();
     }
     // After the connect time-out they are closed, though nobody has read or written.
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -277,7 +277,7 @@ fn five_thousand_half_open_connections_harm_nobody_and_are_closed() {
         };
         assert!(closed, "still open after the connect time-out: {result:?}");
     }
-    victim.expect_unharmed(64 * MIB);
+    node.expect_unharmed(64 * MIB);
 }
 
 #[test]
@@ -287,11 +287,11 @@ fn a_client_that_opens_and_closes_five_thousand_times_leaves_nothing_behind() {
         return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
-    let victim = Victim::start(&[], "");
+    let node = FloodedNode::start(&[], "");
     let id = unique("c");
     let persistent = unique("p");
     for round in 0..COUNT {
-        let mut raw = Raw::open(&victim.node, 4);
+        let mut raw = Raw::open(&node.node, 4);
         match round % 5 {
             0 => {}
             1 => raw.send(&Connect::new(4, &id).bytes()),
@@ -321,7 +321,7 @@ fn a_client_that_opens_and_closes_five_thousand_times_leaves_nothing_behind() {
         }
         raw.cut();
     }
-    victim.expect_unharmed(48 * MIB);
+    node.expect_unharmed(48 * MIB);
 }
 
 #[test]
@@ -330,14 +330,14 @@ fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
         return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
-    let victim = Victim::start(&[], "");
+    let node = FloodedNode::start(&[], "");
     let topic = unique("t");
-    let mut sleeper = Raw::client(&victim.node, 4);
+    let mut sleeper = Raw::client(&node.node, 4);
     sleeper.subscribe(&topic, 0);
     // 200 MB to the sleeper, and to a client that reads: it must get everything, in order.
-    let mut reader = Raw::client(&victim.node, 4);
+    let mut reader = Raw::client(&node.node, 4);
     reader.subscribe(&topic, 0);
-    let mut publisher = Raw::client(&victim.node, 4);
+    let mut publisher = Raw::client(&node.node, 4);
     const BATCH: usize = 50;
     let filling = "x".repeat(10_000);
     let mut peak = 0;
@@ -352,7 +352,7 @@ fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
             let message = reader.recv(kind::PUBLISH);
             assert_eq!(&message.text()[..6], format!("{number:06}"));
         }
-        peak = peak.max(victim.growth());
+        peak = peak.max(node.growth());
     }
     assert!(
         peak < 48 * MIB,
@@ -367,7 +367,7 @@ fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
         last = number;
     }
     assert!(last > 0, "what fitted into the buffers must arrive");
-    victim.expect_unharmed(48 * MIB);
+    node.expect_unharmed(48 * MIB);
 }
 
 #[test]
@@ -376,8 +376,8 @@ fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
         return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
-    let victim = Victim::start(&[], "");
-    let mut asker = TcpStream::connect(victim.node.address("mqtt")).unwrap();
+    let node = FloodedNode::start(&[], "");
+    let mut asker = TcpStream::connect(node.node.address("mqtt")).unwrap();
     asker
         .write_all(&Connect::new(4, unique("c")).bytes())
         .unwrap();
@@ -397,7 +397,7 @@ fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
         taken < 200 * MIB,
         "the node read on while its answers went nowhere"
     );
-    victim.expect_unharmed(16 * MIB);
+    node.expect_unharmed(16 * MIB);
 }
 
 #[test]
@@ -406,11 +406,11 @@ fn a_subscriber_that_never_acknowledges_is_bounded_too() {
         return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
-    let victim = Victim::start(&[], "");
+    let node = FloodedNode::start(&[], "");
     let topic = unique("t");
-    let mut sleeper = Raw::client(&victim.node, 4);
+    let mut sleeper = Raw::client(&node.node, 4);
     sleeper.subscribe(&topic, 1);
-    let mut publisher = Raw::client(&victim.node, 4);
+    let mut publisher = Raw::client(&node.node, 4);
     let payload = "x".repeat(2000);
     const BATCH: u16 = 500;
     let mut peak = 0;
@@ -423,14 +423,14 @@ fn a_subscriber_that_never_acknowledges_is_bounded_too() {
         for id in 1..=BATCH {
             assert_eq!(publisher.recv(kind::PUBACK).id(), id);
         }
-        peak = peak.max(victim.growth());
+        peak = peak.max(node.growth());
     }
     assert!(
         peak < 96 * MIB,
         "the node has grown by {} MiB for one subscriber",
         peak / MIB
     );
-    victim.expect_unharmed(96 * MIB);
+    node.expect_unharmed(96 * MIB);
 }
 
 #[test]
@@ -445,11 +445,11 @@ fn the_longest_and_deepest_topics_work_if_they_are_allowed() {
         "--set",
         "limits.max_topic_levels=200",
     ];
-    let victim = Victim::start(&limits, "");
+    let node = FloodedNode::start(&limits, "");
     let level = "x".repeat(65_535 / 200 - 1);
     let mut deep = vec![level.as_str(); 200].join("/");
     deep += &"y".repeat(65_535 - deep.len());
-    let mut raw = Raw::client(&victim.node, 4);
+    let mut raw = Raw::client(&node.node, 4);
     let half = deep[..deep.len() / 2]
         .rsplit_once('/')
         .expect("many levels")
@@ -467,10 +467,10 @@ fn the_longest_and_deepest_topics_work_if_they_are_allowed() {
         raw.recv(kind::PUBACK);
     }
     // One level more than allowed.
-    let mut raw = Raw::client(&victim.node, 4);
+    let mut raw = Raw::client(&node.node, 4);
     raw.publish(&("a/".repeat(200) + "a"), "x");
     raw.expect_closed();
-    victim.expect_unharmed(48 * MIB);
+    node.expect_unharmed(48 * MIB);
 }
 
 #[test]
@@ -485,9 +485,9 @@ fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
         "--set",
         "limits.max_topic_levels=200",
     ];
-    let victim = Victim::start(&limits, "");
+    let node = FloodedNode::start(&limits, "");
     let mut random = Random::new(Random::seed());
-    let mut raw = Raw::client(&victim.node, 4);
+    let mut raw = Raw::client(&node.node, 4);
     // Filters that branch at every level, so that a matcher that tries all ways would never come to an end.
     for _ in 0..1000 {
         let levels: Vec<&str> = (0..200).map(|_| ["a", "+"][random.below(2)]).collect();
@@ -495,7 +495,7 @@ fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
     }
     let name = vec!["a"; 200].join("/");
     let start = Instant::now();
-    let mut publisher = Raw::client(&victim.node, 4);
+    let mut publisher = Raw::client(&node.node, 4);
     for _ in 0..20 {
         publisher.publish_qos1(&name, "x", 1);
     }
@@ -509,7 +509,7 @@ fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
     }
     raw.ping();
     // A level of a filter may be a node of a tree, on each shard: 400,000 of them.
-    victim.expect_unharmed(160 * MIB);
+    node.expect_unharmed(160 * MIB);
 }
 
 #[test]

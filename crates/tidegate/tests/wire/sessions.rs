@@ -49,7 +49,7 @@ struct Published {
 
 /// While a subscription surely stood.
 #[derive(Debug, Clone)]
-struct Standing {
+struct SubscriptionPeriod {
     topic: usize,
     from: u64,
     until: u64,
@@ -58,7 +58,7 @@ struct Standing {
     got: Option<HashMap<(usize, u8), usize>>,
 }
 
-impl Standing {
+impl SubscriptionPeriod {
     /// Whether the subscription stood all the time from the first sending of the message to its acceptance.
     fn spans(&self, published: &Published) -> bool {
         self.topic == published.topic
@@ -99,7 +99,7 @@ struct Client {
     due: VecDeque<Vec<u8>>,
     received: Vec<(usize, u8, Message)>,
     published: Vec<Published>,
-    standing: Vec<Standing>,
+    periods: Vec<SubscriptionPeriod>,
     /// Since when, per topic; 0: not subscribed.
     subscribed: [u64; TOPICS],
 }
@@ -127,7 +127,7 @@ impl Client {
             due: VecDeque::new(),
             received: Vec::new(),
             published: Vec::new(),
-            standing: Vec::new(),
+            periods: Vec::new(),
             subscribed: [0; TOPICS],
         }
     }
@@ -139,9 +139,9 @@ impl Client {
             75..82 => self.acknowledge_all(),
             82..86 => self.subscribe(),
             86..88 => self.unsubscribe(),
-            88..92 => self.reconnect(node, Leave::Cut),
-            92..96 => self.reconnect(node, Leave::Disconnect),
-            _ => self.reconnect(node, Leave::Stay),
+            88..92 => self.reconnect(node, DisconnectMode::Cut),
+            92..96 => self.reconnect(node, DisconnectMode::Disconnect),
+            _ => self.reconnect(node, DisconnectMode::Stay),
         }
     }
 
@@ -237,7 +237,7 @@ impl Client {
             }
             got
         });
-        self.standing.push(Standing {
+        self.periods.push(SubscriptionPeriod {
             topic,
             from,
             until,
@@ -245,19 +245,19 @@ impl Client {
         });
     }
 
-    fn reconnect(&mut self, node: &Node, leave: Leave) {
+    fn reconnect(&mut self, node: &Node, leave: DisconnectMode) {
         let away = Duration::from_millis(self.random.below(15) as u64);
         let mut old = None;
         match leave {
-            Leave::Cut => {
+            DisconnectMode::Cut => {
                 std::mem::replace(&mut self.raw, Raw::open(node, self.connect.version)).cut()
             }
-            Leave::Disconnect => {
+            DisconnectMode::Disconnect => {
                 self.raw.send(&[0xe0, 0]);
                 self.raw = Raw::open(node, self.connect.version);
                 std::thread::sleep(away);
             }
-            Leave::Stay => {
+            DisconnectMode::Stay => {
                 old = Some(std::mem::replace(
                     &mut self.raw,
                     Raw::open(node, self.connect.version),
@@ -390,8 +390,8 @@ impl Client {
         let must: HashSet<Message> = all
             .iter()
             .filter(|published| {
-                let mut standing = self.standing.iter();
-                standing.any(|standing| standing.must_deliver(published))
+                let mut periods = self.periods.iter();
+                periods.any(|periods| periods.must_deliver(published))
             })
             .map(|published| published.message)
             .collect();
@@ -421,7 +421,7 @@ impl Client {
                 missing.len(),
                 must.len(),
                 &lacking[..lacking.len().min(5)],
-                self.standing
+                self.periods
             );
         }
         // Whatever is still in flight is completed.
@@ -459,12 +459,7 @@ impl Client {
                 continue;
             }
             // A QoS 1 message that is sent again after the client has subscribed may be the first it gets of it.
-            if *qos == 1
-                && !self
-                    .standing
-                    .iter()
-                    .any(|standing| standing.spans(published))
-            {
+            if *qos == 1 && !self.periods.iter().any(|periods| periods.spans(published)) {
                 continue;
             }
             let last = last
@@ -482,7 +477,7 @@ impl Client {
 
 /// How a client leaves its connection before it opens the next.
 #[derive(Debug, Clone, Copy)]
-enum Leave {
+enum DisconnectMode {
     /// The socket just closes.
     Cut,
     Disconnect,
@@ -520,7 +515,7 @@ fn random_clients_with_stored_sessions_lose_nothing_and_get_nothing_twice() {
                 let all: Vec<Published> = all.lock().unwrap().clone();
                 client.settle(&all);
                 client.check(&all);
-                // Leave no session behind.
+                // DisconnectMode no session behind.
                 let (version, id) = (client.connect.version, client.connect.client_id);
                 Raw::connect(node, &Connect::new(version, id)).disconnect();
                 client.received.len()

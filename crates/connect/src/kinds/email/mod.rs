@@ -1,4 +1,4 @@
-//! Connector kind `email`: a mail per row over SMTP. The library builds mails and speaks SMTP; connections and TLS are our own.
+//! Connector kind `email`: a mail per row over SMTP. The library builds mails and implements SMTP; connections and TLS are those of `outbound`.
 
 mod connector;
 mod sink;

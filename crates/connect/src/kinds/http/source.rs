@@ -183,7 +183,7 @@ impl HttpSource {
             .map(SignatureCheck::new)
             .transpose()?;
         if token.is_none() && seal.is_none() {
-            let detail = "missing; without a token or a signature anybody could post";
+            let detail = "missing; without a token or a signature, anyone could send messages";
             return Err(SettingsError::new("token", detail));
         }
         let local_topic = settings.local_topic.as_deref();

@@ -462,7 +462,7 @@ fn read_connack(session: &mut ClientSession) -> Result<Option<ConnackInfo>, Conn
     }
 }
 
-/// Writes the output of the session. It is taken by whoever holds the writer, so that packets stay in order.
+/// Writes the output of the session. The holder of the writer takes it, so that packets stay in order.
 async fn write_output(writer: &SharedWriter, shared: &SharedConnectionState) -> io::Result<()> {
     let mut writer = writer.lock().await;
     let bytes = std::mem::take(&mut shared.state().session.out);
@@ -511,7 +511,7 @@ async fn run_reader(
     shared.close(&why);
 }
 
-/// Handles what has been received; the error says why the connection ends.
+/// Handles what has been received; the error is the reason why the connection ends.
 async fn handle_events(
     shared: &SharedConnectionState,
     incoming: &mpsc::Sender<IncomingMessage>,

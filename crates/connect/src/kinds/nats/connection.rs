@@ -144,7 +144,7 @@ impl NatsConnection {
             }
             None if info.tls_required => {
                 return Err(ConnectorError::transient(
-                    "the server wants TLS; set tls = {}",
+                    "the server requires TLS; set tls = {}",
                 ));
             }
             None => OutboundStream::Plain(tcp),

@@ -1,5 +1,5 @@
 //! The Redis source: reads streams with a consumer group, which stores the position. An entry is acknowledged once it is
-//! processed. Entries that a dead consumer did not acknowledge are claimed.
+//! processed. Entries that a lost consumer did not acknowledge are claimed.
 
 use std::sync::Arc;
 use std::time::Duration;

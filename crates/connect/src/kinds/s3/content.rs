@@ -1,6 +1,6 @@
 //! Files as objects: small ones in one request, others by multipart uploads that continue after interruptions.
 //!
-//! The key, the id and the part size of an upload are stored with the export; which parts the store has is asked of the store.
+//! The key, the id and the part size of an upload are stored with the export; the parts that the store has are queried from it.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;

@@ -156,7 +156,7 @@ impl DiskQueueExamination {
         for (first, path, is_short) in headless {
             let detail = "the head of the file is not what was written";
             let segment = match is_short {
-                // A crash during its creation: it never contained a row, unless a mark says so.
+                // A crash during its creation: it never contained a row, unless a mark shows it.
                 true => continue,
                 false => QueueSegment::open_without_head(path, epoch, first)?,
             };

@@ -51,11 +51,11 @@ fn nothing_is_lost_when_writing_fails_and_heals() {
                 _ => {}
             });
             if random.one_in(3) {
-                bench.ear.wait_logged(0, model.number);
+                bench.observer.wait_logged(0, model.number);
                 check_messages(&bench, &model);
             }
         }
-        bench.ear.wait_logged(0, model.number);
+        bench.observer.wait_logged(0, model.number);
         wait_until("it heals", || bench.store.health() == StoreHealth::Ok);
         check_messages(&bench, &model);
         drop(bench);
@@ -92,13 +92,13 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
                 _ => {}
             }
             if fsync != Fsync::Never && random.one_in(2) {
-                bench.ear.wait_logged(0, model.number);
+                bench.observer.wait_logged(0, model.number);
                 wait_until("it is on disk", || bench.store.is_all_synced());
                 on_disk = model.number;
             }
         }
         if fsync == Fsync::Always {
-            on_disk = bench.ear.last(0);
+            on_disk = bench.observer.last(0);
         }
         faults.power_off(&dir.path().join(crate::log::log_mark::FILE));
         drop(bench);
@@ -135,7 +135,7 @@ fn the_keyed_state_is_opened_again_after_an_error() {
         for _ in 0..200 {
             bench.submit(|batch| model.step(1, batch));
         }
-        bench.ear.wait_logged(0, model.number);
+        bench.observer.wait_logged(0, model.number);
     }
     wait_until("it heals", || {
         bench

@@ -11,12 +11,12 @@ use crate::log::file_system::{FileSystem, LogFile, OsFileSystem};
 const SECTOR: usize = 512;
 
 /// The content before a write that is not on disk.
-struct Undo {
+struct OverwrittenBytes {
     offset: u64,
     before: Vec<u8>,
 }
 
-impl Undo {
+impl OverwrittenBytes {
     fn covers(&self, other: &Self) -> bool {
         let end = |undo: &Self| undo.offset + undo.before.len() as u64;
         self.offset <= other.offset && end(self) >= end(other)
@@ -25,9 +25,9 @@ impl Undo {
 
 #[derive(Default)]
 struct UnsyncedWrites {
-    writes: Vec<Undo>,
+    writes: Vec<OverwrittenBytes>,
     /// Writes of a failed sync: later syncs do not bring them to disk.
-    lost: Vec<Undo>,
+    lost: Vec<OverwrittenBytes>,
 }
 
 pub(super) struct State {
@@ -170,7 +170,7 @@ impl LogFile for FaultyFile {
             }
             let mut before = vec![0; bytes.len()];
             self.inner.read_at(&mut before, offset)?;
-            let undo = Undo { offset, before };
+            let undo = OverwrittenBytes { offset, before };
             let unsynced = state.unsynced.entry(self.path.clone()).or_default();
             unsynced.writes.push(undo);
             if take_one(&mut state.failing_writes) {
@@ -202,7 +202,8 @@ impl LogFile for FaultyFile {
                 return Err(io::Error::from_raw_os_error(5));
             }
             // What was lost and rewritten is on disk now.
-            let is_covered = |lost: &Undo| writes.iter().any(|write| write.covers(lost));
+            let is_covered =
+                |lost: &OverwrittenBytes| writes.iter().any(|write| write.covers(lost));
             unsynced.lost.retain(|lost| !is_covered(lost));
             Ok(())
         })

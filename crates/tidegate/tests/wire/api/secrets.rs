@@ -45,7 +45,7 @@ fn rejecting_server() -> SocketAddr {
 }
 
 /// A node and everything that it has answered.
-struct Observed {
+struct RecordingNode {
     node: Node,
     admin: String,
     /// What was asked, and head and body of the answer.
@@ -54,7 +54,7 @@ struct Observed {
     generated: Mutex<BTreeSet<String>>,
 }
 
-impl Observed {
+impl RecordingNode {
     /// Status and body; the whole answer is kept. `authorization` may be empty.
     fn ask(
         &self,
@@ -342,7 +342,7 @@ fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
 }
 
 /// Objects that are rejected: the reason repeats no secret.
-fn send_invalid_objects(observed: &Observed) {
+fn send_invalid_objects(observed: &RecordingNode) {
     let s = secret("invalid");
     for (path, body) in [
         ("users/x", json!({"password": [s]})),
@@ -415,7 +415,7 @@ fn send_invalid_objects(observed: &Observed) {
 }
 
 /// The Authorization fields of a viewer, an operator and an admin, by password and by key.
-fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
+fn create_operators(observed: &RecordingNode) -> Vec<(&'static str, String)> {
     let mut callers = Vec::new();
     for role in ["viewer", "operator", "admin"] {
         let password = secret(&format!("operator-{role}"));
@@ -461,7 +461,7 @@ fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
 }
 
 /// Users and authenticators of each kind, each asked with a password that is right for none of the failing ones.
-fn use_authenticators(observed: &Observed, server: SocketAddr) {
+fn use_authenticators(observed: &RecordingNode, server: SocketAddr) {
     observed.put("users/ann", &json!({"password": secret("user")}));
     let ann = |password: &str| {
         observed.login(
@@ -512,7 +512,7 @@ fn use_authenticators(observed: &Observed, server: SocketAddr) {
 }
 
 /// Sinks over connectors of each kind, all of which fail; sources that are posted to; pull sources that are rejected.
-fn use_connectors(observed: &Observed, server: SocketAddr) {
+fn use_connectors(observed: &RecordingNode, server: SocketAddr) {
     let all = connectors(server);
     let mut actions = Vec::new();
     for (name, connector, sink) in &all {
@@ -586,7 +586,7 @@ fn use_connectors(observed: &Observed, server: SocketAddr) {
 }
 
 /// Devices with credentials of each kind, right and wrong ones, by MQTT and HTTP; one that registers itself; one that is claimed.
-fn use_devices(observed: &Observed) {
+fn use_devices(observed: &RecordingNode) {
     observed.put(
         "products/p",
         &json!({"mode": "sync", "gateway": true,
@@ -692,7 +692,7 @@ fn use_devices(observed: &Observed) {
 }
 
 /// Collects what a stream of events says until the node ends.
-fn follow_events(observed: &Observed) -> Arc<Mutex<String>> {
+fn follow_events(observed: &RecordingNode) -> Arc<Mutex<String>> {
     let mut socket = TcpStream::connect(observed.node.address("http")).unwrap();
     write!(
         socket,
@@ -717,7 +717,7 @@ fn follow_events(observed: &Observed) -> Arc<Mutex<String>> {
 }
 
 /// All paths that are read with GET and end, with the ids of what there is in the place of their parameters.
-fn paths_to_read(observed: &Observed) -> Vec<String> {
+fn paths_to_read(observed: &RecordingNode) -> Vec<String> {
     let (_, document) = observed.api("GET", "openapi.json", &Value::Null);
     let mut found = Vec::new();
     let mut lists: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -737,7 +737,7 @@ fn paths_to_read(observed: &Observed) -> Vec<String> {
 
 /// A path with a value for each parameter.
 fn fill_path(
-    observed: &Observed,
+    observed: &RecordingNode,
     path: &str,
     lists: &mut BTreeMap<String, Vec<Value>>,
 ) -> Vec<String> {
@@ -787,7 +787,7 @@ fn fill_path(
 }
 
 /// All stored objects of configuration with their secrets, without what each change sets.
-fn stored_objects(observed: &Observed) -> Vec<Value> {
+fn stored_objects(observed: &RecordingNode) -> Vec<Value> {
     let mut socket = TcpStream::connect(observed.node.address("http")).unwrap();
     // Without chunks.
     let request = format!(
@@ -810,7 +810,7 @@ fn stored_objects(observed: &Observed) -> Vec<Value> {
 }
 
 /// An object that is written as it is shown stays as it is stored, with its secrets.
-fn write_back_what_is_shown(observed: &Observed, paths: &[String]) {
+fn write_back_what_is_shown(observed: &RecordingNode, paths: &[String]) {
     let before = stored_objects(observed);
     assert!(before.iter().any(|line| line.to_string().contains(MARKER)));
     let mut masked = BTreeSet::new();
@@ -849,7 +849,7 @@ fn write_back_what_is_shown(observed: &Observed, paths: &[String]) {
 }
 
 /// What is masked cannot be sent to another system, nor be a new secret.
-fn misuse_masks(observed: &Observed) {
+fn misuse_masks(observed: &RecordingNode) {
     let elsewhere =
         json!({"type": "http", "url": "http://127.0.0.1:9/", "password": "***", "username": "u"});
     let elsewhere_pulled = json!({"interval_s": 1, "http": {
@@ -890,7 +890,7 @@ fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
         "http.max_failed_logins=1000",
     ];
     let node = Node::start_with_config(&arguments, &config(server));
-    let observed = Observed {
+    let observed = RecordingNode {
         admin: format!("Bearer {}", local_token(&node)),
         node,
         answers: Mutex::default(),

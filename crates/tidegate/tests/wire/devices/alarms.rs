@@ -204,14 +204,14 @@ fn lasting_repeating_and_silent_conditions_raise_alarms() {
 }
 
 /// Heads and bodies of requests.
-type Taken = Mutex<Vec<(String, String)>>;
+type ReceivedRequests = Mutex<Vec<(String, String)>>;
 
 /// Takes requests and answers 204.
-fn web_hooks() -> (u16, Arc<Taken>) {
+fn web_hooks() -> (u16, Arc<ReceivedRequests>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let taken = Arc::<Taken>::default();
-    let shared = taken.clone();
+    let received = Arc::<ReceivedRequests>::default();
+    let shared = received.clone();
     // Ends with the process.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -219,10 +219,10 @@ fn web_hooks() -> (u16, Arc<Taken>) {
             std::thread::spawn(move || take(stream, &shared));
         }
     });
-    (port, taken)
+    (port, received)
 }
 
-fn take(mut stream: TcpStream, taken: &Taken) {
+fn take(mut stream: TcpStream, received: &ReceivedRequests) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     loop {
         let mut head = String::new();
@@ -237,7 +237,7 @@ fn take(mut stream: TcpStream, taken: &Taken) {
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
         let body = String::from_utf8(body).unwrap();
-        taken.lock().unwrap().push((head, body));
+        received.lock().unwrap().push((head, body));
         if stream
             .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
             .is_err()

@@ -47,7 +47,7 @@ const QUEUED: u16 = 1_500;
 const WAL_BLOCK_BYTES: usize = 256 << 10;
 
 /// A part of a data directory.
-struct Part {
+struct DataPart {
     /// Files below this directory belong to it.
     directory: &'static str,
     /// Files whose damage changes nothing.
@@ -56,23 +56,23 @@ struct Part {
     min_files: usize,
 }
 
-const PARTS: [Part; 4] = [
-    Part {
+const PARTS: [DataPart; 4] = [
+    DataPart {
         directory: "store",
         is_skipped: |path| is_lock(path) || is_old_version(path) || is_one_of_many(path),
         min_files: 10,
     },
-    Part {
+    DataPart {
         directory: "telemetry",
         is_skipped: is_lock,
         min_files: 5,
     },
-    Part {
+    DataPart {
         directory: "mailboxes",
         is_skipped: is_empty_half,
         min_files: 1,
     },
-    Part {
+    DataPart {
         directory: "sinks",
         is_skipped: is_lock,
         min_files: 6,

@@ -319,6 +319,11 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
     report("upgrade/progress", failed, "failed");
     assert_eq!(target(&node, "p1")["error"], "no space");
     report("report", json!({"version": "v1"}), "updated");
+    let rejections = get(&node, "devices/p1/telemetry/rejections");
+    assert_eq!(
+        rejections["count"], 0,
+        "evaluated messages are listed as ignored: {rejections}"
+    );
 }
 
 #[test]

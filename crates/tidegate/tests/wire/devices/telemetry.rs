@@ -134,12 +134,12 @@ fn intervals_keep_the_types_of_values_and_follow_the_calendar() {
 }
 
 /// A stream of Server-Sent Events.
-struct Live {
+struct EventStream {
     stream: TcpStream,
     text: String,
 }
 
-impl Live {
+impl EventStream {
     fn open(node: &Node, path: &str) -> Self {
         let mut stream = TcpStream::connect(node.address("http")).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -369,8 +369,8 @@ fn rows_are_watched_as_they_come() {
     with_token(&node, "d1", "meter", Value::Null);
     with_token(&node, "d2", "meter", Value::Null);
     let (mut one, mut two) = (connect(&node, "d1"), connect(&node, "d2"));
-    let mut all = Live::open(&node, "telemetry/live?devices=d1,d2");
-    let mut some = Live::open(&node, "devices/d1/telemetry/live?keys=t,new");
+    let mut all = EventStream::open(&node, "telemetry/live?devices=d1,d2");
+    let mut some = EventStream::open(&node, "devices/d1/telemetry/live?keys=t,new");
     let (socket, head) = upgrade(
         node.address("http"),
         "/api/v1/devices/d2/telemetry/live",
@@ -383,7 +383,7 @@ fn rows_are_watched_as_they_come() {
     one.publish_qos1(telemetry, r#"{"x": 3}"#, 2);
     one.publish_qos1(telemetry, r#"{"new": "n"}"#, 3);
     two.publish_qos1(telemetry, r#"{"y": {"z": 1}}"#, 1);
-    let values = |live: &mut Live| {
+    let values = |live: &mut EventStream| {
         let row = live.next();
         (
             row["device"].as_str().unwrap().to_owned(),

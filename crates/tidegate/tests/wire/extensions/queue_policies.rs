@@ -41,7 +41,7 @@ fn drop_newest_keeps_the_first_ones() {
 }
 
 /// A client that takes message 0 and no more; 1 to 10 fill its queue.
-struct Stuck {
+struct BlockedClient {
     client_id: String,
     raw: Raw,
     /// Message 0, to be acknowledged.
@@ -50,7 +50,7 @@ struct Stuck {
     topic: String,
 }
 
-fn stuck(node: &Node) -> Stuck {
+fn blocked_client(node: &Node) -> BlockedClient {
     let topic = unique("queue/");
     let client_id = unique("c");
     let one_at_a_time = Props::new().u16(property::RECEIVE_MAXIMUM, 1);
@@ -61,7 +61,7 @@ fn stuck(node: &Node) -> Stuck {
     let first = raw.recv_message(&topic, "0");
     publish_all(&mut publisher, &topic, 1..11);
     expect_queue(node, &client_id, 10, 0);
-    Stuck {
+    BlockedClient {
         client_id,
         raw,
         first,
@@ -75,9 +75,11 @@ fn disconnect_ends_a_client_that_is_too_slow() {
     let Some(node) = node_for("disconnect") else {
         return;
     };
-    let mut stuck = stuck(node);
-    stuck.publisher.publish_qos1(&stuck.topic, "11", 1);
-    stuck.raw.expect_disconnect(reason::QUOTA_EXCEEDED);
+    let mut blocked_client = blocked_client(node);
+    blocked_client
+        .publisher
+        .publish_qos1(&blocked_client.topic, "11", 1);
+    blocked_client.raw.expect_disconnect(reason::QUOTA_EXCEEDED);
 }
 
 #[test]
@@ -93,13 +95,13 @@ fn a_message_in_flight_is_not_dropped() {
     let Some(node) = node_for("drop_oldest") else {
         return;
     };
-    let mut stuck = stuck(node);
-    publish_all(&mut stuck.publisher, &stuck.topic, 11..14);
+    let mut blocked_client = blocked_client(node);
+    publish_all(&mut blocked_client.publisher, &blocked_client.topic, 11..14);
     // 0 is in flight: 1 to 3 made room for 11 to 13.
-    expect_queue(node, &stuck.client_id, 10, 3);
-    stuck.raw.acknowledge(&stuck.first);
+    expect_queue(node, &blocked_client.client_id, 10, 3);
+    blocked_client.raw.acknowledge(&blocked_client.first);
     assert_eq!(
-        collect(&mut [stuck.raw], 10).concat(),
+        collect(&mut [blocked_client.raw], 10).concat(),
         (4..14).collect::<Vec<_>>()
     );
 }

@@ -17,7 +17,7 @@ use crate::certificates::{Authority, TlsIdentity};
 use crate::support::{Node, external, temporary_directory};
 
 /// One node with every kind of listener, for all clients.
-pub(crate) struct Everywhere {
+pub(crate) struct SharedNode {
     pub(crate) node: &'static Node,
     pub(crate) authority: &'static Authority,
     /// A client the listener `mutual` lets in, as the user `device-1`.
@@ -45,16 +45,16 @@ impl Transport {
     }
 }
 
-impl Everywhere {
-    pub(crate) fn get() -> &'static Everywhere {
-        static EVERYWHERE: OnceLock<Everywhere> = OnceLock::new();
-        EVERYWHERE.get_or_init(|| {
+impl SharedNode {
+    pub(crate) fn get() -> &'static SharedNode {
+        static SHARED_NODE: OnceLock<SharedNode> = OnceLock::new();
+        SHARED_NODE.get_or_init(|| {
             let dir = temporary_directory();
             let authority: &'static Authority = Box::leak(Box::new(Authority::new(&dir)));
             let server = authority.issue_server("server");
             let client = authority.issue_client("device-1");
             let node = Node::shared_with_config(&[], &config(&dir, authority, &server));
-            Everywhere {
+            SharedNode {
                 node,
                 authority,
                 client,

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::client::Client;
-use super::{Everywhere, Transport, find_program, own_node, skipped};
+use super::{SharedNode, Transport, find_program, own_node, skipped};
 use crate::support::unique;
 
 /// Versions as the programs name them.
@@ -30,14 +30,14 @@ fn line_buffered(program: &str) -> Command {
 }
 
 fn command(program: &str, version: &str, transport: Transport) -> Command {
-    let everywhere = Everywhere::get();
-    let (host, port) = everywhere.host_and_port(transport);
+    let node = SharedNode::get();
+    let (host, port) = node.host_and_port(transport);
     let mut command = line_buffered(program);
     command.args(["-V", version, "-h", host, "-p", &port.to_string()]);
     if transport == Transport::Tls {
         command
             .arg("--cafile")
-            .arg(everywhere.authority.certificate_path());
+            .arg(node.authority.certificate_path());
     }
     command
 }
@@ -285,17 +285,17 @@ fn mosquitto_connects_with_a_client_certificate() {
     if !available() || !own_node() {
         return;
     }
-    let everywhere = Everywhere::get();
-    let (host, port) = everywhere.node.address("mutual").rsplit_once(':').unwrap();
+    let node = SharedNode::get();
+    let (host, port) = node.node.address("mutual").rsplit_once(':').unwrap();
     let with = |program: &str, certificate: bool| {
         let mut command = line_buffered(program);
         command.args(["-V", "mqttv5", "-h", host, "-p", port]);
         command
             .arg("--cafile")
-            .arg(everywhere.authority.certificate_path());
+            .arg(node.authority.certificate_path());
         if certificate {
-            command.arg("--cert").arg(&everywhere.client.certificate);
-            command.arg("--key").arg(&everywhere.client.key);
+            command.arg("--cert").arg(&node.client.certificate);
+            command.arg("--key").arg(&node.client.key);
         }
         command
     };
@@ -322,7 +322,7 @@ fn mosquitto_connects_to_a_unix_socket() {
     if !available() || !own_node() {
         return;
     }
-    let path = Everywhere::get().node.address("unix");
+    let path = SharedNode::get().node.address("unix");
     let with = |program: &str| {
         let mut command = line_buffered(program);
         command.args(["--unix", path, "-V", "mqttv311"]);

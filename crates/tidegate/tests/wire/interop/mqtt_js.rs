@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::client::Client;
-use super::{Everywhere, Transport, find_program, installed, own_node, skipped};
+use super::{SharedNode, Transport, find_program, installed, own_node, skipped};
 use crate::support::unique;
 
 /// The folder with the packages of Node.
@@ -24,8 +24,8 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
     if encrypted && !own_node() {
         return;
     }
-    let everywhere = Everywhere::get();
-    let address = everywhere.node.address(transport.listener());
+    let node = SharedNode::get();
+    let address = node.node.address(transport.listener());
     let url = match transport {
         Transport::Tcp => format!("mqtt://{address}"),
         Transport::Tls => format!("mqtts://{address}"),
@@ -47,7 +47,7 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
             &unique("js"),
         ]);
         if encrypted {
-            command.arg(everywhere.authority.certificate_path());
+            command.arg(node.authority.certificate_path());
         }
         let lines = Client::start(&mut command).finish();
         assert_eq!(lines, ["done"], "{scenario} with version {version}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::client::Client;
-use super::{Everywhere, Transport, find_program, installed, own_node, skipped};
+use super::{SharedNode, Transport, find_program, installed, own_node, skipped};
 use crate::support::unique;
 
 fn packages() -> Option<PathBuf> {
@@ -22,8 +22,8 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
     if matches!(transport, Transport::Tls | Transport::SecureWebSocket) && !own_node() {
         return;
     }
-    let everywhere = Everywhere::get();
-    let (host, port) = everywhere.host_and_port(transport);
+    let node = SharedNode::get();
+    let (host, port) = node.host_and_port(transport);
     for version in versions {
         let mut command = Command::new("python3");
         command
@@ -37,9 +37,7 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
         command.args(["--version", &version.to_string()]);
         command.args(["--topic", &unique("paho/"), "--id", &unique("paho")]);
         if matches!(transport, Transport::Tls | Transport::SecureWebSocket) {
-            command
-                .arg("--ca")
-                .arg(everywhere.authority.certificate_path());
+            command.arg("--ca").arg(node.authority.certificate_path());
         }
         if matches!(transport, Transport::WebSocket | Transport::SecureWebSocket) {
             command.args(["--websocket", "/mqtt"]);

@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a client has seen, in the order it came.
 #[derive(Debug)]
-enum Seen {
+enum ClientEvent {
     Connected {
         session_present: bool,
     },
@@ -38,22 +38,22 @@ macro_rules! version {
             use $packet as Packet;
             use $qos as QoS;
 
-            use super::super::{Everywhere, Transport as Way, own_node};
-            use super::{LIMIT, Seen};
+            use super::super::{SharedNode, Transport as NodeTransport, own_node};
+            use super::{ClientEvent, LIMIT};
             use crate::support::unique;
 
             struct Peer {
                 client: RumqttcClient,
-                seen: Receiver<Seen>,
+                seen: Receiver<ClientEvent>,
                 session_present: bool,
             }
 
-            fn options(way: Way, id: &str) -> MqttOptions {
-                let everywhere = Everywhere::get();
-                let (host, port) = everywhere.host_and_port(way);
+            fn options(transport: NodeTransport, id: &str) -> MqttOptions {
+                let node = SharedNode::get();
+                let (host, port) = node.host_and_port(transport);
                 let mut options = MqttOptions::new(id, host, port);
-                if way == Way::Tls {
-                    let config = everywhere.authority.client_config(None);
+                if transport == NodeTransport::Tls {
+                    let config = node.authority.client_config(None);
                     let config = TlsConfiguration::Rustls(config);
                     options.set_transport(Transport::tls_with_config(config));
                 }
@@ -72,9 +72,9 @@ macro_rules! version {
                                     None => continue,
                                 },
                                 Ok(Event::Outgoing(_)) => continue,
-                                Err(error) => Seen::Ended(error.to_string()),
+                                Err(error) => ClientEvent::Ended(error.to_string()),
                             };
-                            let ended = matches!(incoming, Seen::Ended(_));
+                            let ended = matches!(incoming, ClientEvent::Ended(_));
                             if sender.send(incoming).is_err() || ended {
                                 break;
                             }
@@ -86,7 +86,7 @@ macro_rules! version {
                         session_present: false,
                     };
                     match peer.next() {
-                        Seen::Connected { session_present } => {
+                        ClientEvent::Connected { session_present } => {
                             peer.session_present = session_present
                         }
                         other => panic!("{other:?} instead of a CONNACK"),
@@ -94,7 +94,7 @@ macro_rules! version {
                     peer
                 }
 
-                fn next(&self) -> Seen {
+                fn next(&self) -> ClientEvent {
                     self.seen
                         .recv_timeout(LIMIT)
                         .expect("something happens in time")
@@ -103,14 +103,14 @@ macro_rules! version {
                 fn subscribe(&self, filter: &str, qos: QoS) {
                     self.client.subscribe(filter, qos).unwrap();
                     match self.next() {
-                        Seen::Subscribed => {}
+                        ClientEvent::Subscribed => {}
                         other => panic!("{other:?} instead of a SUBACK"),
                     }
                 }
 
                 fn message(&self) -> (String, u8, Vec<u8>) {
                     match self.next() {
-                        Seen::Message {
+                        ClientEvent::Message {
                             topic,
                             qos,
                             payload,
@@ -126,7 +126,7 @@ macro_rules! version {
                         .unwrap();
                     if qos != QoS::AtMostOnce {
                         match self.next() {
-                            Seen::Acknowledged => {}
+                            ClientEvent::Acknowledged => {}
                             other => panic!("{other:?} instead of an acknowledgement"),
                         }
                     }
@@ -135,21 +135,21 @@ macro_rules! version {
                 fn disconnect(self) {
                     self.client.disconnect().unwrap();
                     loop {
-                        if matches!(self.next(), Seen::Ended(_)) {
+                        if matches!(self.next(), ClientEvent::Ended(_)) {
                             return;
                         }
                     }
                 }
             }
 
-            fn understood(packet: Packet) -> Option<Seen> {
+            fn understood(packet: Packet) -> Option<ClientEvent> {
                 match packet {
-                    Packet::ConnAck(connack) => Some(Seen::Connected {
+                    Packet::ConnAck(connack) => Some(ClientEvent::Connected {
                         session_present: connack.session_present,
                     }),
-                    Packet::SubAck(_) => Some(Seen::Subscribed),
-                    Packet::PubAck(_) | Packet::PubComp(_) => Some(Seen::Acknowledged),
-                    Packet::Publish(publish) => Some(Seen::Message {
+                    Packet::SubAck(_) => Some(ClientEvent::Subscribed),
+                    Packet::PubAck(_) | Packet::PubComp(_) => Some(ClientEvent::Acknowledged),
+                    Packet::Publish(publish) => Some(ClientEvent::Message {
                         topic: String::from_utf8_lossy(AsRef::<[u8]>::as_ref(&publish.topic))
                             .into_owned(),
                         qos: publish.qos as u8,
@@ -159,12 +159,12 @@ macro_rules! version {
                 }
             }
 
-            fn exchange(way: Way) {
+            fn exchange(transport: NodeTransport) {
                 for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
                     let topic = unique("rumqttc/exchange/");
-                    let receiver = Peer::connect(options(way, &unique("rr")));
+                    let receiver = Peer::connect(options(transport, &unique("rr")));
                     receiver.subscribe(&topic, qos);
-                    let sender = Peer::connect(options(way, &unique("rs")));
+                    let sender = Peer::connect(options(transport, &unique("rs")));
                     for number in 0..20 {
                         sender.publish(&topic, qos, false, &number.to_string());
                     }
@@ -179,22 +179,22 @@ macro_rules! version {
 
             #[test]
             fn rumqttc_exchanges_messages() {
-                exchange(Way::Tcp);
+                exchange(NodeTransport::Tcp);
             }
 
             #[test]
             fn rumqttc_exchanges_messages_over_tls() {
                 if own_node() {
-                    exchange(Way::Tls);
+                    exchange(NodeTransport::Tls);
                 }
             }
 
             #[test]
             fn rumqttc_gets_a_retained_message() {
                 let topic = unique("rumqttc/retained/");
-                let sender = Peer::connect(options(Way::Tcp, &unique("rs")));
+                let sender = Peer::connect(options(NodeTransport::Tcp, &unique("rs")));
                 sender.publish(&topic, QoS::AtLeastOnce, true, "kept");
-                let receiver = Peer::connect(options(Way::Tcp, &unique("rr")));
+                let receiver = Peer::connect(options(NodeTransport::Tcp, &unique("rr")));
                 receiver.subscribe(&topic, QoS::AtLeastOnce);
                 assert_eq!(receiver.message(), (topic.clone(), 1, b"kept".to_vec()));
                 sender.publish(&topic, QoS::AtLeastOnce, true, "");
@@ -206,7 +206,7 @@ macro_rules! version {
             fn rumqttc_resumes_a_session() {
                 let (topic, id) = (unique("rumqttc/session/"), unique("rc"));
                 let lasting = || {
-                    let mut options = options(Way::Tcp, &id);
+                    let mut options = options(NodeTransport::Tcp, &id);
                     let lasting: fn(&mut MqttOptions) = $lasting;
                     lasting(&mut options);
                     options
@@ -215,7 +215,7 @@ macro_rules! version {
                 assert!(!first.session_present);
                 first.subscribe(&topic, QoS::ExactlyOnce);
                 first.disconnect();
-                let sender = Peer::connect(options(Way::Tcp, &unique("rs")));
+                let sender = Peer::connect(options(NodeTransport::Tcp, &unique("rs")));
                 for number in 0..20 {
                     sender.publish(&topic, QoS::AtLeastOnce, false, &number.to_string());
                 }
@@ -231,15 +231,15 @@ macro_rules! version {
             #[test]
             fn rumqttc_leaves_a_will() {
                 let topic = unique("rumqttc/will/");
-                let watcher = Peer::connect(options(Way::Tcp, &unique("rw")));
+                let watcher = Peer::connect(options(NodeTransport::Tcp, &unique("rw")));
                 watcher.subscribe(&topic, QoS::AtLeastOnce);
                 let id = unique("rd");
-                let mut pids = options(Way::Tcp, &id);
+                let mut pids = options(NodeTransport::Tcp, &id);
                 let will: fn(&str) -> LastWill = $will;
                 pids.set_last_will(will(&topic));
                 let _doomed = Peer::connect(pids);
                 // Its client id comes again: the node ends the first connection, and not by the client's wish.
-                let _usurper = Peer::connect(options(Way::Tcp, &id));
+                let _usurper = Peer::connect(options(NodeTransport::Tcp, &id));
                 assert_eq!(watcher.message(), (topic, 1, b"gone".to_vec()));
                 watcher.disconnect();
             }

@@ -43,7 +43,7 @@ fn a_message_reaches_all_other_connections_as_it_was_sent() {
         assert_eq!(counted["messages_per_minute"], 5, "{counted}");
         let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ms = now_ms.unwrap().as_millis() as u64;
-        let last_ms = counted["last_active_ms"].as_u64().unwrap();
+        let last_ms = counted["last_active_at_ms"].as_u64().unwrap();
         assert!((now_ms - 60_000..=now_ms).contains(&last_ms), "{counted}");
     }
 }

@@ -186,9 +186,11 @@ impl Raw {
     /// The next packet. Panics if none comes in time or the server closes.
     pub fn recv_packet(&mut self) -> Packet {
         match self.next_packet(DEADLINE) {
-            Next::Packet(packet) => packet,
-            Next::Nothing => panic!("no packet within {DEADLINE:?}"),
-            Next::Closed => panic!("the server closed the connection instead of sending a packet"),
+            PacketOutcome::Packet(packet) => packet,
+            PacketOutcome::Nothing => panic!("no packet within {DEADLINE:?}"),
+            PacketOutcome::Closed => {
+                panic!("the server closed the connection instead of sending a packet")
+            }
         }
     }
 
@@ -232,18 +234,18 @@ impl Raw {
     /// The next packet if one comes within `limit`.
     pub fn try_recv(&mut self, limit: Duration) -> Option<Packet> {
         match self.next_packet(limit) {
-            Next::Packet(packet) => Some(packet),
-            Next::Nothing => None,
-            Next::Closed => panic!("the server closed the connection"),
+            PacketOutcome::Packet(packet) => Some(packet),
+            PacketOutcome::Nothing => None,
+            PacketOutcome::Closed => panic!("the server closed the connection"),
         }
     }
 
     /// The next packet, or `None` if the server closed the connection.
     pub fn recv_unless_closed(&mut self) -> Option<Packet> {
         match self.next_packet(DEADLINE) {
-            Next::Packet(packet) => Some(packet),
-            Next::Closed => None,
-            Next::Nothing => {
+            PacketOutcome::Packet(packet) => Some(packet),
+            PacketOutcome::Closed => None,
+            PacketOutcome::Nothing => {
                 panic!("neither a packet nor the end of the connection within {DEADLINE:?}")
             }
         }
@@ -252,8 +254,8 @@ impl Raw {
     /// The next packet if one comes within `limit`; `None` also if the server closed the connection.
     pub fn try_recv_unless_closed(&mut self, limit: Duration) -> Option<Packet> {
         match self.next_packet(limit) {
-            Next::Packet(packet) => Some(packet),
-            Next::Closed | Next::Nothing => None,
+            PacketOutcome::Packet(packet) => Some(packet),
+            PacketOutcome::Closed | PacketOutcome::Nothing => None,
         }
     }
 
@@ -299,9 +301,9 @@ impl Raw {
         let mut packets = Vec::new();
         loop {
             match self.next_packet(deadline.saturating_duration_since(Instant::now())) {
-                Next::Packet(packet) => packets.push(packet),
-                Next::Closed => return packets,
-                Next::Nothing => panic!(
+                PacketOutcome::Packet(packet) => packets.push(packet),
+                PacketOutcome::Closed => return packets,
+                PacketOutcome::Nothing => panic!(
                     "the server did not close the connection within {limit:?}; it sent {packets:?}"
                 ),
             }
@@ -334,30 +336,30 @@ impl Raw {
         std::mem::take(&mut self.buffer)
     }
 
-    fn next_packet(&mut self, limit: Duration) -> Next {
+    fn next_packet(&mut self, limit: Duration) -> PacketOutcome {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(length) = whole_packet(&self.buffer) {
                 let rest = self.buffer.split_off(length);
                 let bytes = std::mem::replace(&mut self.buffer, rest);
-                return Next::Packet(Packet::parse(&bytes, self.version));
+                return PacketOutcome::Packet(Packet::parse(&bytes, self.version));
             }
             match self.fill(deadline) {
-                Fill::More => {}
-                Fill::Nothing => return Next::Nothing,
-                Fill::Closed => {
+                ReadOutcome::More => {}
+                ReadOutcome::Nothing => return PacketOutcome::Nothing,
+                ReadOutcome::Closed => {
                     assert!(
                         self.buffer.is_empty(),
                         "closed within a packet: {:02x?}",
                         self.buffer
                     );
-                    return Next::Closed;
+                    return PacketOutcome::Closed;
                 }
             }
         }
     }
 
-    fn fill(&mut self, deadline: Instant) -> Fill {
+    fn fill(&mut self, deadline: Instant) -> ReadOutcome {
         let mut chunk = [0; 65536];
         loop {
             let left = deadline
@@ -367,18 +369,18 @@ impl Raw {
             let result = self.stream.read(&mut chunk);
             self.stream.set_timeouts(DEADLINE);
             match result {
-                Ok(0) => return Fill::Closed,
+                Ok(0) => return ReadOutcome::Closed,
                 Ok(count) => {
                     self.buffer.extend_from_slice(&chunk[..count]);
-                    return Fill::More;
+                    return ReadOutcome::More;
                 }
-                Err(error) if is_close(&error) => return Fill::Closed,
+                Err(error) if is_close(&error) => return ReadOutcome::Closed,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
                 {
                     if Instant::now() >= deadline {
-                        return Fill::Nothing;
+                        return ReadOutcome::Nothing;
                     }
                 }
                 Err(error) => panic!("reading failed: {error}"),
@@ -387,13 +389,13 @@ impl Raw {
     }
 }
 
-enum Next {
+enum PacketOutcome {
     Packet(Packet),
     Nothing,
     Closed,
 }
 
-enum Fill {
+enum ReadOutcome {
     More,
     Nothing,
     Closed,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{NatsClient, PASSWORD, ServerKind, TestServer, USER};
 
-use crate::bench::{Bench, Receiving, until};
+use crate::bench::{Bench, RunningSource, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -186,13 +186,13 @@ fn a_source_receives_subjects() {
         return;
     };
     let source = json!({"subjects": ["a.*", "b"], "queue_group": "nodes"});
-    let receiving = Receiving::start(connector(&server), source);
+    let source = RunningSource::start(connector(&server), source);
     let mut client = server.nats();
     // Until the source is connected, nothing receives it.
     let publish = |client: &mut NatsClient| client.publish("a.x", "first");
     until("the source is there", || {
         publish(&mut client);
-        (receiving.count() > 0).then_some(())
+        (source.count() > 0).then_some(())
     })
     .unwrap();
     server.kill();
@@ -200,14 +200,14 @@ fn a_source_receives_subjects() {
     let mut client = server.nats();
     until("the source is there again", || {
         client.publish("b", "second");
-        let caught = receiving.caught.0.lock().unwrap();
-        caught
+        let received = source.received.0.lock().unwrap();
+        received
             .iter()
             .any(|m| m.topic == "b" && m.payload == b"second")
             .then_some(())
     })
     .unwrap();
-    assert!(!receiving.failures.lock().unwrap().is_empty());
+    assert!(!source.failures.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn a_source_receives_all_of_a_stream_though_the_server_is_killed() {
         client.publish("rows.a", &n.to_string());
     }
     let source = json!({"stream": "rows", "consumer": "tidegate", "batch": 50});
-    let receiving = Receiving::start(connector(&server), source);
-    until("some arrive", || (receiving.count() > 100).then_some(())).unwrap();
+    let source = RunningSource::start(connector(&server), source);
+    until("some arrive", || (source.count() > 100).then_some(())).unwrap();
     server.kill();
     server.start();
     let mut client = server.nats();
@@ -230,17 +230,17 @@ fn a_source_receives_all_of_a_stream_though_the_server_is_killed() {
         let answer = client.request("rows.a", &n.to_string());
         assert!(answer.contains("\"seq\""), "{answer}");
     }
-    let caught = until("all arrive", || {
-        let caught = receiving.caught.0.lock().unwrap();
-        let mut numbers: Vec<u64> = caught
+    let received = until("all arrive", || {
+        let received = source.received.0.lock().unwrap();
+        let mut numbers: Vec<u64> = received
             .iter()
             .map(|m| String::from_utf8_lossy(&m.payload).parse().unwrap())
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
-        (numbers == (0..600).collect::<Vec<_>>()).then(|| caught.clone())
+        (numbers == (0..600).collect::<Vec<_>>()).then(|| received.clone())
     });
-    let caught = caught.unwrap_or_else(|| panic!("{:?}", receiving.failures.lock().unwrap()));
-    assert_eq!(caught[0].fields["stream"], "rows");
-    assert_eq!(caught[0].fields["sequence"], 1);
+    let received = received.unwrap_or_else(|| panic!("{:?}", source.failures.lock().unwrap()));
+    assert_eq!(received[0].fields["stream"], "rows");
+    assert_eq!(received[0].fields["sequence"], 1);
 }

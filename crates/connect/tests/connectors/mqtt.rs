@@ -11,7 +11,7 @@ use testkit::{PASSWORD, ServerKind, TestServer, USER};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
-use crate::bench::{Bench, Receiving, until};
+use crate::bench::{Bench, RunningSource, until};
 
 fn connector(address: &str, client_id: &str, protocol: &str) -> Value {
     json!({
@@ -25,10 +25,10 @@ fn at(server: &TestServer, client_id: &str) -> Value {
 }
 
 /// The received numbers in order of their first arrival.
-fn numbers(receiving: &Receiving) -> Vec<u64> {
-    let caught = receiving.caught.0.lock().unwrap();
+fn numbers(source: &RunningSource) -> Vec<u64> {
+    let received = source.received.0.lock().unwrap();
     let mut seen = BTreeSet::new();
-    let all = caught.iter().filter_map(|message| {
+    let all = received.iter().filter_map(|message| {
         let row: Value = serde_json::from_slice(&message.payload).ok()?;
         row["n"].as_u64()
     });
@@ -36,12 +36,12 @@ fn numbers(receiving: &Receiving) -> Vec<u64> {
 }
 
 /// Publishes until the source is connected.
-fn until_it_receives(bench: &Bench, receiving: &Receiving) {
+fn until_it_receives(bench: &Bench, source: &RunningSource) {
     until("the source is there", || {
         bench.push(json!({"topic": "t/hello", "hello": true}));
-        (receiving.count() > 0).then_some(())
+        (source.count() > 0).then_some(())
     })
-    .unwrap_or_else(|| panic!("{:?} {}", receiving.failures.lock(), bench.problem()));
+    .unwrap_or_else(|| panic!("{:?} {}", source.failures.lock(), bench.problem()));
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     let bench = Bench::new(at(&server, "one"), sink);
     assert_eq!(bench.test().unwrap(), "MQTT 5.0 broker");
     let source = json!({"topics": ["site/#"], "local_topic": "there/${topic}"});
-    let other = Receiving::start(at(&server, "two"), source.clone());
-    let own = Receiving::start(at(&server, "one"), source);
+    let other = RunningSource::start(at(&server, "two"), source.clone());
+    let own = RunningSource::start(at(&server, "one"), source);
     until("the other is there", || {
         bench.push(json!({"topic": "t/hello", "payload": "hello"}));
         (other.count() > 0).then_some(())
@@ -64,8 +64,8 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     .unwrap();
     bench.push(json!({"topic": "t/1", "payload": "some bytes", "who": "me"}));
     let message = until("it arrives", || {
-        let caught = other.caught.0.lock().unwrap();
-        caught.iter().find(|m| m.topic == "site/t/1").cloned()
+        let received = other.received.0.lock().unwrap();
+        received.iter().find(|m| m.topic == "site/t/1").cloned()
     });
     let message = message.unwrap();
     assert_eq!(message.payload, b"some bytes");
@@ -80,8 +80,8 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     );
     until("the third topic is subscribed", || {
         third.push(json!({"n": 1}));
-        let has_third = |r: &Receiving| {
-            r.caught
+        let has_third = |r: &RunningSource| {
+            r.received
                 .0
                 .lock()
                 .unwrap()
@@ -91,9 +91,12 @@ fn messages_go_both_ways_and_not_round_in_circles() {
         (has_third(&own) && has_third(&other)).then_some(())
     })
     .unwrap();
-    let caught = own.caught.0.lock().unwrap();
-    assert!(caught.iter().all(|m| m.topic == "site/third"), "{caught:?}");
-    drop(caught);
+    let received = own.received.0.lock().unwrap();
+    assert!(
+        received.iter().all(|m| m.topic == "site/third"),
+        "{received:?}"
+    );
+    drop(received);
     // Rows without a valid topic.
     let before = bench.metrics().failed;
     bench.push(json!({"topic": "a/#", "payload": ""}));
@@ -121,8 +124,8 @@ fn nothing_is_lost_and_order_is_kept_though_the_broker_goes_and_comes() {
         let sender = connector(&address, &format!("out {protocol}"), protocol);
         let bench = Bench::new(sender, sink);
         let receiver = connector(&address, &format!("in {protocol}"), protocol);
-        let receiving = Receiving::start(receiver, json!({"topics": ["t/+"]}));
-        until_it_receives(&bench, &receiving);
+        let source = RunningSource::start(receiver, json!({"topics": ["t/+"]}));
+        until_it_receives(&bench, &source);
         let before = bench.metrics().sent;
         for round in 0..3 {
             bench.push_numbers(round * 2000..round * 2000 + 2000);
@@ -134,11 +137,11 @@ fn nothing_is_lost_and_order_is_kept_though_the_broker_goes_and_comes() {
             server.start();
         }
         until("all arrive", || {
-            (numbers(&receiving).len() == 6000).then_some(())
+            (numbers(&source).len() == 6000).then_some(())
         })
-        .unwrap_or_else(|| panic!("{} {:?}", receiving.count(), bench.metrics()));
+        .unwrap_or_else(|| panic!("{} {:?}", source.count(), bench.metrics()));
         assert_eq!(
-            numbers(&receiving),
+            numbers(&source),
             (0..6000).collect::<Vec<_>>(),
             "{protocol}"
         );

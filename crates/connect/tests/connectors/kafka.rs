@@ -7,7 +7,7 @@ use connect::SourceMessage;
 use serde_json::{Value, json};
 use testkit::{CertificateAuthority, PASSWORD, ServerKind, TestServer, USER, processes};
 
-use crate::bench::{Bench, Receiving, until};
+use crate::bench::{Bench, RunningSource, until};
 
 struct Broker {
     server: TestServer,
@@ -41,18 +41,16 @@ fn connector(server: &TestServer) -> Value {
 /// All messages of a topic, received by a source without a group, once a number of them has arrived.
 fn all_of(server: &TestServer, topic: &str, count: usize) -> Vec<SourceMessage> {
     let source = json!({"topics": [topic], "start": "earliest"});
-    let receiving = Receiving::start(connector(server), source);
-    let enough = until("all are there", || {
-        (receiving.count() >= count).then_some(())
-    });
-    let caught = receiving.caught.0.lock().unwrap().clone();
+    let source = RunningSource::start(connector(server), source);
+    let enough = until("all are there", || (source.count() >= count).then_some(()));
+    let received = source.received.0.lock().unwrap().clone();
     assert!(
         enough.is_some(),
         "{} of {count}: {:?}",
-        caught.len(),
-        receiving.failures.lock().unwrap()
+        received.len(),
+        source.failures.lock().unwrap()
     );
-    caught
+    received
 }
 
 fn row_of(message: &SourceMessage) -> Value {
@@ -83,10 +81,10 @@ fn rows_are_written_with_keys_headers_and_partitions() {
     bench.push(json!({"topic": "a b", "n": 99}));
     let metrics = bench.until_settled(21);
     assert_eq!((metrics.sent, metrics.failed), (20, 1));
-    let caught = all_of(server, "plain.a", 20);
-    assert_eq!(caught.len(), 20);
+    let received = all_of(server, "plain.a", 20);
+    assert_eq!(received.len(), 20);
     let mut partitions: BTreeMap<Vec<u8>, BTreeSet<u64>> = BTreeMap::new();
-    for message in &caught {
+    for message in &received {
         assert_eq!(message.topic, "plain.a");
         assert_eq!(message.properties, [("Topic".into(), "a".into())]);
         let n = message.fields["ts"].as_u64().unwrap();
@@ -132,11 +130,11 @@ fn written_while_killed(
     );
     bench.stop();
     let count = count as usize;
-    let caught = all_of(server, topic, count);
-    let numbers: BTreeSet<u64> = caught.iter().map(number_of).collect();
+    let received = all_of(server, topic, count);
+    let numbers: BTreeSet<u64> = received.iter().map(number_of).collect();
     assert_eq!(numbers.len(), count, "each is there");
-    assert_eq!(caught.len(), count, "each is there once");
-    caught
+    assert_eq!(received.len(), count, "each is there once");
+    received
 }
 
 #[test]
@@ -144,9 +142,9 @@ fn everything_is_there_once_and_in_order_though_the_broker_is_killed() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    let caught = written_while_killed(server, "killed", json!({"by": "${key}"}), 3);
+    let received = written_while_killed(server, "killed", json!({"by": "${key}"}), 3);
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
-    let by_offset: BTreeMap<_, _> = caught
+    let by_offset: BTreeMap<_, _> = received
         .iter()
         .map(|m| {
             let at = |field: &str| m.fields[field].as_u64().unwrap();
@@ -193,9 +191,9 @@ fn a_broker_that_does_not_answer_in_time_gets_nothing_twice() {
     bench.push_numbers(2000..4000);
     assert_eq!(bench.until_settled(4000).failed, 0);
     bench.stop();
-    let caught = all_of(server, "frozen", 4000);
-    let numbers: BTreeSet<u64> = caught.iter().map(number_of).collect();
-    assert_eq!((numbers.len(), caught.len()), (4000, 4000));
+    let received = all_of(server, "frozen", 4000);
+    let numbers: BTreeSet<u64> = received.iter().map(number_of).collect();
+    assert_eq!((numbers.len(), received.len()), (4000, 4000));
 }
 
 #[test]
@@ -253,8 +251,8 @@ fn every_compression_is_read_by_the_broker_and_from_it() {
             bench.push_numbers(0..1000);
             assert_eq!(bench.until_settled(1000).failed, 0, "{:?}", bench.letters());
             bench.stop();
-            let caught = all_of(server, &topic, 1000);
-            let numbers: BTreeSet<u64> = caught.iter().map(number_of).collect();
+            let received = all_of(server, &topic, 1000);
+            let numbers: BTreeSet<u64> = received.iter().map(number_of).collect();
             assert_eq!(numbers, (0..1000).collect(), "{topic}");
         }
     }
@@ -308,18 +306,18 @@ fn a_password_lets_in_by_every_mechanism() {
     }
     assert_eq!(all_of(server, "secret", 3).len(), 3);
     // Without TLS this port is invalid, without a login it rejects clients.
-    let told = |connector: Value| {
+    let connection_error = |connector: Value| {
         let bench = Bench::new(connector, json!({"topic": "secret"}));
         let why = bench.test().unwrap_err();
         bench.stop();
         why
     };
     let plain = json!({"type": "kafka", "servers": [server.tls_address().to_string()]});
-    let why = told(plain.clone());
+    let why = connection_error(plain.clone());
     assert!(why.contains("TLS") || why.contains("closed"), "{why}");
     let mut no_login = plain;
     no_login["tls"] = json!({"ca": authority.certificate_path()});
-    assert!(told(no_login).contains("closed the connection"));
+    assert!(connection_error(no_login).contains("closed the connection"));
 }
 
 #[test]
@@ -335,17 +333,17 @@ fn a_source_goes_on_where_its_group_was() {
     bench.push_numbers(0..1000);
     bench.until_settled(1000);
     let source = json!({"topics": ["resumed"], "group": "resuming", "start": "earliest"});
-    let first = Receiving::start(connector(server), source.clone());
+    let first = RunningSource::start(connector(server), source.clone());
     until("all arrive", || (first.count() >= 1000).then_some(())).unwrap();
     first.stop();
     bench.push_numbers(1000..1500);
     bench.until_settled(1500);
-    let second = Receiving::start(connector(server), source);
+    let second = RunningSource::start(connector(server), source);
     until("the rest arrives", || (second.count() >= 500).then_some(())).unwrap();
-    let caught = second.stop();
-    let numbers: BTreeSet<u64> = caught.iter().map(number_of).collect();
+    let received = second.stop();
+    let numbers: BTreeSet<u64> = received.iter().map(number_of).collect();
     assert_eq!(numbers, (1000..1500).collect());
-    assert_eq!(caught.len(), 500);
+    assert_eq!(received.len(), 500);
     bench.stop();
 }
 
@@ -362,19 +360,19 @@ fn sources_of_a_group_share_partitions() {
     let source = json!({
         "topics": ["shared"], "group": "sharing", "start": "earliest", "session_timeout_ms": 6000
     });
-    let partitions = |receiving: &Receiving, from: u64| -> BTreeSet<u64> {
-        let caught = receiving.caught.0.lock().unwrap();
-        let late = caught.iter().filter(|m| number_of(m) >= from);
+    let partitions = |source: &RunningSource, from: u64| -> BTreeSet<u64> {
+        let received = source.received.0.lock().unwrap();
+        let late = received.iter().filter(|m| number_of(m) >= from);
         late.map(|m| m.fields["partition"].as_u64().unwrap())
             .collect()
     };
-    let one = Receiving::start(connector(server), source.clone());
+    let one = RunningSource::start(connector(server), source.clone());
     bench.push_numbers(0..8);
     until("one has all", || {
         (partitions(&one, 0).len() == 4).then_some(())
     })
     .unwrap();
-    let two = Receiving::start(connector(server), source);
+    let two = RunningSource::start(connector(server), source);
     let mut next = 8;
     let mut both = |what: &str, is_it: &dyn Fn(&BTreeSet<u64>, &BTreeSet<u64>) -> bool| {
         until(what, || {
@@ -419,25 +417,21 @@ fn a_source_receives_everything_though_the_broker_is_killed() {
         if let Some(group) = group {
             source["group"] = group.into();
         }
-        let receiving = Receiving::start(connector(server), source);
-        until("some arrive", || (receiving.count() >= 500).then_some(())).unwrap();
+        let source = RunningSource::start(connector(server), source);
+        until("some arrive", || (source.count() >= 500).then_some(())).unwrap();
         server.kill();
         server.start();
         bench.push_numbers(500..600);
         bench.until_settled(600);
         until("all arrive", || {
-            let caught = receiving.caught.0.lock().unwrap();
-            let numbers: BTreeSet<u64> = caught.iter().map(number_of).collect();
+            let received = source.received.0.lock().unwrap();
+            let numbers: BTreeSet<u64> = received.iter().map(number_of).collect();
             (numbers == (0..600).collect()).then_some(())
         })
-        .unwrap_or_else(|| panic!("{:?}", receiving.failures.lock().unwrap()));
-        assert!(!receiving.failures.lock().unwrap().is_empty());
+        .unwrap_or_else(|| panic!("{:?}", source.failures.lock().unwrap()));
+        assert!(!source.failures.lock().unwrap().is_empty());
         if group.is_none() {
-            assert_eq!(
-                receiving.count(),
-                600,
-                "its position survives the connection"
-            );
+            assert_eq!(source.count(), 600, "its position survives the connection");
         }
         bench.stop();
     }

@@ -10,9 +10,9 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::bench::{Bench, until};
 
-/// Behaviour and received mails of the mail server.
+/// Encryption that the mail server offers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum ServerSecurity {
     Plain,
     /// The server offers STARTTLS, and accepts mails only after it.
     Starttls,
@@ -23,11 +23,11 @@ struct MailServer {
     port: u16,
     /// The server's certificate.
     ca: tempfile::NamedTempFile,
-    said: Arc<Mutex<Said>>,
+    received: Arc<Mutex<ReceivedMail>>,
 }
 
 #[derive(Default)]
-struct Said {
+struct ReceivedMail {
     /// Recipients and the mail.
     mails: Vec<(Vec<String>, String)>,
     /// The login data as sent by the client.
@@ -36,11 +36,11 @@ struct Said {
     busy: usize,
 }
 
-trait Both: Read + Write {}
-impl<T: Read + Write> Both for T {}
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
 
 impl MailServer {
-    fn start(manner: Manner) -> Self {
+    fn start(security: ServerSecurity) -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         let mut ca = tempfile::NamedTempFile::new().unwrap();
         ca.write_all(made.cert.pem().as_bytes()).unwrap();
@@ -55,17 +55,17 @@ impl MailServer {
         let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let said = Arc::<Mutex<Said>>::default();
-        let shared = said.clone();
+        let received = Arc::<Mutex<ReceivedMail>>::default();
+        let shared = received.clone();
         // Ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (config, said) = (config.clone(), shared.clone());
+                let (config, received) = (config.clone(), shared.clone());
                 // A client that disconnects in the middle is not an error here.
-                std::thread::spawn(move || serve(stream.ok()?, manner, &config, &said).ok());
+                std::thread::spawn(move || serve(stream.ok()?, security, &config, &received).ok());
             }
         });
-        Self { port, ca, said }
+        Self { port, ca, received }
     }
 
     fn connector(&self, security: &str) -> Value {
@@ -79,20 +79,20 @@ impl MailServer {
     }
 }
 
-fn secure(stream: TcpStream, config: &Arc<ServerConfig>) -> Box<dyn Both> {
+fn secure(stream: TcpStream, config: &Arc<ServerConfig>) -> Box<dyn ReadWrite> {
     let connection = ServerConnection::new(config.clone()).unwrap();
     Box::new(StreamOwned::new(connection, stream))
 }
 
 fn serve(
     stream: TcpStream,
-    manner: Manner,
+    security: ServerSecurity,
     config: &Arc<ServerConfig>,
-    said: &Mutex<Said>,
+    received: &Mutex<ReceivedMail>,
 ) -> std::io::Result<()> {
-    let mut is_secure = manner == Manner::Tls;
+    let mut is_secure = security == ServerSecurity::Tls;
     let raw = stream.try_clone()?;
-    let mut line: BufReader<Box<dyn Both>> = BufReader::new(match is_secure {
+    let mut line: BufReader<Box<dyn ReadWrite>> = BufReader::new(match is_secure {
         true => secure(stream, config),
         false => Box::new(stream),
     });
@@ -106,7 +106,7 @@ fn serve(
         let command = command.trim();
         let verb = command.split([' ', ':']).next().unwrap_or_default();
         let answer = match verb.to_ascii_uppercase().as_str() {
-            "EHLO" if manner == Manner::Starttls && !is_secure => {
+            "EHLO" if security == ServerSecurity::Starttls && !is_secure => {
                 "250-post.example\r\n250 STARTTLS"
             }
             "EHLO" => "250-post.example\r\n250-8BITMIME\r\n250 AUTH PLAIN LOGIN",
@@ -117,20 +117,20 @@ fn serve(
                 continue;
             }
             "AUTH" => {
-                said.lock().unwrap().logins.push(command.to_owned());
+                received.lock().unwrap().logins.push(command.to_owned());
                 match command.ends_with("AGFubgBzZWNyZXQ=") {
                     true => "235 welcome",
                     false => "535 who are you",
                 }
             }
-            "MAIL" if manner == Manner::Starttls && !is_secure => "530 TLS first",
+            "MAIL" if security == ServerSecurity::Starttls && !is_secure => "530 TLS first",
             "MAIL" => {
                 recipients.clear();
-                let mut said = said.lock().unwrap();
-                match said.busy {
+                let mut received = received.lock().unwrap();
+                match received.busy {
                     0 => "250 ok",
                     _ => {
-                        said.busy -= 1;
+                        received.busy -= 1;
                         "451 later"
                     }
                 }
@@ -150,7 +150,11 @@ fn serve(
                 match mail.contains("spam") {
                     true => "554 we do not want that",
                     false => {
-                        said.lock().unwrap().mails.push((recipients.clone(), mail));
+                        received
+                            .lock()
+                            .unwrap()
+                            .mails
+                            .push((recipients.clone(), mail));
                         "250 taken"
                     }
                 }
@@ -180,13 +184,13 @@ fn row(device: &str) -> Value {
 
 #[test]
 fn mails_are_sent_with_and_without_tls() {
-    for (manner, security) in [
-        (Manner::Plain, "none"),
-        (Manner::Starttls, "starttls"),
-        (Manner::Tls, "tls"),
+    for (security, setting) in [
+        (ServerSecurity::Plain, "none"),
+        (ServerSecurity::Starttls, "starttls"),
+        (ServerSecurity::Tls, "tls"),
     ] {
-        let server = MailServer::start(manner);
-        let mut connector = server.connector(security);
+        let server = MailServer::start(security);
+        let mut connector = server.connector(setting);
         connector["username"] = "ann".into();
         connector["password"] = "secret".into();
         let bench = Bench::new(connector, sink());
@@ -195,9 +199,9 @@ fn mails_are_sent_with_and_without_tls() {
         bench.push(row("stove"));
         assert_eq!(bench.until_settled(2).sent, 2);
         bench.stop();
-        let said = server.said.lock().unwrap();
-        assert!(said.logins.len() >= 2);
-        let (recipients, mail) = &said.mails[0];
+        let received = server.received.lock().unwrap();
+        assert!(received.logins.len() >= 2);
+        let (recipients, mail) = &received.mails[0];
         assert_eq!(
             *recipients,
             ["RCPT TO:<ops@example.org>", "RCPT TO:<ann@example.org>"]
@@ -213,14 +217,18 @@ fn mails_are_sent_with_and_without_tls() {
         ] {
             assert!(mail.contains(part), "{part} in {mail}");
         }
-        assert!(said.mails[1].1.contains("stove"), "{}", said.mails[1].1);
+        assert!(
+            received.mails[1].1.contains("stove"),
+            "{}",
+            received.mails[1].1
+        );
     }
 }
 
 #[test]
 fn a_mail_is_put_off_or_rejected_and_the_others_are_sent() {
-    let server = MailServer::start(Manner::Plain);
-    server.said.lock().unwrap().busy = 2;
+    let server = MailServer::start(ServerSecurity::Plain);
+    server.received.lock().unwrap().busy = 2;
     let bench = Bench::new(server.connector("none"), sink());
     bench.push(row("one"));
     bench.push(json!({"severity": "MINOR", "deviceId": "two", "details": "spam"}));
@@ -236,7 +244,7 @@ fn a_mail_is_put_off_or_rejected_and_the_others_are_sent() {
 
 #[test]
 fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
-    let server = MailServer::start(Manner::Plain);
+    let server = MailServer::start(ServerSecurity::Plain);
     // A server without STARTTLS.
     let mut connector = server.connector("starttls");
     connector["username"] = "ann".into();
@@ -245,11 +253,11 @@ fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
     let error = bench.test().unwrap_err();
     assert!(error.contains("no STARTTLS"), "{error}");
     bench.stop();
-    assert!(server.said.lock().unwrap().logins.is_empty());
+    assert!(server.received.lock().unwrap().logins.is_empty());
     // A certificate for another host.
     let (server, other) = (
-        MailServer::start(Manner::Tls),
-        MailServer::start(Manner::Tls),
+        MailServer::start(ServerSecurity::Tls),
+        MailServer::start(ServerSecurity::Tls),
     );
     let mut connector = server.connector("tls");
     connector["tls"]["ca"] = json!(other.ca.path());
@@ -258,7 +266,7 @@ fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
     assert!(error.contains("certificate"), "{error}");
     bench.stop();
     // A wrong password may be corrected later: the mail waits.
-    let server = MailServer::start(Manner::Plain);
+    let server = MailServer::start(ServerSecurity::Plain);
     let mut connector = server.connector("none");
     connector["username"] = "ann".into();
     connector["password"] = "wrong".into();

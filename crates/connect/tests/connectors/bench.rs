@@ -117,9 +117,9 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Optio
 
 /// Messages that a source received.
 #[derive(Default)]
-pub(crate) struct Caught(pub(crate) Mutex<Vec<SourceMessage>>);
+pub(crate) struct ReceivedMessages(pub(crate) Mutex<Vec<SourceMessage>>);
 
-impl SourcePort for Caught {
+impl SourcePort for ReceivedMessages {
     fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()> {
         self.0.lock().unwrap().push(message);
         Box::pin(std::future::ready(()))
@@ -127,31 +127,31 @@ impl SourcePort for Caught {
 }
 
 /// A source that is restarted after failures, as in a node.
-pub(crate) struct Receiving {
+pub(crate) struct RunningSource {
     runtime: Runtime,
     task: JoinHandle<()>,
-    pub(crate) caught: Arc<Caught>,
+    pub(crate) received: Arc<ReceivedMessages>,
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
 }
 
-impl Receiving {
+impl RunningSource {
     pub(crate) fn start(connector: Value, source: Value) -> Self {
         let runtime = Runtime::new().unwrap();
         let reader = reader(&runtime, connector, source);
-        let caught = Arc::new(Caught::default());
+        let received = Arc::new(ReceivedMessages::default());
         let failures = Arc::new(Mutex::new(Vec::new()));
-        let (port, told) = (caught.clone(), failures.clone());
+        let (port, messages) = (received.clone(), failures.clone());
         let task = runtime.spawn(async move {
             loop {
                 let failure = reader.read(&*port).await;
-                told.lock().unwrap().push(failure.message);
+                messages.lock().unwrap().push(failure.message);
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
         Self {
             runtime,
             task,
-            caught,
+            received,
             failures,
         }
     }
@@ -164,11 +164,11 @@ impl Receiving {
             (metrics.num_alive_tasks() == 0).then_some(())
         })
         .expect("a source that is dropped ends");
-        std::mem::take(&mut *self.caught.0.lock().unwrap())
+        std::mem::take(&mut *self.received.0.lock().unwrap())
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.caught.0.lock().unwrap().len()
+        self.received.0.lock().unwrap().len()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::bench::{Bench, until};
 
 /// A batch received by a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Got {
+struct ReceivedBatch {
     broker: usize,
     partition: i32,
     producer: i64,
@@ -23,12 +23,12 @@ struct Got {
 
 /// What to do with the next batch instead of storing it.
 #[derive(Debug, Clone, Copy)]
-enum Trick {
+enum BatchFault {
     /// Stored, but the connection is closed before the answer.
     LoseAnswer,
     Reject(i16),
     /// The second row of the batch is rejected.
-    BlameSecond,
+    RejectSecondRow,
 }
 
 #[derive(Default)]
@@ -36,8 +36,8 @@ struct State {
     ports: Vec<u16>,
     /// The partitions of the single topic.
     leaders: Vec<usize>,
-    tricks: VecDeque<Trick>,
-    got: Vec<Got>,
+    faults: VecDeque<BatchFault>,
+    got: Vec<ReceivedBatch>,
     producers: i64,
 }
 
@@ -73,11 +73,11 @@ impl Brokers {
         json!({"type": "kafka", "servers": [server], "metadata_max_age_s": 3600})
     }
 
-    fn trick(&self, trick: Trick) {
-        self.0.lock().unwrap().tricks.push_back(trick);
+    fn fault(&self, fault: BatchFault) {
+        self.0.lock().unwrap().faults.push_back(fault);
     }
 
-    fn got(&self) -> Vec<Got> {
+    fn got(&self) -> Vec<ReceivedBatch> {
         self.0.lock().unwrap().got.clone()
     }
 
@@ -87,7 +87,7 @@ impl Brokers {
             stream.read_exact(&mut length).ok()?;
             let mut request = vec![0; u32::from_be_bytes(length) as usize];
             stream.read_exact(&mut request).ok()?;
-            let mut take = Bytes(&request);
+            let mut take = RequestReader(&request);
             let (api, _version) = (take.i16(), take.i16());
             let number = take.i32();
             take.text();
@@ -106,7 +106,7 @@ impl Brokers {
 
     fn metadata(&self) -> Vec<u8> {
         let state = self.0.lock().unwrap();
-        let mut out = Out::default();
+        let mut out = ResponseWriter::default();
         out.i32(0).i32(state.ports.len() as i32);
         for (id, port) in state.ports.iter().enumerate() {
             out.i32(id as i32).text("127.0.0.1");
@@ -126,13 +126,13 @@ impl Brokers {
     fn producer_id(&self) -> Vec<u8> {
         let mut state = self.0.lock().unwrap();
         state.producers += 1;
-        let mut out = Out::default();
+        let mut out = ResponseWriter::default();
         out.i32(0).i16(0).i64(state.producers).i16(0);
         out.0
     }
 
     /// `None` if the connection is to be closed.
-    fn produce(&self, broker: usize, take: &mut Bytes<'_>) -> Option<Vec<u8>> {
+    fn produce(&self, broker: usize, take: &mut RequestReader<'_>) -> Option<Vec<u8>> {
         let mut state = self.0.lock().unwrap();
         take.i16();
         assert_eq!(take.i16(), -1, "acks");
@@ -140,14 +140,14 @@ impl Brokers {
         assert_eq!(take.i32(), 1, "one topic");
         assert_eq!(take.text(), "t");
         let count = take.i32();
-        let mut out = Out::default();
+        let mut out = ResponseWriter::default();
         out.i32(1).text("t").i32(count);
         let mut is_lost = false;
         for _ in 0..count {
             let partition = take.i32();
             let length = take.i32() as usize;
             let batch = take.raw(length);
-            let mut got = Got {
+            let mut got = ReceivedBatch {
                 broker,
                 partition,
                 producer: i64::from_be_bytes(batch[43..51].try_into().unwrap()),
@@ -159,11 +159,11 @@ impl Brokers {
             if state.leaders[partition as usize] != broker {
                 got.code = 6;
             } else {
-                match state.tricks.pop_front() {
+                match state.faults.pop_front() {
                     None => {}
-                    Some(Trick::LoseAnswer) => is_lost = true,
-                    Some(Trick::Reject(code)) => got.code = code,
-                    Some(Trick::BlameSecond) => (got.code, blamed) = (87, Some(1)),
+                    Some(BatchFault::LoseAnswer) => is_lost = true,
+                    Some(BatchFault::Reject(code)) => got.code = code,
+                    Some(BatchFault::RejectSecondRow) => (got.code, blamed) = (87, Some(1)),
                 }
             }
             out.i32(partition).i16(got.code).i64(0).i64(-1).i64(0);
@@ -180,7 +180,7 @@ impl Brokers {
 
 fn versions() -> Vec<u8> {
     let apis = [0, 3, 18, 22];
-    let mut out = Out::default();
+    let mut out = ResponseWriter::default();
     out.i16(0).i32(apis.len() as i32);
     for api in apis {
         out.i16(api).i16(0).i16(20);
@@ -189,9 +189,9 @@ fn versions() -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Out(Vec<u8>);
+struct ResponseWriter(Vec<u8>);
 
-impl Out {
+impl ResponseWriter {
     fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
@@ -213,9 +213,9 @@ impl Out {
     }
 }
 
-struct Bytes<'a>(&'a [u8]);
+struct RequestReader<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> RequestReader<'a> {
     fn raw(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count);
         self.0 = rest;
@@ -246,7 +246,7 @@ fn push_ten(bench: &Bench, partitions: &[i32]) {
     turns.for_each(|p| bench.push(json!({"p": p})));
 }
 
-fn written(got: &[Got], partition: i32) -> Vec<(usize, i64, i32, i32)> {
+fn written(got: &[ReceivedBatch], partition: i32) -> Vec<(usize, i64, i32, i32)> {
     let good = got
         .iter()
         .filter(|g| g.partition == partition && g.code == 0);
@@ -276,8 +276,8 @@ fn a_batch_whose_answer_is_lost_goes_again_as_it_was() {
     let bench = bench(&brokers);
     push_ten(&bench, &[0]);
     bench.until_settled(10);
-    brokers.trick(Trick::LoseAnswer);
-    brokers.trick(Trick::LoseAnswer);
+    brokers.fault(BatchFault::LoseAnswer);
+    brokers.fault(BatchFault::LoseAnswer);
     push_ten(&bench, &[0]);
     push_ten(&bench, &[0]);
     assert_eq!(bench.until_settled(30).failed, 0);
@@ -293,7 +293,7 @@ fn a_producer_that_is_forgotten_begins_anew() {
     let bench = bench(&brokers);
     push_ten(&bench, &[0]);
     bench.until_settled(10);
-    brokers.trick(Trick::Reject(45));
+    brokers.fault(BatchFault::Reject(45));
     push_ten(&bench, &[0]);
     push_ten(&bench, &[0]);
     assert_eq!(bench.until_settled(30).failed, 0);
@@ -306,13 +306,13 @@ fn a_producer_that_is_forgotten_begins_anew() {
 fn rows_that_are_rejected_take_no_sequence_numbers() {
     let brokers = Brokers::start(1);
     let bench = bench(&brokers);
-    brokers.trick(Trick::BlameSecond);
+    brokers.fault(BatchFault::RejectSecondRow);
     push_ten(&bench, &[0]);
     let metrics = bench.until_settled(10);
     assert_eq!((metrics.sent, metrics.failed), (9, 1));
     assert!(bench.letters()[0].0.ends_with(": bad row"));
     // If the faulty row is not named, the batch is halved until it is found.
-    (0..5).for_each(|_| brokers.trick(Trick::Reject(10)));
+    (0..5).for_each(|_| brokers.fault(BatchFault::Reject(10)));
     push_ten(&bench, &[0]);
     let metrics = bench.until_settled(20);
     assert_eq!((metrics.sent, metrics.failed), (18, 2));
@@ -331,7 +331,7 @@ fn rows_that_are_rejected_take_no_sequence_numbers() {
 fn too_few_replicas_are_waited_for() {
     let brokers = Brokers::start(1);
     let bench = bench(&brokers);
-    brokers.trick(Trick::Reject(19));
+    brokers.fault(BatchFault::Reject(19));
     push_ten(&bench, &[0]);
     until("it says why", || (!brokers.got().is_empty()).then_some(())).unwrap();
     assert_eq!(bench.until_settled(10).failed, 0);

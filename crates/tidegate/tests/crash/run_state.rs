@@ -1,4 +1,4 @@
-//! What everybody has to know: where the node is now, and how far the play is.
+//! State that all threads of a run share: the address of the node, and the phase of the run.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,78 +12,78 @@ pub(crate) struct Sent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Act {
-    /// Nodes come and go.
+pub(crate) enum RunPhase {
+    /// Nodes are killed and started under load.
     #[default]
     Load,
-    /// The last node stays; what is under way is finished, nothing new begins.
+    /// The last node keeps running; clients finish what they have begun, and begin nothing new.
     Settle,
-    /// It is known what was sent: whoever has got it all is done.
+    /// What was sent is known: a subscriber that has received all of it is done.
     Delivered,
-    /// Something failed: everybody goes home.
-    Over,
+    /// A thread failed: all threads end.
+    Aborted,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedState {
     address: Option<String>,
     /// Counts nodes.
     number: u32,
-    act: Act,
+    phase: RunPhase,
     sent: Vec<Sent>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
-    state: Mutex<State>,
+pub(crate) struct RunState {
+    state: Mutex<SharedState>,
     changed: Condvar,
 }
 
-impl Stage {
-    pub(crate) fn up(&self, address: &str) {
+impl RunState {
+    pub(crate) fn set_address(&self, address: &str) {
         self.change(|state| {
             state.number += 1;
             state.address = Some(address.to_owned());
         });
     }
 
-    pub(crate) fn down(&self) {
+    pub(crate) fn clear_address(&self) {
         self.change(|state| state.address = None);
     }
 
     pub(crate) fn settle(&self) {
-        self.change(|state| state.act = state.act.max(Act::Settle));
+        self.change(|state| state.phase = state.phase.max(RunPhase::Settle));
     }
 
     pub(crate) fn all_sent(&self, sent: Vec<Sent>) {
         self.change(|state| {
             state.sent = sent;
-            state.act = state.act.max(Act::Delivered);
+            state.phase = state.phase.max(RunPhase::Delivered);
         });
     }
 
-    pub(crate) fn over(&self) {
-        self.change(|state| state.act = Act::Over);
+    pub(crate) fn abort(&self) {
+        self.change(|state| state.phase = RunPhase::Aborted);
     }
 
-    pub(crate) fn act(&self) -> Act {
-        self.lock().act
+    pub(crate) fn phase(&self) -> RunPhase {
+        self.lock().phase
     }
 
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.lock().sent.clone()
     }
 
-    /// The address and number of a node after number `after`; `None`: it is over. While the play settles, the node that
-    /// was there already counts as well.
+    /// The address and number of a node after number `after`; `None`: the run was aborted. In the phase `Settle`, also the
+    /// node that was known before.
     pub(crate) fn next_node(&self, after: u32) -> Option<(String, u32)> {
         let mut state = self.lock();
         loop {
-            if state.act == Act::Over {
+            if state.phase == RunPhase::Aborted {
                 return None;
             }
             if let Some(address) = &state.address
-                && (state.number > after || state.act >= Act::Settle)
+                && (state.number > after || state.phase >= RunPhase::Settle)
             {
                 return Some((address.clone(), state.number));
             }
@@ -100,12 +100,12 @@ impl Stage {
         drop(self.changed.wait_timeout(state, limit));
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut SharedState)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.state
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
