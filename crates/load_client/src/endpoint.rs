@@ -32,7 +32,7 @@ impl FromStr for Endpoint {
             "wss" => (true, true, 443),
             _ => {
                 return Err(format!(
-                    "`{scheme}` is not a protocol this program speaks; use mqtt, mqtts, ws or wss"
+                    "`{scheme}` is not a supported protocol; use mqtt, mqtts, ws or wss"
                 ));
             }
         };
@@ -80,7 +80,9 @@ fn split_authority(authority: &str, default_port: u16) -> Result<(String, u16), 
         None => default_port,
     };
     if port == 0 {
-        return Err(format!("`{authority}` has port 0; nobody can listen there"));
+        return Err(format!(
+            "`{authority}` has port 0, which cannot be connected to"
+        ));
     }
     Ok((host.to_owned(), port))
 }

@@ -1,4 +1,4 @@
-//! What the operating system knows: the time, processor use and memory of a process, open-file limits, cores.
+//! Values of the operating system: the time, processor use and memory of a process, open-file limits, cores.
 
 use std::fs;
 use std::io::Read;
@@ -140,7 +140,7 @@ pub fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// Makes room for `sockets` open files, or says what the limit is.
+/// Raises the limit of open files for `sockets`, or returns an error with the limit.
 pub fn allow_open_files(sockets: u64) -> anyhow::Result<()> {
     // Standard streams, the poll instance, reports and what a runtime may hold.
     let wanted = sockets + 64;

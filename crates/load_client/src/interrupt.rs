@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The status of a process that a signal has ended.
 pub const EXIT_STATUS: u8 = 130;
 
-/// Whether the user wants the run to end.
+/// Whether the run was interrupted.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 

@@ -22,7 +22,7 @@ pub const fn metric(name: &'static str, unit: Unit, label: &'static str) -> Metr
     MetricDefinition { name, unit, label }
 }
 
-/// The metrics of one program. Implemented by a type without values, which tells the values of programs apart.
+/// The metrics of one program. Implemented by a type without values, which distinguishes the values of programs.
 pub trait MetricTable: Clone + Debug + Default + Send + Sync + 'static {
     /// In the order of tables.
     const METRICS: &'static [MetricDefinition];

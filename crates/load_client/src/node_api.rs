@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// No answer to what is asked here is longer.
+/// Maximum length of an answer; those to the requests of this file are shorter.
 const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 
 /// Where a node answers and what it is shown there.

@@ -67,7 +67,7 @@ fn lengths(buf: &[u8]) -> Result<Option<(usize, usize)>, ScanError> {
     Err(ScanError("a remaining length of more than four bytes"))
 }
 
-/// Looks at the front of `buf`. `v5` tells whether packets carry properties.
+/// Scans the front of `buf`. `v5`: packets have properties.
 #[inline]
 pub fn step(buf: &[u8], v5: bool) -> Result<ScanStep<'_>, ScanError> {
     let Some((len, header)) = lengths(buf)? else {
@@ -141,7 +141,7 @@ fn ack(kind: u8, body: &[u8]) -> Result<ScannedPacket<'_>, ScanError> {
     })
 }
 
-/// Appends a PUBACK, PUBREC, PUBREL or PUBCOMP that says success; the form is the same in all versions.
+/// Appends a PUBACK, PUBREC, PUBREL or PUBCOMP with the reason code success; the form is the same in all versions.
 #[inline]
 pub fn push_ack(kind: u8, id: u16, out: &mut Vec<u8>) {
     let flags = if kind == PUBREL { 2 } else { 0 };

@@ -47,7 +47,7 @@ impl PollTimer {
 
     /// Arms the timer for an instant of the monotonic clock in nanoseconds; arming twice for the same costs nothing.
     ///
-    /// The poll is edge-triggered and setting the time clears an earlier expiry, so nobody needs to read the timer.
+    /// The poll is edge-triggered and setting the time clears an earlier expiry, so the timer need not be read.
     pub fn arm(&mut self, at_ns: u64) -> io::Result<()> {
         if at_ns == self.armed_for {
             return Ok(());

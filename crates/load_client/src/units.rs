@@ -53,7 +53,7 @@ impl Unit {
         }
     }
 
-    /// Reads `text` as a quantity of this unit. Times must carry a suffix, so that nobody has to guess.
+    /// Reads `text` as a quantity of this unit. Times require a unit.
     pub fn parse(self, text: &str) -> Result<f64, String> {
         let text = text.trim();
         let split = text

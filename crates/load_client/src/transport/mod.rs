@@ -1,4 +1,4 @@
-//! One connection's bytes: TCP, with TLS and WebSocket on top where asked, all driven by the same event loop.
+//! One connection's bytes: TCP, optionally with TLS and WebSocket, in one event loop.
 //!
 //! Sockets do not block and the poll is edge-triggered: reading goes on until a short read, writing until the
 //! socket takes no more; what is left waits in the connection for the next writable event.

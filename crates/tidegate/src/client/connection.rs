@@ -84,13 +84,13 @@ impl<'a> ClientConnection<'a> {
                     endpoint: options.route.endpoint.to_string(),
                     reason,
                     hint: match options.route.endpoint.tls {
-                        true => "; does that port speak MQTT?",
-                        false => "; does that port speak MQTT without TLS? If it speaks TLS, give --tls or --cafile FILE",
+                        true => "; check that the port serves MQTT",
+                        false => "; check that the port serves MQTT without TLS. If it serves TLS, give --tls or --cafile FILE",
                     },
                 },
                 ClientError::Lost(reason) if options.route.endpoint.websocket_path.is_none() => {
                     ClientError::Lost(format!(
-                        "{reason} before it answered; if that port speaks WebSocket, give --ws"
+                        "{reason} before it answered; if that port serves WebSocket, give --ws"
                     ))
                 }
                 error => error,
@@ -100,7 +100,7 @@ impl<'a> ClientConnection<'a> {
                     if reason == ReasonCode::CONTINUE_AUTHENTICATION =>
                 {
                     let exchange = scram.as_mut().ok_or_else(|| {
-                        ClientError::Protocol("AUTH although no exchange was asked for".into())
+                        ClientError::Protocol("AUTH without a requested exchange".into())
                     })?;
                     connection.answer_challenge(exchange, &data)?;
                 }

@@ -1,4 +1,4 @@
-//! Errors of the MQTT client; scripts tell the kinds apart by the exit status.
+//! Errors of the MQTT client; scripts distinguish the kinds by the exit status.
 
 use crate::exit_status::ExitStatus;
 

@@ -5,15 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::default_provider;
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
-    SignatureScheme,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 use super::error::ClientError;
 
@@ -33,7 +28,7 @@ pub(super) struct TlsArgs {
     alpn: Vec<String>,
 }
 
-/// Whom to trust, and the own certificate.
+/// Trusted authorities, and the client certificate.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct TlsTrustArgs {
@@ -76,15 +71,11 @@ impl TlsArgs {
 
 /// The TLS configuration of the arguments, after reading the files.
 pub(crate) fn client_config(arguments: &TlsTrustArgs) -> Result<ClientConfig, ClientError> {
-    let provider = Arc::new(default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider has ciphers for the default versions");
     let builder = if arguments.insecure {
-        let trusting = Arc::new(NoCertificateVerification(provider));
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(trusting)
+        outbound::tls::without_certificate_verification(builder)
     } else {
         builder.with_root_certificates(roots(arguments.cafile.as_deref())?)
     };
@@ -274,8 +265,8 @@ pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
         Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
             "; give one with --cert FILE and --key FILE"
         }
-        Some(rustls::Error::InvalidMessage(_)) => "; does that port speak TLS?",
-        _ if error.kind() == ErrorKind::UnexpectedEof => "; does that port speak TLS?",
+        Some(rustls::Error::InvalidMessage(_)) => "; check that the port serves TLS",
+        _ if error.kind() == ErrorKind::UnexpectedEof => "; check that the port serves TLS",
         _ => "",
     }
 }
@@ -297,58 +288,8 @@ pub(crate) fn https_hint(error: &std::io::Error) -> &'static str {
         Some(rustls::Error::InvalidCertificate(problem)) if is_untrusted(problem) => {
             "; name its authority with --cafile FILE"
         }
-        Some(rustls::Error::InvalidMessage(_)) => "; does that port speak HTTPS?",
-        _ if error.kind() == ErrorKind::UnexpectedEof => "; does that port speak HTTPS?",
+        Some(rustls::Error::InvalidMessage(_)) => "; check that the port serves HTTPS",
+        _ if error.kind() == ErrorKind::UnexpectedEof => "; check that the port serves HTTPS",
         _ => "",
-    }
-}
-
-/// `--insecure`: accepts any certificate. Signatures are still verified, so that a broken handshake
-/// is detected.
-#[derive(Debug)]
-struct NoCertificateVerification(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for NoCertificateVerification {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
