@@ -51,7 +51,7 @@ pub(crate) struct ApiCaller {
     pub(crate) revocations: watch::Receiver<u64>,
 }
 
-/// The namespaces that a request may read and change. Remembers whether the handler has asked.
+/// The namespaces that a request may read and change. Records whether the handler has used them.
 #[derive(Clone)]
 pub(crate) struct SelectedNamespaces {
     selection: NamespaceSelection,
@@ -314,7 +314,7 @@ fn not_json(error: &serde_json::Error) -> ProblemDetails {
 }
 
 /// JSON of another type than expected.
-fn type_problem(error: definition::InvalidField) -> ProblemDetails {
+fn type_problem(error: definition::FieldError) -> ProblemDetails {
     match error.field.as_str() {
         "" => {
             let detail = format!("The body is invalid: {}.", error.detail);

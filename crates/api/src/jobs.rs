@@ -26,7 +26,7 @@ const MAX_FAILURES: usize = 100;
 pub(crate) enum JobState {
     Running,
     Done,
-    /// It ended because somebody cancelled it; what it has done stays.
+    /// It was cancelled; items that were processed before stay.
     Cancelled,
     Failed,
 }
@@ -52,7 +52,7 @@ pub(crate) struct JobView {
     namespace: Option<String>,
     created_by: String,
     pub(crate) state: JobState,
-    /// Whether somebody has cancelled it; it may still run for a moment.
+    /// Whether it was cancelled; it may still run for a moment.
     is_cancel_requested: bool,
     started_at_ms: u64,
     ended_at_ms: Option<u64>,

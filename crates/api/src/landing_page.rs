@@ -7,7 +7,7 @@ use broker::info::ListenerInfo;
 
 use crate::node_backend::NotReadyReason;
 
-/// Links that everybody may open. `/metrics` can be set to require a key.
+/// Links that need no credentials. `/metrics` can be set to require a key.
 const OPEN_LINKS: [(&str, &str); 5] = [
     ("/api/docs", "the HTTP API: every operation and its fields"),
     (
@@ -52,7 +52,7 @@ pub(crate) fn render(
     if !listeners.is_empty() {
         write_listeners(&mut page, listeners);
     }
-    page.push_str("<h2>Open to everybody</h2>\n<table>\n");
+    page.push_str("<h2>Without credentials</h2>\n<table>\n");
     // Writing to a string cannot fail.
     for (path, what) in OPEN_LINKS {
         let _ = writeln!(

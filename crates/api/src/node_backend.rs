@@ -248,7 +248,7 @@ pub trait ProgramBackend: Send + Sync + 'static {
     fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError>;
     /// Gives a setting the value that it has without changes over the API.
     fn reset_setting(&self, key: &str) -> Result<(), SettingChangeError>;
-    /// The state of the authenticators in the order in which they are asked.
+    /// The state of the authenticators in the order of evaluation.
     fn authenticators(&self) -> Vec<AuthenticatorInfo> {
         Vec::new()
     }
@@ -364,7 +364,7 @@ pub enum ListenerChangeError {
     Unavailable(String),
 }
 
-/// What long work tells about itself, and learns.
+/// Progress of a job, and whether it was cancelled.
 pub trait JobProgress: Sync {
     fn set_total(&self, total: u64);
     fn set_done(&self, done: u64);

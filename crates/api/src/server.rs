@@ -59,7 +59,7 @@ pub enum HttpServerError {
         address: BindAddress,
         source: io::Error,
     },
-    #[error("cannot tell the address of the HTTP listener: {0}")]
+    #[error("cannot determine the address of the HTTP listener: {0}")]
     Address(io::Error),
 }
 

@@ -90,7 +90,7 @@ impl SortValue {
     }
 }
 
-/// The order that a request asks for.
+/// The order that a request selects.
 pub(crate) struct SortOrder {
     /// Field with its sign, as given.
     text: String,

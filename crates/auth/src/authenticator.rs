@@ -105,7 +105,7 @@ pub(crate) struct AuthenticatedIdentity {
 /// The result of one authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AuthenticatorAnswer {
-    /// Not responsible; the next authenticator is asked.
+    /// Not responsible; the next authenticator decides.
     Ignore,
     /// As `Ignore`, from an authenticator with password checks: carries a decoy check of the same cost.
     Unknown(DecoyPasswordCheck),

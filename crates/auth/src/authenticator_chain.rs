@@ -34,7 +34,7 @@ pub(crate) enum LoginError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChainProgress {
     Decided(Result<AuthenticatedIdentity, LoginError>),
-    /// The authenticator at this index has to be asked asynchronously.
+    /// The authenticator at this index needs an asynchronous query.
     Pending(usize),
 }
 
@@ -50,7 +50,7 @@ impl LoginError {
 }
 
 impl AuthenticatorEntry {
-    /// Converts the answer to a decision; `None` if the next authenticator is to be asked.
+    /// Converts the answer to a decision; `None` if the next authenticator decides.
     fn to_decision(
         &self,
         answer: Result<AuthenticatorAnswer, AuthBackendError>,
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(rejected, Err(LoginError::MissingCredentials));
     }
 
-    /// Accepts tokens and knows none.
+    /// Accepts the form of tokens, and ignores every token.
     struct NoToken;
 
     impl Authenticator for NoToken {

@@ -103,7 +103,7 @@ impl<T> GuardedBackend<T> {
     ) -> Result<R, AuthBackendError> {
         if !self.breaker.allows(Instant::now()) {
             return Err(AuthBackendError::new(
-                "not asked: circuit breaker is open after repeated failures",
+                "not queried: the circuit breaker is open after repeated failures",
             ));
         }
         let result = tokio::time::timeout(self.timeout, question).await;

@@ -155,9 +155,9 @@ mod tests {
         took_time: AtomicUsize,
     }
 
-    struct Everything;
+    struct AllPermissions;
 
-    impl DevicePermissions for Everything {
+    impl DevicePermissions for AllPermissions {
         fn is_allowed(&self, _: &ClientAction<'_>) -> bool {
             true
         }
@@ -181,7 +181,7 @@ mod tests {
                 }),
                 attributes: Vec::new(),
                 expires_at_ms: None,
-                permissions: Arc::new(Everything),
+                permissions: Arc::new(AllPermissions),
             }))
         }
     }

@@ -10,14 +10,14 @@ use crate::authenticator::LoginRequest;
 use crate::authenticator_chain::ChainProgress;
 
 impl AuthState {
-    /// Authenticates a client. The result is immediate if no backend has to be asked, otherwise pending.
+    /// Authenticates a client. The result is immediate if no backend has to be queried, otherwise pending.
     pub(crate) fn authenticate(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let chain = self.chain.load_full();
         match chain.check_now(0, &request, self.has_users()) {
             ChainProgress::Decided(result) if self.can_finish_now(&result) => {
                 self.finish_login(request, result, None)
             }
-            // Rule sources have to be asked too, so the whole check runs on the I/O runtime.
+            // Rule sources have to be queried too, so the whole check runs on the I/O runtime.
             ChainProgress::Decided(_) => {
                 self.check_later(request, PendingCheck::Authenticators(chain, 0))
             }

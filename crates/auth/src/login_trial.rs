@@ -42,7 +42,7 @@ pub struct TrialAnswer {
 pub struct LoginTrial {
     /// `None`: accepted.
     pub rejection: Option<TrialRejection>,
-    /// The answers of the authenticators that were asked, in order.
+    /// The answers of the authenticators that were queried, in order.
     pub answers: Vec<TrialAnswer>,
     identity: Option<TrialIdentity>,
 }

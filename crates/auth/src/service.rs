@@ -318,7 +318,7 @@ impl AuthService {
         self.shared.chain.load().statuses()
     }
 
-    /// What the node would answer to these credentials. Nothing is counted, and nobody is locked out.
+    /// What the node would answer to these credentials. Nothing is counted, and no client is locked out.
     pub async fn try_login(&self, credentials: TrialCredentials) -> LoginTrial {
         self.shared.try_login(credentials).await
     }

@@ -59,7 +59,7 @@ pub(crate) struct TargetArgs {
     /// A second broker to alternate with; prints the ratio of the first to the second
     #[arg(long, value_name = "ADDRESS[,PID]")]
     pub(crate) versus: Option<ComparisonBroker>,
-    /// Times to measure each broker, in turn [default: 1; when two things are compared: 3]
+    /// Number of measurements of each broker, in turn [default: 1; for comparisons: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
     /// User name to connect with; {number} in it becomes the number of each client, from 0 on
@@ -71,10 +71,10 @@ pub(crate) struct TargetArgs {
     /// Local addresses to connect from in turn, e.g. 127.0.0.1-127.0.0.50 (one address has some 28,000 ports)
     #[arg(long, value_name = "ADDRESSES")]
     pub(crate) source_addresses: Option<SourceAddresses>,
-    /// Authorities that may have signed the broker's certificate (PEM)
+    /// PEM file with the authorities of the broker's certificate
     #[arg(long, value_name = "FILE")]
     pub(crate) cafile: Option<PathBuf>,
-    /// Certificate to show to the broker (PEM)
+    /// PEM file with the client certificate
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
     /// Private key of --cert (PEM)
@@ -110,7 +110,7 @@ pub(crate) struct ClientArgs {
     /// Longest time from the first packet of a connection to its CONNACK
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     pub(crate) connect_timeout: Duration,
-    /// Threads to spread the groups of clients over; one makes millions of messages per second
+    /// Threads among which the groups of clients are divided; one sends millions of messages per second
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
@@ -171,7 +171,7 @@ pub(crate) struct OutputArgs {
     /// Draw the broker's memory over time as an SVG file (needs --broker-pid)
     #[arg(long, value_name = "FILE")]
     pub(crate) memory_plot: Option<PathBuf>,
-    /// Write what the plot shows as CSV: seconds, bytes, messages per second
+    /// Write the data of the plot as CSV: seconds, bytes, messages per second
     #[arg(long, value_name = "FILE")]
     pub(crate) memory_csv: Option<PathBuf>,
     /// Show no progress

@@ -30,7 +30,7 @@ pub(crate) struct BrokerAccess {
 }
 
 impl BrokerAccess {
-    /// For clients that behave as `clients` says and connect to a broker that asks for nothing.
+    /// For clients with these options, and a broker without authentication.
     pub(crate) fn without_authentication(
         clients: &ClientArgs,
         target: SocketAddr,

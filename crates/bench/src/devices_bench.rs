@@ -35,7 +35,7 @@ pub(crate) struct DevicesArgs {
     /// An empty or missing folder for the data, which stays there; a node can be started with it
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// The beginning of ids and tokens, which go on with a number
+    /// Prefix of ids and tokens, followed by a number
     #[arg(long, default_value = "dev-")]
     prefix: String,
     /// Print JSON instead of a table
@@ -121,7 +121,7 @@ fn measure_import(
             registry.import(&text, ImportFormat::Jsonl, ImportMode::Create, number + 1)?;
         anyhow::ensure!(
             imported.created == end - number,
-            "{} lines were refused: {:?}",
+            "{} lines were rejected: {:?}",
             imported.rejected,
             imported.rejections.first()
         );

@@ -1,6 +1,6 @@
 //! Load generators and their reports: `tidegate bench`.
 //!
-//! Everything but `rules` and `pipeline` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
+//! All benchmarks except `rules` and `pipeline` use the network interfaces of a broker only, so any broker can be measured.
 
 mod alarm_evaluator;
 mod alternation;
@@ -57,25 +57,25 @@ enum BenchTarget {
     },
     /// Measure the rule engine in this process: evaluations, very many rules, memory
     Rules(rules_bench::RulesArgs),
-    /// Measure a registry of very many devices in this process: import, start, look-ups, memory
+    /// Measure a device registry in this process: import, start, look-ups, memory
     Devices(devices_bench::DevicesArgs),
-    /// Measure in this process what comes between devices' messages and the telemetry store
+    /// Measure the telemetry pipeline in this process, from device messages to stored rows
     Pipeline(pipeline_bench::PipelineArgs),
-    /// Let devices of a node report over MQTT, and count what it stores
+    /// Send reports of devices over MQTT, and count the rows that the node stores
     Telemetry(telemetry_bench::TelemetryArgs),
-    /// Put relay endpoints, or another WebSocket relay, under load; every message is numbered and checked
+    /// Measure relay endpoints, or another WebSocket relay; each message is numbered and checked
     Relay {
         #[command(subcommand)]
         scenario: relay_bench::RelayScenario,
     },
-    /// Measure links between two peers in this process over TCP, beside plain TCP
+    /// Measure links between two peers over TCP, compared with plain TCP
     Link {
         #[command(subcommand)]
         scenario: link_bench::LinkScenario,
     },
     /// Measure uploads over MQTT, HTTP, tus and links, compared with plain TCP
     Files(files_bench::FilesArgs),
-    /// Let many devices of a node of its own download one image at once over MQTT, and measure other clients meanwhile
+    /// Measure downloads of a firmware image by many devices at once over MQTT, and other clients meanwhile
     Firmware(firmware_bench::FirmwareArgs),
     /// Repeat the measurements of published reports, and write a page with both figures
     Report(published_reports::ReportArgs),

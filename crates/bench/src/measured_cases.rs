@@ -17,7 +17,7 @@ const FORMAT: u32 = 2;
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Result")]
 pub(crate) struct CaseOutputArgs {
-    /// Demand something of every case that has this metric, e.g. 'ratio_throughput>=0.8'; exit status 1 if it does not
+    /// Condition on every case that has this metric, such as 'ratio_throughput>=0.8'; exit status 1 if it does not
     /// hold (repeatable)
     #[arg(long = "assert", value_name = "METRIC<VALUE")]
     asserts: Vec<Assertion>,
@@ -59,7 +59,7 @@ impl<'a> MeasuredCases<'a> {
         self.cases.push(case);
     }
 
-    /// Writes the JSON, checks the conditions, and says how the process should end.
+    /// Writes the JSON, checks the conditions, and returns the exit status.
     pub(crate) fn finish(self, scenario: &str) -> anyhow::Result<ExitCode> {
         let conditions = self.output.asserts.iter();
         let outcomes: Vec<_> = conditions

@@ -4,7 +4,7 @@ use crate::observer::SeriesPoint;
 
 /// What a broker takes in its first minutes (buffers, caches, the heap's own reserves) is no growth.
 const WARM_UP_S: f64 = 300.0;
-/// Shorter runs behind it tell nothing about an hour.
+/// A shorter run does not indicate the growth over an hour.
 const MIN_SLOPE_S: f64 = 60.0;
 
 /// Seconds and bytes of every point that has both.

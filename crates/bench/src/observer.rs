@@ -1,5 +1,5 @@
 //! Looks at a run from outside while it goes on: the broker's processor time and memory, throughput over time, and
-//! the line that tells the user how far it is.
+//! the line that shows the progress.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -351,7 +351,7 @@ impl RunObserver {
         Ok(())
     }
 
-    /// Waiting for what is still under way.
+    /// Waiting for messages in flight.
     pub(crate) fn draining(&mut self, now_ns: u64) {
         self.line
             .update(now_ns, || "waiting for the last messages".to_owned());

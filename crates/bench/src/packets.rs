@@ -13,7 +13,7 @@ pub(crate) const PING: &[u8] = &[0xc0, 0];
 /// DISCONNECT without a reason, the same in all versions.
 pub(crate) const DISCONNECT: &[u8] = &[0xe0, 0];
 
-/// What becomes of a client's subscriptions and messages while it is away.
+/// Whether the broker keeps a client's subscriptions and messages while it is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionKind {
     /// Nothing of an earlier connection counts, nothing of this one stays.
@@ -76,17 +76,17 @@ pub(crate) fn subscribe(version: Version, filters: &[String], qos: QoS) -> (Vec<
     (out, count)
 }
 
-/// What a broker said, as far as the generator has to know.
+/// A packet of the broker, as far as the generator uses it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BrokerReply {
-    /// CONNACK: accepted, with the number of messages the broker takes in flight, and whether it knows the session.
+    /// CONNACK: accepted, with the number of messages the broker takes in flight, and whether the session is present.
     Accepted {
         receive_maximum: u16,
         session_present: bool,
     },
-    /// CONNACK: refused, with the reason in words.
+    /// CONNACK: rejected, with the reason as text.
     Refused(String),
-    /// SUBACK: all filters granted at the QoS asked for, or what was wrong.
+    /// SUBACK: all filters granted at the requested QoS, or the error.
     Subscribed(Result<(), String>),
     /// DISCONNECT with the reason in words.
     Disconnected(String),
@@ -123,7 +123,7 @@ pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Bro
         Packet::PingResp => BrokerReply::Pong,
         other => {
             return Err(format!(
-                "the broker sent {:?}, which the generator never asks for",
+                "the broker sent {:?}, which the generator does not request",
                 other.packet_type()
             ));
         }
@@ -133,7 +133,7 @@ pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Bro
 fn check_granted(codes: &[u8], qos: QoS) -> Result<(), String> {
     for &code in codes {
         if code >= 0x80 {
-            return Err(format!("subscription refused: {}", mqtt::ReasonCode(code)));
+            return Err(format!("subscription rejected: {}", mqtt::ReasonCode(code)));
         }
         if code != qos as u8 {
             return Err(format!(
@@ -534,7 +534,7 @@ mod tests {
         else {
             panic!("refused");
         };
-        assert!(reason.contains("refused"));
+        assert!(reason.contains("rejected"));
         let Ok(BrokerReply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0], Version::V311)
         else {
             panic!("downgraded");

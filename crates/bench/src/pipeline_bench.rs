@@ -36,13 +36,13 @@ pub(crate) struct PipelineArgs {
     /// Messages of each scenario but the burst
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     messages: u64,
-    /// Only scenarios whose name has this in it
+    /// Only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Where stores are made and removed again [default: the directory for temporary files]
+    /// Directory for the stores, which are removed afterwards [default: the directory for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
-    /// Bytes that one mailbox holds
+    /// Size of a mailbox in bytes
     #[arg(long, default_value_t = PipelineConfig::default().mailbox_bytes, value_name = "BYTES")]
     mailbox_bytes: usize,
     /// Evaluate an alarm rule for each message

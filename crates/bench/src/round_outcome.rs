@@ -117,10 +117,10 @@ impl RoundOutcome {
             measures.set("lost", tally.faults.lost as f64);
             measures.set("repeated", tally.faults.repeated as f64);
             measures.set("reordered", tally.faults.reordered as f64);
-            measures.set("refused", tally.refused as f64);
+            measures.set("rejected", tally.rejected as f64);
             measures.set("unacknowledged", tally.unacknowledged as f64);
             measures.set("unsent", tally.unsent as f64);
-            measures.set("stalls", tally.stalls as f64);
+            measures.set("abandoned_windows", tally.abandoned_windows as f64);
             measures.set("unexpected", tally.unexpected as f64);
         }
         if let Some(rules) = tally.rules {

@@ -40,7 +40,7 @@ const HASHES: &str = r#"SELECT md5(payload) as payload_hash, sha256(clientId) as
 /// Arguments of `tidegate bench rules`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct RulesArgs {
-    /// How long each thing is measured
+    /// Time of each measurement
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     seconds: f64,
     /// Measure only the evaluations whose name begins with this, such as `simple`
@@ -126,7 +126,7 @@ fn publish_to_rules(hooks: &mut dyn Hooks, message: &MessageView<'_>, origin: &M
     }
 }
 
-/// Nanoseconds of processor time that one message takes, in the best of several turns: whoever else is on the machine is not
+/// Nanoseconds of processor time that one message takes, in the best of several rounds: other programs on the machine are not
 /// to be measured.
 fn message_ns(hooks: &mut dyn Hooks, topic: &str, within: Duration) -> f64 {
     let message = MessageView::from_client("device-12345678", topic, PAYLOAD, 1_690_599_987_495);
@@ -221,8 +221,8 @@ fn measure_many_rules(within: Duration, lines: &mut Vec<RulesResultLine>) {
     let added_ms = measure_adding(&engine);
     let stall_us = measure_stall_while_adding(&engine, &mut *hooks, topic);
     for (what, value, unit) in [
-        ("a message that one rule wants, of 1", one_ns, "ns"),
-        ("a message that one rule wants, of 100,000", many_ns, "ns"),
+        ("a message that matches one rule of 1", one_ns, "ns"),
+        ("a message that matches one rule of 100,000", many_ns, "ns"),
         ("the same as a ratio", many_ns / one_ns, "x"),
         (
             "100,000 rules: memory",

@@ -316,7 +316,11 @@ fn a_window_full_of_lost_messages_is_given_up() {
         faulty.address
     ))
     .unwrap();
-    assert!(outcome.metric("stalls") >= 1.0, "{}", outcome.json);
+    assert!(
+        outcome.metric("abandoned_windows") >= 1.0,
+        "{}",
+        outcome.json
+    );
     assert!(outcome.metric("lost") >= 6.0, "{}", outcome.json);
     assert_eq!(outcome.metric("received"), 0.0);
 }
@@ -333,7 +337,7 @@ fn refused_messages_are_counted() {
             denying.address
         ))
         .unwrap();
-        assert!(outcome.metric("refused") > 0.0, "{}", outcome.json);
+        assert!(outcome.metric("rejected") > 0.0, "{}", outcome.json);
         assert_eq!(outcome.metric("unacknowledged"), 0.0);
     }
 }

@@ -57,51 +57,7 @@ impl Broker {
         let clock = NodeClock::new();
         let events = EventStream::new();
         let hooks: Arc<dyn HooksFactory> = Arc::new(hooks.with(Arc::new(events.clone())));
-        let mut per_shard: Vec<Vec<ListenerSocket>> = (0..shards).map(|_| Vec::new()).collect();
-        let mut opened = Vec::new();
-        let mut quic_sockets = Vec::new();
-        let mut gateway_sockets = Vec::new();
-        for (index, listener) in config.listeners.iter().enumerate() {
-            let tls = load_tls(listener)?;
-            let cannot_listen = |source| StartError::Listen {
-                listener: listener.name.clone(),
-                address: listener::listener_address(listener),
-                source,
-            };
-            if let (BindAddress::Tcp(address), true) = (&listener.bind, listener.quic) {
-                let socket = listener::open_udp(*address).map_err(cannot_listen)?;
-                let info = listener::listener_info(listener, &socket);
-                let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
-                opened.push(OpenedListener {
-                    info,
-                    context: context.clone(),
-                });
-                quic_sockets.push(ListenerSocket { context, socket });
-                continue;
-            }
-            let sockets = if listener.link { 1 } else { shards };
-            let mut sockets = listener::open_sockets(listener, sockets).map_err(cannot_listen)?;
-            let info = listener::listener_info(listener, &sockets[0]);
-            let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
-            opened.push(OpenedListener {
-                info,
-                context: context.clone(),
-            });
-            if listener.link {
-                gateway_sockets.extend(
-                    sockets
-                        .pop()
-                        .map(|socket| ListenerSocket { context, socket }),
-                );
-                continue;
-            }
-            for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
-                open.push(ListenerSocket {
-                    context: context.clone(),
-                    socket,
-                });
-            }
-        }
+        let sockets = open_listener_sockets(&config, shards)?;
         let node = Arc::new(NodeState {
             limits: Arc::new(config.limits.clone()),
             max_connections: AtomicU32::new(config.limits.max_connections),
@@ -122,18 +78,19 @@ impl Broker {
         let inboxes: Arc<[ShardInbox]> = (0..shards)
             .map(|_| ShardInbox::new(clock.now_ms()))
             .collect();
-        let mut quic = QuicThreads::new(quic_sockets.len(), shards).map_err(StartError::Thread)?;
-        for socket in quic_sockets {
+        let mut quic = QuicThreads::new(sockets.quic.len(), shards).map_err(StartError::Thread)?;
+        for socket in sockets.quic {
             quic.add_listener(socket, node.clone(), inboxes.clone())?;
         }
-        let gateways = gateway_sockets
+        let gateways = sockets
+            .gateways
             .into_iter()
             .map(|socket| GatewayListener::new(socket, node.clone(), inboxes.clone()));
         let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
             OpenListeners {
-                opened,
+                opened: sockets.opened,
                 quic: quic.listeners.clone(),
                 gateways: gateways.collect(),
             },
@@ -156,8 +113,8 @@ impl Broker {
         };
         let (ready, is_ready) = std::sync::mpsc::channel();
         let mut threads = Vec::new();
-        for (id, listeners) in per_shard.into_iter().enumerate() {
-            let setup = ShardSetup {
+        for (id, listeners) in sockets.per_shard.into_iter().enumerate() {
+            threads.push(spawn_shard(ShardSetup {
                 id: id as u16,
                 node: node.clone(),
                 inboxes: inboxes.clone(),
@@ -168,14 +125,7 @@ impl Broker {
                 sys_interval_s: config.sys_interval_s,
                 durable: durable.get_mut(id).and_then(Option::take),
                 ready: ready.clone(),
-            };
-            let thread = std::thread::Builder::new().name(format!("shard-{id}"));
-            let run = move || {
-                if let Err(error) = shard_thread::run_shard(setup) {
-                    tracing::error!(%error, "shard failed to run");
-                }
-            };
-            threads.push(thread.spawn(run).map_err(StartError::Thread)?);
+            })?);
         }
         drop(ready);
         for tls in handle.listener_tls() {
@@ -268,6 +218,79 @@ fn listener_places(configured: &[ListenerConfig]) -> Vec<NodeListener> {
     let used = (configured.iter().cloned()).map(|config| NodeListener::new(config, true));
     let free = (0..MAX_ADDED_LISTENERS).map(|_| NodeListener::new(unused.clone(), false));
     used.chain(free).collect()
+}
+
+/// The open sockets of the configured listeners.
+struct ListenerSockets {
+    /// All listeners, in the order of the configuration.
+    opened: Vec<OpenedListener>,
+    /// A socket of each MQTT listener for each shard.
+    per_shard: Vec<Vec<ListenerSocket>>,
+    quic: Vec<ListenerSocket>,
+    gateways: Vec<ListenerSocket>,
+}
+
+/// Opens the sockets of all configured listeners.
+fn open_listener_sockets(
+    config: &BrokerConfig,
+    shards: usize,
+) -> Result<ListenerSockets, StartError> {
+    let mut open = ListenerSockets {
+        opened: Vec::new(),
+        per_shard: (0..shards).map(|_| Vec::new()).collect(),
+        quic: Vec::new(),
+        gateways: Vec::new(),
+    };
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let context = Arc::new(ListenerContext::new(
+            index as u16,
+            listener,
+            load_tls(listener)?,
+        ));
+        let cannot_listen = |source| StartError::Listen {
+            listener: listener.name.clone(),
+            address: listener::listener_address(listener),
+            source,
+        };
+        let quic_address = match &listener.bind {
+            BindAddress::Tcp(address) if listener.quic => Some(*address),
+            _ => None,
+        };
+        let count = if listener.link { 1 } else { shards };
+        let sockets = match quic_address {
+            Some(address) => listener::open_udp(address).map(|socket| vec![socket]),
+            None => listener::open_sockets(listener, count),
+        };
+        let sockets = sockets.map_err(cannot_listen)?;
+        open.opened.push(OpenedListener {
+            info: listener::listener_info(listener, &sockets[0]),
+            context: context.clone(),
+        });
+        let mut sockets = sockets.into_iter().map(|socket| ListenerSocket {
+            context: context.clone(),
+            socket,
+        });
+        if quic_address.is_some() {
+            open.quic.extend(sockets.next());
+        } else if listener.link {
+            open.gateways.extend(sockets.next());
+        } else {
+            for (socket, shard) in sockets.zip(&mut open.per_shard) {
+                shard.push(socket);
+            }
+        }
+    }
+    Ok(open)
+}
+
+fn spawn_shard(setup: ShardSetup) -> Result<JoinHandle<()>, StartError> {
+    let thread = std::thread::Builder::new().name(format!("shard-{}", setup.id));
+    let run = move || {
+        if let Err(error) = shard_thread::run_shard(setup) {
+            tracing::error!(%error, "shard failed to run");
+        }
+    };
+    thread.spawn(run).map_err(StartError::Thread)
 }
 
 fn load_tls(listener: &ListenerConfig) -> Result<Option<Arc<ListenerTls>>, StartError> {

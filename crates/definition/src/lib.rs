@@ -14,7 +14,7 @@ use crate::redaction::redact_quoted_texts;
 
 /// A field that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidField {
+pub struct FieldError {
     /// Path of the field, such as `waves[0].percent`; empty: the object as a whole.
     pub field: String,
     /// What is expected, without full stop.
@@ -25,25 +25,25 @@ pub struct InvalidField {
 ///
 /// # Errors
 /// Names the field and what is expected.
-pub fn read_definition<'de, T, D>(json: D) -> Result<T, InvalidField>
+pub fn read_definition<'de, T, D>(json: D) -> Result<T, FieldError>
 where
     T: DeserializeOwned + JsonSchema,
     D: Deserializer<'de, Error = serde_json::Error>,
 {
     serde_path_to_error::deserialize(json)
-        .map_err(|error| InvalidField::new(&error, Some(schema_of::<T>)))
+        .map_err(|error| FieldError::new(&error, Some(schema_of::<T>)))
 }
 
 /// Like [`read_definition`], for a type without a schema: the range is the one of the type of number.
 ///
 /// # Errors
 /// Names the field and what is expected.
-pub fn read_json<'de, T, D>(json: D) -> Result<T, InvalidField>
+pub fn read_json<'de, T, D>(json: D) -> Result<T, FieldError>
 where
     T: DeserializeOwned,
     D: Deserializer<'de, Error = serde_json::Error>,
 {
-    serde_path_to_error::deserialize(json).map_err(|error| InvalidField::new(&error, None))
+    serde_path_to_error::deserialize(json).map_err(|error| FieldError::new(&error, None))
 }
 
 fn schema_of<T: JsonSchema>() -> Value {
@@ -51,7 +51,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     generator.into_root_schema_for::<T>().to_value()
 }
 
-impl InvalidField {
+impl FieldError {
     fn new(
         error: &serde_path_to_error::Error<serde_json::Error>,
         schema: Option<fn() -> Value>,
@@ -77,7 +77,7 @@ impl InvalidField {
 }
 
 /// `field: detail`, or only the detail of the object as a whole.
-impl std::fmt::Display for InvalidField {
+impl std::fmt::Display for FieldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.field.as_str() {
             "" => f.write_str(&self.detail),

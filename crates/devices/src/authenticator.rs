@@ -50,7 +50,7 @@ pub enum DeviceLookup {
 #[derive(Debug, Clone)]
 pub struct DeviceAdmission {
     pub device: Arc<Device>,
-    /// The credential shown; `None`: a relay endpoint, whose address and key the client knows, vouches for the device.
+    /// The credential shown; `None`: a relay endpoint, whose address and key the client has presented, identifies the device.
     pub kind: Option<CredentialKind>,
     /// Expiry of its JWT.
     pub expires_at_ms: Option<u64>,

@@ -1,5 +1,5 @@
 //! Live telemetry: watchers receive rows of devices and keys as they are stored. A watcher that is too slow loses
-//! updates, learns how many, and delays nobody.
+//! updates, receives their number, and delays no other watcher.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -100,7 +100,7 @@ pub struct TelemetryWatcher {
     updates: mpsc::Receiver<TelemetryUpdate>,
 }
 
-/// A watcher asks for too many devices.
+/// A watcher requests too many devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected at most {MAX_WATCHED} devices to watch, found {0}")]
 pub struct WatchLimitError(usize);

@@ -88,7 +88,7 @@ impl<'m> DeviceEvent<'m> {
 }
 
 impl Engine {
-    /// Whether any rule wants device events. Cheap enough to call before an event is built.
+    /// Whether any rule selects device events. Cheap enough to call before an event is built.
     #[inline]
     pub fn wants_device_events(&self) -> bool {
         self.shared.wants_devices.load(Relaxed)

@@ -37,9 +37,9 @@ pub(crate) struct EngineShared {
     pub(crate) snapshot: Arc<ArcSwap<RuleSnapshot>>,
     pub(crate) rows: WindowQueue,
     pub(crate) ports: Arc<EnginePorts>,
-    /// Whether any rule wants device events.
+    /// Whether any rule selects device events.
     pub(crate) wants_devices: AtomicBool,
-    /// Whether any rule wants events of relay endpoints.
+    /// Whether any rule selects events of relay endpoints.
     pub(crate) wants_relay: AtomicBool,
     /// Device events of each shard.
     pub(crate) device_lanes: Box<[ShardDeviceEvents]>,

@@ -21,7 +21,7 @@ pub struct FileReceived<'m> {
 }
 
 impl Engine {
-    /// Whether any rule wants received files.
+    /// Whether any rule selects received files.
     #[must_use]
     pub fn wants_received_files(&self) -> bool {
         let snapshot = self.shared.snapshot.load();

@@ -17,7 +17,7 @@ use crate::evaluation_context::EvaluationContext;
 use crate::rule_lineage::RuleLineage;
 
 impl Engine {
-    /// Whether any rule wants events of relay endpoints. Cheap enough to call before an event is built.
+    /// Whether any rule selects events of relay endpoints. Cheap enough to call before an event is built.
     #[inline]
     pub fn wants_relay_events(&self) -> bool {
         self.shared.wants_relay.load(Relaxed)

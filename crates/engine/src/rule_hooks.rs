@@ -1,4 +1,4 @@
-//! The engine's hooks of one shard: turns hook calls of the broker into rule events if a rule wants them.
+//! The engine's hooks of one shard: turns hook calls of the broker into rule events if a rule selects them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

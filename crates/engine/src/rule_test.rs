@@ -198,7 +198,7 @@ fn describe_window(
     let clock = bound.window.and_then(|settings| settings.event_time);
     TestedWindow {
         kind: window.kind.to_string(),
-        goes_by: match clock {
+        time_source: match clock {
             Some(_) => WindowTimeSource::EventTime,
             None => WindowTimeSource::Arrival,
         },
@@ -544,7 +544,7 @@ mod tests {
         );
         let window = &answer["window"];
         assert_eq!(window["kind"], "tumbling(10000ms)");
-        assert_eq!(window["goes_by"], "event_time");
+        assert_eq!(window["time_source"], "event_time");
         assert_eq!(window["at_ms"], 1_690_599_987_000_u64);
         assert_eq!(window["lateness_ms"], 60_000);
         let reason = |ts: Value| tried(ts)["reason"].as_str().expect("a text").to_owned();

@@ -58,7 +58,7 @@ impl From<rules::ComparedOperand> for ComparedOperand {
 pub struct TestedWindow {
     /// Kind and period, such as `tumbling(10000ms)`.
     pub kind: String,
-    pub goes_by: WindowTimeSource,
+    pub time_source: WindowTimeSource,
     /// Time of the event in milliseconds since 1970, if it is counted.
     pub at_ms: Option<u64>,
     pub now_ms: u64,

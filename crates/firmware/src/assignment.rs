@@ -48,7 +48,7 @@ pub enum AssignmentTarget {
 }
 
 impl AssignmentTarget {
-    /// As a message says it.
+    /// Description for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {

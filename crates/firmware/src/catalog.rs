@@ -1,4 +1,4 @@
-//! All packages and assignments in memory, arranged by what is asked: which package a device is to install.
+//! All packages and assignments in memory, arranged for the query which package a device is to install.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

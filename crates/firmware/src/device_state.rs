@@ -87,7 +87,7 @@ pub struct InstallRecord {
     pub current_title: Option<String>,
     pub current_version: Option<String>,
     /// When the state changed, in milliseconds since 1970.
-    pub updated_ms: u64,
+    pub updated_at_ms: u64,
 }
 
 /// What a device reports about an installation.
@@ -133,7 +133,7 @@ impl InstallRecord {
             error: None,
             current_title: before.and_then(|before| before.current_title.clone()),
             current_version: before.and_then(|before| before.current_version.clone()),
-            updated_ms: now_ms,
+            updated_at_ms: now_ms,
         };
         if record.runs_target() {
             record.state = InstallState::Updated;
@@ -190,7 +190,7 @@ impl InstallRecord {
         }
         let has_changed = *self != before;
         if has_changed {
-            self.updated_ms = now_ms;
+            self.updated_at_ms = now_ms;
         }
         has_changed
     }
@@ -306,6 +306,6 @@ mod tests {
             assert_eq!(record.state, expected, "{reported:?}");
         }
         assert_eq!(record.error.as_deref(), Some("unknown"));
-        assert!(!record.apply(&report("FAILED", ""), 3) && record.updated_ms == 2);
+        assert!(!record.apply(&report("FAILED", ""), 3) && record.updated_at_ms == 2);
     }
 }

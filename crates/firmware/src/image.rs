@@ -1,4 +1,4 @@
-//! Reads an image once, and computes and verifies what its package says about it.
+//! Reads an image once, and computes and verifies the fields of its package.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -183,7 +183,7 @@ impl FirmwarePackage {
         })
     }
 
-    /// What keeps the file of a package, as a message says it.
+    /// The holder of the file of a package, for messages.
     pub(crate) fn holder(id: &str) -> String {
         format!("the firmware package {id:?}")
     }

@@ -179,9 +179,13 @@ impl FirmwareService {
     }
 
     /// A link to an image that needs no login until then.
-    pub(crate) fn signed_url(&self, file: &str, expires_ms: u64) -> Result<String, TransferError> {
-        let signature = self.inner.files.sign_link(file, expires_ms)?;
-        let path = FileService::signed_path(file, expires_ms, &signature);
+    pub(crate) fn signed_url(
+        &self,
+        file: &str,
+        expires_at_ms: u64,
+    ) -> Result<String, TransferError> {
+        let signature = self.inner.files.sign_link(file, expires_at_ms)?;
+        let path = FileService::signed_path(file, expires_at_ms, &signature);
         Ok(format!("{}{path}", self.inner.public_url))
     }
 
@@ -460,7 +464,7 @@ impl FirmwareService {
                 wave: device.wave,
                 state: device.state,
                 attempts: device.attempts,
-                changed_ms: device.changed_ms,
+                changed_at_ms: device.changed_at_ms,
                 error: device.error,
             });
         }

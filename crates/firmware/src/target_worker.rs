@@ -126,7 +126,7 @@ fn announce(
         let mut record = record?;
         (record.state == InstallState::Queued).then(|| {
             record.state = InstallState::Initiated;
-            record.updated_ms = now_ms();
+            record.updated_at_ms = now_ms();
             record
         })
     })?;
@@ -144,7 +144,7 @@ fn withdraw(
     service.installs().update(device.no, kind, |record| {
         let mut record = record?;
         record.package = None;
-        record.updated_ms = now_ms();
+        record.updated_at_ms = now_ms();
         Some(record)
     })?;
     Ok(())
@@ -178,7 +178,7 @@ fn send_upgrade(service: &FirmwareService, device: &Device, package: &FirmwarePa
     }
 }
 
-/// Sends again what a device that was not connected, or has restarted, may have missed; asks for the version of one that
+/// Sends again what a device that was not connected, or has restarted, may have missed; requests the version of one that
 /// has not reported it.
 fn remind(service: &FirmwareService, device: &Device) -> Result<(), TargetError> {
     let Some(record) = service.installs().get(device.no, FirmwareType::Firmware)? else {

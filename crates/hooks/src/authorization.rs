@@ -32,7 +32,7 @@ pub enum Authorization {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDecision {
     pub is_allowed: bool,
-    /// Where the deciding rule is from: `superuser`, `device`, `client`, `outside`, `file`, `store`, or `default` if no
+    /// Where the deciding rule is from: `superuser`, `device`, `client`, `external`, `file`, `store`, or `default` if no
     /// rule matches.
     pub source: &'static str,
     /// Id of the rule; only rules of the node have one.

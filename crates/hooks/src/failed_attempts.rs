@@ -40,7 +40,7 @@ impl<K: Clone + Eq + Hash> FailedAttempts<K> {
         }
     }
 
-    /// Counts a failure. A window that is over begins anew.
+    /// Counts a failure. After the end of a window, another one begins.
     pub fn record(&mut self, key: K, window: Duration, now: Instant) -> FailureWindow {
         if self.windows.len() >= self.max_keys && !self.windows.contains_key(&key) {
             let oldest = self.windows.iter().min_by_key(|(_, known)| known.since);

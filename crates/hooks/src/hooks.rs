@@ -24,7 +24,7 @@ pub type BackpressureCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Call-backs for the events of one shard. Every method does nothing by default.
 pub trait Hooks {
-    /// The points this implementation wants. Called at start, and again when the first event subscriber arrives or the
+    /// The hook points that this implementation uses. Called at start, and again when the first event subscriber arrives or the
     /// last one leaves.
     fn interest(&self) -> Interest {
         Interest::NONE
@@ -82,7 +82,7 @@ pub trait Hooks {
         let _ = (client, action, answer, source);
     }
 
-    /// Called when the client is connected; its CONNACK is on its way.
+    /// Called when the client is connected; its CONNACK is in the outbox.
     fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         let _ = (client, accepted);
     }
@@ -197,7 +197,7 @@ pub trait Hooks {
         let _ = client;
     }
 
-    /// Messages that the hook wants published because of earlier calls. Called until it returns `None`: at once after
+    /// Messages that the hook publishes because of earlier calls. Called until it returns `None`: at once after
     /// [`PublishVerdict::ContinueAndCollect`], otherwise after the input of a client is processed. Their publication
     /// calls [`Hooks::publish`] like any other.
     fn take_outgoing(&mut self) -> Option<OutgoingMessages> {

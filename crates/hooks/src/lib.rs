@@ -1,7 +1,7 @@
 //! The interface between the broker and what attaches to it.
 //!
 //! [`Hooks`] is called synchronously on the shard at each point of a client's and a message's life. An implementation
-//! declares once which points it wants ([`Hooks::interest`]); other points cost nothing, not even a call. Blocking work
+//! declares once which points it uses ([`Hooks::interest`]); other points cost nothing, not even a call. Blocking work
 //! is answered with [`Authentication::Pending`] or goes through a bounded queue of the implementation: a hook that
 //! blocks stops its shard. [`BrokerPort`] is the opposite direction: what an implementation requests from the broker
 //! outside its hook calls.

@@ -1,4 +1,4 @@
-//! Messages that a hook wants published.
+//! Messages that a hook publishes.
 
 use mqtt::{Properties, PropertiesBuf, QoS};
 

@@ -302,7 +302,7 @@ impl PartitionFetcher {
             take.i32()?;
             let (topics, _, partitions) = (take.count()?, take.text()?, take.count()?);
             if (topics, partitions) != (1, 1) {
-                return Err(DecodeError("one partition was asked for"));
+                return Err(DecodeError("one partition was requested"));
             }
             take.i32()?;
             let code = ErrorCode::take(take)?;

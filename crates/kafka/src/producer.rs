@@ -47,7 +47,7 @@ pub struct Producer {
     weak_self: Weak<Producer>,
 }
 
-/// A message on its way to a partition.
+/// A message that waits for its partition, or was sent to it.
 pub struct OutgoingMessage {
     pub id: MessageId,
     /// Its position in the ticket.

@@ -133,7 +133,7 @@ fn offered_file(info: &FileInfo, directory: &str) -> Option<OfferedFile> {
         id: info.id.clone(),
         size: info.size?,
         digest: info.checksum?,
-        modified_ms: info.completed_ms,
+        modified_ms: info.completed_at_ms,
         package: None,
     })
 }

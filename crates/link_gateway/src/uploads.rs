@@ -187,7 +187,7 @@ fn read_request(
     let mut request = TransferRequest::new(identity.owner.clone(), file_id, name);
     request.size = info.size;
     request.content_type = metadata.content_type;
-    request.expires_ms = metadata
+    request.expires_at_ms = metadata
         .expire_at
         .map(|seconds| seconds.saturating_mul(1000));
     request.segments_ttl_s = metadata.segments_ttl;

@@ -2,7 +2,7 @@
 //! tree of published topics, the trace of messages, rejected connections, and the
 //! node's own metrics over the last days.
 //!
-//! [`Observer`] is one link of the hook chain. It wants no message of the broker while nobody
+//! [`Observer`] is one link of the hook chain. It requests no message of the broker while nobody
 //! observes any, so that it then costs a message nothing but the check of its interest.
 
 mod live_messages;
@@ -16,7 +16,8 @@ mod topic_rate;
 mod topic_tree;
 
 pub use live_messages::{
-    LiveMessage, LiveMessageItem, LiveMessages, MessageDirection, MessageSelection, TooManyStreams,
+    LiveMessage, LiveMessageItem, LiveMessages, MessageDirection, MessageSelection,
+    TooManyStreamsError,
 };
 pub use message_copy::MessageCopy;
 pub use message_trace::{

@@ -51,7 +51,7 @@ pub enum LiveMessageItem {
 /// The maximum number of streams is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{MAX_STREAMS} streams of messages are open, which is the limit of the node")]
-pub struct TooManyStreams;
+pub struct TooManyStreamsError;
 
 /// What decides whether a message belongs to a stream, and how much of it is copied.
 struct MessageTap {
@@ -143,7 +143,7 @@ impl MessageTaps {
         }
     }
 
-    fn add(&self, tap: &Arc<MessageTap>) -> Result<(), TooManyStreams> {
+    fn add(&self, tap: &Arc<MessageTap>) -> Result<(), TooManyStreamsError> {
         let mut is_full = false;
         self.taps.rcu(|taps| {
             is_full = taps.len() >= MAX_STREAMS;
@@ -154,7 +154,7 @@ impl MessageTaps {
             taps
         });
         match is_full {
-            true => Err(TooManyStreams),
+            true => Err(TooManyStreamsError),
             false => Ok(()),
         }
     }
@@ -183,7 +183,7 @@ impl LiveMessages {
         selection: MessageSelection,
         (max_per_s, max_payload_bytes): (u32, usize),
         ended: Box<dyn Fn() + Send + Sync>,
-    ) -> Result<Self, TooManyStreams> {
+    ) -> Result<Self, TooManyStreamsError> {
         let (sender, messages) = mpsc::channel(BUFFERED_MESSAGES);
         let tap = Arc::new(MessageTap {
             selection,

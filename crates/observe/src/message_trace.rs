@@ -1,5 +1,5 @@
 //! The trace of recorded messages: the steps that each took, and the reasons. It is written only
-//! while somebody records one, for a bounded time.
+//! during a recording, for a bounded time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

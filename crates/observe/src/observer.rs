@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use hooks::{BrokerPort, Hooks, HooksFactory};
 use wall_clock::now_ms;
 
-use crate::live_messages::{LiveMessages, MessageSelection, MessageTaps, TooManyStreams};
+use crate::live_messages::{LiveMessages, MessageSelection, MessageTaps, TooManyStreamsError};
 use crate::message_trace::{
     MessageTraceEntry, MessageTraceQuery, RecordingSelection, RecordingStatus, RuleLookup,
 };
@@ -37,7 +37,7 @@ impl Observer {
         selection: MessageSelection,
         max_per_s: u32,
         max_payload_bytes: usize,
-    ) -> Result<LiveMessages, TooManyStreams> {
+    ) -> Result<LiveMessages, TooManyStreamsError> {
         let port = self.port.clone();
         let refresh = Box::new(move || refresh_interest(&port));
         let taps: &Arc<MessageTaps> = &self.observed.taps;
@@ -75,7 +75,7 @@ impl Observer {
         self.observed.log.set_rules(rules);
     }
 
-    /// Begins to record what happens to messages, and forgets the previous recording.
+    /// Begins to record what happens to messages, and discards the previous recording.
     pub fn start_recording(&self, selection: RecordingSelection, duration_s: u64) {
         self.observed.log.start(selection, duration_s, now_ms());
         refresh_interest(&self.port);

@@ -1,5 +1,5 @@
 //! The topics on which messages are published, with their last message, rate and count. It is filled
-//! only while somebody reads it.
+//! only while clients read it.
 //!
 //! Each shard fills a table of its own, so that shards do not wait for each other; a reader merges
 //! them. A shard records a bounded number of messages per second and counts the others.
@@ -136,7 +136,7 @@ impl TopicTree {
         started.is_ok()
     }
 
-    /// Ends recording if nobody has read the tree for a while; returns whether it ended.
+    /// Ends recording if the tree has not been read for a while; returns whether it ended.
     pub(crate) fn deactivate_if_idle(&self, now_ms: u64) -> bool {
         let idle_ms = now_ms.saturating_sub(self.last_read_ms.load(Relaxed));
         if idle_ms < IDLE_MS || self.since_ms.swap(0, Relaxed) == 0 {

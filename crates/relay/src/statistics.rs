@@ -27,7 +27,7 @@ pub struct EndpointStatistics {
     /// Messages of the last minute.
     pub messages_per_minute: u64,
     /// Time of the last message or connection in milliseconds since the Unix epoch; 0: never.
-    pub last_active_ms: u64,
+    pub last_active_at_ms: u64,
 }
 
 /// What is stored. Connections of a node that has ended are not counted as current.
@@ -39,7 +39,7 @@ pub struct StatisticsRecord {
     pub total_messages: u64,
     pub total_bytes: u64,
     pub dropped_messages: u64,
-    pub last_active_ms: u64,
+    pub last_active_at_ms: u64,
 }
 
 /// Changed endpoints after which statistics are stored at once.
@@ -80,7 +80,7 @@ pub(crate) struct StatisticsCounters {
     total_messages: AtomicU64,
     total_bytes: AtomicU64,
     dropped_messages: AtomicU64,
-    last_active_ms: AtomicU64,
+    last_active_at_ms: AtomicU64,
     is_changed: AtomicBool,
     changed: Arc<ChangedEndpoints>,
     /// Times and total messages, oldest first, over the last minute.
@@ -96,7 +96,7 @@ impl StatisticsCounters {
             total_messages: record.total_messages.into(),
             total_bytes: record.total_bytes.into(),
             dropped_messages: record.dropped_messages.into(),
-            last_active_ms: record.last_active_ms.into(),
+            last_active_at_ms: record.last_active_at_ms.into(),
             // Messages of earlier runs are not of the last minute.
             samples: Mutex::new(VecDeque::from([(0, record.total_messages)])),
             ..Self::default()
@@ -138,7 +138,7 @@ impl StatisticsCounters {
     }
 
     fn touch(&self, now_ms: u64) {
-        self.last_active_ms.store(now_ms, Relaxed);
+        self.last_active_at_ms.store(now_ms, Relaxed);
         self.mark_changed();
     }
 
@@ -153,7 +153,7 @@ impl StatisticsCounters {
             total_messages: self.total_messages.load(Relaxed),
             total_bytes: self.total_bytes.load(Relaxed),
             dropped_messages: self.dropped_messages.load(Relaxed),
-            last_active_ms: self.last_active_ms.load(Relaxed),
+            last_active_at_ms: self.last_active_at_ms.load(Relaxed),
         }
     }
 
@@ -200,7 +200,7 @@ impl StatisticsCounters {
             total_bytes: record.total_bytes,
             dropped_messages: record.dropped_messages,
             messages_per_minute: record.total_messages.saturating_sub(before),
-            last_active_ms: record.last_active_ms,
+            last_active_at_ms: record.last_active_at_ms,
         }
     }
 }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(restored.current_connections, 0);
         assert_eq!(restored.total_connections, 1);
         assert_eq!((restored.total_messages, restored.total_bytes), (1, 10));
-        assert_eq!(restored.last_active_ms, 7);
+        assert_eq!(restored.last_active_at_ms, 7);
     }
 
     #[test]

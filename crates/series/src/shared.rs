@@ -233,7 +233,7 @@ impl SeriesShared {
         self.newest_ms.store(newest, Ordering::Relaxed);
     }
 
-    /// The longest retention of all policies, `None` if one keeps its points for ever.
+    /// The longest retention of all policies, `None` if one keeps its points without limit.
     pub(crate) fn longest_retention(&self) -> Option<i64> {
         let assignment = Arc::clone(&lock(&self.assignment));
         let policies = &assignment.policies;

@@ -25,6 +25,6 @@ pub(crate) enum HealthFlag {
     Keyed = 8,
     /// Syncs fail.
     Sync = 16,
-    /// The server that holds the queues has been away for too long.
+    /// The server that stores the queues has been unavailable for too long.
     Queues = 32,
 }

@@ -266,7 +266,7 @@ fn repair_queues_owner(
     Ok(())
 }
 
-/// Rewrites damaged journals of the keyed state and gives up missing ones. Their lost content is then taken from the message log as
+/// Rewrites damaged journals of the keyed state and continues without missing ones. Their lost content is then taken from the message log as
 /// far as possible.
 fn repair_state(
     dir: &Path,

@@ -1,4 +1,4 @@
-//! Certificates of an authority that is made anew for a test.
+//! Certificates of an authority that is created for a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What tests of several crates need and no program does: children that do not outlive the test, real
 //! servers on ports of their own, certificates for them, and a network that can be made slow or cut. Only ever a dev-dependency.
 //!
-//! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
+//! A failure in this crate means that a test cannot continue: it panics with the reason.
 
 mod certificates;
 mod parquet;

@@ -1,4 +1,4 @@
-//! Children and folders that are gone when the test process is, however it ends.
+//! Child processes and directories that are removed when the test process ends, however it ends.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// Starts a child that dies when this process does, even if this process is killed.
+/// Starts a child that is killed when this process ends, even if this process is killed.
 ///
 /// The kernel sends the parent-death signal when the *thread* that forked ends, and a test's thread ends with the
 /// test: so one thread that lives as long as the process starts all children.
@@ -81,7 +81,7 @@ pub fn signal(pid: u32, signal: i32) -> bool {
     unsafe { libc::kill(pid as i32, signal) == 0 }
 }
 
-/// A fresh folder that is gone when the test process is.
+/// An empty directory that is removed when the test process ends.
 pub fn temporary_directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let path = process_directory().join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());

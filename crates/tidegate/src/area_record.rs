@@ -93,7 +93,7 @@ impl AreaRecord {
         match self.read()? {
             AreaRecordState::Whole(recorded) => match self.missing(&recorded).first() {
                 Some(problem) => bail!(
-                    "{problem}. Restore a backup, or accept the loss: run `tidegate store repair`, which says what is lost"
+                    "{problem}. Restore a backup, or accept the loss: run `tidegate store repair`, which lists what is lost"
                 ),
                 None => Ok(()),
             },
@@ -144,7 +144,7 @@ impl AreaRecord {
             AreaRecordState::Whole(_) => return None,
         };
         Some(format!(
-            "{} {what}: whether a whole directory of telemetry, mailboxes, sinks or files was lost cannot be told. The next \
+            "{} {what}: whether a whole directory of telemetry, mailboxes, sinks or files was lost is unknown. The next \
              start, or `tidegate store repair`, writes it anew",
             self.path().display()
         ))

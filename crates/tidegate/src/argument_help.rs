@@ -40,11 +40,11 @@ fn description(argument: &Arg, list: Option<&str>) -> Option<String> {
     };
     let fixed = match (value_name.as_str(), list) {
         ("ID" | "NAME", Some(list)) => {
-            return Some(format!("One of those that `{list} list` shows"));
+            return Some(format!("Name or id, as `{list} list` shows it"));
         }
-        ("IDS", Some(list)) => return Some(format!("Some of those that `{list} list` shows")),
-        ("ID", None) => "Id that the list of this kind shows",
-        ("NAME", None) => "Name that the list of this kind shows",
+        ("IDS", Some(list)) => return Some(format!("Ids, as `{list} list` shows them")),
+        ("ID", None) => "Id of the object",
+        ("NAME", None) => "Name of the object",
         ("CARD", _) => "Id of a card of the dashboard",
         ("CLIENT_ID", _) => "MQTT client id",
         ("CONNECTION_ID", _) => "Number that `connections` shows",
@@ -52,11 +52,11 @@ fn description(argument: &Arg, list: Option<&str>) -> Option<String> {
         ("DEVICES", _) => "Ids of the devices",
         ("FILE", _) => "Path of the file",
         ("FUNCTION", _) => "Function of the thing model",
-        ("GROUP", _) => "Id of a device group",
+        ("GROUP", _) => "Value of the field `group` of devices",
         ("KEY", _) => "Key of the setting, as `config reference` lists it",
         ("KEYS", _) => "Keys of properties",
         ("KEY=VALUE", _) => "Tag of the device; may be repeated",
-        ("KIND", _) => "What it contains",
+        ("KIND", _) => "Kind of the content",
         ("METHOD", _) => "Method that the device executes",
         ("NAME=VALUE", _) => "Fields; `fields` lists them",
         ("NAMESPACE", _) => "Id of the namespace",
@@ -64,14 +64,14 @@ fn description(argument: &Arg, list: Option<&str>) -> Option<String> {
         ("PAYLOAD" | "TEXT", _) => "Payload of the message",
         ("PRODUCT", _) => "Id of the product",
         ("QOS", _) => "Quality of service: 0, 1 or 2",
-        ("SCOPE", _) => "Who sets the attributes",
+        ("SCOPE", _) => "Scope of the attributes",
         ("SHARE", _) => "Id of the share link, as `shares` shows it",
         ("SHELL", _) => "Shell that reads the script",
         ("SINK", _) => "Name of the sink",
         ("TOPIC", _) => "Topic name",
         ("TOPIC_FILTER", _) => "Topic filter, such as sensors/+/temperature",
         ("USERNAME", _) => "User name",
-        ("VALUE", _) => "New value; without it, the command asks for it",
+        ("VALUE", _) => "New value; without it, the command prompts for it",
         _ => return None,
     };
     Some(fixed.to_owned())

@@ -22,13 +22,13 @@ use crate::store_command::StoreCommand;
 const EXIT_CODES: &str = "\
 Exit status:
   0  done
-  1  something else failed, or a rule that was tested
-  2  wrong usage, or something is wrong with the configuration
+  1  any other failure, or a tested rule failed
+  2  wrong usage or invalid configuration
   3  the broker (or node) cannot be reached, or the connection to it was lost
-  4  the broker (or node) rejected
+  4  the broker (or node) rejected the request
   5  a time limit passed (-W, or that of a command to a device)";
 
-/// The exit status for an error, so that scripts can tell the kinds of failure apart.
+/// The exit status for an error, so that scripts can distinguish the kinds of failure.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<CtlError>() {
         return error.exit();
@@ -45,7 +45,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
     }
 }
 
-/// An MQTT broker and IoT messaging platform. Without a command it serves.
+/// An MQTT broker and IoT messaging platform. Without a command, it runs a node.
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -79,7 +79,7 @@ enum CliCommand {
     /// Send and receive files over links, which survive interruptions
     #[command(subcommand)]
     Link(LinkCommand),
-    /// Put load on a broker and report its performance
+    /// Measure the performance of a broker under load
     Bench(bench::BenchArgs),
     /// Connect a simulated fleet of devices, described by a file, to a broker
     Simulate(simulate::SimulateArgs),
@@ -296,7 +296,7 @@ fn print_text(text: &str) -> anyhow::Result<()> {
 }
 
 /// The error of a wrong command line. The parsers of numbers say "invalid digit found in string"; this names what is
-/// expected instead. `ctl products add x --name=X` is told how fields are written.
+/// expected instead. `ctl products add x --name=X` gets an error that shows how fields are written.
 pub(crate) fn clarify_usage_error(error: clap::Error) -> clap::Error {
     if let Some(hint) = field_hint(&error) {
         let text = error.render().to_string();

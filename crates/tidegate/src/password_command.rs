@@ -17,7 +17,7 @@ pub(crate) struct PasswordArgs {
     /// Read the password from a file instead of the terminal or standard input
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// How much work each login and each guess costs
+    /// Iterations of the hash function, which determine the cost of each login and each guess
     #[arg(
         long,
         value_name = "N",
@@ -87,7 +87,7 @@ pub(crate) fn prompt(prompt: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = io::stdin();
     if !terminal.is_terminal() {
         bail!(
-            "standard input is no terminal, so no password can be asked for; give it in a file, such as with --password-file FILE"
+            "standard input is not a terminal, so the command cannot prompt for a password; name a file, such as with --password-file FILE"
         );
     }
     eprint!("{prompt}");

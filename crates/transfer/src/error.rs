@@ -22,7 +22,7 @@ pub enum TransferErrorKind {
     NotFound,
     /// The sender has another transfer with this id.
     Conflict,
-    /// A segment or a file is not what its digest says.
+    /// A segment or a file does not match its digest.
     ChecksumMismatch,
     /// Parts of the file are missing.
     Incomplete,

@@ -62,7 +62,7 @@ pub struct FileExport {
     /// Where the file is, as the sink describes it; only of a complete export.
     pub location: Option<String>,
     /// Time of the last change of the state.
-    pub updated_ms: u64,
+    pub updated_at_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub(crate) struct StoredExport {
     pub(crate) error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) location: Option<String>,
-    pub(crate) updated_ms: u64,
+    pub(crate) updated_at_ms: u64,
     /// The file is deleted when all its exports are complete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) deletes_file: bool,
@@ -128,7 +128,7 @@ impl ExportTable {
             attempts: export.attempts,
             error: export.error.clone(),
             location: export.location.clone(),
-            updated_ms: export.updated_ms,
+            updated_at_ms: export.updated_at_ms,
         });
         views.collect()
     }

@@ -69,7 +69,7 @@ impl FileService {
         Ok(())
     }
 
-    /// Whether a complete file must not be removed without being asked for: its event is not handled, or it is still to be exported.
+    /// Whether a complete file must not be removed automatically: its event is not handled, or it is still to be exported.
     pub(crate) fn is_kept_for_exports(&self, state: &EntryState) -> bool {
         state.record.is_event_pending || self.exports().has_incomplete(&state.record.id)
     }
@@ -101,7 +101,7 @@ impl FileService {
             attempts: 0,
             error: None,
             location: None,
-            updated_ms: now_ms(),
+            updated_at_ms: now_ms(),
             deletes_file: false,
         };
         of_file.insert(sink.to_owned(), export);
@@ -176,7 +176,7 @@ impl FileService {
             export.state = ExportState::Running;
             export.attempts = export.attempts.saturating_add(1);
             export.sent_bytes = 0;
-            export.updated_ms = now_ms();
+            export.updated_at_ms = now_ms();
         })?;
         if !begun {
             return Ok(None);
@@ -232,7 +232,7 @@ impl FileService {
             export.position = None;
             export.error = None;
             export.location = Some(location.to_owned());
-            export.updated_ms = now_ms();
+            export.updated_at_ms = now_ms();
             export.deletes_file = deletes_file;
         })?;
         match changed {
@@ -272,12 +272,12 @@ impl FileService {
         self.change_export(sink, file, |export| {
             export.state = state;
             export.error = Some(error.to_owned());
-            export.updated_ms = now_ms();
+            export.updated_at_ms = now_ms();
         })?;
         Ok(())
     }
 
-    /// Cancels an export, or forgets one that has ended. The target may contain a part of the file.
+    /// Cancels an export, or removes one that has ended. The target may contain a part of the file.
     ///
     /// # Errors
     /// If there is no such export, or the file system returns an error.
@@ -336,7 +336,7 @@ impl FileService {
                     sink: sink.clone(),
                     row: export.row.clone(),
                 };
-                (export.updated_ms, active)
+                (export.updated_at_ms, active)
             })
             .collect();
         active.sort_by(|(left, a), (right, b)| (left, &a.file).cmp(&(right, &b.file)));

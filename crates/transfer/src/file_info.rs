@@ -35,11 +35,11 @@ pub struct FileInfo {
     pub is_partial: bool,
     /// Whether the transfer is paused: it rejects segments and does not expire.
     pub is_paused: bool,
-    pub created_ms: u64,
+    pub created_at_ms: u64,
     /// When the file was complete and verified; `null` for a transfer.
-    pub completed_ms: Option<u64>,
+    pub completed_at_ms: Option<u64>,
     /// When it will be removed; `null`: it is kept until it is deleted.
-    pub expires_ms: Option<u64>,
+    pub expires_at_ms: Option<u64>,
     /// What the file is kept for, such as firmware packages; while there is anything, it cannot be deleted.
     pub used_by: Vec<String>,
     /// Exports of the file, by sink.
@@ -50,7 +50,7 @@ impl FileInfo {
     pub(crate) fn new(
         record: &FileRecord,
         received_bytes: u64,
-        expires_ms: Option<u64>,
+        expires_at_ms: Option<u64>,
         exports: Vec<FileExport>,
     ) -> Self {
         Self {
@@ -66,9 +66,9 @@ impl FileInfo {
             user_data: record.user_data.clone(),
             is_partial: record.is_partial,
             is_paused: record.is_paused,
-            created_ms: record.created_ms,
-            completed_ms: record.completed_ms,
-            expires_ms,
+            created_at_ms: record.created_at_ms,
+            completed_at_ms: record.completed_at_ms,
+            expires_at_ms,
             used_by: record.used_by.iter().cloned().collect(),
             exports,
         }

@@ -146,7 +146,7 @@ impl FileService {
         record.checksum = Some(digest);
         record.state = FileState::Complete;
         record.is_paused = false;
-        record.completed_ms = Some(now_ms());
+        record.completed_at_ms = Some(now_ms());
         let observer = self.inner.observer.get();
         record.is_event_pending = observer.is_some_and(|observer| (observer.is_interested)());
         entry.directory.write_record(&record)?;

@@ -20,7 +20,7 @@ use crate::service::FileService;
 const CLOSE_AFTER_MS: u64 = 60_000;
 
 impl FileService {
-    /// Syncs what was received since the last call, if the fsync policy asks for it.
+    /// Syncs what was received since the last call, if the fsync policy requires it.
     pub fn sync(&self) {
         if matches!(self.inner.settings.fsync, Fsync::Every(_)) {
             self.checkpoint_all();
@@ -108,7 +108,7 @@ pub fn check_files(directory: &Path) -> io::Result<(u64, Vec<String>)> {
 fn check_file(directory: &FileDirectory, record: &FileRecord) -> Option<String> {
     match record.state {
         FileState::Receiving => match verify_ranges(directory.path()) {
-            // A sender is asked again for ranges that are not on disk.
+            // Ranges that are not on disk count as missing, so that the sender sends them again.
             Ok(_) => None,
             Err(error) => Some(error.to_string()),
         },

@@ -19,7 +19,7 @@ pub fn is_file_topic(topic: &str) -> bool {
 pub struct FileTopic<'t> {
     /// Chosen by the sender.
     pub file_id: &'t str,
-    /// The end of a transfer is acknowledged before the file is verified; a response says whether it is.
+    /// The end of a transfer is acknowledged before the file is verified; a response contains the result.
     pub is_async: bool,
     pub command: FileCommand,
 }

@@ -24,7 +24,8 @@ use crate::mqtt_response::{StepResult, encode_response, reason_of};
 use crate::mqtt_topic::{FileCommand, FileTopic};
 use crate::record::{FileOwner, OwnerKind};
 use crate::request::TransferRequest;
-use crate::service::{FileService, FileTarget, WrittenSegment};
+use crate::segments::WrittenSegment;
+use crate::service::{FileService, FileTarget};
 
 /// Steps whose segments are made durable together.
 const MAX_BATCH: usize = 128;

@@ -10,7 +10,7 @@ use crate::record::{FileOwner, OwnerKind};
 /// Senders whose rate is tracked at once; those that have caught up are forgotten first.
 const MAX_TRACKED: usize = 65_536;
 
-/// Charges received bytes, and says until when their sender has to pause.
+/// Charges received bytes, and returns until when their sender has to pause.
 ///
 /// A limit is stored as the time until which the bytes received so far use it up. It may be in the future: a sender is
 /// paused after it has sent too much, and nothing it sent is lost.

@@ -73,7 +73,7 @@ pub(crate) struct FileRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) expires_ms: Option<u64>,
+    pub(crate) expires_at_ms: Option<u64>,
     pub(crate) segments_ttl_s: u32,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) user_data: Value,
@@ -83,10 +83,10 @@ pub(crate) struct FileRecord {
     /// Segments are rejected, and the transfer does not expire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_paused: bool,
-    pub(crate) created_ms: u64,
+    pub(crate) created_at_ms: u64,
     pub(crate) state: FileState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) completed_ms: Option<u64>,
+    pub(crate) completed_at_ms: Option<u64>,
     /// The rules have not handled the event of the file yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_event_pending: bool,

@@ -12,7 +12,7 @@ use crate::record::FileOwner;
 pub const MAX_USER_DATA_BYTES: usize = 16 << 10;
 const MAX_CONTENT_TYPE_BYTES: usize = 255;
 
-/// What a sender says about a file before it sends it.
+/// The announcement of a file by its sender.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransferRequest {
     pub owner: FileOwner,
@@ -23,7 +23,7 @@ pub struct TransferRequest {
     pub checksum: Option<FileDigest>,
     pub content_type: Option<String>,
     /// When the complete file expires, in milliseconds since 1970.
-    pub expires_ms: Option<u64>,
+    pub expires_at_ms: Option<u64>,
     /// How long the transfer may stay without a new segment.
     pub segments_ttl_s: Option<u64>,
     pub user_data: Value,
@@ -56,7 +56,7 @@ impl TransferRequest {
             size: None,
             checksum: None,
             content_type: None,
-            expires_ms: None,
+            expires_at_ms: None,
             segments_ttl_s: None,
             user_data: Value::Null,
             is_partial: false,
@@ -84,7 +84,7 @@ impl TransferRequest {
         Ok(Self {
             size: init.size,
             checksum: init.checksum,
-            expires_ms: init.expire_at.map(|seconds| seconds.saturating_mul(1000)),
+            expires_at_ms: init.expire_at.map(|seconds| seconds.saturating_mul(1000)),
             segments_ttl_s: init.segments_ttl,
             user_data: init.user_data,
             ..Self::new(owner, file_id, init.name)
@@ -134,7 +134,7 @@ mod tests {
         let request = read(&payload).expect("valid");
         assert_eq!(request.name, "a_b");
         assert_eq!((request.size, request.checksum), (Some(3), Some(digest)));
-        assert_eq!(request.expires_ms, Some(5000));
+        assert_eq!(request.expires_at_ms, Some(5000));
         assert_eq!(request.user_data, serde_json::json!({"k": [1]}));
         assert!(read(r#"{"name": "a"}"#).is_ok());
     }

@@ -1,28 +1,24 @@
-//! The engine: begins transfers, stores their segments, and answers questions about files.
+//! The engine: opens the directory of files, begins transfers and removes files. Segments are stored by
+//! `segments.rs`, and files are read by `file_queries.rs`.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use disk::Fsync;
-use hooks::MetricFamily;
-use namespaces::{NamespaceSelection, Namespaces, QUOTA_MEGABYTE, Quota};
+use namespaces::{Namespaces, QUOTA_MEGABYTE, Quota};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use wall_clock::now_ms;
 
-use crate::digest::FileDigest;
 use crate::error::{TransferError, TransferErrorKind};
 use crate::export_table::ExportTable;
 use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
-use crate::file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
+use crate::file_info::FileInfo;
 use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKey};
 use crate::free_space::FreeSpace;
 use crate::metrics::TransferMetrics;
-use crate::partial_file::{PartialFile, SegmentOutcome, equals};
 use crate::rate_limit::RateLimits;
 use crate::record::{FORMAT_VERSION, FileOwner, FileRecord, FileState};
 use crate::request::TransferRequest;
@@ -34,8 +30,6 @@ use crate::usage::{NamespaceFileLimits, Usage};
 const VERSION_FILE: &str = "version";
 /// Locks of transfers that are being begun; several, since a begin waits for the disk.
 const BEGIN_LOCKS: usize = 64;
-/// Recommended size of a segment in bytes.
-const RECOMMENDED_SEGMENT_BYTES: u64 = 256 << 10;
 
 /// Is notified of complete files.
 pub struct CompletionObserver {
@@ -73,23 +67,6 @@ impl TransferStart {
     }
 }
 
-/// A segment that was written and is not acknowledged yet.
-#[must_use = "a segment counts after `commit`"]
-pub struct WrittenSegment {
-    entry: Option<Arc<FileEntry>>,
-}
-
-impl WrittenSegment {
-    /// Whether both belong to the same file, so that one commit serves both.
-    #[must_use]
-    pub fn is_same_file(&self, other: &Self) -> bool {
-        match (&self.entry, &other.entry) {
-            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
-            (None, _) | (_, None) => false,
-        }
-    }
-}
-
 /// All files of a node. Clones share them. Every method may block on the disk.
 #[derive(Clone)]
 pub struct FileService {
@@ -102,8 +79,8 @@ pub(crate) struct FileServiceInner {
     table: Mutex<FileTable>,
     begin_locks: [Mutex<()>; BEGIN_LOCKS],
     begin_hasher: RandomState,
-    free_space: FreeSpace,
-    rates: RateLimits,
+    pub(crate) free_space: FreeSpace,
+    pub(crate) rates: RateLimits,
     /// Ids of transfers that a request has taken.
     pub(crate) uploads: Mutex<HashSet<String>>,
     pub(crate) link_key: LinkKey,
@@ -123,13 +100,13 @@ pub(crate) fn file_not_found() -> TransferError {
     TransferError::new(TransferErrorKind::NotFound, detail)
 }
 
-fn new_file_id(created_ms: u64) -> Result<String, TransferError> {
+fn new_file_id(created_at_ms: u64) -> Result<String, TransferError> {
     let mut random = [0; 8];
     SystemRandom::new()
         .fill(&mut random)
         .map_err(|_| TransferError::storage("create an id", &io::Error::other("no randomness")))?;
     Ok(format!(
-        "{created_ms:012x}{:016x}",
+        "{created_at_ms:012x}{:016x}",
         u64::from_le_bytes(random)
     ))
 }
@@ -234,7 +211,7 @@ impl FileService {
                 directory.remove_range_log()?;
                 self.load_exports(&directory, &record.id)?;
                 let size = record.size.unwrap_or(0);
-                let last_ms = record.completed_ms.unwrap_or(record.created_ms);
+                let last_ms = record.completed_at_ms.unwrap_or(record.created_at_ms);
                 FileEntry::new(
                     directory,
                     record,
@@ -246,7 +223,7 @@ impl FileService {
             FileState::Receiving => {
                 let len = directory.data_len().unwrap_or(0);
                 let reserved = record.size.unwrap_or(0).max(len);
-                let last_ms = directory.last_activity_ms().unwrap_or(record.created_ms);
+                let last_ms = directory.last_activity_ms().unwrap_or(record.created_at_ms);
                 let received = len.min(reserved);
                 let phase = EntryPhase::Closed;
                 FileEntry::new(directory, record, phase, (reserved, received), last_ms)
@@ -322,7 +299,7 @@ impl FileService {
         self.create(record, size).map(TransferStart::New)
     }
 
-    fn check_enabled(&self) -> Result<(), TransferError> {
+    pub(crate) fn check_enabled(&self) -> Result<(), TransferError> {
         match self.inner.settings.enabled {
             true => Ok(()),
             false => Err(TransferError::new(
@@ -332,7 +309,7 @@ impl FileService {
         }
     }
 
-    fn check_file_size(&self, size: u64) -> Result<(), TransferError> {
+    pub(crate) fn check_file_size(&self, size: u64) -> Result<(), TransferError> {
         let limit = self.inner.settings.max_file_bytes;
         match size <= limit {
             true => Ok(()),
@@ -345,7 +322,7 @@ impl FileService {
 
     fn new_record(&self, request: TransferRequest) -> Result<FileRecord, TransferError> {
         let settings = &self.inner.settings;
-        let created_ms = now_ms();
+        let created_at_ms = now_ms();
         let max_ttl_s = u64::from(settings.max_segments_ttl_s);
         let ttl_s = request.segments_ttl_s.unwrap_or(max_ttl_s);
         let ttl_s = ttl_s.clamp(
@@ -354,27 +331,27 @@ impl FileService {
         );
         Ok(FileRecord {
             version: FORMAT_VERSION,
-            id: new_file_id(created_ms)?,
+            id: new_file_id(created_at_ms)?,
             owner: request.owner,
             file_id: request.file_id,
             name: request.name,
             size: request.size,
             checksum: request.checksum,
             content_type: request.content_type,
-            expires_ms: request.expires_ms,
+            expires_at_ms: request.expires_at_ms,
             segments_ttl_s: ttl_s as u32,
             user_data: request.user_data,
             is_partial: request.is_partial,
             is_paused: false,
             is_event_pending: false,
-            created_ms,
+            created_at_ms,
             state: FileState::Receiving,
-            completed_ms: None,
+            completed_at_ms: None,
             used_by: BTreeSet::new(),
         })
     }
 
-    fn namespace_limits(&self, namespace: &str) -> NamespaceFileLimits {
+    pub(crate) fn namespace_limits(&self, namespace: &str) -> NamespaceFileLimits {
         let limits = self.inner.namespaces.get();
         let Some(limits) = limits.and_then(|namespaces| namespaces.get(namespace)) else {
             return NamespaceFileLimits::default();
@@ -406,9 +383,9 @@ impl FileService {
             self.table().usage.remove(&owner, added);
             TransferError::storage("begin a file", &error)
         })?;
-        let created_ms = record.created_ms;
+        let created_at_ms = record.created_at_ms;
         let phase = EntryPhase::Open(Box::new(file));
-        let entry = FileEntry::new(directory, record, phase, (size, 0), created_ms);
+        let entry = FileEntry::new(directory, record, phase, (size, 0), created_at_ms);
         let entry = Arc::new(entry);
         self.table()
             .insert(entry.clone(), FileState::Receiving, true);
@@ -417,12 +394,12 @@ impl FileService {
         Ok(self.info_of(&entry, &state))
     }
 
-    fn free_bytes(&self) -> Result<u64, TransferError> {
+    pub(crate) fn free_bytes(&self) -> Result<u64, TransferError> {
         let free = self.inner.free_space.bytes();
         free.map_err(|error| TransferError::storage("read the free space of the disk", &error))
     }
 
-    fn check_free(&self, free: u64, needed: u64) -> Result<(), TransferError> {
+    pub(crate) fn check_free(&self, free: u64, needed: u64) -> Result<(), TransferError> {
         let kept = self.inner.settings.min_free_bytes;
         match free >= kept.saturating_add(needed) {
             true => Ok(()),
@@ -445,152 +422,6 @@ impl FileService {
                 let key = TransferKey::new(owner, file_id);
                 table.transfer(&key).or_else(|| table.complete(&key))
             }
-        }
-    }
-
-    /// Writes a segment. It is acknowledged after [`commit`](Self::commit).
-    ///
-    /// # Errors
-    /// If there is no such transfer, the digest differs, a limit is reached, or the disk is full.
-    pub fn write(
-        &self,
-        target: FileTarget<'_>,
-        offset: u64,
-        bytes: &[u8],
-        digest: Option<FileDigest>,
-    ) -> Result<WrittenSegment, TransferError> {
-        self.count(self.try_write(target, offset, bytes, digest))
-    }
-
-    fn try_write(
-        &self,
-        target: FileTarget<'_>,
-        offset: u64,
-        bytes: &[u8],
-        digest: Option<FileDigest>,
-    ) -> Result<WrittenSegment, TransferError> {
-        self.check_enabled()?;
-        if let Some(expected) = digest {
-            let actual = FileDigest::of(bytes);
-            if actual != expected {
-                let detail = format!(
-                    "the SHA-256 of the segment at {offset} is {actual}, not {expected}; send it again"
-                );
-                return Err(TransferError::new(
-                    TransferErrorKind::ChecksumMismatch,
-                    detail,
-                ));
-            }
-        }
-        let entry = self.find(target).ok_or_else(transfer_not_found)?;
-        let mut state = entry.lock();
-        match state.phase {
-            EntryPhase::Complete => return compare_with_complete(&entry, offset, bytes),
-            EntryPhase::Removed => return Err(transfer_not_found()),
-            EntryPhase::Closed | EntryPhase::Open(_) => {}
-        }
-        state.check_not_paused()?;
-        self.check_room(&entry, offset, bytes.len() as u64)?;
-        let file = self.open_partial(&entry, &mut state)?;
-        let outcome = file.write(offset, bytes);
-        let outcome = outcome.map_err(|error| TransferError::storage("write a segment", &error))?;
-        state.last_activity_ms = now_ms();
-        drop(state);
-        let counter = match outcome {
-            SegmentOutcome::Written => &self.inner.metrics.received_bytes,
-            SegmentOutcome::Repeated => &self.inner.metrics.repeated_bytes,
-            SegmentOutcome::TooManyRanges => {
-                let detail = "the segments leave too many gaps; fill the gaps first";
-                return Err(TransferError::invalid(detail));
-            }
-        };
-        counter.fetch_add(bytes.len() as u64, Relaxed);
-        Ok(WrittenSegment { entry: Some(entry) })
-    }
-
-    /// Charges received bytes to the rate of their sender. Returns until when it has to pause, in milliseconds since
-    /// 1970; 0: it need not.
-    #[must_use]
-    pub fn charge_rate(&self, owner: &FileOwner, bytes: u64) -> u64 {
-        let settings = &self.inner.settings;
-        let rates = (settings.max_bytes_per_s, settings.max_bytes_per_s_per_owner);
-        self.inner.rates.charge(owner, bytes, rates, now_ms())
-    }
-
-    /// Checks the limits for a segment.
-    pub(crate) fn check_room(
-        &self,
-        entry: &FileEntry,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), TransferError> {
-        let end = offset.saturating_add(len);
-        self.check_file_size(end)?;
-        self.reserve_until(entry, end)?;
-        self.check_free(self.free_bytes()?, len)?;
-        self.inner.free_space.reserve(len);
-        Ok(())
-    }
-
-    /// Counts bytes beyond the announced size, if a quota permits them.
-    fn reserve_until(&self, entry: &FileEntry, end: u64) -> Result<(), TransferError> {
-        if end <= entry.reserved.load(Relaxed) {
-            return Ok(());
-        }
-        let limits = self.namespace_limits(&entry.owner.namespace);
-        let mut table = self.table();
-        let added = end.saturating_sub(entry.reserved.load(Relaxed));
-        let usage = Usage {
-            bytes: added,
-            ..Usage::default()
-        };
-        (table.usage).check(&entry.owner, usage, &self.inner.settings, limits)?;
-        table.reserve(entry, added);
-        Ok(())
-    }
-
-    /// The files of a transfer, opened if they are closed.
-    pub(crate) fn open_partial<'s>(
-        &self,
-        entry: &FileEntry,
-        state: &'s mut EntryState,
-    ) -> Result<&'s mut PartialFile, TransferError> {
-        if let EntryPhase::Closed = state.phase {
-            let opened = PartialFile::open(entry.directory.path());
-            let file = opened.map_err(|error| TransferError::storage("open a file", &error))?;
-            entry.received.store(file.received().count(), Relaxed);
-            state.phase = EntryPhase::Open(Box::new(file));
-        }
-        match &mut state.phase {
-            EntryPhase::Open(file) => Ok(file),
-            EntryPhase::Closed | EntryPhase::Complete | EntryPhase::Removed => {
-                Err(transfer_not_found())
-            }
-        }
-    }
-
-    /// Makes a segment durable, and all segments written to the same file before. It may be acknowledged afterwards.
-    ///
-    /// # Errors
-    /// If the file system returns an error. Then the segment counts as not received.
-    pub fn commit(&self, written: &WrittenSegment) -> Result<(), TransferError> {
-        let Some(entry) = &written.entry else {
-            return Ok(());
-        };
-        let mut state = entry.lock();
-        match &mut state.phase {
-            EntryPhase::Open(file) => {
-                let sync = self.inner.settings.fsync == Fsync::Always;
-                let committed = file.commit(sync);
-                entry.received.store(file.received().count(), Relaxed);
-                let result =
-                    committed.map_err(|error| TransferError::storage("store a segment", &error));
-                drop(state);
-                self.count(result)
-            }
-            // It was closed, or completed by another request; both commit first.
-            EntryPhase::Closed | EntryPhase::Complete => Ok(()),
-            EntryPhase::Removed => Err(transfer_not_found()),
         }
     }
 
@@ -656,7 +487,7 @@ impl FileService {
     pub(crate) fn expiry_ms(&self, state: &EntryState) -> Option<u64> {
         let record = &state.record;
         let retention_ms = u64::from(self.inner.settings.retention_s) * 1000;
-        match (record.state, record.expires_ms) {
+        match (record.state, record.expires_at_ms) {
             (FileState::Receiving, _) if record.is_paused => None,
             (FileState::Receiving, _) => {
                 let ttl_ms = u64::from(record.segments_ttl_s) * 1000;
@@ -667,11 +498,11 @@ impl FileService {
             {
                 None
             }
-            (FileState::Complete, Some(expires_ms)) => Some(expires_ms),
+            (FileState::Complete, Some(expires_at_ms)) => Some(expires_at_ms),
             (FileState::Complete, None) if retention_ms == 0 => None,
             (FileState::Complete, None) => {
-                let completed_ms = record.completed_ms.unwrap_or(record.created_ms);
-                Some(completed_ms.saturating_add(retention_ms))
+                let completed_at_ms = record.completed_at_ms.unwrap_or(record.created_at_ms);
+                Some(completed_at_ms.saturating_add(retention_ms))
             }
         }
     }
@@ -681,150 +512,6 @@ impl FileService {
         let exports = self.exports().of_file(&entry.id);
         FileInfo::new(&state.record, received, self.expiry_ms(state), exports)
     }
-
-    /// A file or transfer; `None`: there is none.
-    #[must_use]
-    pub fn info(&self, target: FileTarget<'_>) -> Option<FileInfo> {
-        let entry = self.find(target)?;
-        let state = entry.lock();
-        let is_present = !matches!(state.phase, EntryPhase::Removed);
-        is_present.then(|| self.info_of(&entry, &state))
-    }
-
-    /// Up to `limit` files and transfers that `wanted` selects, the newest first, before the one with the id `before`.
-    #[must_use]
-    pub fn list(
-        &self,
-        namespaces: &NamespaceSelection,
-        before: Option<&str>,
-        limit: usize,
-        wanted: &dyn Fn(&FileInfo) -> bool,
-    ) -> Vec<FileInfo> {
-        let entries: Vec<Arc<FileEntry>> = {
-            let table = self.table();
-            let entries = table.newest_first(before);
-            let selected = entries.filter(|entry| namespaces.contains(&entry.owner.namespace));
-            selected.cloned().collect()
-        };
-        let infos = entries.iter().filter_map(|entry| {
-            let state = entry.lock();
-            let is_present = !matches!(state.phase, EntryPhase::Removed);
-            is_present.then(|| self.info_of(entry, &state))
-        });
-        infos.filter(|info| wanted(info)).take(limit).collect()
-    }
-
-    /// What of a transfer was received.
-    ///
-    /// # Errors
-    /// If there is no such file or transfer.
-    pub fn status(&self, target: FileTarget<'_>) -> Result<TransferStatus, TransferError> {
-        let entry = self.find(target).ok_or_else(transfer_not_found)?;
-        let mut state = entry.lock();
-        let (size, is_paused) = (state.record.size, state.record.is_paused);
-        if let EntryPhase::Complete = state.phase {
-            return Ok(TransferStatus {
-                state: FileState::Complete,
-                is_paused: false,
-                size,
-                received: size
-                    .iter()
-                    .filter(|size| **size > 0)
-                    .map(|size| (0, *size))
-                    .collect(),
-                missing: Vec::new(),
-                chunk: RECOMMENDED_SEGMENT_BYTES,
-            });
-        }
-        let file = self.open_partial(&entry, &mut state)?;
-        // What is shown as received must survive a kill.
-        let committed = file.commit(self.inner.settings.fsync == Fsync::Always);
-        committed.map_err(|error| TransferError::storage("store a segment", &error))?;
-        let received = file.received();
-        let pairs = |ranges: &mut dyn Iterator<Item = std::ops::Range<u64>>| {
-            let ranges = ranges.take(MAX_SHOWN_RANGES);
-            ranges.map(|range| (range.start, range.end)).collect()
-        };
-        Ok(TransferStatus {
-            state: FileState::Receiving,
-            is_paused,
-            size,
-            received: pairs(&mut received.iter()),
-            missing: pairs(&mut received.missing(0..size.unwrap_or(received.end())).iter()),
-            chunk: RECOMMENDED_SEGMENT_BYTES,
-        })
-    }
-
-    /// Length of the part of a transfer that was received without a gap from its beginning.
-    ///
-    /// # Errors
-    /// If there is no such file or transfer.
-    pub fn received_prefix(&self, id: &str) -> Result<u64, TransferError> {
-        let entry = self.table().get(id).ok_or_else(transfer_not_found)?;
-        let mut state = entry.lock();
-        match state.phase {
-            EntryPhase::Complete => Ok(state.record.size.unwrap_or(0)),
-            _ => Ok(self
-                .open_partial(&entry, &mut state)?
-                .received()
-                .contiguous_end(0)),
-        }
-    }
-
-    /// Opens the content of a transfer that need not be complete, for digests of what has arrived.
-    ///
-    /// # Errors
-    /// If there is no such file or transfer, or the file system returns an error.
-    pub fn content_of_transfer(&self, id: &str) -> Result<File, TransferError> {
-        let entry = self.table().get(id).ok_or_else(transfer_not_found)?;
-        let state = entry.lock();
-        match state.phase {
-            EntryPhase::Removed => Err(transfer_not_found()),
-            _ => File::open(entry.directory.data_path())
-                .map_err(|error| TransferError::storage("open a file", &error)),
-        }
-    }
-
-    /// Opens a complete file for reading.
-    ///
-    /// # Errors
-    /// If there is no such complete file, or the file system returns an error.
-    pub fn read(&self, id: &str) -> Result<(FileInfo, File), TransferError> {
-        let entry = self.table().get(id).ok_or_else(file_not_found)?;
-        let state = entry.lock();
-        match state.phase {
-            EntryPhase::Complete => {
-                let file = File::open(entry.directory.data_path());
-                let file = file.map_err(|error| TransferError::storage("open a file", &error))?;
-                Ok((self.info_of(&entry, &state), file))
-            }
-            EntryPhase::Removed => Err(file_not_found()),
-            EntryPhase::Closed | EntryPhase::Open(_) => Err(TransferError::new(
-                TransferErrorKind::Incomplete,
-                "the file is not complete yet",
-            )),
-        }
-    }
-
-    /// Counts bytes of a file that were sent to a reader.
-    pub fn count_sent(&self, bytes: u64) {
-        self.inner.metrics.sent_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Files and bytes of a namespace.
-    #[must_use]
-    pub fn namespace_usage(&self, namespace: &str) -> Usage {
-        self.table().usage.namespace(namespace)
-    }
-
-    /// Metrics; `queued_bytes` wait to be written.
-    #[must_use]
-    pub fn metric_families(&self, queued_bytes: u64) -> Vec<MetricFamily> {
-        let usage = self.table().usage.node();
-        let mut families = self.inner.metrics.families(usage, queued_bytes);
-        families.push(self.export_metrics());
-        families
-    }
 }
 
 /// Whether a request begins the transfer that exists already.
@@ -833,23 +520,6 @@ fn is_same_request(known: &FileRecord, requested: &FileRecord) -> bool {
         && known.size == requested.size
         && known.checksum == requested.checksum
         && known.content_type == requested.content_type
-        && known.expires_ms == requested.expires_ms
+        && known.expires_at_ms == requested.expires_at_ms
         && known.user_data == requested.user_data
-}
-
-/// A segment of a file that is complete already is accepted if it is the same.
-fn compare_with_complete(
-    entry: &FileEntry,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<WrittenSegment, TransferError> {
-    let failed = |error: io::Error| TransferError::storage("read a file", &error);
-    let file = File::open(entry.directory.data_path()).map_err(failed)?;
-    match equals(&file, offset, bytes).map_err(failed)? {
-        true => Ok(WrittenSegment { entry: None }),
-        false => Err(TransferError::new(
-            TransferErrorKind::Conflict,
-            "the file is complete and has other bytes here; begin a new transfer",
-        )),
-    }
 }

@@ -14,8 +14,8 @@ const KEY_BYTES: usize = 32;
 /// Signs links with a key of this node.
 pub(crate) struct LinkKey(hmac::Key);
 
-fn message(id: &str, expires_ms: u64) -> String {
-    format!("tidegate-file-link/1\n{id}\n{expires_ms}")
+fn message(id: &str, expires_at_ms: u64) -> String {
+    format!("tidegate-file-link/1\n{id}\n{expires_at_ms}")
 }
 
 impl LinkKey {
@@ -36,17 +36,23 @@ impl LinkKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &key)))
     }
 
-    pub(crate) fn sign(&self, id: &str, expires_ms: u64) -> String {
-        let tag = hmac::sign(&self.0, message(id, expires_ms).as_bytes());
+    pub(crate) fn sign(&self, id: &str, expires_at_ms: u64) -> String {
+        let tag = hmac::sign(&self.0, message(id, expires_at_ms).as_bytes());
         BASE64URL_NOPAD.encode(tag.as_ref())
     }
 
-    pub(crate) fn verify(&self, id: &str, expires_ms: u64, signature: &str, now_ms: u64) -> bool {
+    pub(crate) fn verify(
+        &self,
+        id: &str,
+        expires_at_ms: u64,
+        signature: &str,
+        now_ms: u64,
+    ) -> bool {
         let tag = BASE64URL_NOPAD.decode(signature.as_bytes());
-        let message = message(id, expires_ms);
+        let message = message(id, expires_at_ms);
         let is_signed =
             tag.is_ok_and(|tag| hmac::verify(&self.0, message.as_bytes(), &tag).is_ok());
-        is_signed && now_ms < expires_ms
+        is_signed && now_ms < expires_at_ms
     }
 }
 

@@ -150,21 +150,21 @@ impl FileService {
     ///
     /// # Errors
     /// If there is no such complete file.
-    pub fn sign_link(&self, id: &str, expires_ms: u64) -> Result<String, TransferError> {
+    pub fn sign_link(&self, id: &str, expires_at_ms: u64) -> Result<String, TransferError> {
         self.read(id)?;
-        Ok(self.inner.link_key.sign(id, expires_ms))
+        Ok(self.inner.link_key.sign(id, expires_at_ms))
     }
 
     /// Path and query of a signed link, relative to the address of the HTTP API.
     #[must_use]
-    pub fn signed_path(id: &str, expires_ms: u64, signature: &str) -> String {
-        format!("/api/v1/signed-files/{id}?expires={expires_ms}&signature={signature}")
+    pub fn signed_path(id: &str, expires_at_ms: u64, signature: &str) -> String {
+        format!("/api/v1/signed-files/{id}?expires={expires_at_ms}&signature={signature}")
     }
 
     /// Whether a link was signed by this node, and has not expired.
     #[must_use]
-    pub fn is_link_valid(&self, id: &str, expires_ms: u64, signature: &str) -> bool {
-        (self.inner.link_key).verify(id, expires_ms, signature, now_ms())
+    pub fn is_link_valid(&self, id: &str, expires_at_ms: u64, signature: &str) -> bool {
+        (self.inner.link_key).verify(id, expires_at_ms, signature, now_ms())
     }
 
     /// Whether all bytes of a transfer have arrived.

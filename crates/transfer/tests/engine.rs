@@ -473,7 +473,7 @@ fn transfers_and_files_expire() {
     };
     node.begin(&begun).expect("begun");
     let expiring = TransferRequest {
-        expires_ms: Some(after(500)),
+        expires_at_ms: Some(after(500)),
         ..request("short")
     };
     for request in [&expiring, &request("kept")] {
@@ -514,7 +514,7 @@ fn a_paused_transfer_rejects_segments_and_does_not_expire() {
     assert!(!node.files.resume(&id).expect("it is not paused").is_paused);
     for _ in 0..2 {
         let info = node.files.pause(&id).expect("paused");
-        assert_eq!((info.is_paused, info.expires_ms), (true, None));
+        assert_eq!((info.is_paused, info.expires_at_ms), (true, None));
     }
     node.restart();
     let paused = Some(TransferErrorKind::Paused);

@@ -317,7 +317,7 @@ export function Decision({ source, rule }: { source: string; rule: string | null
       return <Trans>decided by the permissions that every device has</Trans>;
     case 'client':
       return <Trans>decided by a rule that the authenticator of the client gave</Trans>;
-    case 'outside':
+    case 'external':
       return <Trans>decided by a rule of a rule source</Trans>;
     case 'file':
       return <Trans>decided by the rule {rule} of the configuration</Trans>;

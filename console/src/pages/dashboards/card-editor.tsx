@@ -167,7 +167,7 @@ export function CardEditor({
               onChange={(event) => set({ text: event.currentTarget.value })}
             />
           )}
-          {card.kind === 'message_log' && (
+          {card.kind === 'live_messages' && (
             <TextInput
               label={t`Topic filter`}
               required

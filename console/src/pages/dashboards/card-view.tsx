@@ -23,7 +23,7 @@ export function CardView({ card }: { card: Card }) {
   const { data, error } = useCardData(card.id, card.kind === 'chart', needsData);
   if (card.kind === 'text') return <TextCard card={card} />;
   if (card.kind === 'control') return <ControlCard card={card} />;
-  if (card.kind === 'message_log') return <MessageLog filter={card.config.topic_filter ?? ''} />;
+  if (card.kind === 'live_messages') return <LiveMessages filter={card.config.topic_filter ?? ''} />;
   if (!needsData) {
     return (
       <Note>
@@ -443,7 +443,7 @@ interface LoggedMessage {
 
 const maxLogged = 50;
 
-function MessageLog({ filter }: { filter: string }) {
+function LiveMessages({ filter }: { filter: string }) {
   const { t } = useLingui();
   const { source } = useDashboardContext();
   const [messages, setMessages] = useState<LoggedMessage[]>([]);

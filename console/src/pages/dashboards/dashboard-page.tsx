@@ -85,7 +85,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
     ['map', t`Positions`],
     ['text', t`Text`],
     ['control', t`Control that sends a command`],
-    ['message_log', t`Messages of a topic`],
+    ['live_messages', t`Messages of a topic`],
   ];
   const isConflict = save.error instanceof ApiError && save.error.status === 412;
   const add = (

@@ -7,7 +7,7 @@ export const columns = 24;
 export const rowPx = 36;
 
 export type CardKind =
-  'statistic' | 'gauge' | 'chart' | 'status' | 'table' | 'map' | 'text' | 'control' | 'message_log';
+  'statistic' | 'gauge' | 'chart' | 'status' | 'table' | 'map' | 'text' | 'control' | 'live_messages';
 
 export type CardSource =
   | { type: 'telemetry'; device?: string; device_group?: string; keys: string[] }
@@ -80,7 +80,7 @@ export const sizes: Record<CardKind, { w: number; h: number }> = {
   map: { w: 10, h: 9 },
   text: { w: 6, h: 4 },
   control: { w: 6, h: 4 },
-  message_log: { w: 12, h: 8 },
+  live_messages: { w: 12, h: 8 },
 };
 
 const overlaps = (a: Card, b: Card) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;

@@ -156,7 +156,7 @@ function ExportRow({
             {formatBytes(known.sent_bytes)} / {formatBytes(size)} ({formatNumber(share)} %) ·{' '}
           </>
         )}
-        <Trans>attempt {known.attempts}</Trans> · <Ago ms={known.updated_ms} />
+        <Trans>attempt {known.attempts}</Trans> · <Ago ms={known.updated_at_ms} />
       </div>
       {known.location !== null && (
         <div className="field-help mono" style={{ overflowWrap: 'anywhere' }}>

@@ -29,8 +29,8 @@ const nodeOrder: NodeOrder = {
   size: 'size',
   owner: 'owner',
   file_id: 'file_id',
-  completed: 'completed_ms',
-  expires: 'expires_ms',
+  completed: 'completed_at_ms',
+  expires: 'expires_at_ms',
 };
 
 const refreshMs = 5_000;
@@ -143,15 +143,15 @@ export function FileList({ device }: { device?: string }) {
     {
       id: 'completed',
       header: t`Received`,
-      sort: (file) => file.completed_ms,
-      cell: (file) => <Ago ms={file.completed_ms} />,
+      sort: (file) => file.completed_at_ms,
+      cell: (file) => <Ago ms={file.completed_at_ms} />,
     },
     { id: 'exports', header: t`Export`, cell: (file) => <ExportSummary file={file} /> },
     {
       id: 'expires',
       header: t`Removed`,
-      sort: (file) => file.expires_ms,
-      cell: (file) => (file.expires_ms == null ? <Trans>never</Trans> : formatTime(file.expires_ms)),
+      sort: (file) => file.expires_at_ms,
+      cell: (file) => (file.expires_at_ms == null ? <Trans>never</Trans> : formatTime(file.expires_at_ms)),
     },
     {
       id: 'action',
@@ -341,9 +341,9 @@ function FileDrawer({
               [<Trans>Id</Trans>, <span className="mono">{data.id}</span>],
               [<Trans>Type</Trans>, data.content_type ?? '–'],
               [<Trans>SHA-256</Trans>, <span className="mono">{data.checksum ?? '–'}</span>],
-              [<Trans>Begun</Trans>, formatTime(data.created_ms)],
-              [<Trans>Complete</Trans>, data.completed_ms == null ? '–' : formatTime(data.completed_ms)],
-              [<Trans>Removed</Trans>, data.expires_ms == null ? <Trans>never</Trans> : formatTime(data.expires_ms)],
+              [<Trans>Begun</Trans>, formatTime(data.created_at_ms)],
+              [<Trans>Complete</Trans>, data.completed_at_ms == null ? '–' : formatTime(data.completed_at_ms)],
+              [<Trans>Removed</Trans>, data.expires_at_ms == null ? <Trans>never</Trans> : formatTime(data.expires_at_ms)],
             ]}
           />
           {data.user_data != null && <pre className="json">{JSON.stringify(data.user_data, null, 2)}</pre>}
@@ -377,7 +377,7 @@ function FileDrawer({
                 <>
                   <CopyText text={`${window.location.origin}${link.data.path}`} />
                   <Text size="xs" c="dimmed">
-                    <Trans>Valid until {formatTime(link.data.expires_ms)}; deleting the file ends it.</Trans>
+                    <Trans>Valid until {formatTime(link.data.expires_at_ms)}; deleting the file ends it.</Trans>
                   </Text>
                 </>
               )}

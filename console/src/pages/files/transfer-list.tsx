@@ -17,7 +17,7 @@ const nodeOrder: NodeOrder = {
   name: 'name',
   owner: 'owner',
   received: 'received_bytes',
-  begun: 'created_ms',
+  begun: 'created_at_ms',
   file_id: 'file_id',
 };
 
@@ -95,8 +95,8 @@ export function TransferList() {
     {
       id: 'begun',
       header: t`Begun`,
-      sort: (file) => file.created_ms,
-      cell: (file) => <Ago ms={file.created_ms} />,
+      sort: (file) => file.created_at_ms,
+      cell: (file) => <Ago ms={file.created_at_ms} />,
     },
     { id: 'file_id', header: t`File id`, cell: (file) => <span className="mono">{file.file_id}</span>, isHidden: true },
     ...(mayChange

@@ -211,8 +211,8 @@ function Definition({ campaign }: { campaign: Campaign }) {
             </Trans>,
           ],
           [<Trans>Namespace</Trans>, campaign.namespace],
-          [<Trans>Begun</Trans>, <Ago ms={campaign.created_ms} />],
-          [<Trans>State changed</Trans>, <Ago ms={campaign.changed_ms} />],
+          [<Trans>Begun</Trans>, <Ago ms={campaign.created_at_ms} />],
+          [<Trans>State changed</Trans>, <Ago ms={campaign.changed_at_ms} />],
         ]}
       />
     </Panel>
@@ -259,7 +259,7 @@ function Devices({ id }: { id: string }) {
       sort: (row) => row.attempts,
       cell: (row) => row.attempts,
     },
-    { id: 'changed', header: t`Changed`, sort: (row) => row.changed_ms, cell: (row) => <Ago ms={row.changed_ms} /> },
+    { id: 'changed', header: t`Changed`, sort: (row) => row.changed_at_ms, cell: (row) => <Ago ms={row.changed_at_ms} /> },
     { id: 'error', header: t`Error`, cell: (row) => row.error ?? '–' },
   ];
   return (

@@ -64,7 +64,7 @@ export function Campaigns() {
       sort: devicesOf,
       cell: (row) => formatNumber(devicesOf(row)),
     },
-    { id: 'begun', header: t`Begun`, sort: (row) => row.created_ms, cell: (row) => <Ago ms={row.created_ms} /> },
+    { id: 'begun', header: t`Begun`, sort: (row) => row.created_at_ms, cell: (row) => <Ago ms={row.created_at_ms} /> },
     { id: 'id', header: t`Number`, align: 'right', cell: (row) => row.id, isHidden: true },
     { id: 'namespace', header: t`Namespace`, cell: (row) => row.namespace, isHidden: true },
   ];

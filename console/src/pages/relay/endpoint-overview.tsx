@@ -139,7 +139,7 @@ export function EndpointOverview({ endpoint, status, address, readAt }: Overview
                 </Link>,
               ],
               [<Trans>Created</Trans>, <Ago ms={endpoint.created_at_ms} />],
-              [<Trans>Last active</Trans>, <Ago ms={status?.last_active_ms} />],
+              [<Trans>Last active</Trans>, <Ago ms={status?.last_active_at_ms} />],
             ]}
           />
         </Panel>

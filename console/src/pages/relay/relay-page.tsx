@@ -60,8 +60,8 @@ export default function RelayPage() {
     {
       id: 'active',
       header: t`Last active`,
-      sort: (row) => statusOf.get(row.id)?.last_active_ms,
-      cell: (row) => <Ago ms={statusOf.get(row.id)?.last_active_ms} />,
+      sort: (row) => statusOf.get(row.id)?.last_active_at_ms,
+      cell: (row) => <Ago ms={statusOf.get(row.id)?.last_active_at_ms} />,
     },
     { id: 'namespace', header: t`Namespace`, cell: (row) => row.namespace ?? 'default', isHidden: true },
   ];

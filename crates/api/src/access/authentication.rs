@@ -65,7 +65,7 @@ fn check_password_is_own(who: CallerIdentity) -> Result<CallerIdentity, ProblemD
     match who.must_change_password {
         true => Err(ProblemDetails::new(
             StatusCode::FORBIDDEN,
-            "The password was set by somebody else and must be changed first, with `tidegate ctl change-password`, PUT /api/v1/me/password or in the console.",
+            "The password was set by another operator and must be changed first, with `tidegate ctl change-password`, PUT /api/v1/me/password or in the console.",
         )),
         false => Ok(who),
     }

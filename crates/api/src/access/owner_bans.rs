@@ -47,7 +47,7 @@ impl OwnerTable {
         let namespaces: Vec<String> = grants
             .filter(|grant| grant.role == NamespaceRole::Owner)
             .map(|grant| grant.namespace)
-            // It belongs to the node, and can be disabled by nobody.
+            // It belongs to the node, and cannot be disabled.
             .filter(|namespace| namespace != namespaces::DEFAULT)
             .collect();
         if namespaces.is_empty() {
@@ -89,7 +89,7 @@ impl OwnerTable {
                 None => {}
             }
         }
-        // A disabled owner does not return when the ban ends, but then nobody is banned any more.
+        // A disabled owner does not return when the ban ends, but then no ban is in effect any more.
         let end_ms = first_return_ms.min(last_end_ms);
         latest.map(|ban| OwnerBan {
             reason: ban.reason.clone(),

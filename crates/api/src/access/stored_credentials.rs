@@ -25,7 +25,7 @@ pub(crate) struct StoredOperator {
     pub(crate) email: Option<String>,
     #[serde(default)]
     pub(crate) ban: Option<OperatorBan>,
-    /// Whether the password was generated or set by somebody else.
+    /// Whether the password was generated or set by another operator.
     #[serde(default)]
     pub(crate) must_change_password: bool,
     /// `$argon2id$...`

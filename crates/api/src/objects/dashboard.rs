@@ -59,7 +59,7 @@ pub(crate) struct StoredShare {
     pub(crate) token_hash: SecretHash,
 }
 
-/// A link that shows a dashboard to everybody who has its token.
+/// A link that shows a dashboard to everyone with its token.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct DashboardShare {
     pub(crate) id: String,
@@ -119,7 +119,8 @@ pub(crate) enum CardKind {
     Text,
     /// A switch, slider, number or button that sends a command. Disabled in shared views.
     Control,
-    MessageLog,
+    /// Live messages of a topic filter.
+    LiveMessages,
 }
 
 /// Data that a card reads.

@@ -39,7 +39,7 @@ pub(crate) struct StoredInvite {
 }
 
 impl StoredInvite {
-    /// Whether somebody who shows this secret may register now.
+    /// Whether a person with this secret may register now.
     pub(crate) fn admits(&self, secret: &SecretHash, now_ms: u64) -> bool {
         (self.code_hash == *secret)
             & self.enabled

@@ -111,7 +111,7 @@ struct LoginOutcome {
     is_superuser: bool,
     /// Id of the registered device that the client is.
     device: Option<String>,
-    /// Authenticators in the order in which they are asked.
+    /// Authenticators in the order of evaluation.
     authenticators: Vec<AuthenticatorOutcome>,
 }
 
@@ -129,7 +129,7 @@ struct ActionOutcome {
     action: ActionKind,
     topic: String,
     allowed: bool,
-    /// What decides: `superuser`; `device`, the permissions of a device; a rule of the `client` (from its authenticator), `outside`
+    /// What decides: `superuser`; `device`, the permissions of a device; a rule of the `client` (from its authenticator), `external`
     /// (from a rule source), of the `file` or of the `store`; or `default`: no rule matches.
     source: &'static str,
     /// Id of the deciding rule of the node.
@@ -164,8 +164,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("rules")
             .summary("Check what a client may do")
             .description(
-                "Whether a client could log in, and what it may publish and subscribe to, with the rule that decides. Nothing \
-                 changes: nothing is counted, and nobody is locked out. Clients with certificates and enhanced authentication \
+                "Whether a client could log in, and what it may publish and subscribe to, with the rule that decides. Nothing is counted, and no client is locked out. Clients with certificates and enhanced authentication \
                  cannot be tried.",
             )
             .request_body::<AccessCheckInput>()

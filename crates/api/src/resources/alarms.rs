@@ -122,7 +122,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(post("/api/v1/alarms/{id}/comments", "commentAlarm", comment))
             .role(Role::Operator, EndpointScope::alarm("id"))
             .summary("Comment an alarm")
-            .description("Comments are kept with the alarm, at most 50, and notify nobody.")
+            .description("Comments are stored with the alarm, at most 50, and cause no notifications.")
             .request_body::<CommentInput>()
             .response::<Alarm>(200, "The alarm with its comments.")
             .problem_response(409, "The alarm has as many comments as possible."),
@@ -158,7 +158,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer, EndpointScope::Node)
             .tag("alarms")
             .summary("Read the rules of node alarms")
-            .description("Rules in the form of products; keys are metrics of the node.")
+            .description("Rules as in products; keys are metrics of the node.")
             .response::<NodeAlarmRules>(200, "The rules in effect."),
         put("/api/v1/node-alarm-rules", "putNodeAlarmRules", set_node_alarm_rules)
             .role(Role::Operator, EndpointScope::Node)

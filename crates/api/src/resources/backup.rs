@@ -45,8 +45,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("configuration")
             .summary("Restore a backup")
             .description(
-                "Restores all lines, or nothing if a line is invalid. Browsers that are logged in have to log in again: sessions \
-                 that ended since the backup must not come back.",
+                "Restores all lines, or nothing if a line is invalid. Browsers that are logged in have to log in again: sessions that ended since the backup must not be restored.",
             )
             .parameters(&[REPLACE])
             .raw_request_body(&[MEDIA_TYPE])

@@ -1,4 +1,4 @@
-//! A stream of the states of one thing: its present state, and then each change, at most one a second.
+//! A stream of the states of one object: its present state, and then each change, at most one a second.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct ChangeFeed<R> {
     ticks: Interval,
     /// Name of the events, and of the field with the state.
     name: &'static str,
-    /// The present state; `None`: the thing does not exist any more.
+    /// The present state; `None`: the object no longer exists.
     read: R,
     last: Value,
 }

@@ -120,9 +120,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("connectors")
             .summary("Push messages to a source")
             .description(
-                "For systems that push messages; accepted by sources of connectors of the type http. The body is a \
-                 message or several, as the source's settings say, and may be of any media type. It is answered once the \
-                 rules have taken them: after any other answer, send the same again.",
+                "For systems that push messages; accepted by sources of connectors of the type http. The body contains one or several messages, depending on the settings of the source, and may have any media type. The response 204 is sent when the rules have accepted them; after any other response, send the same request again.",
             )
             .path_parameter("name", "The source's name, percent-encoded.")
             .raw_request_body(&["application/octet-stream"])

@@ -1,4 +1,4 @@
-//! Share links of dashboards: whoever has the token of one reads the dashboard and the data of its
+//! Share links of dashboards: a client with its token reads the dashboard and the data of its
 //! cards, and nothing else.
 
 use axum::http::StatusCode;
@@ -68,7 +68,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("dashboards")
             .summary("Create a share link of a dashboard")
             .description(
-                "Everybody with the token may read the dashboard and the data of its cards, without an account. The token is \
+                "Everyone with the token may read the dashboard and the data of its cards, without an account. The token is \
                  shown only once. The dashboard gets a new version.",
             )
             .path_parameter("id", about_id)

@@ -100,8 +100,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .summary("Wait for a change of shared attributes")
         .description(
-            "The first change from now on: values by key, and the keys of removed attributes as `deleted`. What changes between two \
-             requests is not answered; read the attributes for it.",
+            "The first change from now on: values by key, and the keys of removed attributes as `deleted`. Changes between two requests are not returned; read the attributes to detect them.",
         )
         .parameters(&[TIMEOUT])
         .response::<Map<String, Value>>(200, "The change.")

@@ -38,7 +38,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .tag("files")
         .path_parameter("id", "The file's id.")
-        .summary("Download a file of its own (device)")
+        .summary("Download a file of the device (device)")
         .description("With `Range`, `If-Range` and `If-None-Match`.")
         .raw_response(200, "The file.", &[OCTETS])
         .raw_response(206, "The requested part.", &[OCTETS])

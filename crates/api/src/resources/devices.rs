@@ -26,7 +26,7 @@ use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 use crate::state::ApiState;
 
 const PRODUCT: Parameter = text_parameter("product", "Product id.");
-const GROUP: Parameter = text_parameter("group", "Group id.");
+const GROUP: Parameter = text_parameter("group", "Value of the field `group` of the device.");
 const TAG: Parameter = text_parameter("tag", "Tag as key and value: `floor=2`.");
 const PARENT: Parameter = text_parameter("parent", "Id of the gateway.");
 const TEXT: Parameter = text_parameter("text", "Part of the device's id or name.");

@@ -1,4 +1,4 @@
-//! The event stream: Server-Sent Events, or a WebSocket if the request asks for an upgrade.
+//! The event stream: Server-Sent Events, or a WebSocket if the request contains an upgrade.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub(super) fn begin_stream(call: &ApiCall) -> Result<LongRequestPermit, ProblemD
     call.begin_long_request(LongRequestKind::EventStream, holder)
 }
 
-/// Server-Sent Events, or a WebSocket if the request asks for an upgrade.
+/// Server-Sent Events, or a WebSocket if the request contains an upgrade.
 pub(super) fn stream_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiResult {
     if websocket::is_upgrade_requested(call.headers()) {
         return websocket::upgrade_response(call, feed);
@@ -78,7 +78,7 @@ pub(super) fn stream_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiR
     sse_response(call, feed)
 }
 
-/// Server-Sent Events, even if the request asks for an upgrade.
+/// Server-Sent Events, even if the request contains an upgrade.
 pub(super) fn sse_response(call: &ApiCall, feed: impl ItemStream) -> ApiResult {
     call.mark_long_lived();
     // Sends a first line immediately, so that the client knows that it is connected.

@@ -9,7 +9,7 @@ use crate::call::ApiCall;
 use crate::file_body::stream_file;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
-/// The part of a file that a request asks for.
+/// The part of a file that a request selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestedRange {
     Whole,
@@ -78,7 +78,7 @@ fn header_value(text: &str) -> Result<HeaderValue, ProblemDetails> {
     value.map_err(|_| ProblemDetails::unavailable("The file has a name that no header can carry."))
 }
 
-/// Sends a complete file, or the part of it that the request asks for.
+/// Sends a complete file, or the part of it that the request selects.
 pub(super) async fn download(call: ApiCall, id: &str) -> ApiResult {
     let wanted = id.to_owned();
     let (info, file) = run_on_files(&call.app.files, move |files| files.read(&wanted)).await?;

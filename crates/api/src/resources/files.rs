@@ -56,9 +56,9 @@ const SORT: Parameter = sort_parameter(&[
     "owner",
     "file_id",
     "received_bytes",
-    "created_ms",
-    "completed_ms",
-    "expires_ms",
+    "created_at_ms",
+    "completed_at_ms",
+    "expires_at_ms",
 ]);
 const EXPIRES_IN: Parameter = Parameter {
     name: "expires_in_s",
@@ -84,7 +84,7 @@ fn default_link_life_s() -> u64 {
 struct FileLink {
     /// Path and query, relative to the address of the API.
     path: String,
-    expires_ms: u64,
+    expires_at_ms: u64,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -106,7 +106,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Read the description of a file")
             .response::<FileInfo>(200, "The file or transfer."),
         one(get("/api/v1/files/{id}/status", "getFileStatus", status), Role::Viewer)
-            .summary("Read what of a file was received")
+            .summary("Read the received ranges of a file")
             .response::<TransferStatus>(200, "The ranges received and missing."),
         one(get("/api/v1/files/{id}/events", "watchFile", watch), Role::Viewer)
             .summary("Stream the progress of a file transfer")
@@ -263,9 +263,9 @@ fn sort_value(info: &FileInfo, field: &str) -> SortValue {
         "owner" => SortValue::text(&info.owner.id),
         "file_id" => SortValue::text(&info.file_id),
         "received_bytes" => SortValue::number(info.received_bytes),
-        "created_ms" => SortValue::number(info.created_ms),
-        "completed_ms" => SortValue::optional_number(info.completed_ms),
-        "expires_ms" => SortValue::optional_number(info.expires_ms),
+        "created_at_ms" => SortValue::number(info.created_at_ms),
+        "completed_at_ms" => SortValue::optional_number(info.completed_at_ms),
+        "expires_at_ms" => SortValue::optional_number(info.expires_at_ms),
         _ => SortValue::text(&info.name),
     }
 }
@@ -431,27 +431,27 @@ async fn create_link(mut call: ApiCall) -> ApiResult {
         let detail = format!("expires_in_s: expected 1 to {MAX_LINK_LIFE_S} seconds.");
         return Err(ProblemDetails::invalid_field("expires_in_s", detail));
     }
-    let expires_ms = now_ms() + request.expires_in_s * 1000;
+    let expires_at_ms = now_ms() + request.expires_in_s * 1000;
     let id = call.path("id").to_owned();
     let wanted = id.clone();
     let signature = run_on_files(&call.app.files, move |files| {
-        files.sign_link(&wanted, expires_ms)
+        files.sign_link(&wanted, expires_at_ms)
     });
     let signature = signature.await?;
-    let about = json!({"expires_ms": expires_ms});
+    let about = json!({"expires_at_ms": expires_at_ms});
     audit::record_action(&call, "file.link", Some(&id), Some(about)).await;
     let link = FileLink {
-        path: FileService::signed_path(&id, expires_ms, &signature),
-        expires_ms,
+        path: FileService::signed_path(&id, expires_at_ms, &signature),
+        expires_at_ms,
     };
     Ok((StatusCode::CREATED, axum::Json(link)).into_response())
 }
 
 async fn signed(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
-    let expires_ms = call.query.number_value(EXPIRES).unwrap_or(0);
+    let expires_at_ms = call.query.number_value(EXPIRES).unwrap_or(0);
     let signature = call.query.text_value(SIGNATURE.name).unwrap_or_default();
-    if !call.app.files.is_link_valid(&id, expires_ms, signature) {
+    if !call.app.files.is_link_valid(&id, expires_at_ms, signature) {
         let detail = "The link is invalid or has expired; ask for a new one.";
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
@@ -515,7 +515,7 @@ fn announced_digest(headers: &HeaderMap) -> Result<Option<FileDigest>, ProblemDe
                 .eq_ignore_ascii_case(before)
                 .then(|| rest.strip_suffix(after))?
         });
-        // Other algorithms are ignored, as the specification asks for.
+        // Other algorithms are ignored, as the specification requires.
         let Some(text) = text else {
             continue;
         };
@@ -559,7 +559,7 @@ pub(super) async fn receive_file(
     let request = TransferRequest {
         size,
         content_type: content_type(call.headers()),
-        expires_ms: expires_in_s.map(|seconds| now_ms() + seconds * 1000),
+        expires_at_ms: expires_in_s.map(|seconds| now_ms() + seconds * 1000),
         ..TransferRequest::new(
             owner.clone(),
             format!("upload {} {name}", owner.namespace),

@@ -61,7 +61,7 @@ struct AssignedFirmware {
     current_title: Option<String>,
     current_version: Option<String>,
     /// When the state changed.
-    updated_ms: Option<u64>,
+    updated_at_ms: Option<u64>,
 }
 
 impl AssignedFirmware {
@@ -89,7 +89,7 @@ impl AssignedFirmware {
             error: known.and_then(|record| record.error.clone()),
             current_title: record.as_ref().and_then(|it| it.current_title.clone()),
             current_version: record.as_ref().and_then(|it| it.current_version.clone()),
-            updated_ms: known.map(|record| record.updated_ms),
+            updated_at_ms: known.map(|record| record.updated_at_ms),
         }
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer, EndpointScope::device("id"))
         .tag("firmware")
         .path_parameter("id", "The device's id, percent-encoded.")
-        .summary("List what a device is to install")
+        .summary("List the firmware packages of a device")
         .description("At most one package of each type.")
         .unpaged::<AssignedFirmware>(),
         image(get(

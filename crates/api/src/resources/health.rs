@@ -27,7 +27,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/", "index", index)
             .access(EndpointAccess::Open)
-            .summary("Show the web console, or an overview if the program has none")
+            .summary("Show the web console or an overview")
             .raw_response(200, "HTML.", &["text/html"]),
         get("/healthz", "health", async |_| {
             Ok(text_response("text/plain; charset=utf-8", "ok\n"))

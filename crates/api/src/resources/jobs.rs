@@ -19,7 +19,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("configuration")
             .summary("List jobs")
             .description(
-                "Work that outlives its request, newest first. The node keeps 200 jobs until it stops; a stop ends those that run.",
+                "Long work in the background, newest first. The node keeps 200 jobs until it stops; a stop ends those that run.",
             )
             .parameters(&[NAMESPACE])
             .unpaged::<JobView>(),
@@ -34,7 +34,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Operator, EndpointScope::Selected)
             .tag("configuration")
             .summary("Cancel a job")
-            .description("The job ends after the current item. What it has done stays. A job that has ended stays as it is.")
+            .description("The job ends after the current item. Completed items are kept. A job that has ended is not changed.")
             .path_parameter("id", "The job's id.")
             .response::<JobView>(200, "The job.")
             .problem_response(404, "There is no such job."),

@@ -38,7 +38,7 @@ pub(super) struct LoginResult {
     role: Option<Role>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     namespaces: Vec<NamespaceGrant>,
-    /// Whether the password was generated or set by somebody else: until `PUT /api/v1/me/password` changed it, the response to
+    /// Whether the password was generated or set by another operator: until `PUT /api/v1/me/password` changed it, the response to
     /// all other requests is 403.
     must_change_password: bool,
 }
@@ -126,7 +126,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .summary("Change the caller's password")
             .description(
-                "For operators. All their tokens are revoked. A password that was generated or set by somebody else must be changed \
+                "For operators. All their tokens are revoked. A password that was generated or set by another operator must be changed \
                  before anything else; until then, the response to other requests is 403.",
             )
             .request_body::<PasswordChangeInput>()

@@ -98,10 +98,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         put("/api/v1/message-recording", "startMessageRecording", start)
             .role(Role::Operator, EndpointScope::Node)
             .tag("messages")
-            .summary("Record what happens to messages")
+            .summary("Begin a message recording")
             .description(
-                "Begins to log each step of the selected messages, and forgets the previous recording. It ends by itself. The node \
-                 records one selection at a time. Messages cost nothing more while none is recorded.",
+                "Begins to log each step of the selected messages, and discards the previous recording. It ends automatically after `duration_s`. The node \
+                 records one selection at a time. Without a recording, messages have no additional cost.",
             )
             .request_body::<RecordingInput>()
             .response::<MessageRecording>(200, "It is running."),
@@ -114,7 +114,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/message-trace", "listMessageTrace", list)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("messages")
-            .summary("List what happened to messages")
+            .summary("List the steps of recorded messages")
             .description("The steps of recorded messages in order; see `PUT /api/v1/message-recording`.")
             .parameters(&[MATCHES_FILTER, LOG_CLIENT_ID, FROM_MS, TO_MS])
             .paged::<MessageTraceRow>(),

@@ -19,7 +19,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .tag("access")
             .path_parameter("id", "The namespace's id.")
-            .summary("Read how much of its quotas a namespace uses")
+            .summary("Read the quota usage of a namespace")
             .description(
                 "The exact numbers of objects, connections and stored bytes at this moment, and the number of messages in the last second.",
             )

@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/node", "getNode", node)
             .role(Role::Viewer, EndpointScope::Node)
-            .summary("Version, process, uptime")
+            .summary("Read version, process and uptime")
             .response::<NodeInfo>(200, "The node."),
     ]
 }

@@ -237,7 +237,7 @@ fn rejected_code() -> ProblemDetails {
     )
 }
 
-/// The invite of a code, if somebody may register with it now.
+/// The invite of a code, if a person may register with it now.
 async fn find_invite(call: &ApiCall, code: &str) -> Result<(String, StoredInvite), ProblemDetails> {
     let (id, secret) = code.rsplit_once('.').ok_or_else(rejected_code)?;
     let invite = load_object::<StoredInvite>(&call.app, INVITE_KIND, id).await?;

@@ -84,7 +84,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List published topics")
             .description(
                 "Topics on which messages are published, as a tree, with the last message, rate and count. The node records them \
-                 only while somebody reads this list: the first request begins, and five minutes after the last one the tree is \
+                 only while clients read this list: the first request begins, and five minutes after the last one the tree is \
                  emptied. It contains at most 50000 topics of at most 512 bytes, and 5000 messages per second and shard; \
                  `skipped` counts the others.",
             )

@@ -53,7 +53,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List rejected connection attempts")
             .description(
                 "Since the node started, those with the newest attempts first. Equal attempts are one row with a `count`. The node \
-                 keeps 1000 rows; the oldest ones make room.",
+                 keeps 1000 rows; the oldest ones are removed.",
             )
             .parameters(&[CLIENT_ID_CONTAINS, USERNAME, ADDRESS, LIMIT])
             .unpaged::<RejectedConnection>(),

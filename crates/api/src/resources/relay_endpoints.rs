@@ -33,8 +33,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "relayEndpointStatus",
             status,
         ), Role::Viewer)
-        .summary("Read the state and the statistics of a relay endpoint")
-        .description("The totals outlive the node; they are stored every five seconds.")
+        .summary("Read state and statistics of a relay endpoint")
+        .description("The totals survive a restart; they are stored every five seconds.")
         .response::<EndpointStatus>(200, "The state."),
         one(get(
             "/api/v1/endpoints/{id}/messages",

@@ -118,8 +118,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("rules")
             .summary("Trace a rule")
             .description(
-                "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `omitted` says how \
-                 many others there were. `lost` if this client was too slow. Traces contain payloads of clients.",
+                "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `omitted` is the number of omitted ones. `lost` is sent if this client was too slow. Traces contain payloads of clients.",
             )
             .path_parameter("name", "Its name, percent-encoded.")
             .raw_response(200, "The stream.", &["text/event-stream"])

@@ -81,7 +81,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List rejected data of a device")
             .description(
                 "Unparsable messages, values rejected by the thing model, and rows that were not stored, with the reason; \
-                 since the node started, for some thousand devices.",
+                 since the node started, for the 4,096 devices with the most recent rejections.",
             )
             .response::<DeviceRejectionList>(200, "The recent rejections."),
         one(get("/api/v1/devices/{id}/telemetry/export", "exportTelemetry", telemetry_export::export))

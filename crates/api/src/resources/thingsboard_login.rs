@@ -72,7 +72,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Log in (ThingsBoard)")
             .description(
                 "For operators, and for API keys with their id and secret. After some failed logins of an operator from one address \
-                 the answer to these is 429 for a while, whatever the password.",
+                 the response is 429 for a while, whatever the password.",
             )
             .request_body::<ThingsboardLoginInput>()
             .response::<TokenPair>(200, "The tokens; they are not shown again.")

@@ -181,8 +181,7 @@ fn two_way_endpoint(endpoint: Endpoint) -> Endpoint {
     endpoint
         .summary("Send a two-way call (ThingsBoard)")
         .description(
-            "Answered with what the device answers. With `persistent` it is answered at once with `rpcId`, and kept for the \
-             device.",
+            "The response is that of the device. With `persistent`, it is sent at once with `rpcId`, and the call is stored.",
         )
         .response::<Value>(200, "The response of the device, or `persistent`: `rpcId`.")
 }

@@ -30,7 +30,7 @@ const EXTENSIONS: &str =
 const CHECKSUM_ALGORITHMS: &str = "sha1,sha256";
 const OFFSET_OCTETS: &str = "application/offset+octet-stream";
 const PATH: &str = "/api/v1/tus";
-/// Maximum number of uploads that one file is made of.
+/// Maximum number of uploads that form one file.
 const MAX_PARTS: usize = 1000;
 
 const TUS_RESUMABLE: &str = "tus-resumable";
@@ -134,7 +134,8 @@ fn check_version(headers: &HeaderMap) -> Result<(), ProblemDetails> {
     match field(headers, TUS_RESUMABLE)? {
         Some(VERSION) => Ok(()),
         _ => {
-            let detail = "Tus-Resumable: expected 1.0.0, the version of tus that this node speaks.";
+            let detail =
+                "Tus-Resumable: expected 1.0.0, the version of tus that this node supports.";
             Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail))
         }
     }
@@ -170,7 +171,7 @@ fn write_metadata(user_data: &Value) -> Option<String> {
     Some(pairs.collect::<Vec<_>>().join(","))
 }
 
-/// What `Upload-Concat` asks for.
+/// The meaning of `Upload-Concat`.
 enum Concatenation {
     None,
     Partial,
@@ -240,7 +241,9 @@ fn set_number(fields: &mut HeaderMap, name: &'static str, value: u64) {
 }
 
 fn set_expiry(fields: &mut HeaderMap, info: &FileInfo) {
-    let at_s = info.expires_ms.and_then(|ms| i64::try_from(ms / 1000).ok());
+    let at_s = info
+        .expires_at_ms
+        .and_then(|ms| i64::try_from(ms / 1000).ok());
     let at = at_s.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
     let text = at.and_then(|at| printer.timestamp_to_rfc9110_string(&at).ok());

@@ -76,7 +76,7 @@ pub(super) struct UploadTarget {
 pub(super) struct ReceivedBody {
     /// Bytes that were written.
     pub(super) bytes: u64,
-    /// The digest of all of them, if one was asked for.
+    /// The digest of all of them, if one was requested.
     pub(super) digest: Option<Vec<u8>>,
     /// Why the rest did not arrive.
     pub(super) failure: Option<ProblemDetails>,

@@ -427,7 +427,7 @@ async fn a_paused_upload_continues_when_it_is_resumed() {
     assert_eq!(paused.status, 200, "{}", paused.body);
     let info = paused.json();
     assert_eq!(
-        (&info["is_paused"], &info["expires_ms"]),
+        (&info["is_paused"], &info["expires_at_ms"]),
         (&json!(true), &Value::Null)
     );
     let checksum = format!("Upload-Checksum: sha256 {}\r\n", sha256_base64(b"def"));
@@ -613,7 +613,7 @@ async fn files_are_sorted_page_by_page() {
         ("-name", "D c b a"),
         ("size", "c b D a"),
         ("-size", "a b D c"),
-        ("created_ms", "b a c D"),
+        ("created_at_ms", "b a c D"),
     ] {
         let mut names = Vec::new();
         let mut after = String::new();

@@ -337,8 +337,8 @@ impl Permissions for SessionPermissions {
             return Some(decision(true, "device"));
         }
         if self.is_expired.load(Relaxed) {
-            // Rules of external sources are too old, and others are not asked without them.
-            return Some(decision(false, "outside"));
+            // Rules of external sources are too old, and other rules are not evaluated without them.
+            return Some(decision(false, "external"));
         }
         let attributes = self.attributes.as_deref();
         let external = self.external_rules().map(|external| external.rules());
@@ -348,7 +348,7 @@ impl Permissions for SessionPermissions {
                 attributes.map_or(&[][..], |attributes| &attributes.own_rules),
             ),
             (
-                "outside",
+                "external",
                 external.as_ref().map_or(&[][..], |rules| &rules[..]),
             ),
         ];
@@ -384,7 +384,7 @@ impl Permissions for SessionPermissions {
         }
         let (rule_set, attributes) = (self.node_rules.rule_set(), self.attributes.as_deref());
         let who = rule_subject(client, attributes);
-        let speaks = |rules: &[AclRule]| {
+        let has_match = |rules: &[AclRule]| {
             CompiledRules::new(rule_set.generation, rules, &who, rule_set.policy)
                 .has_matching_rule(action)
         };
@@ -392,16 +392,16 @@ impl Permissions for SessionPermissions {
         let sources = [
             (
                 "client",
-                attributes.is_some_and(|attributes| speaks(&attributes.own_rules)),
+                attributes.is_some_and(|attributes| has_match(&attributes.own_rules)),
             ),
             (
-                "outside",
-                (self.external_rules()).is_some_and(|external| speaks(&external.rules())),
+                "external",
+                (self.external_rules()).is_some_and(|external| has_match(&external.rules())),
             ),
-            ("file", speaks(&rule_set.configured_rules)),
-            ("store", speaks(&rule_set.stored_rules)),
+            ("file", has_match(&rule_set.configured_rules)),
+            ("store", has_match(&rule_set.stored_rules)),
         ];
-        let decides = sources.into_iter().find(|(_, speaks)| *speaks);
+        let decides = sources.into_iter().find(|(_, has_match)| *has_match);
         Some(decides.map_or("default", |(name, _)| name))
     }
 }

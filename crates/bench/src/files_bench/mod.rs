@@ -36,7 +36,7 @@ pub(crate) struct FilesArgs {
     /// Size of each file
     #[arg(long, value_name = "BYTES", default_value = "1GB", value_parser = units::parse_size)]
     size: usize,
-    /// Way of the file, repeatable [default: all]
+    /// Upload method, repeatable [default: all]
     #[arg(long, value_enum)]
     method: Vec<UploadMethod>,
     /// Time to send files by each method, one after the other; at least one is sent

@@ -1,6 +1,6 @@
 //! `tidegate bench firmware`: many devices of a node of its own download one image at once over MQTT.
 //!
-//! Each device asks for chunks one after the other, as ThingsBoard's protocol requires, and verifies the digest of the
+//! Each device requests chunks one after the other, as ThingsBoard's protocol requires, and verifies the digest of the
 //! image. Meanwhile two other clients exchange small messages, whose latency is measured.
 
 mod client;
@@ -47,7 +47,7 @@ pub(crate) struct FirmwareArgs {
     /// Size of the image
     #[arg(long, value_name = "BYTES", default_value = "4MB", value_parser = units::parse_bytes)]
     image: usize,
-    /// Size of the chunks that devices ask for
+    /// Size of the chunks that devices request
     #[arg(long, value_name = "BYTES", default_value = "64KiB", value_parser = units::parse_bytes)]
     chunk: usize,
     /// Time between two messages of the other clients

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// What to measure.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(crate) enum LinkScenario {
-    /// Messages and bytes per second for several sizes, beside plain TCP
+    /// Messages and bytes per second for several sizes, compared with plain TCP
     Throughput(throughput::LinkThroughputScenario),
     /// Latency of small messages while a stream uses the whole connection
     Latency(latency::LinkLatencyScenario),
@@ -28,7 +28,7 @@ pub(crate) enum LinkScenario {
 }
 
 impl LinkScenario {
-    /// Runs it and says how the process should end.
+    /// Runs the scenario, and returns the exit status.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Throughput(scenario) => scenario.run(),

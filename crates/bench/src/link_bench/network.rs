@@ -56,7 +56,7 @@ enum NetworkCondition {
 
 /// What a receiver of one stream reports.
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
+struct StreamArrival {
     at: Instant,
     end: u64,
 }
@@ -155,7 +155,7 @@ impl LinkNetworkScenario {
             .find(|arrival| arrival.at >= restored)
             .context("nothing arrived after the outage")?;
         let recovery = recovered.at.duration_since(restored);
-        // What was under way when the carriers broke is lost and counts only if it arrives twice.
+        // What was in transit when the carriers broke is lost and counts only if it arrives twice.
         let resent = pair.server.statistics().repeated_bytes;
         let line = format!(
             "outage of {outage:?}: new content {:.0} ms after the return of the network, {resent} bytes of {:.1} MB received again, nothing lost or repeated",
@@ -297,7 +297,7 @@ impl Pair {
         send_until(&self.client, until).await
     }
 
-    async fn receive(&self) -> anyhow::Result<Vec<Arrival>> {
+    async fn receive(&self) -> anyhow::Result<Vec<StreamArrival>> {
         receive(&self.server).await
     }
 
@@ -334,7 +334,7 @@ async fn send_until(client: &Link, until: Instant) -> anyhow::Result<u64> {
 }
 
 /// Receives one stream, whose content must come without a gap and once.
-async fn receive(server: &Link) -> anyhow::Result<Vec<Arrival>> {
+async fn receive(server: &Link) -> anyhow::Result<Vec<StreamArrival>> {
     let mut stream = server.receive_stream().await?;
     stream.accept(&Default::default());
     let content = pattern_bytes();
@@ -349,7 +349,7 @@ async fn receive(server: &Link) -> anyhow::Result<Vec<Arrival>> {
         );
         end = chunk.range().end;
         stream.acknowledge(chunk.range());
-        arrivals.push(Arrival {
+        arrivals.push(StreamArrival {
             at: Instant::now(),
             end,
         });

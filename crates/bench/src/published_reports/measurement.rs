@@ -42,12 +42,12 @@ pub(super) struct CommandRun {
     started_ms: u64,
     seconds: f64,
     other_cores: Option<f64>,
-    result: Result<ChildOutput, NoOutput>,
+    result: Result<ChildOutput, OutputError>,
 }
 
 /// Why a command has no output.
 #[derive(Clone)]
-enum NoOutput {
+enum OutputError {
     Missing(String),
     Failed(String),
 }
@@ -63,13 +63,13 @@ impl CommandRun {
         let started_ms = now_ms();
         let began = Instant::now();
         let result = match missing_need(row.needs, settings) {
-            Some(reason) => Err(NoOutput::Missing(reason)),
+            Some(reason) => Err(OutputError::Missing(reason)),
             // A thread of its own, because a node and its command are kept on certain cores from then on.
             None => std::thread::scope(|scope| {
                 let thread = scope.spawn(|| run_command(row, command, settings));
                 let output = thread.join();
                 let output = output.unwrap_or_else(|_| bail!("the thread of the row panicked"));
-                output.map_err(|error| NoOutput::Failed(format!("{error:#}")))
+                output.map_err(|error| OutputError::Failed(format!("{error:#}")))
             }),
         };
         Self {
@@ -96,10 +96,10 @@ impl CommandRun {
                     reason: format!("{error:#}"),
                 },
             },
-            Err(NoOutput::Failed(reason)) => RowOutcome::Failed {
+            Err(OutputError::Failed(reason)) => RowOutcome::Failed {
                 reason: reason.clone(),
             },
-            Err(NoOutput::Missing(reason)) => RowOutcome::NotMeasured {
+            Err(OutputError::Missing(reason)) => RowOutcome::NotMeasured {
                 reason: reason.clone(),
             },
         };

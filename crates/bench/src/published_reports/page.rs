@@ -258,7 +258,7 @@ impl PageWriter<'_> {
             let is_compared = row.theirs.contains_key(id) || row.goals.contains_key(id);
             is_compared.then(|| ChartRow {
                 label: &row.label,
-                // Bars are compared, whatever the text says.
+                // Bars are compared by value, not by their text.
                 theirs: (row.theirs.get(id).copied()).filter(|_| !figure.is_other_measure),
                 ours: stored.and_then(|stored| stored.values.get(id)).copied(),
             })

@@ -84,7 +84,7 @@ pub(super) struct DeliveryVerifier {
     pub(super) latency: Histogram<u64>,
     /// Different messages, without those of slow receivers.
     pub(super) received: u64,
-    /// Messages that nobody sent, or not to this receiver.
+    /// Messages that were not sent, or not to this receiver.
     pub(super) unexpected: u64,
     pub(super) slow: SlowReceiverCounts,
 }

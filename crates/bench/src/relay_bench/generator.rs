@@ -68,7 +68,7 @@ pub(super) struct Sender {
     pub(super) sent: u64,
     is_queued: bool,
     pub(super) is_active: bool,
-    /// The floor when somebody looked, and since when it has been that; 0: nobody has looked.
+    /// The floor at the last check, and since when it has this value; 0: not checked yet.
     pub(super) seen_floor: u64,
     pub(super) seen_since_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! The run of a load: connect, hold, warm up, measure, stop sending, wait for what is still under way.
+//! The run of a load: connect, hold, warm up, measure, stop sending, wait for messages in flight.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -251,7 +251,7 @@ impl Generator<'_> {
             } else if now_ns - sender.seen_since_ns >= STALL_NS && sender.is_active {
                 let sent = sender.sent;
                 self.verifier.skip_to(number, sent);
-                self.counts.stalls += 1;
+                self.counts.abandoned_windows += 1;
                 self.enqueue(number);
             }
         }

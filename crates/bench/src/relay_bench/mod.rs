@@ -19,9 +19,9 @@ use std::process::ExitCode;
 /// What to do to a relay.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(crate) enum RelayScenario {
-    /// The scenarios of a published report of another relay, with what it states beside what is measured
+    /// The scenarios of a published report of another relay, with its figures beside those measured
     Report(published_report::PublishedReportScenario),
-    /// What a relay has to do right: identification, slow receivers, broken connections, commands
+    /// Checks of correctness: identification, slow receivers, broken connections, commands
     Checks(checks::ChecksScenario),
     /// Endpoints with one sender and many receivers
     Fanout(load_scenarios::RelayFanOutScenario),
@@ -32,7 +32,7 @@ pub(crate) enum RelayScenario {
 }
 
 impl RelayScenario {
-    /// Runs it and says how the process should end.
+    /// Runs the scenario, and returns the exit status.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Report(scenario) => scenario.run(),

@@ -398,7 +398,7 @@ fn table(results: &[StageResult]) -> String {
         let counts = &result.run.counts;
         let _ = writeln!(
             out,
-            "FAILED: {}, {}: {:?}, {} not sent, {} that nobody sent, {} connections failed {:?}",
+            "FAILED: {}, {}: {:?}, {} not sent, {} that were never sent, {} connections failed {:?}",
             result.stage.name(),
             result.relay,
             counts.faults,

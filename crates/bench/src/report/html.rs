@@ -188,7 +188,7 @@ fn percentile_curve(side: &ReportSide) -> Vec<(f64, f64)> {
     let steps = 100;
     (0..=steps)
         .map(|step| 5.0 * f64::from(step) / f64::from(steps))
-        // Beyond one message in as many as there are, a percentile says nothing.
+        // A percentile beyond the number of messages has no meaning.
         .filter(|nines| 10f64.powf(*nines) <= histogram.len() as f64)
         .map(|nines| {
             let ns = histogram.value_at_quantile(1.0 - 10f64.powf(-nines));

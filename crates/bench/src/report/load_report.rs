@@ -14,7 +14,7 @@ pub(crate) struct ReportSide {
     pub(crate) rounds: Vec<RoundOutcome>,
 }
 
-/// All that is to be told.
+/// All remarks about a result.
 #[derive(Debug)]
 pub(crate) struct LoadReport {
     pub(crate) scenario: &'static str,
@@ -33,10 +33,10 @@ const FAULTS: &[&str] = &[
     "lost",
     "repeated",
     "reordered",
-    "refused",
+    "rejected",
     "unacknowledged",
     "unsent",
-    "stalls",
+    "abandoned_windows",
     "unexpected",
     "errors",
 ];
@@ -125,9 +125,9 @@ fn warnings(side: &ReportSide) -> Vec<String> {
                  can do"
             ));
         }
-        if let Some(stalls) = measures.get("stalls").filter(|&n| n > 0.0) {
+        if let Some(windows) = measures.get("abandoned_windows").filter(|&n| n > 0.0) {
             found.push(format!(
-                "{label}: a closed window stood still {stalls:.0} times for a second, because messages were lost"
+                "{label}: {windows:.0} windows without progress for a second were abandoned, because messages were lost"
             ));
         }
     }

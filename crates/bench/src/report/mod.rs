@@ -19,7 +19,7 @@ use crate::args::OutputArgs;
 use load_client::assertion::AssertionOutcome;
 
 impl LoadReport {
-    /// Checks the conditions, writes everything that was asked for, and says how the process should end.
+    /// Checks the conditions, writes the requested outputs, and returns the exit status.
     pub(crate) fn write_and_finish(mut self, output: &OutputArgs) -> anyhow::Result<ExitCode> {
         let asserted = self.asserted_values();
         let checked = output

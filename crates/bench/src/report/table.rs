@@ -11,10 +11,10 @@ const HIDDEN_IF_ZERO: &[&str] = &[
     "incomplete",
     "repeated",
     "reordered",
-    "refused",
+    "rejected",
     "unacknowledged",
     "unsent",
-    "stalls",
+    "abandoned_windows",
     "unexpected",
     "errors",
 ];

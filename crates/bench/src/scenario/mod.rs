@@ -32,7 +32,7 @@ pub(crate) enum Scenario {
     Filters(filters::FiltersScenario),
     /// Messages stored for disconnected clients, and delivered when they return
     Offline(OfflineScenario),
-    /// Rules that republish messages (also written `--rules`)
+    /// Rules that republish messages (`--rules` is the same)
     #[command(long_flag = "rules")]
     Rules(rules::RulesScenario),
     /// Maximum rate of the generator, without a broker
@@ -41,7 +41,7 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// Runs it and says how the process should end.
+    /// Runs the scenario, and returns the exit status.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::P2p(scenario) => scenario.run(),

@@ -1,4 +1,4 @@
-//! `offline`: what a broker stores for clients that are away, how fast, and how they get it when they come back.
+//! `offline`: how fast a broker stores messages for disconnected clients, and delivers them when the clients reconnect.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,11 +23,11 @@ const MAX_MESSAGES: u64 = 1_000_000_000;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct OfflineScenario {
-    /// Clients that connect, subscribe to a topic of their own, leave, and come back; see --concurrency for how many
+    /// Clients that connect, subscribe to a topic each, disconnect, and reconnect; see --concurrency for how many
     /// at a time
     #[arg(long = "clients", value_name = "N", default_value = "10000", value_parser = parse_clients)]
     count: usize,
-    /// Messages for each client while it is away
+    /// Messages for each client while it is disconnected
     #[arg(long, value_name = "N", default_value = "50", value_parser = parse_clients)]
     messages: usize,
     /// Publishers, each for an equal share of the clients
@@ -47,10 +47,10 @@ pub(crate) struct OfflineScenario {
     /// How long nothing may be acknowledged or arrive before what is missing counts as lost
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     drain: Duration,
-    /// Time between storing and coming back, and at the end, after which the broker's memory and disk are measured
+    /// Pause after storing, and at the end, after which the broker's memory and disk are measured
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
     rest: Duration,
-    /// The broker's folder of data on this machine: measures its disk use
+    /// The broker's data directory on this machine: measures its disk usage
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// The same of the broker to compare it with

@@ -28,7 +28,7 @@ const MAX_RULES: usize = 10_000;
 /// Which statement the rules have: those of the report that FluxMQ publishes about its rule engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RuleStatement {
-    /// All fields, if the topic is the right one
+    /// All fields of messages on one topic
     Simple,
     /// A uuid, the payload as JSON, the date and a hash, if the topic matches and the payload's value is above 30
     Complex,
@@ -39,13 +39,13 @@ pub(crate) struct RulesScenario {
     /// The rules' statement
     #[arg(value_enum, default_value = "simple")]
     statement: RuleStatement,
-    /// Rules, each for topics of its own; a message is wanted by one of them, and publishers cycle through all
+    /// Number of rules, each with its own topics; a message matches one of them, and publishers cycle through all
     #[arg(long = "rules", value_name = "N", default_value = "1", value_parser = parse_clients)]
     count: usize,
-    /// Pairs of a publisher and a subscriber to what rules make of its messages
+    /// Pairs of a publisher and a subscriber to the outputs of rules for its messages
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_clients)]
     pairs: usize,
-    /// The node's HTTP API, to put the rules in before and take them away after; without it they have to be there
+    /// The node's HTTP API, to create the rules and to remove them afterwards; without it, the rules must exist
     #[arg(long, value_name = "URL")]
     api: Option<String>,
     /// File with a token for --api, such as `api.token` in the node's data directory
@@ -54,14 +54,14 @@ pub(crate) struct RulesScenario {
     /// Print the rules as a node's configuration has them, and end
     #[arg(long)]
     print_rules: bool,
-    /// Payloads; `${stamp}` is where the header goes that tells publisher, sequence and time
+    /// Template of payloads; `${stamp}` is replaced by the header with publisher, sequence number and time
     #[arg(
         long,
         value_name = "TEXT",
         default_value = r#"{"value": 31.5, "unit": "C", "at": 1690599987, "ok": true, "stamp": "${stamp}"}"#
     )]
     payload_template: String,
-    /// Template of what the rules publish; it has to have the header in it [default: the output as JSON]
+    /// Template of the payload that rules publish, which must contain the header [default: the output as JSON]
     #[arg(long, value_name = "TEXT")]
     republish: Option<String>,
     /// Measure latency in a second run with half of the rate of messages received in the first
@@ -259,7 +259,7 @@ fn install_rules<'a>(
     Ok(installed)
 }
 
-/// What half load said, under names of their own.
+/// The metrics of the run at half load, with the prefix `half_`.
 fn half_load_measures(side: &ReportSide) -> MetricValues {
     let measured = side.total.measures();
     let mut half = MetricValues::default();

@@ -16,7 +16,7 @@ pub(super) const PRODUCT: &str = "bench-telemetry";
 pub(super) enum DeviceProtocol {
     Thingsboard,
     Jetlinks,
-    /// Every other device speaks the other one
+    /// Both protocols, alternately
     Both,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct TelemetryArgs {
     /// The node's MQTT listener
     #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
     pub(super) broker: Endpoint,
-    /// The node's HTTP API, for making the devices and for counting
+    /// The node's HTTP API, to create the devices and to count rows
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(super) api: String,
     /// File with a token for --api, such as `api.token` in the node's data directory
@@ -46,7 +46,7 @@ pub(crate) struct TelemetryArgs {
     pub(super) devices: u32,
     /// Topics and payloads of devices
     #[arg(long, value_enum, default_value = "both")]
-    pub(super) dialect: DeviceProtocol,
+    pub(super) protocol: DeviceProtocol,
     /// How the node processes reports
     #[arg(long, value_enum, default_value = "actor")]
     pub(super) mode: PipelineMode,
@@ -56,10 +56,10 @@ pub(crate) struct TelemetryArgs {
     /// Quality of service
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub(super) qos: u8,
-    /// Reports of a device that are under way
+    /// Maximum number of unacknowledged reports of a device
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) window: u16,
-    /// Reports per second of all devices together, instead of as many as go
+    /// Reports per second of all devices together [default: as many as possible]
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     pub(super) rate: Option<f64>,
     /// How long reports are sent
@@ -68,7 +68,7 @@ pub(crate) struct TelemetryArgs {
     /// Threads of the generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) threads: usize,
-    /// Do not count by a query what can be read at the end
+    /// Do not count the stored rows by a query at the end
     #[arg(long)]
     pub(super) no_count: bool,
     /// Print JSON instead of a table

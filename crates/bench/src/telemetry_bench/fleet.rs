@@ -147,7 +147,7 @@ impl FleetShare {
         let deadline = Instant::now() + CONNECT_TIMEOUT.max(arguments.duration);
         for number in numbers {
             let id = device_name(number);
-            let dialect = match arguments.dialect {
+            let protocol = match arguments.protocol {
                 DeviceProtocol::Both if number % 2 == 1 => DeviceProtocol::Jetlinks,
                 DeviceProtocol::Both => DeviceProtocol::Thingsboard,
                 one => one,
@@ -161,7 +161,13 @@ impl FleetShare {
                 .register(&mut stream, token, interest)?;
             share.devices.push(FleetDevice {
                 stream,
-                template: ReportTemplate::new(dialect, PRODUCT, &id, arguments.keys, arguments.qos),
+                template: ReportTemplate::new(
+                    protocol,
+                    PRODUCT,
+                    &id,
+                    arguments.keys,
+                    arguments.qos,
+                ),
                 sent: 0,
                 acknowledged: 0,
                 waiting: connect_packet(&id),
@@ -280,7 +286,7 @@ impl FleetShare {
         }
     }
 
-    /// Writes what a device may have under way; whether it could go on at once.
+    /// Writes the reports that a device may send; returns whether it could send more at once.
     fn send_allowed(&mut self, at: usize) -> bool {
         let device = &self.devices[at];
         if device.is_gone || device.waiting.len() >= MAX_WAITING_BYTES {

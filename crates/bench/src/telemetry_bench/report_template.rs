@@ -35,7 +35,7 @@ pub(super) struct ReportTemplate {
 
 impl ReportTemplate {
     pub(super) fn new(
-        dialect: DeviceProtocol,
+        protocol: DeviceProtocol,
         product: &str,
         device: &str,
         keys: usize,
@@ -46,7 +46,7 @@ impl ReportTemplate {
             .map(|number| format!("\"{}\":2{number}.000", key(number)))
             .collect();
         let values = values.join(",");
-        let (topic, payload) = match dialect {
+        let (topic, payload) = match protocol {
             DeviceProtocol::Jetlinks => (
                 format!("/{product}/{device}/properties/report"),
                 format!("{{\"timestamp\":{TIME},\"properties\":{{{values}}}}}"),
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_what_the_dialect_says() {
+    fn a_report_has_the_form_of_its_protocol() {
         let mut template = ReportTemplate::new(DeviceProtocol::Jetlinks, "p", "d", 12, 1);
         let mut out = Vec::new();
         template.write(7, 1_795_291_200_123, 8, &mut out);

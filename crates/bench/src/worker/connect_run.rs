@@ -1,4 +1,4 @@
-//! The run of `connect`: connect everybody, then keep the connections for a while.
+//! The run of `connect`: opens all connections, then holds them for a time.
 
 use std::time::Duration;
 

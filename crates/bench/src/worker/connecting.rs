@@ -29,7 +29,7 @@ impl Worker<'_> {
         strict: bool,
         mut observer: Option<&mut RunObserver>,
     ) -> anyhow::Result<()> {
-        // Nobody publishes before everybody listens.
+        // Publishers start after all subscriptions are acknowledged.
         self.connect_until(self.subscribers.len(), strict, &mut observer)?;
         self.connect_until(self.connections.len(), strict, &mut observer)
     }
@@ -57,7 +57,7 @@ impl Worker<'_> {
                 bail!("{}: {described}", self.access.dialer.target);
             }
             if self.shared.is_aborted() {
-                bail!(run_shared::RunAborted);
+                bail!(run_shared::RunAbortedError);
             }
             let now_ns = self.now_ns();
             self.expire_pending(&mut under_way, now_ns);

@@ -52,7 +52,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Something arrived on a connection that is being left: its end, or what nobody waits for any more.
+    /// Something arrived on a connection that is being closed: its end, or a packet that is ignored.
     pub(super) fn on_disconnecting(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let Some(transport) = &mut connection.transport else {

@@ -1,4 +1,4 @@
-//! The run of every load: connect, warm up, measure, stop sending, wait for what is still under way.
+//! The run of every load: connect, warm up, measure, stop sending, wait for messages in flight.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Worker;
 use super::load_plan::LoadPlan;
 use super::pace::{LoadPace, SendSchedule};
-use super::run_shared::RunAborted;
+use super::run_shared::RunAbortedError;
 use super::worker_counts::WorkerCounts;
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
@@ -140,7 +140,7 @@ impl Worker<'_> {
         self.publish_received_count();
         self.send_keep_alive(now_ns);
         self.skip_lost_messages(now_ns);
-        anyhow::ensure!(!self.shared.is_aborted(), RunAborted);
+        anyhow::ensure!(!self.shared.is_aborted(), RunAbortedError);
         anyhow::ensure!(
             self.has_ready_client(),
             "no client is connected any more; the first to go was {}",
@@ -160,14 +160,14 @@ impl Worker<'_> {
         for p in 0..self.publishers.len() {
             let publisher = &mut self.publishers[p];
             let floor = publisher.progress.floor();
-            // 0: nobody has looked yet.
+            // 0: not checked yet.
             let is_new = publisher.seen_since_ns == 0;
             if is_new || floor != publisher.seen_floor || floor == publisher.sent {
                 publisher.seen_floor = floor;
                 publisher.seen_since_ns = now_ns;
             } else if now_ns - publisher.seen_since_ns >= STALL_NS && publisher.is_active {
                 publisher.progress.skip_to(publisher.sent);
-                self.tally.stalls += 1;
+                self.tally.abandoned_windows += 1;
                 self.enqueue(p);
             }
         }

@@ -391,7 +391,7 @@ pub(crate) fn run_threads(
         outcomes.sort_by_key(|outcome| {
             outcome
                 .as_ref()
-                .is_err_and(|error| error.is::<run_shared::RunAborted>())
+                .is_err_and(|error| error.is::<run_shared::RunAbortedError>())
         });
         for outcome in outcomes {
             total.add_parallel(&outcome?);

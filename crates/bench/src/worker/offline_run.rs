@@ -1,4 +1,4 @@
-//! The run of `offline`: clients come, subscribe and leave; publishers have their messages stored; the clients come back
+//! The run of `offline`: clients connect, subscribe and disconnect; publishers have their messages stored; the clients reconnect
 //! and are served; at the end their sessions are removed.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Worker;
 use super::load_plan::LoadPlan;
 use super::pace::LoadPace;
-use super::run_shared::RunAborted;
+use super::run_shared::RunAbortedError;
 use super::worker_counts::{OfflineCounts, WorkerCounts};
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
@@ -97,7 +97,7 @@ impl Worker<'_> {
         Ok(stored_ns - started_ns)
     }
 
-    /// Lets the clients come back; how long it took until the last message.
+    /// Reconnects the clients; returns the time until the last message.
     fn serve_messages(
         &mut self,
         quiet_ns: u64,
@@ -118,7 +118,7 @@ impl Worker<'_> {
         Ok(last.unwrap_or(served_ns).max(started_ns) - started_ns)
     }
 
-    /// Turns until `progress` says that it is done, or nothing has changed for `quiet_ns`; the time of the last change.
+    /// Processes events until `progress` reports the end, or nothing has changed for `quiet_ns`; the time of the last change.
     fn run_until_done(
         &mut self,
         quiet_ns: u64,
@@ -142,7 +142,7 @@ impl Worker<'_> {
                 looked_ns = now_ns;
                 self.publish_counters(count);
                 self.send_keep_alive(now_ns);
-                anyhow::ensure!(!self.shared.is_aborted(), RunAborted);
+                anyhow::ensure!(!self.shared.is_aborted(), RunAbortedError);
                 if let Some(observer) = observer {
                     observer.note_progress(now_ns, self.shared.received(), what)?;
                 }

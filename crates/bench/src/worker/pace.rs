@@ -7,7 +7,7 @@ pub(crate) enum LoadPace {
     Window(u64),
     /// This many messages per second, over all publishers of all threads; those that come within a tick are due together at its end.
     Rate { per_second: f64, tick_ns: u64 },
-    /// A publisher sends so many messages and has at most `window` that the broker has not acknowledged; nobody
+    /// A publisher sends this number of messages and has at most `window` that the broker has not acknowledged; nobody
     /// receives them meanwhile.
     Stored { window: u64, each: u64 },
 }

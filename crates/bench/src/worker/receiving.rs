@@ -221,12 +221,12 @@ impl Worker<'_> {
             push_ack(PUBCOMP, id, &mut self.replies);
             return Ok(());
         };
-        let is_refused = reason >= 0x80;
-        self.tally.refused += u64::from(is_refused);
+        let is_rejected = reason >= 0x80;
+        self.tally.rejected += u64::from(is_rejected);
         self.enqueue(index as usize);
         let acks = &mut self.publishers[index as usize].acks;
         match kind {
-            PUBREC if !is_refused => push_ack(PUBREL, id, &mut self.replies),
+            PUBREC if !is_rejected => push_ack(PUBREL, id, &mut self.replies),
             PUBREL => return Err(unexpected_packet(kind, id, "that has not subscribed")),
             _ if !acks.acknowledge(id) => {
                 return Err(unexpected_packet(

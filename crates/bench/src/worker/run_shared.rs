@@ -22,15 +22,15 @@ pub(crate) struct RunShared {
 
 /// Another thread gave up.
 #[derive(Debug)]
-pub(crate) struct RunAborted;
+pub(crate) struct RunAbortedError;
 
-impl std::fmt::Display for RunAborted {
+impl std::fmt::Display for RunAbortedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("another thread of the generator gave up")
     }
 }
 
-impl std::error::Error for RunAborted {}
+impl std::error::Error for RunAbortedError {}
 
 impl RunShared {
     pub(crate) fn new(threads: usize) -> Self {
@@ -68,7 +68,7 @@ impl RunShared {
     }
 
     /// Waits until every thread has come here for the `stage`-th time, counted from 1.
-    pub(crate) fn wait_for_stage(&self, stage: usize) -> Result<(), RunAborted> {
+    pub(crate) fn wait_for_stage(&self, stage: usize) -> Result<(), RunAbortedError> {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         self.wait_until(|| self.arrived.load(Ordering::Acquire) >= stage * self.counters.len())
     }
@@ -79,15 +79,15 @@ impl RunShared {
     }
 
     /// Waits for the common start to be set.
-    pub(crate) fn wait_for_start(&self) -> Result<u64, RunAborted> {
+    pub(crate) fn wait_for_start(&self) -> Result<u64, RunAbortedError> {
         self.wait_until(|| self.start_ns.load(Ordering::Acquire) != 0)?;
         Ok(self.start_ns.load(Ordering::Acquire))
     }
 
-    fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), RunAborted> {
+    fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), RunAbortedError> {
         while !done() {
             if self.is_aborted() {
-                return Err(RunAborted);
+                return Err(RunAbortedError);
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -95,7 +95,7 @@ impl RunShared {
     }
 }
 
-/// Aborts the run when a thread ends without having said that all is well.
+/// Aborts the run when a thread ends without a call of `disarm`.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop<'a>(pub(crate) Option<&'a RunShared>);
 

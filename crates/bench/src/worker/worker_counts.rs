@@ -23,18 +23,18 @@ pub(crate) struct WorkerCounts {
     pub(crate) latency: Histogram<u64>,
     /// Over the whole run.
     pub(crate) faults: SequenceFaults,
-    /// Answered with a reason code that says no.
-    pub(crate) refused: u64,
+    /// Answered with a reason code of 0x80 or more.
+    pub(crate) rejected: u64,
     pub(crate) unacknowledged: u64,
     pub(crate) unsent: u64,
-    pub(crate) stalls: u64,
+    pub(crate) abandoned_windows: u64,
     pub(crate) unexpected: u64,
     /// Connections accepted.
     pub(crate) connects: u64,
     pub(crate) failures: FailureLog,
     /// Of `offline` only.
     pub(crate) offline: Option<OfflineCounts>,
-    /// What the broker's rules counted, where it was asked.
+    /// Counters of the broker's rules, if its API is known.
     pub(crate) rules: Option<RuleCounts>,
 }
 
@@ -69,10 +69,10 @@ impl Default for WorkerCounts {
             generator_core_s: 0.0,
             latency: latency_histogram(),
             faults: SequenceFaults::default(),
-            refused: 0,
+            rejected: 0,
             unacknowledged: 0,
             unsent: 0,
-            stalls: 0,
+            abandoned_windows: 0,
             unexpected: 0,
             connects: 0,
             failures: FailureLog::default(),
@@ -119,10 +119,10 @@ impl WorkerCounts {
             .add(&other.latency)
             .expect("all latency histograms have the same bounds");
         self.faults.add(other.faults);
-        self.refused += other.refused;
+        self.rejected += other.rejected;
         self.unacknowledged += other.unacknowledged;
         self.unsent += other.unsent;
-        self.stalls += other.stalls;
+        self.abandoned_windows += other.abandoned_windows;
         self.unexpected += other.unexpected;
         self.connects += other.connects;
         self.failures.add(&other.failures);

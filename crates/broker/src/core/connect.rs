@@ -32,7 +32,7 @@ pub(crate) fn connect_rejection(
 }
 
 /// Closes a connection that an authenticator, a ban or a limit rejected. The detail matches the code, so that a client
-/// with valid credentials is not told that they are wrong.
+/// with valid credentials does not receive the answer for wrong ones.
 pub(crate) fn denied(code: ReasonCode) -> CloseReason {
     let detail = match code {
         ReasonCode::BANNED => "the client, its user or its address is banned",

@@ -1,4 +1,4 @@
-//! The times at which a connection counts as gone: no CONNECT in time, silence for longer than its keep-alive, or a
+//! The times at which a connection is considered lost: no CONNECT in time, silence for longer than its keep-alive, or a
 //! packet that stays incomplete.
 
 /// The rate at which a client has to send a packet that takes longer than the deadlines allow.
@@ -135,7 +135,7 @@ impl ConnectionDeadlines {
             .then(|| self.fragment_since_ms + timeout_ms)
     }
 
-    /// When the client counts as gone if it completes no packet: after 1.5 times its keep-alive [MQTT-3.1.2-22].
+    /// When the client is considered lost if it completes no packet: after 1.5 times its keep-alive [MQTT-3.1.2-22].
     pub(crate) fn keep_alive_deadline_ms(
         &self,
         keep_alive_s: u16,

@@ -423,7 +423,7 @@ impl Shard {
     /// Sends a response once the records of this turn are in the log and the other shards have confirmed `sequence`.
     pub(crate) fn respond_when_durable(&mut self, sequence: u64, answer: Box<dyn FnOnce() + Send>) {
         if self.pending_responses.is_full() {
-            // Dropping it tells the caller that there is no answer.
+            // If it is dropped, the caller receives an error.
             return;
         }
         let journal = self.delivery.journal.as_ref();

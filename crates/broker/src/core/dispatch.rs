@@ -1,4 +1,4 @@
-//! A message on its way to its subscribers.
+//! A message that is being delivered to its subscribers.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use super::message::Message;
 use super::relay_peer::RelayFrames;
 use super::tables::SessionIx;
 
-/// One message on its way to any number of sessions, with the data they share.
+/// One message that is being delivered to any number of sessions, with the data they share.
 pub(crate) struct Dispatch<'a> {
     pub(crate) view: &'a MessageView<'a>,
     /// The publisher's session, if it is on this shard.

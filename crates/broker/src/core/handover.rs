@@ -9,7 +9,7 @@ use super::connection::{CloseReason, ConnectionExtra, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use super::tables::ConnectionIx;
 
-/// A connection on its way to the shard of its session.
+/// A connection that is being moved to the shard of its session.
 pub(crate) struct ConnectionHandover {
     listener: u16,
     peer: PeerAddress,

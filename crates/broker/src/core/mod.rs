@@ -2,7 +2,7 @@
 //! socket, no clock and no async code.
 //!
 //! State is in state machines that document their contract on their type. [`shard::Shard`] orchestrates them, in one file
-//! for each kind of input; the head of such a file says whose state it uses.
+//! for each kind of input; the head of such a file names the state machines that it uses.
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;

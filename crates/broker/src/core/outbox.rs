@@ -86,7 +86,7 @@ impl OutboxSegment {
 pub(crate) struct Outbox {
     /// Segments before `tail`, used only after a large payload was appended.
     #[allow(clippy::box_collection)]
-    // an idle connection pays eight bytes for it, not thirty-two
+    // an idle connection needs eight bytes for it, not thirty-two
     earlier: Option<Box<VecDeque<OutboxSegment>>>,
     tail: Vec<u8>,
     /// Bytes of the first segment that are already written.

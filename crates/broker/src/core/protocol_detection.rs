@@ -85,7 +85,7 @@ impl Shard {
         self.last_foreign_warning_ms = now_ms;
         let connection = &self.delivery.connections[at];
         let listener = self.node.listeners[usize::from(connection.listener)].config();
-        tracing::warn!(listener = listener.name, peer = %connection.peer, "connection refused: {what}");
+        tracing::warn!(listener = listener.name, peer = %connection.peer, "connection rejected: {what}");
     }
 }
 

@@ -473,7 +473,7 @@ impl Shard {
             (self.delivery).record_no_subscribers(origin, view, hook_origin, is_seen_by_hooks);
         }
         match (rejection, is_wanted) {
-            // Current subscribers have received it; the publisher is told that it was not retained.
+            // Current subscribers have received it; the reason code reports to the publisher that it was not retained.
             (Some(rejection), _) => rejection,
             (None, true) => ReasonCode::SUCCESS,
             (None, false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,

@@ -90,7 +90,7 @@ impl Shard {
         if let Some(journal) = &mut self.delivery.journal
             && journal.waits_for_hooks()
         {
-            // Its subscribers have it with this turn. If the node dies before the data of hooks is durable, hooks are
+            // Its subscribers have it with this turn. If the node is killed before the data of hooks is durable, hooks are
             // notified again.
             let number = number | records::DELAYED_ROUTED;
             let key = records::delayed_key(message.received_ms(), number);

@@ -32,7 +32,7 @@ use hooks::relay::{
 
 /// Pings without an answer after which a connection is closed.
 const MAX_UNANSWERED_PINGS: u8 = 2;
-/// Payload format indicator 1: text. It tells MQTT subscribers and other shards what the sender sent.
+/// Payload format indicator 1: text. It marks the kind of the message for MQTT subscribers and other shards.
 const TEXT_PROPERTIES: [u8; 2] = [0x01, 1];
 /// Payload format indicator 0: binary.
 const BINARY_PROPERTIES: [u8; 2] = [0x01, 0];
@@ -207,7 +207,7 @@ fn first_ping_ms(at: ConnectionIx, ping_interval_s: u16) -> u64 {
 }
 
 impl Shard {
-    /// A client has completed the handshake for a relay endpoint: it is admitted, or told why not and closed.
+    /// A client has completed the handshake for a relay endpoint: it is admitted, or closed with the reason.
     pub(crate) fn open_relay(
         &mut self,
         at: ConnectionIx,

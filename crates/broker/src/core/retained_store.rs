@@ -398,14 +398,14 @@ mod tests {
 
     #[test]
     fn a_sweep_removes_expired_messages_from_the_store_but_not_their_replacements() {
-        struct Nobody;
-        impl store::StoreObserver for Nobody {
+        struct NoopObserver;
+        impl store::StoreObserver for NoopObserver {
             fn on_logged(&self, _shard: u16, _number: u64) {}
             fn on_fetched(&self, _shard: u16, _page: store::QueuePage) {}
         }
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), store::StoreConfig::default()).unwrap();
-        store.start(Arc::new(Nobody)).unwrap();
+        store.start(Arc::new(NoopObserver)).unwrap();
         let retained = RetainedStore::default();
         let mut batch = store.recycled_batch();
         batch.number = 1;

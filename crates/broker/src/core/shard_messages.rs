@@ -37,7 +37,7 @@ pub(crate) enum ShardMessage {
     TurnMarker {
         turn: u64,
     },
-    /// The data that came of the receiver's messages up to this turn is in the sender's log.
+    /// The data that resulted from the receiver's messages up to this turn is in the sender's log.
     TurnLogged {
         turn: u64,
     },

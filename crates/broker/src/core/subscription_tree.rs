@@ -130,7 +130,7 @@ struct CachedMatch {
 
 /// The filters of a shard and who subscribes to them.
 ///
-/// It owns filters and groups, and the cache of results. It notifies nobody: the caller announces changes to the other
+/// It owns filters and groups, and the cache of results. It sends no notifications: the caller announces changes to the other
 /// shards.
 ///
 /// - [`find_or_insert`](Self::find_or_insert) and [`find_or_insert_group`](Self::find_or_insert_group) create entries

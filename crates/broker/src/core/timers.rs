@@ -14,7 +14,7 @@ const MAX_CHECK_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
 
 /// The timers of one shard.
 ///
-/// It owns all pending times and knows nothing of what they mean: the caller gets back what it scheduled.
+/// It owns all pending times, independently of their meaning: the caller gets back what it scheduled.
 ///
 /// - [`schedule_check`](Self::schedule_check) adds a check of a connection, and returns when it will be, which may be
 ///   earlier than requested. A check cannot be cancelled: when it fires, the caller compares the serial number, and the

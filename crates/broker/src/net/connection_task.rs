@@ -29,7 +29,7 @@ const LINGER_BYTES: usize = 1 << 20;
 
 enum ConnectionState {
     Reading,
-    /// Not read until the timer fires; then the core is asked again.
+    /// Not read until the timer fires; then the core decides again.
     Paused(Pin<Box<Sleep>>),
     /// Not read until another component resumes the connection.
     Waiting,

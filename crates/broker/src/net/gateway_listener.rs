@@ -115,14 +115,14 @@ impl GatewayListener {
                 };
             }
             drop(accepting);
-            // The sender lives as long as the listener.
+            // The sender is dropped after the listener.
             let _ = changes.changed().await;
         }
     }
 
     /// Waits until the listener is stopped. It may be cancelled.
     pub async fn wait_until_stopped(&self) {
-        // The sender lives as long as the listener.
+        // The sender is dropped after the listener.
         let _ = self.socket.subscribe().wait_for(Option::is_none).await;
     }
 

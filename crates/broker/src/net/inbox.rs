@@ -18,7 +18,7 @@ use crate::core::handover::ConnectionHandover;
 use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
 
-/// A connection on its way to another shard: its state, its socket, and the layers between.
+/// A connection that is being moved to another shard: its state, its socket, and the layers between.
 pub(crate) struct SocketHandover {
     pub(crate) connection: ConnectionHandover,
     pub(crate) socket: socket2::Socket,

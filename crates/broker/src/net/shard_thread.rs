@@ -228,7 +228,7 @@ async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: ShardLink) {
     }
 }
 
-/// Passwords that may wait for a check at once; beyond, clients are told to retry later.
+/// Maximum number of passwords that wait for a check; further clients are rejected and may retry later.
 const MAX_PASSWORD_CHECKS: usize = 256;
 
 /// Checks passwords on a blocking thread: each check takes milliseconds by design.

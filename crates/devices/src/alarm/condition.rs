@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 8;
 const MAX_TESTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 1024;
 const MAX_SILENCE_S: u64 = 400 * 24 * 3600;
-/// The pseudo key that tells whether a device is connected.
+/// The pseudo key that is true while a device is connected.
 pub(super) const ONLINE_KEY: &str = "$online";
 
 /// A value that conditions compare.

@@ -147,7 +147,7 @@ pub struct AnyCondition {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionTest {
-    /// Telemetry key; `$online` tells whether the device is connected.
+    /// Telemetry key; `$online` is true while the device is connected.
     pub key: String,
     pub is: TestOperator,
     /// Operand: `[from, to]` for `between`, both inclusive; seconds for `silent_for`.

@@ -267,7 +267,7 @@ impl Alarms {
         Ok(cleared)
     }
 
-    /// Adds a comment of `who`. It notifies nobody.
+    /// Adds a comment of `who`, without notifications.
     pub fn comment(&self, id: AlarmId, who: &str, text: &str) -> Result<Alarm, AlarmError> {
         let mut state = self.inner.store.lock();
         let mut alarm = self.inner.store.get(id)?.ok_or(AlarmError::NotFound(id))?;

@@ -131,7 +131,7 @@ impl Commands {
         Ok(Self { inner })
     }
 
-    /// Accepts a command, which is in the store when this returns. `waits`: the caller wants to wait for the final
+    /// Accepts a command, which is in the store when this returns. `waits`: the caller waits for the final
     /// state. Reads and writes the disk.
     ///
     /// # Errors

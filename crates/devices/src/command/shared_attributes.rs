@@ -43,7 +43,7 @@ pub fn push_shared_attributes(registry: &Registry, transport: Arc<dyn DownlinkTr
 }
 
 /// Sends a message to a device if it is online, in the first protocol that has the message and that the device has
-/// subscribed to. Nobody is told whether it arrives.
+/// subscribed to. There is no confirmation of its arrival.
 pub fn send_to_device(
     registry: &Registry,
     transport: &Arc<dyn DownlinkTransport>,

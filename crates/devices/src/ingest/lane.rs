@@ -1,5 +1,7 @@
 //! One thread's path through the pipeline: its buffers and its cache of products.
 
+mod rule_chain;
+
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -10,21 +12,20 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Cache};
 use bumpalo::Bump;
 use rules::{EvaluationResources, EvaluationScratch};
-use series::{KeyId, Point};
+use series::Point;
 
 use super::decoder::{
-    DecodeContext, DecodedMessages, DecodedRow, MessageDecoder, ProductContext, ProductContexts,
-    RowSubject,
+    DecodeContext, DecodedMessages, DecodedRow, MessageDecoder, ProductContexts, RowSubject,
 };
 use super::message::DeviceMessage;
 use super::metrics::LaneCounters;
 use super::pipeline_shared::{PipelineShared, ProfileTable};
-use super::ports::{PipelineOutputs, SettleScope, StorageError, StorageErrorKind, StoredRow};
+use super::ports::{SettleScope, StorageError, StorageErrorKind, StoredRow};
 use super::product_keys::KeyRegistrar;
 use super::profile::{DeviceRef, ProductProfile};
 use super::rejections::RejectionLog;
-use crate::chain::{ChainEffects, ChainRow};
 use crate::protocol::{self, ControlMessage};
+use rule_chain::{DeviceRow, run_chain};
 
 /// Memory kept between messages.
 const MAX_RETAINED_BYTES: usize = 256 << 10;
@@ -44,7 +45,7 @@ pub struct Lane {
     stored_rows: Vec<StoredRow>,
     /// For each stored row, the index of its message.
     messages_of: Vec<u32>,
-    /// Rows to publish, if an output wants them.
+    /// Rows to publish, if an output uses them.
     saved_rows: Vec<SavedRow>,
     /// Indexes of rows that the store rejected.
     rejected: Vec<u32>,
@@ -559,116 +560,6 @@ fn decode<'a>(
     }
 }
 
-/// A row and its device.
-struct DeviceRow<'v> {
-    device_ref: DeviceRef<'v>,
-    row: DecodedRow,
-}
-
-/// What a chain has done with a row.
-struct ChainOutput<'a> {
-    /// Points to save: those of the row or others.
-    saved: Vec<Option<Vec<Point<'a>>>>,
-    has_republished: bool,
-}
-
-fn run_chain<'a>(
-    product_context: &ProductContext,
-    scratch: &EvaluationScratch,
-    arena: &'a Bump,
-    row: DeviceRow<'_>,
-    shared: &PipelineShared,
-    points: &[Point<'a>],
-) -> ChainOutput<'a> {
-    let (first, count) = (row.row.first as usize, row.row.count as usize);
-    let points = &points[first..first + count];
-    let mut effects = LaneChainEffects {
-        product_context,
-        arena,
-        shared,
-        device_ref: row.device_ref,
-        row_points: points.as_ptr(),
-        saved: Vec::new(),
-        has_republished: false,
-    };
-    let passing = ChainRow {
-        device: row.device_ref.id,
-        product: product_context.profile.product.as_str(),
-        ts_ms: row.row.ts_ms,
-        points,
-        names: &[],
-    };
-    let chain = &product_context.profile.chain;
-    if let Err(error) = chain.run(&passing, &product_context.chain_keys, scratch, &mut effects) {
-        let now_ms = row.row.ts_ms;
-        let subject = format!("rule chain, node {}", error.node);
-        shared
-            .rejections
-            .record(row.device_ref.no, now_ms, &subject, &error.reason);
-    }
-    ChainOutput {
-        saved: effects.saved,
-        has_republished: effects.has_republished,
-    }
-}
-
-/// Receives the effects of a chain's nodes.
-struct LaneChainEffects<'s, 'a> {
-    product_context: &'s ProductContext,
-    arena: &'a Bump,
-    shared: &'s PipelineShared,
-    device_ref: DeviceRef<'s>,
-    /// Address of the row's own points.
-    row_points: *const Point<'a>,
-    saved: Vec<Option<Vec<Point<'a>>>>,
-    has_republished: bool,
-}
-
-impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
-    fn arena(&self) -> &'a Bump {
-        self.arena
-    }
-
-    fn key_name(&self, key: KeyId) -> &str {
-        self.product_context.key_name(key)
-    }
-
-    fn register_key(&self, name: &str) -> Result<KeyId, Box<str>> {
-        let has_reserved_keys = Cell::new(false);
-        let registrar = KeyRegistrar {
-            storage: &*self.shared.storage,
-            counts: &self.shared.key_counts,
-            has_reserved_keys: &has_reserved_keys,
-        };
-        let key = registrar.reserve(self.device_ref.product, name)?;
-        // Columns of a statement: a few names, each new once.
-        if has_reserved_keys.get() {
-            let committed = self.shared.storage.commit_keys();
-            committed.map_err(|error| error.reason)?;
-        }
-        Ok(key)
-    }
-
-    fn save_row(&mut self, points: &[Point<'a>]) {
-        let is_own = points.as_ptr() == self.row_points;
-        self.saved.push((!is_own).then(|| points.to_vec()));
-    }
-
-    fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]) {
-        let (outside, profile) = (&self.shared.outputs, &self.product_context.profile);
-        outside.evaluate_alarms(self.device_ref, profile, ts_ms, points);
-    }
-
-    fn republish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
-        self.has_republished = true;
-        (self.shared.outputs).republish(topic, payload, qos, retain);
-    }
-
-    fn outputs(&self) -> &dyn PipelineOutputs {
-        &*self.shared.outputs
-    }
-}
-
 /// Counts a message without effect and records it for its device.
 fn count_ignored(
     messages: &[DeviceMessage<'_>],
@@ -680,7 +571,6 @@ fn count_ignored(
         let what = match control.control_message {
             ControlMessage::Log { .. } => "log",
             ControlMessage::DerivedModel { .. } => "metadata/derived",
-            ControlMessage::Firmware { step, .. } => step,
             ControlMessage::Ignored { what } => what,
             _ => continue,
         };

@@ -297,7 +297,7 @@ impl Pipeline {
             if !files.iter().any(|file| file.exists()) {
                 match 2 * number >= guard.halves() {
                     true => break,
-                    // Its content was processed earlier, unless a mark says otherwise.
+                    // Its content was processed earlier, unless a mark shows otherwise.
                     false if guard.is_empty(number) => continue,
                     false => {}
                 }

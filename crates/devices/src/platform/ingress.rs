@@ -125,7 +125,7 @@ impl DeviceIngress {
             received_ms: received_ms as i64,
         };
         let outcome = self.pipeline.submit(&mut self.lane, &message);
-        // Nobody is told when the results are safe.
+        // No caller waits until the results are durable.
         let _ = self.lane.take_unsettled();
         outcome
     }

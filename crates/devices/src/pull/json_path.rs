@@ -15,7 +15,7 @@ enum PathStep {
 }
 
 impl JsonPath {
-    /// Parses a path; an error says what is wrong. An empty path is the whole document.
+    /// Parses a path; an error describes the fault. An empty path is the whole document.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!("{text:?} is not a path; expected a path such as data.sensors[0].temperature")

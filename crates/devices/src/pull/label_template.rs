@@ -13,7 +13,7 @@ enum TemplatePart {
 }
 
 impl LabelTemplate {
-    /// Parses a template; an error says what is wrong.
+    /// Parses a template; an error describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (mut parts, mut fixed, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find('$') {

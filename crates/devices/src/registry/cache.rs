@@ -116,7 +116,7 @@ impl DeviceCache {
                 devices_here.by_no.insert(no, at);
             }
         }
-        // The lock on the devices is held, so that nobody removes this device before its keys are there.
+        // The lock on the devices is held, so that this device is not removed before its keys are added.
         if let Some(old) = &evicted {
             self.remove_keys(old);
         }

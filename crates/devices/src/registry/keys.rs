@@ -52,7 +52,7 @@ impl<'a> DeviceName<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             DeviceName::Id(id) => [b"i", id.as_bytes()].concat(),
-            // Half of the digest is enough to tell tokens apart.
+            // Half of the digest is enough to distinguish tokens.
             DeviceName::Token(digest) => [b"t", &digest[..16]].concat(),
             DeviceName::Username(username) => [b"u", username.as_bytes()].concat(),
             DeviceName::CommonName(name) => [b"c", name.as_bytes()].concat(),

@@ -63,7 +63,7 @@ pub struct CampaignDevice {
     /// How often it was notified.
     pub attempts: u8,
     /// When it was notified last, or has ended; milliseconds since 1970.
-    pub changed_ms: u64,
+    pub changed_at_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Id of a device that was deleted, which the registry no longer knows.
@@ -77,7 +77,7 @@ impl CampaignDevice {
             wave,
             state: CampaignDeviceState::Waiting,
             attempts: 0,
-            changed_ms: 0,
+            changed_at_ms: 0,
             error: None,
             deleted_id: None,
         }
@@ -114,7 +114,7 @@ pub(crate) struct CampaignProgress {
     pub(crate) reason: Option<String>,
     /// Succeeded and failed devices that no longer count for the threshold, because an operator has resumed the campaign.
     pub(crate) settled: (u32, u32),
-    pub(crate) changed_ms: u64,
+    pub(crate) changed_at_ms: u64,
 }
 
 /// What has to be stored.
@@ -187,7 +187,7 @@ impl CampaignRun {
     }
 
     fn deadline(&self, device: &CampaignDevice) -> u64 {
-        device.changed_ms + u64::from(self.definition.timeout_s) * 1000
+        device.changed_at_ms + u64::from(self.definition.timeout_s) * 1000
     }
 
     pub(crate) fn definition(&self) -> &CampaignDefinition {
@@ -222,7 +222,7 @@ impl CampaignRun {
     fn set_status(&mut self, status: CampaignStatus, reason: Option<String>, now_ms: u64) {
         self.progress.status = status;
         self.progress.reason = reason;
-        self.progress.changed_ms = now_ms;
+        self.progress.changed_at_ms = now_ms;
         self.has_progressed = true;
     }
 
@@ -244,13 +244,14 @@ impl CampaignRun {
                 self.waiting.remove(&(device.wave, device.attempts, no));
             }
             CampaignDeviceState::Started => {
-                self.deadlines.remove(&(device.changed_ms + timeout_ms, no));
+                self.deadlines
+                    .remove(&(device.changed_at_ms + timeout_ms, no));
             }
             _ => {}
         }
         device.state = state;
         device.error = error;
-        device.changed_ms = now_ms;
+        device.changed_at_ms = now_ms;
         match state {
             CampaignDeviceState::Waiting => {
                 self.waiting.insert((device.wave, device.attempts, no));
@@ -461,7 +462,7 @@ mod tests {
             status: CampaignStatus::Running,
             reason: None,
             settled: (0, 0),
-            changed_ms: START_MS,
+            changed_at_ms: START_MS,
         };
         CampaignRun::new(definition, progress, devices, START_MS)
     }

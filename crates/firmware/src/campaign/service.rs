@@ -36,9 +36,9 @@ pub struct CampaignInfo {
     pub wave: Option<u16>,
     /// Numbers of devices by state.
     pub counts: CampaignCounts,
-    pub created_ms: u64,
+    pub created_at_ms: u64,
     /// When the status changed.
-    pub changed_ms: u64,
+    pub changed_at_ms: u64,
 }
 
 /// A device of a campaign.
@@ -51,7 +51,7 @@ pub struct CampaignDeviceRow {
     /// How often the device was notified.
     pub attempts: u8,
     /// When the state changed; 0: never.
-    pub changed_ms: u64,
+    pub changed_at_ms: u64,
     /// Why the last attempt failed, or why the device was cancelled.
     pub error: Option<String>,
 }
@@ -83,7 +83,7 @@ pub enum CampaignError {
 struct Campaign {
     run: CampaignRun,
     kind: FirmwareType,
-    created_ms: u64,
+    created_at_ms: u64,
     is_unsaved: bool,
 }
 
@@ -92,7 +92,7 @@ impl Campaign {
         CampaignRecord {
             definition: self.run.definition().clone(),
             kind: self.kind,
-            created_ms: self.created_ms,
+            created_at_ms: self.created_at_ms,
             progress: self.run.progress().clone(),
         }
     }
@@ -106,8 +106,8 @@ impl Campaign {
             reason: progress.reason.clone(),
             wave: self.run.wave(),
             counts: self.run.counts(),
-            created_ms: self.created_ms,
-            changed_ms: progress.changed_ms,
+            created_at_ms: self.created_at_ms,
+            changed_at_ms: progress.changed_at_ms,
         }
     }
 }
@@ -170,7 +170,7 @@ impl Campaigns {
             let campaign = Campaign {
                 run,
                 kind: record.kind,
-                created_ms: record.created_ms,
+                created_at_ms: record.created_at_ms,
                 is_unsaved: false,
             };
             state.campaigns.insert(id, campaign);
@@ -225,13 +225,13 @@ impl Campaigns {
             status: CampaignStatus::Running,
             reason: None,
             settled: (0, 0),
-            changed_ms: now_ms,
+            changed_at_ms: now_ms,
         };
         let run = CampaignRun::new(definition, progress, devices, now_ms);
         let campaign = Campaign {
             run,
             kind,
-            created_ms: now_ms,
+            created_at_ms: now_ms,
             is_unsaved: false,
         };
         self.tables

@@ -22,7 +22,7 @@ const REMOVE_BATCH: usize = 10_000;
 pub(super) struct CampaignRecord {
     pub(super) definition: CampaignDefinition,
     pub(super) kind: FirmwareType,
-    pub(super) created_ms: u64,
+    pub(super) created_at_ms: u64,
     pub(super) progress: CampaignProgress,
 }
 

@@ -88,7 +88,7 @@ impl Function {
         Ok(())
     }
 
-    /// The accepted numbers of arguments, in words.
+    /// The accepted numbers of arguments, as text.
     #[must_use]
     pub fn arity(&self) -> String {
         let plural = |count| if count == 1 { "" } else { "s" };

@@ -152,7 +152,7 @@ fn write_value<'a>(
 ) -> Result<(), EvaluationError> {
     let wrong = |expected: &str| -> Result<(), EvaluationError> {
         args.invalid(format!(
-            "~{} wants {expected}, not {}",
+            "~{} expects {expected}, not {}",
             control.letter,
             value.type_name()
         ))

@@ -2,7 +2,7 @@
 //!
 //! For each kind of event there is a hash of whole topics, a tree of filters with wildcards, and the rules
 //! without a condition on the topic. At each of these places, rules are separated into those for any client,
-//! for one client id, or for one QoS. A prefilter rejects most topics that no rule wants.
+//! for one client id, or for one QoS. A prefilter rejects most topics without rules.
 //!
 //! An index is a value: a clone costs a few reference counts, and adding a rule to a clone copies only the
 //! few nodes on the path to its place. Readers use the old index until they receive the new one.
@@ -70,12 +70,12 @@ impl<T> Default for RuleIndex<T> {
 }
 
 impl<T> RuleIndex<T> {
-    /// Whether any rule wants events of a kind.
+    /// Whether any rule selects events of a kind.
     pub fn has_rules_for(&self, kind: EventKind) -> bool {
         self.kinds[kind as usize].is_some()
     }
 
-    /// Returns false if no rule wants an event of this kind with this topic. Costs a few nanoseconds.
+    /// Returns false if no rule selects an event of this kind with this topic. Costs a few nanoseconds.
     #[inline]
     pub fn may_match(&self, kind: EventKind, topic: &str) -> bool {
         let kind = self.kinds[kind as usize].as_deref();

@@ -1,4 +1,4 @@
-//! Rejects most topics that no rule wants by their first bytes alone, so that a message without rules costs
+//! Rejects most topics without rules by their first bytes alone, so that a message without rules costs
 //! little.
 
 /// Maximum number of bytes of a topic that are examined.

@@ -1,4 +1,4 @@
-//! JSON parser. Strings without escapes are borrowed from the text, everything else lives in the arena.
+//! JSON parser. Strings without escapes are borrowed from the text, everything else is allocated in the arena.
 
 use bumpalo::collections::Vec;
 

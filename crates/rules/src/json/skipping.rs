@@ -1,5 +1,5 @@
 //! Skips a JSON value without parsing it: one loop over the bytes validates everything. It keeps only its
-//! position and one bit per level, which tells objects from arrays.
+//! position and one bit per level, which distinguishes objects from arrays.
 
 use super::error::{JsonError, JsonResult};
 

@@ -1,21 +1,23 @@
-//! Name resolution: gives every name of a statement its meaning as a field, alias, function or aggregate.
+//! Name resolution: gives every name of a statement its meaning as a field, alias, function or aggregate. Names are in
+//! `resolver/names.rs`, calls in `resolver/calls.rs`.
+
+mod calls;
+mod names;
 
 use super::aliases::{Alias, is_same_expr};
 use super::builder::{PlanBuilder, PlanError, PlanSizeError};
 use super::constant_checks;
-use super::method_names;
 use super::{ColumnTarget, Op, OpId, OutputColumn, PutStep, StepOp, TextRange};
 use crate::compile_options::StatementLimits;
 use crate::event_field::Field;
 use crate::function_context::Dialect;
 use crate::functions;
 use crate::statement_error::{Span, StatementError};
-use crate::suggestion::nearest_name;
 use crate::syntax::ast::{
-    AliasPart, BinaryOp, CallForm, Expr, ExprNode, PathStep, SelectItem, SelectItemKind,
+    AliasPart, BinaryOp, Expr, ExprNode, PathStep, SelectItem, SelectItemKind,
 };
 use crate::syntax::default_alias;
-use crate::window::{Aggregate, AggregateKind};
+use crate::window::Aggregate;
 
 /// The context of an expression, which decides what its names can mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub(crate) enum NameScope {
     Template,
 }
 
-/// Further warnings are dropped, because nobody reads them.
+/// Maximum number of warnings; further ones are dropped.
 const MAX_WARNINGS: usize = 20;
 
 pub(crate) struct Resolver<'s> {
@@ -416,139 +418,6 @@ impl<'s> Resolver<'s> {
         self.push(Op::Path(base, list), span)
     }
 
-    /// In EMQX, double quotes denote a name. Here they denote a name if such a field, alias or item exists,
-    /// otherwise text, because statements of other products write text this way.
-    fn double_quoted_name(
-        &mut self,
-        text: &'s str,
-        steps: &'s [PathStep],
-        span: Span,
-    ) -> Result<Option<OpId>, StatementError> {
-        let is_emqx = self.builder.dialect == Dialect::Emqx && self.scope != NameScope::Template;
-        let written = self.sql[span.start as usize..].trim_start_matches(['(', ' ', '\n', '\t']);
-        if !is_emqx || !written.starts_with('"') {
-            return Ok(None);
-        }
-        let is_alias = |alias: &Alias| matches!(alias.parts.first(), Some(AliasPart::Key(key)) if **key == *text);
-        let is_known = Field::find(text).is_some()
-            || self.own_fields.contains(&text)
-            || self.item.as_deref() == Some(text)
-            || self.aliases.iter().any(is_alias);
-        if is_known {
-            return self.resolve_name(text, steps, span).map(Some);
-        }
-        let message = format!(
-            "\"{text}\" in double quotes is a field name in EMQX; no field has this name, so it is treated as text: write '{text}'"
-        );
-        self.add_warning(span, message);
-        Ok(None)
-    }
-
-    /// Resolves a name and the steps after it.
-    fn resolve_name(
-        &mut self,
-        name: &'s str,
-        steps: &'s [PathStep],
-        span: Span,
-    ) -> Result<OpId, StatementError> {
-        if self.scope == NameScope::Group {
-            return self.resolve_group_name(name, steps, span);
-        }
-        if self.item.as_deref() == Some(name) {
-            let item = self.push(Op::Item, span)?;
-            return self.resolve_steps(item, steps, span);
-        }
-        let dialect = self.builder.dialect;
-        let field = Field::find(name).map(|field| field.for_dialect(dialect));
-        let field_first = field.is_some() && self.builder.dialect == Dialect::Fluxmq;
-        if !field_first && let Some(found) = self.resolve_alias(name, steps, span)? {
-            return Ok(found);
-        }
-        let text = self.builder.text(match self.is_of_devices {
-            true => device_field(name),
-            false => name,
-        });
-        let op = match (self.scope, field) {
-            (NameScope::Template, field) => Op::Column(text, field),
-            (_, field) if self.is_open || self.own_fields.contains(&name) => Op::Open(text, field),
-            (_, Some(field)) => Op::Field(field),
-            (_, None) => return Err(self.unknown_name_error(name, span)),
-        };
-        let base = self.push(op, span)?;
-        self.resolve_steps(base, steps, span)
-    }
-
-    fn resolve_alias(
-        &mut self,
-        name: &str,
-        steps: &'s [PathStep],
-        span: Span,
-    ) -> Result<Option<OpId>, StatementError> {
-        // Of the aliases that match the most steps, the latest one.
-        let found = (self.aliases.iter().enumerate())
-            .filter_map(|(at, alias)| Some((alias.matched_steps(name, steps)?, at)))
-            .max();
-        let Some((covered, at)) = found else {
-            return Ok(None);
-        };
-        let memo = self
-            .builder
-            .memo(self.aliases[at].node)
-            .map_err(|too_much| self.plan_size_error(too_much, span))?;
-        self.aliases[at].node = memo;
-        self.resolve_steps(memo, &steps[covered - 1..], span)
-            .map(Some)
-    }
-
-    fn unknown_name_error(&self, name: &str, span: Span) -> StatementError {
-        let start = span.start as usize;
-        let name_span = Span::new(start, start + name.len());
-        let error = self.error(name_span, format!("unknown field `{name}`"));
-        let aliases: Vec<String> = self.aliases.iter().map(Alias::text).collect();
-        let own = aliases
-            .iter()
-            .map(String::as_str)
-            .chain(self.item.as_deref());
-        let known = Field::names().map(|name| -> &str { name });
-        let known = known.chain(self.own_fields.iter().copied()).chain(own);
-        match nearest_name(name, known) {
-            Some(name) => error.with_suggestion(Some(format!("`{name}`"))),
-            // Users of other products tend to omit `payload.`.
-            None => error.with_expected(format!(
-                "a field of the event, or payload.{name} for a field of the payload"
-            )),
-        }
-    }
-
-    /// In SELECT and HAVING of a rule with a window a name must be an alias.
-    fn resolve_group_name(
-        &mut self,
-        name: &'s str,
-        steps: &'s [PathStep],
-        span: Span,
-    ) -> Result<OpId, StatementError> {
-        if let Some(expr) = self
-            .find_select_alias(name)
-            .filter(|_| self.alias_depth == 0 || steps.is_empty())
-        {
-            self.alias_depth += 1;
-            let inner = if self.alias_depth > 8 {
-                Err(self.error(span, format!("`{name}` refers to itself")))
-            } else {
-                self.resolve_expr(expr)
-            };
-            self.alias_depth -= 1;
-            return self.resolve_steps(inner?, steps, span);
-        }
-        let error = self.error(
-            span,
-            format!("`{name}` refers to a single event, but a window covers many"),
-        );
-        Err(error.with_expected(
-            "an expression of GROUP BY, or an aggregate such as last(x), avg(x) or count(*)",
-        ))
-    }
-
     /// The expression in SELECT with this alias.
     pub(crate) fn find_select_alias(&self, name: &str) -> Option<&'s Expr> {
         self.selected.iter().find_map(|item| match &item.kind {
@@ -566,215 +435,6 @@ impl<'s> Resolver<'s> {
             },
             _ => None,
         })
-    }
-
-    fn resolve_call(
-        &mut self,
-        span: Span,
-        name: &'s str,
-        name_span: Span,
-        args: &'s [Expr],
-        form: CallForm,
-    ) -> Result<OpId, StatementError> {
-        if self.scope == NameScope::Group
-            && let Some(found) = self.resolve_aggregate(name, name_span, args, form)?
-        {
-            return Ok(found);
-        }
-        if matches!(form, CallForm::Star | CallForm::Distinct) {
-            let what = if form == CallForm::Star {
-                "*"
-            } else {
-                "distinct x"
-            };
-            let error = self.error(
-                name_span,
-                format!("{name}({what}) aggregates events, but there is no window"),
-            );
-            return Err(error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
-        }
-        let ids = self.resolve_exprs(args)?;
-        // EMQX also provides these operators as functions.
-        if let &[left, right] = &ids[..] {
-            for op in [BinaryOp::Quotient, BinaryOp::Remainder] {
-                if name.eq_ignore_ascii_case(op.text()) {
-                    return self.push(Op::Binary(op, left, right), span);
-                }
-            }
-        }
-        if form == CallForm::Method
-            && let Some(found) = self.resolve_method(name, &ids, span)?
-        {
-            return Ok(found);
-        }
-        let name = if form == CallForm::Method {
-            method_names::function_name(name)
-        } else {
-            name
-        };
-        let Some(function) = functions::find(name) else {
-            return Err(self.unknown_function_error(name, name_span));
-        };
-        if ids.len() < function.min_args || ids.len() > function.max_args {
-            let message = format!(
-                "`{name}` has {} argument{}",
-                ids.len(),
-                if ids.len() == 1 { "" } else { "s" }
-            );
-            let arity = function.arity();
-            let arity = arity.strip_prefix("expected ").unwrap_or(&arity);
-            return Err(self.error(span, message).with_expected(format!(
-                "{arity}: {}({})",
-                function.name, function.parameters
-            )));
-        }
-        if let Some(bad) = constant_checks::check_call(&self.builder, function, &ids) {
-            let at = args
-                .get(bad.argument)
-                .map_or(span, |argument| argument.span);
-            return Err(self.error(at, format!("{}: {}", function.name, bad.reason)));
-        }
-        self.warn_of_missing_window(function.name, name_span, args, form);
-        let list = self.list(&ids, span)?;
-        self.push(Op::Call(function, list), span)
-    }
-
-    /// `avg(payload.t)` is probably meant to aggregate events, but without a window it is the mean of one array.
-    fn warn_of_missing_window(&mut self, name: &str, span: Span, args: &[Expr], form: CallForm) {
-        let is_aggregate = AggregateKind::ALL.iter().any(|(known, _)| *known == name);
-        let is_path = matches!(args, [argument] if !matches!(argument.node, ExprNode::Array(_) | ExprNode::Call { .. }));
-        if self.lacks_window && form == CallForm::Plain && is_aggregate && is_path {
-            let message = format!(
-                "without a window, `{name}` evaluates the items of one array; to aggregate events, add GROUP BY with a window \
-                 such as tumbling(10s)"
-            );
-            self.add_warning(span, message);
-        }
-    }
-
-    fn unknown_function_error(&self, name: &str, span: Span) -> StatementError {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        if AggregateKind::ALL.iter().any(|(known, _)| is(known))
-            || is("median")
-            || is("window_start")
-            || is("window_end")
-        {
-            let error = self.error(span, format!("`{name}` requires a window"));
-            return error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING");
-        }
-        let error = self.error(span, format!("unknown function `{name}`"));
-        error.with_suggestion(functions::nearest(name).map(|name| format!("`{name}`")))
-    }
-
-    /// Methods that do not correspond to a function with the value as its first argument.
-    fn resolve_method(
-        &mut self,
-        name: &str,
-        ids: &[OpId],
-        span: Span,
-    ) -> Result<Option<OpId>, StatementError> {
-        let found = match (name, ids) {
-            ("get", &[base, at]) => self.push_path(base, &[StepOp::Get(at)], span)?,
-            ("equals", &[left, right]) => {
-                self.push(Op::Binary(BinaryOp::Equal, left, right), span)?
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(found))
-    }
-
-    /// Resolves a call if it is an aggregate, as decided by its name and its arguments.
-    fn resolve_aggregate(
-        &mut self,
-        name: &str,
-        name_span: Span,
-        args: &'s [Expr],
-        form: CallForm,
-    ) -> Result<Option<OpId>, StatementError> {
-        if args.is_empty() && form == CallForm::Plain {
-            for (known, op) in [
-                ("window_start", Op::WindowStart),
-                ("window_end", Op::WindowEnd),
-            ] {
-                if name.eq_ignore_ascii_case(known) {
-                    return self.push(op, name_span).map(Some);
-                }
-            }
-        }
-        let plain: String = name.chars().filter(|&c| c != '_').collect();
-        let known = AggregateKind::ALL
-            .iter()
-            .find(|(known, _)| known.replace('_', "").eq_ignore_ascii_case(&plain));
-        let is_median = plain.eq_ignore_ascii_case("median");
-        let kind = match known {
-            Some(&(_, kind)) => kind,
-            None if is_median => AggregateKind::Percentile,
-            None => return Ok(None),
-        };
-        let (kind, argument, percentile) = match (kind, form, args) {
-            (AggregateKind::Count, CallForm::Star, []) => (kind, None, 0.0),
-            (AggregateKind::Count, CallForm::Plain, []) => (kind, None, 0.0),
-            (AggregateKind::Count, CallForm::Distinct, [argument]) => {
-                (AggregateKind::DistinctCount, Some(argument), 0.0)
-            }
-            (AggregateKind::Percentile, CallForm::Plain | CallForm::Method, [argument])
-                if is_median =>
-            {
-                (kind, Some(argument), 50.0)
-            }
-            (AggregateKind::Percentile, _, _) if is_median => {
-                let error = self.error(name_span, "`median` takes one value");
-                return Err(error.with_expected("median(x)"));
-            }
-            (AggregateKind::Percentile, CallForm::Plain, [argument, percentile]) => {
-                (kind, Some(argument), self.resolve_percentile(percentile)?)
-            }
-            (AggregateKind::Percentile, _, _) => {
-                let error = self.error(name_span, "`percentile` needs a value and a percentage");
-                return Err(error.with_expected("percentile(x, 95)"));
-            }
-            (_, CallForm::Plain | CallForm::Method, [argument]) => (kind, Some(argument), 0.0),
-            // `max(a, b)` with two values is the function.
-            _ => return Ok(None),
-        };
-        let at = self.aggregates.iter().position(|(known, known_argument)| {
-            known.kind == kind
-                && known.percentile == percentile
-                && match (known_argument, argument) {
-                    (Some(left), Some(right)) => is_same_expr(left, right),
-                    (None, None) => true,
-                    _ => false,
-                }
-        });
-        let at = at.unwrap_or_else(|| {
-            self.aggregates
-                .push((Aggregate { kind, percentile }, argument));
-            self.aggregates.len() - 1
-        });
-        if at >= self.bounds.max_items {
-            return Err(self
-                .error(name_span, "too many aggregates")
-                .with_expected(format!("at most {}", self.bounds.max_items)));
-        }
-        self.push(Op::Aggregate(at as u16), name_span).map(Some)
-    }
-
-    fn resolve_percentile(&mut self, expr: &'s Expr) -> Result<f64, StatementError> {
-        let id = self.resolve_expr(expr)?;
-        let value = self.builder.scalar(id).and_then(|value| value.as_f64());
-        if let Some(part) = value.filter(|value| *value > 0.0 && *value < 1.0) {
-            let message = format!(
-                "a percentage counts from 0 to 100; did you mean {}?",
-                (part * 1e6).round() / 1e4
-            );
-            self.add_warning(expr.span, message);
-        }
-        value
-            .filter(|value| (0.0..=100.0).contains(value))
-            .ok_or_else(|| {
-                let error = self.error(expr.span, "no percentage");
-                error.with_expected("a constant from 0 to 100")
-            })
     }
 
     fn resolve_binary(
@@ -855,13 +515,4 @@ fn default_column_name(sql: &str, span: Span) -> Box<str> {
         name.push_str(word);
     }
     name.chars().take(MAX_CHARS).collect::<String>().into()
-}
-
-/// The field of a device event under either spelling.
-fn device_field(name: &str) -> &str {
-    match name {
-        "device_id" | "deviceid" => "deviceId",
-        "product_id" | "productid" => "productId",
-        name => name,
-    }
 }

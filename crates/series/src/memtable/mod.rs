@@ -510,9 +510,9 @@ mod tests {
         table.push(slot, ts_ms, shape, points.len(), &values[..end], &spare);
     }
 
-    type Found = Vec<(i64, Vec<(u32, i64)>)>;
+    type FoundRows = Vec<(i64, Vec<(u32, i64)>)>;
 
-    fn read(rows: DeviceRows<'_>) -> Found {
+    fn read(rows: DeviceRows<'_>) -> FoundRows {
         let (mut found, mut numbers) = (Vec::new(), Vec::new());
         rows.numbers(i64::MIN, i64::MAX, &mut numbers);
         for number in numbers {
@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn rows_round_trip_for_any_keys_and_times() {
         let mut table = Memtable::new(1);
-        let mut expected: HashMap<u32, Found> = HashMap::new();
+        let mut expected: HashMap<u32, FoundRows> = HashMap::new();
         for number in 0..30_000_i64 {
             let device = (number % 7 * 1000) as u32;
             let ts_ms = if number % 100 == 0 {

@@ -3,7 +3,7 @@
 //!
 //! The order matters: an entry must not be lost when its origin (a delayed message, a will) is already gone from the keyed
 //! state. Ends of sessions follow the log for the same reason: the queue of a session that moved may be removed only when the
-//! record of the move is durable. While the server is away, batches wait, up to a limit.
+//! record of the move is durable. While the server is unavailable, batches wait, up to a limit.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -264,15 +264,15 @@ impl ExternalQueues {
         false
     }
 
-    /// Reports the store as full if too much waits for a server that is away.
+    /// Reports the store as full if too much waits for a server that is unavailable.
     pub(super) fn update_health(&self, shared: &StoreShared, max_pending_bytes: usize) {
-        // Half of the level at which publishers pause, so that they are refused before they stall.
+        // Half of the level at which publishers pause, so that messages are rejected before publishers stall.
         let is_over = self.failure.is_some() && shared.pending_bytes() > max_pending_bytes / 2;
         if is_over && shared.set_flag(HealthFlag::Queues, true) {
             tracing::error!(
                 server = self.backend.name(),
                 bytes = shared.pending_bytes(),
-                "too many messages wait to be stored; refusing new messages"
+                "too many messages wait to be stored; rejecting new messages"
             );
         }
     }

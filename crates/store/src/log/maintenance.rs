@@ -369,7 +369,7 @@ impl LogMaintenance {
                 tracing::error!(
                     free_bytes = free,
                     min_free_bytes = min,
-                    "disk full; refusing new messages for persistent sessions"
+                    "disk full; rejecting new messages for persistent sessions"
                 );
             } else {
                 tracing::info!(free_bytes = free, "disk space is available again");

@@ -34,7 +34,7 @@ impl IndexEntry {
         self.flags & DONE != 0
     }
 
-    /// Bytes of its segment that it keeps alive.
+    /// Live bytes of its segment.
     #[inline]
     pub(super) fn live_bytes(&self, session: u64) -> u64 {
         let body = if self.flags & CARRIES_BODY != 0 {

@@ -463,12 +463,12 @@ impl LogWriter {
             match prepared {
                 Err(error) => tracing::error!(
                     %error,
-                    "no space for another message log segment; refusing new messages"
+                    "no space for another message log segment; rejecting new messages"
                 ),
                 Ok(()) if is_full => tracing::error!(
                     bytes,
                     max_log_bytes = max,
-                    "message log reached its size limit; refusing new messages"
+                    "message log reached its size limit; rejecting new messages"
                 ),
                 Ok(()) => tracing::info!(bytes, "message log has space again"),
             }

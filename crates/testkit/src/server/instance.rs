@@ -1,4 +1,4 @@
-//! Where a server lives: its program, its folder and its ports; and whom it lets in.
+//! The program, the data directory, the ports and the permitted clients of a server.
 
 use std::ffi::OsString;
 use std::fs;

@@ -13,7 +13,7 @@ pub(super) fn command(server: &ServerInstance) -> Command {
     let mut command = server.command_for(&server.program);
     command.arg("--dir").arg(server.data_dir());
     command.args(["--bind", "127.0.0.1", "--port", &server.port.to_string()]);
-    // What was answered is there after a kill.
+    // Acknowledged writes survive a kill.
     command.args([
         "--appendonly",
         "yes",

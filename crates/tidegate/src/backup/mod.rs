@@ -50,5 +50,5 @@ pub(crate) struct BackupHead {
     pub(crate) file_bytes: u64,
 }
 
-/// Progress in bytes; the result says whether to continue.
+/// Progress in bytes; the result is whether to continue.
 pub(crate) type BackupProgress<'a> = dyn FnMut(u64) -> bool + 'a;

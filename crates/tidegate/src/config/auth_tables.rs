@@ -10,22 +10,22 @@ use super::config_draft::ConfigDraft;
 use super::config_error::ValueOrigin;
 use super::config_table::ConfigTable;
 
-/// Converts a TOML table to JSON; relative paths are resolved against `folder`, if given.
-pub(super) fn json_of(table: &DeTable<'_>, folder: Option<&Path>) -> Value {
+/// Converts a TOML table to JSON; relative paths are resolved against `directory`, if given.
+pub(super) fn json_of(table: &DeTable<'_>, directory: Option<&Path>) -> Value {
     let mut fields = Map::new();
     for (key, value) in table {
         let key = key.get_ref().as_ref();
-        let mut value = json_of_value(value.get_ref(), folder);
+        let mut value = json_of_value(value.get_ref(), directory);
         let is_path = key == "path" || key == "tls_ca" || key.ends_with("_file");
-        if let (true, Some(folder), Some(text)) = (is_path, folder, value.as_str()) {
-            value = folder.join(text).display().to_string().into();
+        if let (true, Some(directory), Some(text)) = (is_path, directory, value.as_str()) {
+            value = directory.join(text).display().to_string().into();
         }
         fields.insert(key.to_owned(), value);
     }
     Value::Object(fields)
 }
 
-fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
+fn json_of_value(value: &DeValue<'_>, directory: Option<&Path>) -> Value {
     match value {
         DeValue::String(text) => text.as_ref().into(),
         DeValue::Boolean(flag) => (*flag).into(),
@@ -41,10 +41,10 @@ fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
         DeValue::Array(values) => {
             let values = values.iter();
             values
-                .map(|value| json_of_value(value.get_ref(), folder))
+                .map(|value| json_of_value(value.get_ref(), directory))
                 .collect()
         }
-        DeValue::Table(table) => json_of(table, folder),
+        DeValue::Table(table) => json_of(table, directory),
     }
 }
 

@@ -13,11 +13,11 @@ use super::config_table::ConfigTable;
 /// Kind, name and settings of an object.
 pub(crate) type DeclaredObject = (&'static str, String, Value);
 
-/// Resolves relative file names in settings against the folder of the configuration file.
-pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+/// Resolves relative file names in settings against the directory of the configuration file.
+pub(super) fn resolve_files(table: &mut Value, directory: &Path) {
     let resolve = |value: &mut Value| {
         if let Some(text) = value.as_str() {
-            *value = folder.join(text).display().to_string().into();
+            *value = directory.join(text).display().to_string().into();
         }
     };
     for name in ["ca", "certificate", "key"] {

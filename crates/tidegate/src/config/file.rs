@@ -35,11 +35,11 @@ pub(super) fn read(path: &Path, draft: &mut ConfigDraft) {
 }
 
 pub(super) fn read_text(path: &Path, text: &str, draft: &mut ConfigDraft) {
-    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    let directory = path.parent().unwrap_or(Path::new("")).to_owned();
     let places = SourcePositions {
         path: Arc::new(path.to_owned()),
         text,
-        folder,
+        directory,
     };
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -101,7 +101,7 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut ConfigDraft) {
                 };
                 draft.add_error(here, name, message);
             }
-            _ => draft.assign(name, &raw_value(value.get_ref()), &here, &places.folder),
+            _ => draft.assign(name, &raw_value(value.get_ref()), &here, &places.directory),
         }
     }
 }
@@ -175,7 +175,7 @@ fn read_auth(table: &DeTable<'_>, places: &SourcePositions<'_>, draft: &mut Conf
             }
         };
         let tables = read_tables(&format!("auth.{name}"), entries, places, draft, |table| {
-            auth_tables::json_of(table, Some(&places.folder))
+            auth_tables::json_of(table, Some(&places.directory))
         });
         if let Some(list) = draft.auth_tables.tables_for_key(name) {
             list.extend(tables);
@@ -215,7 +215,7 @@ fn read_rules(
     draft: &mut ConfigDraft,
 ) {
     let rules = read_tables("rule", entries, places, draft, |table| {
-        auth_tables::json_of(table, Some(&places.folder))
+        auth_tables::json_of(table, Some(&places.directory))
     });
     draft.rules.extend(rules);
 }
@@ -228,7 +228,7 @@ fn read_products(
 ) {
     let products = read_tables("product", entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
-        product_tables::resolve_files(&mut value, &places.folder);
+        product_tables::resolve_files(&mut value, &places.directory);
         value
     });
     draft.products.extend(products);
@@ -243,7 +243,7 @@ fn read_connectors(
 ) {
     let tables = read_tables(name, entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
-        connector_tables::resolve_files(&mut value, &places.folder);
+        connector_tables::resolve_files(&mut value, &places.directory);
         value
     });
     let list = match name {
@@ -263,7 +263,7 @@ fn read_objects(
 ) {
     let tables = read_tables(section, entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
-        object_tables::resolve_files(&mut value, &places.folder);
+        object_tables::resolve_files(&mut value, &places.directory);
         value
     });
     let objects = tables.into_iter().map(|table| (section, table));
@@ -282,7 +282,7 @@ fn read_pair(
         DeValue::Table(table) => read_table(&whole_key, table, places, draft),
         plain => {
             let origin = places.origin_at(key.span().start);
-            draft.assign(&whole_key, &raw_value(plain), &origin, &places.folder);
+            draft.assign(&whole_key, &raw_value(plain), &origin, &places.directory);
         }
     }
 }
@@ -323,7 +323,7 @@ struct SourcePositions<'a> {
     path: Arc<PathBuf>,
     text: &'a str,
     /// Base of relative paths.
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl SourcePositions<'_> {

@@ -150,13 +150,13 @@ pub(super) fn section(name: &str) -> Option<&'static str> {
     sections.find(|section| *section == name)
 }
 
-/// Resolves relative file names in settings against the folder of the configuration file.
-pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+/// Resolves relative file names in settings against the directory of the configuration file.
+pub(super) fn resolve_files(table: &mut Value, directory: &Path) {
     // Of an endpoint.
-    connector_tables::resolve_files(table, folder);
+    connector_tables::resolve_files(table, directory);
     for place in ["/prometheus/server", "/http/server", "/ipmi"] {
         if let Some(settings) = table.pointer_mut(place) {
-            connector_tables::resolve_files(settings, folder);
+            connector_tables::resolve_files(settings, directory);
         }
     }
 }

@@ -24,12 +24,12 @@ impl fmt::Debug for DeclaredProducts {
     }
 }
 
-/// Resolves a relative file name against the folder of the configuration file.
-pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+/// Resolves a relative file name against the directory of the configuration file.
+pub(super) fn resolve_files(table: &mut Value, directory: &Path) {
     if let Some(file) = table.get_mut(MODEL_FILE)
         && let Some(text) = file.as_str()
     {
-        *file = folder.join(text).display().to_string().into();
+        *file = directory.join(text).display().to_string().into();
     }
 }
 

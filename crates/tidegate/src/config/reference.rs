@@ -14,14 +14,14 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `cargo xtask docs` from crates/tidegate/src/config/settings_table.rs and crates/connect/src/kinds; do not edit. -->
 
-A node reads, each winning over the ones before it:
+A node reads these sources; each overrides the ones before it:
 
 1. the defaults below;
-2. a file: `--config FILE`, else the one `TIDEGATE_CONFIG` names, else `tidegate.toml` in the working folder, \
-else `/etc/tidegate/tidegate.toml`;
-3. the environment: `TIDEGATE_`, then the key in capitals with `__` for each dot. `TIDEGATE_DATA_DIR` is short \
-for `TIDEGATE_NODE__DATA_DIR`;
-4. `--set KEY=VALUE`, as often as needed;
+2. a file: that of `--config FILE`, or else of `TIDEGATE_CONFIG`, or else `tidegate.toml` in the working directory, \
+or else `/etc/tidegate/tidegate.toml`;
+3. environment variables: `TIDEGATE_`, followed by the key in capitals with `__` for each dot. `TIDEGATE_DATA_DIR` is the \
+same as `TIDEGATE_NODE__DATA_DIR`;
+4. `--set KEY=VALUE`, which may be repeated;
 5. the flags of `tidegate serve`: `--data-dir`, `--mqtt`, `--mqtts`, `--ws`, `--http`, `--shards`, `--log-format`, \
 `--log-level`.
 
@@ -34,15 +34,16 @@ for `TIDEGATE_NODE__DATA_DIR`;
 `--set user.ann.credential=...` |
 
 Sizes are bytes: `65536`, `\"64KiB\"` (1024 bytes each) or `\"64kB\"` (1000 bytes each). Times are in seconds. \
-Relative paths in a file start at that file's folder. Setting `bind` to `\"off\"` closes a listener.
+Relative paths in a file are relative to the directory of that file. Setting `bind` to `\"off\"` closes a listener.
 
 Settings marked *At run time* can be changed while the node runs, with `PUT /api/v1/settings/{key}` or \
 `tidegate ctl settings set`. A change is stored and overrides the configuration also after a restart, until \
-`tidegate ctl settings reset` reverts it. It applies to later events: a lower limit disconnects no client, and a queue above it is cut by its policy with the next message.
+`tidegate ctl settings reset` reverts it. It applies to later events: a lower limit disconnects no client, and a queue \
+that exceeds it is reduced by its policy with the next message.
 
 `tidegate config check [FILE]` reports all errors of a configuration, including TLS files, without \
 starting a node. `tidegate config explain KEY` prints the value and the origin of a setting. \
-`tidegate config reference --format toml` prints this page as a file to start from.
+`tidegate config reference --format toml` prints this page as a configuration file with all settings.
 ";
 
 const CONNECTOR_TYPES: &str = "

@@ -562,7 +562,7 @@ fn what_is_probably_not_meant_is_a_warning() {
         starts,
         [
             "listener `mqtt` accepts only users and device",
-            "listener `ws` lets anybody in who can reach i",
+            "listener `ws` accepts every client that can r",
             "the HTTP API on 0.0.0.0:8080 is not encrypted",
         ]
     );

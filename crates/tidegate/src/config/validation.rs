@@ -538,7 +538,7 @@ fn collect_warnings(
         let is_public = matches!(&listener.bind, BindAddress::Tcp(at) if !at.ip().is_loopback());
         if is_public && listener.allow_anonymous == Some(true) {
             warnings.push(format!(
-                "listener `{name}` lets anybody in who can reach it (listener.{name}.allow_anonymous)"
+                "listener `{name}` accepts every client that can reach it (listener.{name}.allow_anonymous)"
             ));
         }
     }

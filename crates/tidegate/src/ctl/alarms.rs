@@ -47,6 +47,7 @@ pub(super) enum AlarmsCommand {
     Comment {
         #[arg(value_parser = parse_alarm_id)]
         id: u64,
+        /// Text of the comment
         text: String,
     },
     /// Delete one or several alarms

@@ -18,14 +18,14 @@ const COLUMNS: &[Column] = &[
     ("WAVE", "wave"),
     ("COUNTS", "counts"),
     ("REASON", "reason"),
-    ("CHANGED", "changed_ms"),
+    ("CHANGED", "changed_at_ms"),
 ];
 const DEVICE_COLUMNS: &[Column] = &[
     ("DEVICE", "device"),
     ("WAVE", "wave"),
     ("STATE", "state"),
     ("ATTEMPTS", "attempts"),
-    ("CHANGED", "changed_ms"),
+    ("CHANGED", "changed_at_ms"),
     ("ERROR", "error"),
 ];
 
@@ -52,7 +52,7 @@ pub(super) enum CampaignsCommand {
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Tell no further devices
+    /// Pause a campaign: no further devices are notified
     Pause { id: String },
     /// Continue a paused or halted campaign
     Resume { id: String },

@@ -25,7 +25,7 @@ pub(super) enum DashboardsCommand {
     Data { id: String, card: String },
     /// List the share links of a dashboard
     Shares { id: String },
-    /// Create a share link and print its token, with which everybody can read the dashboard
+    /// Create a share link and print its token, which permits everyone to read the dashboard
     Share {
         id: String,
         /// Purpose of the link

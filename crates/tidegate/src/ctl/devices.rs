@@ -117,12 +117,14 @@ pub(super) struct DeviceListArgs {
 
 #[derive(Args)]
 pub(super) struct DeviceAddArgs {
+    /// Id of the new device
     id: String,
-    /// Product id
     #[arg(long)]
     product: String,
+    /// Display name
     #[arg(long)]
     name: Option<String>,
+    /// Value of the field `group`, which device groups can select
     #[arg(long)]
     group: Option<String>,
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! Errors of `tidegate ctl`; scripts tell the kinds apart by the exit status.
+//! Errors of `tidegate ctl`; scripts distinguish the kinds by the exit status.
 
 use crate::exit_status::ExitStatus;
 
@@ -19,14 +19,14 @@ pub(crate) enum CtlError {
     CommandFailed(String),
     /// The response does not come from a node.
     #[error("{url} does not respond like a node: {reason}")]
-    Strange { url: String, reason: String },
+    UnexpectedResponse { url: String, reason: String },
 }
 
 impl CtlError {
     pub(crate) fn exit(&self) -> ExitStatus {
         match self {
             Self::Usage(_) => ExitStatus::Usage,
-            Self::Unreachable { .. } | Self::Strange { .. } => ExitStatus::Connection,
+            Self::Unreachable { .. } | Self::UnexpectedResponse { .. } => ExitStatus::Connection,
             Self::Rejected { .. } => ExitStatus::Rejected,
             Self::CommandTimedOut(_) => ExitStatus::TimedOut,
             Self::CommandFailed(_) => ExitStatus::Failure,

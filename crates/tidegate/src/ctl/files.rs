@@ -25,8 +25,8 @@ const FILE_COLUMNS: &[Column] = &[
     ("SIZE", "size"),
     ("SENDER", "sender"),
     ("NAMESPACE", "namespace"),
-    ("RECEIVED", "completed_ms"),
-    ("EXPIRES", "expires_ms"),
+    ("RECEIVED", "completed_at_ms"),
+    ("EXPIRES", "expires_at_ms"),
     ("EXPORTS", "exported"),
 ];
 const TRANSFER_COLUMNS: &[Column] = &[
@@ -37,8 +37,8 @@ const TRANSFER_COLUMNS: &[Column] = &[
     ("PAUSED", "is_paused"),
     ("SENDER", "sender"),
     ("NAMESPACE", "namespace"),
-    ("BEGUN", "created_ms"),
-    ("EXPIRES", "expires_ms"),
+    ("BEGUN", "created_at_ms"),
+    ("EXPIRES", "expires_at_ms"),
 ];
 const TUS: &str = "/api/v1/tus";
 const UPLOAD_OFFSET: &str = "upload-offset";
@@ -75,7 +75,7 @@ pub(super) enum FilesCommand {
     /// Write a file of the node to a file here
     Download {
         id: String,
-        /// Where to write it [default: its name, in the current directory]
+        /// Path to write to [default: the name of the file, in the current directory]
         file: Option<PathBuf>,
     },
     /// Send a file to the node

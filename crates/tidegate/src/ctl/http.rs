@@ -214,7 +214,7 @@ impl ApiClient {
     }
 
     fn protocol_error(&self, reason: impl ToString) -> CtlError {
-        CtlError::Strange {
+        CtlError::UnexpectedResponse {
             url: self.target.to_string(),
             reason: reason.to_string(),
         }
@@ -353,9 +353,9 @@ impl ApiClient {
         let response = sender.send_request(request).await;
         response.map_err(|error| {
             if error.is_parse() && !self.target.is_tls {
-                self.unreachable_error(format!("{error}; does that port speak HTTPS?"))
+                self.unreachable_error(format!("{error}; check that the port serves HTTPS"))
             } else if error.is_incomplete_message() {
-                self.unreachable_error(format!("{error}; does that port speak HTTP?"))
+                self.unreachable_error(format!("{error}; check that the port serves HTTP"))
             } else {
                 self.unreachable_error(error)
             }

@@ -21,6 +21,7 @@ pub(super) enum ListenersCommand {
     Show { name: String },
     /// Create or replace a listener, which is opened again after restarts
     Set {
+        /// Name of the listener
         name: String,
         /// Settings, such as protocol=mqtts bind=0.0.0.0:8883 tls.certificate=ID
         #[arg(value_name = "NAME=VALUE")]
@@ -119,6 +120,7 @@ pub(super) enum CertificatesCommand {
     Show { id: String },
     /// Upload or replace a certificate; listeners use it for their next connections
     Set {
+        /// Id of the certificate
         id: String,
         /// PEM file with the certificate and its chain
         #[arg(long, value_name = "FILE")]

@@ -47,11 +47,11 @@ use target::TargetArgs;
 
 #[derive(Args)]
 pub(crate) struct CtlArgs {
-    #[command(flatten)]
-    target: TargetArgs,
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     json: bool,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(subcommand)]
     command: CtlCommand,
 }
@@ -193,7 +193,7 @@ enum CtlCommand {
         /// Such as debug or info,broker=debug
         level: Option<String>,
     },
-    /// Work that outlives its request, such as commands to a device group
+    /// Long work in the background, such as commands to a device group
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
     /// Damaged files that the node was started without

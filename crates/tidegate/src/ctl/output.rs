@@ -137,23 +137,15 @@ fn format_value(field: &str, value: &Value) -> String {
 
 /// Whether a field in milliseconds is a time since 1970 rather than a duration.
 fn is_timestamp(field: &str) -> bool {
-    const TIMES: [&str; 14] = [
-        "changed_ms",
-        "completed_ms",
-        "created_ms",
-        "expires_ms",
+    const TIMES: [&str; 6] = [
         "failing_since_ms",
-        "until_ms",
-        "raised_at_ms",
-        "changed_at_ms",
-        "cleared_at_ms",
-        "acknowledged_at_ms",
-        "updated_at_ms",
-        "ts_ms",
-        "not_before_ms",
         "not_after_ms",
+        "not_before_ms",
+        "since_ms",
+        "ts_ms",
+        "until_ms",
     ];
-    field.ends_with("at_ms") || TIMES.contains(&field)
+    field.ends_with("_at_ms") || field == "at_ms" || TIMES.contains(&field)
 }
 
 /// Formats milliseconds since 1970 as `2026-11-21T10:02:04Z`.
@@ -190,13 +182,7 @@ mod tests {
             "1970-01-01T00:00:00Z"
         );
         assert_eq!(format_cell("timeout_ms", &json!(5000)), "5000");
-        for field in [
-            "completed_ms",
-            "expires_ms",
-            "created_ms",
-            "changed_ms",
-            "failing_since_ms",
-        ] {
+        for field in ["at_ms", "expires_at_ms", "failing_since_ms"] {
             assert_eq!(format_cell(field, &json!(1000)), "1970-01-01T00:00:01Z");
         }
     }

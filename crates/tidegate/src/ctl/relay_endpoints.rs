@@ -19,7 +19,7 @@ const STATUS_COLUMNS: &[Column] = &[
     ("PER MINUTE", "messages_per_minute"),
     ("BYTES", "total_bytes"),
     ("DROPPED", "dropped_messages"),
-    ("LAST ACTIVE", "last_active_ms"),
+    ("LAST ACTIVE", "last_active_at_ms"),
 ];
 const CONNECTION_COLUMNS: &[Column] = &[
     ("CONNECTION", "connection_id"),

@@ -101,11 +101,11 @@ async fn set_enabled(
 
 #[derive(Args)]
 pub(crate) struct RuleArgs {
-    #[command(flatten)]
-    target: TargetArgs,
     /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(subcommand)]
     command: RuleTestCommand,
 }
@@ -116,6 +116,7 @@ enum RuleTestCommand {
     Test(TestArgs),
     /// Trace the events of a node's rule and their results
     Trace {
+        /// Name of the rule
         name: String,
         /// End after this many items
         #[arg(short = 'n', long, value_name = "N")]
@@ -138,8 +139,10 @@ struct TestArgs {
     topic: Option<String>,
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     payload: Option<String>,
+    /// Client id of the publisher
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
+    /// User name of the publisher
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -159,7 +162,7 @@ struct TestArgs {
 }
 
 impl RuleArgs {
-    /// Runs the command. `Failure`: the tested rule failed, which the output tells.
+    /// Runs the command. `Failure`: the tested rule failed, as the output shows.
     pub(crate) fn run(self) -> anyhow::Result<Result<(), ExitStatus>> {
         let output = CtlOutput {
             format: match self.json {
@@ -284,7 +287,7 @@ fn outcome_text(outcome: &RuleTestOutcome) -> anyhow::Result<String> {
     if let Some(window) = &outcome.window {
         text.push_str(&format!(
             "the window uses {}, open {} ms after its end",
-            match window.goes_by {
+            match window.time_source {
                 WindowTimeSource::EventTime => "the time that event_time yields",
                 WindowTimeSource::Arrival => "the arrival time of the event",
             },

@@ -15,14 +15,14 @@ use crate::password_command;
 use crate::serve::data_dir::TOKEN_FILE;
 
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Which node, and as whom")]
+#[command(next_help_heading = "Node and credentials")]
 pub(super) struct TargetArgs {
     /// The node's HTTP address, such as `https://node.example` or unix:/run/tidegate/http.sock (or in the environment variable TIDEGATE_API_URL) [default:
     /// the node of the data directory]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
-    /// Data directory of a node on this machine (or in the environment variable TIDEGATE_DATA_DIR) [default: the one
-    /// `tidegate serve` would use]
+    /// Data directory of a node on this machine (or in the environment variable TIDEGATE_DATA_DIR) [default: that of
+    /// `tidegate serve`]
     #[arg(
         id = "ctl_data_dir",
         long = "data-dir",

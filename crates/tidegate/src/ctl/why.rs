@@ -25,7 +25,7 @@ pub(crate) struct WhyArgs {
     /// End after this many steps
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// Print what was recorded before, and record nothing
+    /// Print the previous recording instead of starting one
     #[arg(long)]
     last: bool,
 }

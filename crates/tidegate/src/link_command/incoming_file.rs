@@ -58,7 +58,7 @@ pub(super) struct ReceivedFile {
 pub(super) enum IncomingFileError {
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The sender has been told the reason.
+    /// The sender has received the reason.
     #[error("{text} ({code})")]
     Rejected { code: ErrorCode, text: String },
 }
@@ -231,7 +231,7 @@ impl FileReservation<'_> {
     /// Waits until a newer transfer of the file begins.
     async fn lost(&mut self) {
         let number = self.number;
-        // The sender of the channel lives as long as the reservation.
+        // The sender of the channel is dropped with the reservation.
         let _ = self.newest.wait_for(|newest| *newest > number).await;
     }
 }

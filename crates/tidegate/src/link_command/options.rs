@@ -22,18 +22,18 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Args)]
 pub(super) struct LinkConnectArgs {
     /// Address of the peer: HOST[:PORT] for TCP, or tcp://, tls://, ws://, wss://, quic:// and unix:// addresses
-    #[arg(value_name = "ADDRESS")]
+    #[arg(value_name = "ADDRESS", index = 1)]
     address: CarrierAddress,
-    #[command(flatten)]
-    credentials: LinkCredentialArgs,
-    #[command(flatten)]
-    tls: TlsTrustArgs,
     /// Time limit for the first connection, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     connect_timeout: u32,
     /// Give up when the connection has been lost for this time, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     give_up_after: u32,
+    #[command(flatten)]
+    credentials: LinkCredentialArgs,
+    #[command(flatten)]
+    tls: TlsTrustArgs,
 }
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ pub(super) struct TransferArgs {
     /// Continue an interrupted transfer of the same files
     #[arg(long)]
     pub(super) resume: bool,
-    /// Greatest number of bytes per second, such as 500kB or 10MiB [default: no limit]
+    /// Maximum rate in bytes per second, such as 500kB or 10MiB [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     limit_rate: Option<u64>,
     /// Show no progress
@@ -246,7 +246,7 @@ impl CommandLink {
     }
 }
 
-/// Bytes that nobody has used before.
+/// Random bytes, different with each call.
 pub(super) fn random_bytes() -> [u8; 16] {
     ring::rand::generate(&ring::rand::SystemRandom::new())
         .expect("the system gives random bytes")

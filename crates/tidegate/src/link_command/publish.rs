@@ -16,10 +16,8 @@ const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct LinkPublishArgs {
-    #[command(flatten)]
-    connect: LinkConnectArgs,
     /// Topic of the message
-    #[arg(value_name = "TOPIC")]
+    #[arg(value_name = "TOPIC", index = 2)]
     topic: String,
     /// The message; without it, standard input is read
     #[arg(long, short, value_name = "TEXT")]
@@ -27,6 +25,8 @@ pub(crate) struct LinkPublishArgs {
     /// Whether the node retains the message
     #[arg(long, short)]
     retain: bool,
+    #[command(flatten)]
+    connect: LinkConnectArgs,
 }
 
 impl LinkPublishArgs {

@@ -19,14 +19,14 @@ use crate::transfer_progress::{ProgressDisplay, TransferProgress};
 
 #[derive(Args)]
 pub(crate) struct LinkReceiveArgs {
-    #[command(flatten)]
-    connect: LinkConnectArgs,
-    /// Files and directories of the sender; . is all of them
-    #[arg(value_name = "NAME", required = true)]
+    /// Files and directories of the sender; `.` stands for all of them
+    #[arg(value_name = "NAME", required = true, index = 2)]
     names: Vec<String>,
     /// Directory for the files
     #[arg(long, value_name = "DIR", default_value = ".")]
     to: PathBuf,
+    #[command(flatten)]
+    connect: LinkConnectArgs,
     #[command(flatten)]
     transfer: TransferArgs,
 }
@@ -147,7 +147,7 @@ impl FileReceiver {
                     let Some(metadata) = metadata.filter(|it| {
                         it.request == Some(request) && missing.contains_key(&it.name)
                     }) else {
-                        stream.reject(ErrorCode::NOT_PERMITTED, "the file was not asked for");
+                        stream.reject(ErrorCode::NOT_PERMITTED, "the file was not requested");
                         continue;
                     };
                     let (files, limit) = (self.files.clone(), self.limit.clone());

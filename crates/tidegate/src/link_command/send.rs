@@ -19,10 +19,8 @@ const FILES_AT_A_TIME: usize = 8;
 
 #[derive(Args)]
 pub(crate) struct LinkSendArgs {
-    #[command(flatten)]
-    connect: LinkConnectArgs,
     /// Files and directories
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required = true, index = 2)]
     paths: Vec<PathBuf>,
     /// Directory at the receiver, relative to its own
     #[arg(long, value_name = "DIR", default_value = "")]
@@ -30,6 +28,8 @@ pub(crate) struct LinkSendArgs {
     /// Checksum of each file
     #[arg(long, value_enum, default_value = "blake3")]
     checksum: Checksum,
+    #[command(flatten)]
+    connect: LinkConnectArgs,
     #[command(flatten)]
     transfer: TransferArgs,
 }

@@ -177,7 +177,7 @@ fn decide(hello: &Hello, token: Option<&str>) -> Decision {
     }
 }
 
-/// The time of a comparison of digests tells nothing about the token.
+/// Digests are compared, so that the time of the comparison does not reveal the token.
 fn digest(token: &str) -> ContentDigest {
     let mut hasher = ContentHasher::new(DigestAlgorithm::Blake3);
     hasher.update(token.as_bytes());
@@ -234,7 +234,7 @@ impl FileServer {
                         if Publication::is_publication(&payload) {
                             reject_publication(&link, id).await;
                         } else if let Ok(request) = serde_json::from_slice(&payload) {
-                            // If the link ends, nobody waits for the answer.
+                            // If the link has ended, the answer is not needed.
                             let _ = server.answer(&link, request).await;
                         }
                     });

@@ -6,7 +6,7 @@
 //! the log serves many of them.
 //!
 //! A start processes mailboxes before the broker runs. Their messages wait here until then, and nothing waits for them
-//! meanwhile. If the node stops before a message is stored, it is dropped, and nobody is told that it is safe: a device
+//! meanwhile. If the node stops before a message is stored, it is dropped, and not reported as stored: a device
 //! sends its message again, and a mailbox keeps it for the next start.
 
 use std::pin::pin;
@@ -52,7 +52,7 @@ struct ChainPublisherState {
     rejected: AtomicU64,
 }
 
-/// A batch on its way to the log.
+/// A batch that is being written to the log.
 struct PublishedBatch {
     publication: AcceptedPublication,
     messages: u64,

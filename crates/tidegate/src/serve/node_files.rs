@@ -78,7 +78,7 @@ async fn handle_event(files: &FileService, engine: &Engine, info: FileInfo) {
         OwnerKind::Device | OwnerKind::Operator => "",
     };
     let event = FileReceived {
-        timestamp_ms: info.completed_ms.unwrap_or(info.created_ms),
+        timestamp_ms: info.completed_at_ms.unwrap_or(info.created_at_ms),
         sender: &info.owner.id,
         client_id,
         fields: &fields,

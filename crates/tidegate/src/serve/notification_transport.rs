@@ -144,7 +144,7 @@ impl NotificationTransport for NodeNotificationTransport {
     }
 
     fn settle(&self, done: DurableCallback) {
-        // If the queue is full the callback is dropped; the caller asks again.
+        // If the queue is full the callback is dropped; the caller retries.
         let _ = self
             .messages
             .try_send(NotificationJob::NotifyWhenDurable(done));

@@ -190,7 +190,7 @@ impl RelayDeviceWorker {
             (DeviceMessage::Request(DeviceRequest { request_id, .. }), None) => {
                 connection.respond(&request_id, Err(not_identified()));
             }
-            // The client was told that its identification failed.
+            // The client has received the error.
             (DeviceMessage::Data { .. } | DeviceMessage::ControlAck { .. }, None) => {}
         }
     }
@@ -202,7 +202,7 @@ impl RelayDeviceWorker {
         payload: &[u8],
         received_ms: u64,
     ) -> SubmitOutcome {
-        // Meanwhile the queue fills, and clients are told that their data are not stored.
+        // Meanwhile the queue fills, and clients are notified that their data are not stored.
         while self.ingress.is_saturated() && !self.load.is_stopping.load(Relaxed) {
             self.ingress.wait_for_room(STOP_CHECK_INTERVAL);
         }

@@ -159,7 +159,7 @@ Try it:
 "
             )
         );
-        // If credentials are required, the message says so.
+        // If credentials are required, the message shows this.
         config.listeners[0].allow_anonymous = Some(false);
         config.users.push(UserConfig {
             username: "ann o'neil".into(),

@@ -173,7 +173,7 @@ pub(super) fn query_intervals(
     query: &IntervalQuery,
     (devices, keys): (&[DeviceNo], &[KeyId]),
 ) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
-    // Intervals from 1970 on would be as many as a caller asks for, and one interval of everything would be dated 1970.
+    // Intervals from 1970 on could be as many as a caller requests, and one interval of everything would be dated 1970.
     let from_ms = match query.from_ms {
         Some(from_ms) => from_ms,
         None => first_value_ms(series, query.to_ms, (devices, keys))?,

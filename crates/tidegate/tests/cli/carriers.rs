@@ -101,8 +101,9 @@ fn a_wrong_way_is_told_with_what_to_do() {
     );
     let no_tls = error(&["-p", &mqtt, "--cafile", &pem]);
     assert!(
-        no_tls
-            .contains("closed the connection during the TLS handshake; does that port speak TLS?"),
+        no_tls.contains(
+            "closed the connection during the TLS handshake; check that the port serves TLS"
+        ),
         "{no_tls}"
     );
     let authority = testkit::CertificateAuthority::new(folder.path().join("authority"));

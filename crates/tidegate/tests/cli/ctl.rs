@@ -415,7 +415,10 @@ fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
     let port = node.address("http").rsplit_once(':').unwrap().1.to_owned();
     let plain_url = format!("http://localhost:{port}");
     let plain = ctl(&node, &["--url", &plain_url, "whoami"]).failed(3);
-    assert!(plain.contains("; does that port speak HTTPS?"), "{plain}");
+    assert!(
+        plain.contains("; check that the port serves HTTPS"),
+        "{plain}"
+    );
     let url = format!("https://localhost:{port}");
     let by_name = ctl(&node, &["--url", &url, "--cafile", right, "whoami"]).succeeded();
     assert!(by_name.contains("admin"), "{by_name}");

@@ -51,7 +51,7 @@ pub(super) fn run(server: &RelayServer, result: &mut CheckResult) -> anyhow::Res
     let mut current = u64::MAX;
     while current != REMAINING as u64 && started.elapsed() < LIMIT {
         for client in &mut remaining {
-            // Answers pings; nobody has sent anything.
+            // Answers pings; no message was sent.
             let message = client.receive(Duration::ZERO)?;
             result.expect("messages before", u64::from(message.is_some()), 0);
         }

@@ -22,7 +22,7 @@ use super::server::{RelayServer, RelayServerArgs};
 enum CheckName {
     /// `identify` sent together with the request for the connection
     Identify,
-    /// Receivers that do not read: what they lose, that they are told, and that others notice nothing
+    /// Receivers that do not read: their lost messages, the warnings about them, and no effect on others
     SlowReceivers,
     /// A hundred connections that break: the statistics afterwards
     Disconnects,

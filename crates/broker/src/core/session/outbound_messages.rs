@@ -68,7 +68,7 @@ impl InflightMessage {
     }
 }
 
-/// What [`OutboundMessages::next`] wants to send.
+/// The next packet of [`OutboundMessages::next`].
 pub(crate) enum Transmit {
     Publish {
         packet_id: u16,
@@ -335,7 +335,7 @@ impl OutboundMessages {
         packet_id
     }
 
-    /// Checks whether there is room for one more message of a size; makes room if the policy says so.
+    /// Checks whether there is room for one more message of a size; makes room if the policy requires it.
     pub(crate) fn make_room(&mut self, size: usize, limits: &QueueLimits) -> QueueRoom {
         let fits = |now: QueueSize| {
             now.messages < limits.max_messages && now.bytes + size <= limits.max_bytes

@@ -13,7 +13,7 @@ use crate::core::connection::ConnectionPhase;
 
 /// A message as received, with what is left of its expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Arrival {
+struct ReceivedMessage {
     payload: String,
     packet_id: u16,
     dup: bool,
@@ -61,7 +61,7 @@ fn will<'a>(payload: &'a str, properties: &'a PropertiesBuf) -> Option<Will<'a>>
 }
 
 /// Connects; the connection, whether it resumed a session, and the messages it received at once.
-fn open(sim: &mut Sim, connect: &Connect<'_>) -> (SimConnection, bool, Vec<Arrival>) {
+fn open(sim: &mut Sim, connect: &Connect<'_>) -> (SimConnection, bool, Vec<ReceivedMessage>) {
     let at = sim.shards[0].open_connection(0, hooks::PeerAddress::Unix);
     let mut connection = SimConnection { shard: 0, at };
     let mut bytes = Vec::new();
@@ -83,13 +83,17 @@ fn client(sim: &mut Sim, client_id: &str) -> SimConnection {
     sim.connect(0, client_id, true)
 }
 
-fn arrivals(bytes: &[u8], version: Version, mut other: impl FnMut(&Packet<'_>)) -> Vec<Arrival> {
+fn arrivals(
+    bytes: &[u8],
+    version: Version,
+    mut other: impl FnMut(&Packet<'_>),
+) -> Vec<ReceivedMessage> {
     let mut rest = bytes;
     let mut messages = Vec::new();
     while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {
         rest = &rest[frame.len..];
         match Packet::decode(frame, version, Direction::FromServer).unwrap() {
-            Packet::Publish(publish) => messages.push(Arrival {
+            Packet::Publish(publish) => messages.push(ReceivedMessage {
                 payload: String::from_utf8(publish.payload.to_vec()).unwrap(),
                 packet_id: publish.packet_id,
                 dup: publish.dup,
@@ -102,12 +106,12 @@ fn arrivals(bytes: &[u8], version: Version, mut other: impl FnMut(&Packet<'_>)) 
     messages
 }
 
-fn take(sim: &mut Sim, connection: SimConnection) -> Vec<Arrival> {
+fn take(sim: &mut Sim, connection: SimConnection) -> Vec<ReceivedMessage> {
     let bytes = sim.take_bytes(connection);
     arrivals(&bytes, Version::V5, |_| {})
 }
 
-fn payloads(messages: &[Arrival]) -> Vec<&str> {
+fn payloads(messages: &[ReceivedMessage]) -> Vec<&str> {
     messages.iter().map(|message| &*message.payload).collect()
 }
 
@@ -503,7 +507,7 @@ fn what_is_in_flight_keeps_its_place_but_counts_down() {
     sim.drop_connection(connection);
     pass(&mut sim, 20_000);
     let (_, _, again) = open(&mut sim, &connect("c", &session_expiry(0)));
-    let expected = Arrival {
+    let expected = ReceivedMessage {
         dup: true,
         expiry_s: Some(80),
         ..sent[0].clone()

@@ -8,10 +8,10 @@ use mqtt::{PacketType, QoS, ReasonCode};
 use super::sim::Sim;
 use crate::config::BrokerLimits;
 
-type Tickets = Arc<Mutex<Vec<Option<PublishTicket>>>>;
+type PublishTickets = Arc<Mutex<Vec<Option<PublishTicket>>>>;
 
 /// Defers everything on topics that begin with `later/`.
-struct DeferringHooks(Tickets);
+struct DeferringHooks(PublishTickets);
 
 impl Hooks for DeferringHooks {
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
@@ -23,9 +23,9 @@ impl Hooks for DeferringHooks {
     }
 }
 
-fn deferring_shard() -> (Sim, Tickets) {
+fn deferring_shard() -> (Sim, PublishTickets) {
     let mut sim = Sim::new(1, BrokerLimits::default(), 3);
-    let tickets = Tickets::default();
+    let tickets = PublishTickets::default();
     sim.shards[0].delivery.hooks = Box::new(DeferringHooks(tickets.clone()));
     sim.shards[0].delivery.interest = Interest::PUBLISH;
     (sim, tickets)

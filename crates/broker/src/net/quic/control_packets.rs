@@ -99,7 +99,7 @@ impl ControlPackets {
             let len = match frame_len(buffer) {
                 Ok(Some(len)) if len <= self.max_packet_size as usize => len,
                 Ok(None) => break,
-                // The shard tells the client what is wrong.
+                // The shard reports the error to the client.
                 Ok(Some(_)) | Err(_) => {
                     self.is_invalid = true;
                     out.extend_from_slice(buffer);

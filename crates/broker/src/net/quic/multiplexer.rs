@@ -5,7 +5,7 @@
 //! them has one set. A subscription belongs to the stream that made it: its messages go there, and it ends with it.
 //!
 //! [`StreamMultiplexer::receive`] takes complete packets of a stream and appends packets for the session.
-//! [`StreamMultiplexer::send`] takes packets of the session and tells for which stream they are.
+//! [`StreamMultiplexer::send`] takes packets of the session and returns the stream of each.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -27,9 +27,9 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// Why a data stream is closed. The connection and its other streams stay.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StreamViolation(pub(super) &'static str);
+pub(super) struct StreamError(pub(super) &'static str);
 
-impl From<mqtt::Error> for StreamViolation {
+impl From<mqtt::Error> for StreamError {
     fn from(error: mqtt::Error) -> Self {
         Self(error.detail)
     }
@@ -197,7 +197,7 @@ impl StreamMultiplexer {
         stream: StreamNumber,
         mut packets: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), StreamViolation> {
+    ) -> Result<(), StreamError> {
         let stream_state = self.streams.get(&stream);
         if stream_state.is_none_or(|state| state.is_closing) {
             return Ok(());
@@ -216,7 +216,7 @@ impl StreamMultiplexer {
         frame: Frame<'_>,
         bytes: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), StreamViolation> {
+    ) -> Result<(), StreamError> {
         let packet = Packet::decode(frame, self.version, Direction::FromClient)?;
         let at = out.len();
         let (client_id, exchange) = match packet {
@@ -257,7 +257,7 @@ impl StreamMultiplexer {
             // The keep-alive is a matter of the control stream; as in EMQX, there is no answer.
             Packet::PingReq => return Ok(()),
             _ => {
-                return Err(StreamViolation(
+                return Err(StreamError(
                     "CONNECT, DISCONNECT and AUTH belong to the control stream",
                 ));
             }
@@ -285,7 +285,7 @@ impl StreamMultiplexer {
         mut publish: Publish<'_>,
         bytes: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), StreamViolation> {
+    ) -> Result<(), StreamError> {
         let exchange = match publish.qos {
             QoS::AtMostOnce => None,
             QoS::AtLeastOnce => Some(ExchangeKind::Publish),
@@ -294,10 +294,10 @@ impl StreamMultiplexer {
         let alias = publish.properties.topic_alias();
         if let Some(alias) = alias {
             if alias == 0 || alias > self.topic_alias_maximum {
-                return Err(StreamViolation("PUBLISH: topic alias out of range"));
+                return Err(StreamError("PUBLISH: topic alias out of range"));
             }
             if publish.topic.len() > usize::from(self.max_topic_bytes) {
-                return Err(StreamViolation("PUBLISH: the topic name is too long"));
+                return Err(StreamError("PUBLISH: the topic name is too long"));
             }
             if let Some(stream) = self.streams.get_mut(&stream)
                 && !publish.topic.is_empty()
@@ -332,7 +332,7 @@ impl StreamMultiplexer {
         }
         let known = self.streams.get(&stream);
         let known = known.and_then(|stream| stream.aliases.get(&alias.unwrap_or(0)));
-        let topic = known.ok_or(StreamViolation("PUBLISH: unknown topic alias"))?;
+        let topic = known.ok_or(StreamError("PUBLISH: unknown topic alias"))?;
         let properties = without_alias(publish.properties);
         let resolved = Publish {
             topic,
@@ -475,7 +475,7 @@ impl StreamMultiplexer {
         }
     }
 
-    /// Leads an answer of the session to the stream that asked.
+    /// Assigns an answer of the session to the stream of the request.
     fn complete_exchange(&mut self, kind: PacketType, packet: &mut [u8]) -> Destination {
         let position = packet_id_position(packet);
         let found = position.and_then(|(_, at)| Some((at, read_id(packet, at)?)));
@@ -591,7 +591,7 @@ impl StreamMultiplexer {
         }
     }
 
-    /// Acknowledges messages that were sent on a stream, since nobody else will.
+    /// Acknowledges messages that were sent on a stream that has ended: its client cannot acknowledge them any more.
     fn acknowledge_sent(&mut self, stream: StreamNumber, out: &mut Vec<u8>) {
         let version = self.version;
         self.sent.retain(|id, sent| {
@@ -661,8 +661,7 @@ impl StreamMultiplexer {
     }
 }
 
-const NO_PACKET_ID: StreamViolation =
-    StreamViolation("too many packets wait for an acknowledgement");
+const NO_PACKET_ID: StreamError = StreamError("too many packets wait for an acknowledgement");
 
 /// The part of a filter that topics match.
 fn topic_part(filter: &str) -> &str {

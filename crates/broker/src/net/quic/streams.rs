@@ -110,7 +110,7 @@ impl ClientStreams {
                 opened = self.connection.accept_bi() => {
                     let Ok((send, receive)) = opened else { break };
                     let number = self.multiplexer().open_stream();
-                    // The receiver lives as long as this task.
+                    // The receiver is dropped after this task.
                     let _ = commands.send(SendCommand::Open(number, send));
                     let read = self.clone().read_data_stream(number, receive, inputs.clone());
                     reader_of.insert(number, readers.spawn(read));

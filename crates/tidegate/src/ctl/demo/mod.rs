@@ -42,17 +42,17 @@ const TELEMETRY: &str = "v1/devices/me/telemetry";
     after_help = "The objects have ids that begin with demo-. They stay when the command ends; --remove deletes them."
 )]
 pub(crate) struct DemoArgs {
-    #[command(flatten)]
-    target: TargetArgs,
     /// Delete everything that the command has created, and nothing else
     #[arg(long)]
     remove: bool,
-    /// Address of the node's MQTT listener, such as mqtt://node.example:1883 [default: the node is asked]
+    /// Address of the node's MQTT listener, such as mqtt://node.example:1883 [default: queried from the node]
     #[arg(long, value_name = "URL")]
     mqtt: Option<String>,
     /// End when the devices have reported for this many seconds [default: with Ctrl-C]
     #[arg(long = "for", value_name = "SECONDS")]
     duration_s: Option<u32>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 impl DemoArgs {

@@ -228,7 +228,7 @@ fn dashboard() -> Value {
             card("ground-floor", "status", "Ground floor", [16, 6, 8, 8],
                  json!([{"type": "devices", "device_group": "demo-ground-floor"}]), json!({})),
             card("map", "map", "Pumps on the quay", [0, 14, 12, 8], of_pumps(&["latitude", "longitude"]), json!({})),
-            card("messages", "message_log", "Messages of the site", [12, 14, 12, 8], json!([]),
+            card("messages", "live_messages", "Messages of the site", [12, 14, 12, 8], json!([]),
                  json!({"topic_filter": "demo/site/#"})),
         ],
     })
@@ -299,7 +299,7 @@ impl DemoDevice {
     }
 }
 
-/// The object at a path, if it exists. An error: somebody else created it.
+/// The object at a path, if it exists. An error if it was not created by this command.
 async fn own(
     client: &ApiClient,
     path: &str,

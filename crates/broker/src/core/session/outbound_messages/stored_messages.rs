@@ -109,7 +109,7 @@ impl OutboundMessages {
         self.stored_tail.from_seq
     }
 
-    /// A page was read, or is no longer wanted. Returns false if it is not the next page.
+    /// A page was read, or is no longer needed. Returns false if it is not the next page.
     pub(crate) fn accept_load(&mut self) -> bool {
         let began = self.stored_tail.fetching.take();
         began.is_some_and(|began| began <= self.stored_tail.from_seq)
