@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_nobody_knows_is_wrong_even_where_anonymous_clients_come_in() {
+    async fn an_unknown_password_is_rejected_even_if_anonymous_clients_are_allowed() {
         let nobody = chain(vec![(0, Ok(AuthenticatorAnswer::Ignore))]);
         let rejected = nobody.check(0, &ann(true), false).await;
         assert_eq!(rejected, Err(LoginError::WrongCredentials));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_nobody_knows_is_wrong_even_where_anonymous_clients_come_in() {
+    async fn an_unknown_token_is_rejected_even_if_anonymous_clients_are_allowed() {
         let entry = AuthenticatorEntry {
             name: "devices".into(),
             order: 0,
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_asked_anything_goes_as_the_listener_says() {
+    fn without_authenticators_the_listener_decides() {
         let none = AuthenticatorChain::default();
         assert!(
             none.default_decision(&ann(true), false)

@@ -155,7 +155,7 @@ mod tests {
     use crate::authenticator::Password;
 
     #[test]
-    fn lines_are_read_and_mistakes_told_without_the_hash() {
+    fn lines_are_read_and_errors_do_not_contain_the_hash() {
         let hashes = parse_lines("# users\nann:$7$1$AAAA$AAAA\n\nbob:$2b$05$x\r\n").unwrap();
         assert_eq!(hashes.len(), 2);
         assert_eq!(&*hashes["bob"], "$2b$05$x");

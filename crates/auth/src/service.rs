@@ -25,11 +25,11 @@ use crate::login_limits::LoginLimiter;
 use crate::login_trial::{LoginTrial, TrialCredentials};
 use crate::objects::{self, AuthObject, StoredAuthObjects};
 use crate::password::PasswordCheckPool;
-use crate::rule_sources::RuleSources;
+use crate::rule_sources::{RuleSource, RuleSources};
 use crate::rules::{AclRule, DeniedAction, DeniedActionQuery, NodeRules, RulePolicy, RuleSubject};
 use crate::settings::{
-    self, AuthLimits, AuthObjectError, AuthSettings, AuthenticatorContext, DenialPolicy,
-    NoMatchPolicy,
+    self, AuthLimits, AuthObjectError, AuthSettings, AuthenticatorContext, AuthenticatorEntry,
+    DenialPolicy, NoMatchPolicy,
 };
 use crate::tally::AuthenticatorStatus;
 use crate::users::{UserRecord, UserRegistry};
@@ -65,92 +65,134 @@ fn rule_policy(limits: &AuthLimits, has_rules: bool) -> RulePolicy {
     }
 }
 
+/// The users of the configuration.
+fn read_users(
+    settings: &AuthSettings,
+    errors: &mut Vec<AuthSettingsError>,
+) -> HashMap<String, UserRecord> {
+    let mut users = HashMap::new();
+    for (index, user) in settings.users.iter().enumerate() {
+        match user.credential.parse() {
+            Ok(credential) => {
+                let record = UserRecord::from_configuration(credential);
+                users.insert(user.username.clone(), record);
+            }
+            Err(error) => errors.push(AuthSettingsError {
+                section: "user",
+                index,
+                message: error.to_string(),
+            }),
+        }
+    }
+    users
+}
+
+/// The authenticators of the configuration with these ids, after the built-in ones that it does not list.
+fn build_authenticators(
+    settings: &AuthSettings,
+    ids: &[String],
+    context: &AuthenticatorContext,
+    errors: &mut Vec<AuthSettingsError>,
+) -> Vec<Arc<AuthenticatorEntry>> {
+    let mut entries = Vec::new();
+    for (index, (value, id)) in settings.authenticators.iter().zip(ids).enumerate() {
+        let mut value = value.clone();
+        // Values that are not tables or have no text as `name` are reported by `build_authenticator`.
+        if let Some(fields) = value.as_object_mut()
+            && fields
+                .get("name")
+                .is_none_or(|name| name.as_str().is_some_and(|name| !name.is_empty()))
+        {
+            fields.insert("name".to_owned(), id.as_str().into());
+        }
+        match settings::build_authenticator(&value, context) {
+            Ok(entry) => entries.extend(entry.map(Arc::new)),
+            Err(message) => errors.push(AuthSettingsError {
+                section: "auth.authenticator",
+                index,
+                message,
+            }),
+        }
+    }
+    for built_in in ["devices", "users"] {
+        let is_listed = |value: &Value| value.get("type").and_then(Value::as_str) == Some(built_in);
+        if !settings.authenticators.iter().any(is_listed) {
+            let value = serde_json::json!({"type": built_in});
+            let entry = settings::build_authenticator(&value, context)
+                .ok()
+                .flatten();
+            entries.splice(0..0, entry.map(Arc::new));
+        }
+    }
+    entries
+}
+
+fn build_rule_sources(
+    settings: &AuthSettings,
+    errors: &mut Vec<AuthSettingsError>,
+) -> Vec<Arc<dyn RuleSource>> {
+    let mut sources = Vec::new();
+    for (index, value) in settings.rule_sources.iter().enumerate() {
+        match settings::build_rule_source(value) {
+            Ok(source) => sources.extend(source),
+            Err(message) => errors.push(AuthSettingsError {
+                section: "auth.rule_source",
+                index,
+                message,
+            }),
+        }
+    }
+    sources
+}
+
+/// The ACL rules of the configuration with these ids, in the order of evaluation.
+fn read_rules(
+    settings: &AuthSettings,
+    ids: &[String],
+    errors: &mut Vec<AuthSettingsError>,
+) -> Arc<[AclRule]> {
+    let mut rules = Vec::new();
+    for (index, value) in settings.rules.iter().enumerate() {
+        match settings::parse_rule(value) {
+            Ok(rule) => rules.extend(rule.map(|(order, rule)| {
+                let id = ids.get(index).map(|id| id.as_str().into());
+                (order, AclRule { id, ..rule })
+            })),
+            Err(message) => errors.push(AuthSettingsError {
+                section: "auth.rule",
+                index,
+                message,
+            }),
+        }
+    }
+    rules.sort_by_key(|(order, _)| *order);
+    rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
 impl AuthService {
     /// Creates the service, or returns all errors of the settings at once. Calls to external servers run on `runtime`.
     pub fn new(settings: &AuthSettings, runtime: Handle) -> Result<Self, Vec<AuthSettingsError>> {
         let mut errors = Vec::new();
-        let mut add_error = |section, at, message: String| {
-            errors.push(AuthSettingsError {
-                section,
-                index: at,
-                message,
-            });
-        };
         let limits = &settings.limits;
         let threads = match limits.password_threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             given => given as usize,
         };
-        let mut users = HashMap::new();
-        for (at, user) in settings.users.iter().enumerate() {
-            match user.credential.parse() {
-                Ok(credential) => {
-                    users.insert(
-                        user.username.clone(),
-                        UserRecord::from_configuration(credential),
-                    );
-                }
-                Err(error) => add_error("user", at, error.to_string()),
-            }
-        }
         let context = AuthenticatorContext {
-            users: Arc::new(UserRegistry::new(users)),
+            users: Arc::new(UserRegistry::new(read_users(settings, &mut errors))),
             checker: PasswordCheckPool::new(runtime.clone(), threads),
             runtime: runtime.clone(),
             devices: Arc::default(),
         };
         let _entered = runtime.enter();
-        let mut configured = Vec::new();
         let ids = settings.authenticator_ids();
-        for (at, (value, id)) in settings.authenticators.iter().zip(&ids).enumerate() {
-            let mut value = value.clone();
-            // Values that are not tables or have no text as `name` are reported by `build_authenticator`.
-            if let Some(fields) = value.as_object_mut()
-                && fields
-                    .get("name")
-                    .is_none_or(|name| name.as_str().is_some_and(|name| !name.is_empty()))
-            {
-                fields.insert("name".to_owned(), id.as_str().into());
-            }
-            match settings::build_authenticator(&value, &context) {
-                Ok(entry) => configured.extend(entry.map(Arc::new)),
-                Err(message) => add_error("auth.authenticator", at, message),
-            }
-        }
-        // The built-in `devices` and `users` come first unless the configuration lists them.
-        for own in ["devices", "users"] {
-            let names_it = |value: &Value| value.get("type").and_then(Value::as_str) == Some(own);
-            if !settings.authenticators.iter().any(names_it) {
-                let value = serde_json::json!({"type": own});
-                let entry = settings::build_authenticator(&value, &context)
-                    .ok()
-                    .flatten();
-                configured.splice(0..0, entry.map(Arc::new));
-            }
-        }
-        let mut sources = Vec::new();
-        for (at, value) in settings.rule_sources.iter().enumerate() {
-            match settings::build_rule_source(value) {
-                Ok(source) => sources.extend(source),
-                Err(message) => add_error("auth.rule_source", at, message),
-            }
-        }
-        let mut rules = Vec::new();
+        let configured = build_authenticators(settings, &ids, &context, &mut errors);
+        let sources = build_rule_sources(settings, &mut errors);
         let rule_ids = settings.rule_ids();
-        for (at, value) in settings.rules.iter().enumerate() {
-            match settings::parse_rule(value) {
-                Ok(rule) => rules.extend(rule.map(|(order, rule)| {
-                    let id = rule_ids.get(at).map(|id| id.as_str().into());
-                    (order, AclRule { id, ..rule })
-                })),
-                Err(message) => add_error("auth.rule", at, message),
-            }
-        }
+        let rules = read_rules(settings, &rule_ids, &mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }
-        rules.sort_by_key(|(order, _)| *order);
-        let rules: Arc<[AclRule]> = rules.into_iter().map(|(_, rule)| rule).collect();
         let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
         let node_rules = Arc::new(NodeRules::new(rule_policy(limits, has_rules), rules));
         runtime.spawn(run_clock(Arc::downgrade(&node_rules)));

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_user_has_no_password_and_knows_it() {
+    fn a_sealed_user_has_no_password() {
         let sealed = hash_password(json!({"password": "pencil", "is_superuser": true})).unwrap();
         assert!(!sealed.to_string().contains("pencil"));
         let user = UserRecord::from_json(&sealed).unwrap();

@@ -286,7 +286,7 @@ fn measure_scenario(
         Arc::new(NoOutputs),
         outside,
     )?;
-    let speakers: Vec<DeviceHandle> = (0..)
+    let devices: Vec<DeviceHandle> = (0..)
         .zip(&numbers)
         .map(|(number, no): (u32, _)| {
             Ok(DeviceHandle {
@@ -307,48 +307,13 @@ fn measure_scenario(
     let mut meter = ProcessMeter::new(std::process::id())?;
     let before = meter.read()?;
     let began = Instant::now();
-    let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
-    std::thread::scope(|scope| -> anyhow::Result<()> {
-        let mut threads = Vec::new();
-        for sender in 0..scenario.senders as usize {
-            let (pipeline, speakers, payloads) = (&pipeline, &speakers, &payloads);
-            let senders = scenario.senders as usize;
-            let is_sync = scenario.mode == PipelineMode::Sync;
-            threads.push(scope.spawn(move || -> anyhow::Result<Histogram<u64>> {
-                let mut times = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
-                let mut lane = pipeline.lane();
-                for number in 0..per_device {
-                    for (at, speaker) in speakers.iter().enumerate().skip(sender).step_by(senders) {
-                        let payload = &payloads[(number as usize + at * 7) % PAYLOAD_POOL];
-                        let message = DeviceMessage {
-                            sender: speaker.as_device_ref(),
-                            topic: TOPIC,
-                            payload: payload.as_bytes(),
-                            received_ms: since_ms + number as i64,
-                        };
-                        if is_sync {
-                            let handed = Instant::now();
-                            // Rows that are not stored are counted, and reported at the end.
-                            let _ = pipeline.submit(&mut lane, &message);
-                            times.saturating_record(handed.elapsed().as_nanos() as u64);
-                        } else {
-                            // Rows that are not stored are counted, and reported at the end.
-                            let _ = pipeline.submit(&mut lane, &message);
-                        }
-                        if pipeline.is_saturated() {
-                            pipeline.wait_for_room(MAX_WAIT);
-                        }
-                    }
-                }
-                Ok(times)
-            }));
-        }
-        for thread in threads {
-            let of_thread = thread.join().ok().context("a sender panicked")??;
-            times.add(of_thread)?;
-        }
-        Ok(())
-    })?;
+    let load = MessageLoad {
+        devices: &devices,
+        payloads: &payloads,
+        per_device,
+        since_ms,
+    };
+    let times = send_messages(&pipeline, scenario, &load)?;
     pipeline.flush();
     let took = began.elapsed();
     let after = meter.read()?;
@@ -378,6 +343,62 @@ fn measure_scenario(
         p99_us: quantiles[2],
         resident_mib: after.resident_bytes as f64 / f64::from(1 << 20),
     })
+}
+
+/// The messages of a scenario.
+struct MessageLoad<'a> {
+    devices: &'a [DeviceHandle],
+    payloads: &'a [String],
+    per_device: u64,
+    /// Time of the first message of each device; the others follow at intervals of 1 ms.
+    since_ms: i64,
+}
+
+/// Submits the messages on the threads of the scenario; returns the times of the calls, for products in `sync` mode.
+fn send_messages(
+    pipeline: &Pipeline,
+    scenario: &PipelineScenario,
+    load: &MessageLoad<'_>,
+) -> anyhow::Result<Histogram<u64>> {
+    let new_histogram = || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3);
+    let senders = scenario.senders as usize;
+    let is_sync = scenario.mode == PipelineMode::Sync;
+    let send = |sender: usize| -> anyhow::Result<Histogram<u64>> {
+        let mut times = new_histogram()?;
+        let mut lane = pipeline.lane();
+        for number in 0..load.per_device {
+            for (at, device) in (load.devices.iter().enumerate().skip(sender)).step_by(senders) {
+                let payload = &load.payloads[(number as usize + at * 7) % PAYLOAD_POOL];
+                let message = DeviceMessage {
+                    sender: device.as_device_ref(),
+                    topic: TOPIC,
+                    payload: payload.as_bytes(),
+                    received_ms: load.since_ms + number as i64,
+                };
+                let submitted = is_sync.then(Instant::now);
+                // Rows that are not stored are counted, and reported at the end.
+                let _ = pipeline.submit(&mut lane, &message);
+                if let Some(submitted) = submitted {
+                    times.saturating_record(submitted.elapsed().as_nanos() as u64);
+                }
+                if pipeline.is_saturated() {
+                    pipeline.wait_for_room(MAX_WAIT);
+                }
+            }
+        }
+        Ok(times)
+    };
+    let mut times = new_histogram()?;
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let threads: Vec<_> = (0..senders)
+            .map(|sender| scope.spawn(move || send(sender)))
+            .collect();
+        for thread in threads {
+            times.add(thread.join().ok().context("a sender panicked")??)?;
+        }
+        Ok(())
+    })?;
+    Ok(times)
 }
 
 fn as_seconds(took: Duration) -> f64 {

@@ -303,99 +303,9 @@ impl Product {
             });
             errors.collect::<Vec<_>>()
         })?;
-        let numbers = [
-            (
-                "secure_max_clock_skew_s",
-                definition.secure_max_clock_skew_s,
-                1,
-                86_400,
-            ),
-            (
-                "inactivity_timeout_s",
-                definition.inactivity_timeout_s,
-                1,
-                31_536_000,
-            ),
-            (
-                "storage.retention_days",
-                definition.storage.retention_days,
-                0,
-                36_500,
-            ),
-            (
-                "storage.log_payload_bytes",
-                definition.storage.log_payload_bytes,
-                0,
-                1 << 20,
-            ),
-        ];
-        for (field, found, least, most) in numbers {
-            if !(least..=most).contains(&found) {
-                return Err(one(
-                    field,
-                    format!("expected {least} to {most}, found {found}"),
-                ));
-            }
-        }
-        let chars = |text: &str| text.chars().count();
-        let mut lengths = vec![
-            ("name", chars(&definition.name), 0, 256, "characters"),
-            (
-                "description",
-                chars(&definition.description),
-                0,
-                1000,
-                "characters",
-            ),
-            (
-                "storage.keys",
-                definition.storage.keys.len(),
-                0,
-                4096,
-                "keys",
-            ),
-            (
-                "storage.sinks",
-                definition.storage.sinks.len(),
-                0,
-                16,
-                "names",
-            ),
-            (
-                "storage.log_sinks",
-                definition.storage.log_sinks.len(),
-                0,
-                16,
-                "names",
-            ),
-            (
-                "storage.downsampling",
-                definition.storage.downsampling.len(),
-                0,
-                4,
-                "steps",
-            ),
-        ];
-        if let Some(provisioning) = &definition.provisioning {
-            let ProductProvisioning { key, secret, .. } = provisioning;
-            lengths.push(("provisioning.key", chars(key), 8, 64, "characters"));
-            lengths.push(("provisioning.secret", chars(secret), 8, 64, "characters"));
-        }
-        if let Some(SharedSecure {
-            secure_id,
-            secure_key,
-        }) = &definition.secure
-        {
-            let (id, key) = (chars(secure_id), chars(secure_key));
-            lengths.push(("secure.secure_id", id, 1, 128, "characters"));
-            lengths.push(("secure.secure_key", key, 1, 128, "characters"));
-        }
-        for (field, found, least, most, what) in lengths {
-            if !(least..=most).contains(&found) {
-                let message = format!("expected {least} to {most} {what}, found {found}");
-                return Err(one(field, message));
-            }
-        }
+        check_numbers(&definition)
+            .and_then(|()| check_lengths(&definition))
+            .map_err(|(field, message)| one(field, message))?;
         check_steps(&definition.storage.downsampling)
             .map_err(|(field, message)| one(&format!("storage.downsampling{field}"), message))?;
         alarm::check_rules(&Value::Array(definition.alarms.clone()))
@@ -449,6 +359,106 @@ impl Product {
     pub fn storage(&self) -> &ProductStorage {
         &self.definition.storage
     }
+}
+
+/// Checks the bounds of numbers; an error names the field.
+fn check_numbers(definition: &ProductDefinition) -> Result<(), (&'static str, String)> {
+    let numbers = [
+        (
+            "secure_max_clock_skew_s",
+            definition.secure_max_clock_skew_s,
+            1,
+            86_400,
+        ),
+        (
+            "inactivity_timeout_s",
+            definition.inactivity_timeout_s,
+            1,
+            31_536_000,
+        ),
+        (
+            "storage.retention_days",
+            definition.storage.retention_days,
+            0,
+            36_500,
+        ),
+        (
+            "storage.log_payload_bytes",
+            definition.storage.log_payload_bytes,
+            0,
+            1 << 20,
+        ),
+    ];
+    for (field, found, least, most) in numbers {
+        if !(least..=most).contains(&found) {
+            return Err((field, format!("expected {least} to {most}, found {found}")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the lengths of texts and lists; an error names the field.
+fn check_lengths(definition: &ProductDefinition) -> Result<(), (&'static str, String)> {
+    let chars = |text: &str| text.chars().count();
+    let mut lengths = vec![
+        ("name", chars(&definition.name), 0, 256, "characters"),
+        (
+            "description",
+            chars(&definition.description),
+            0,
+            1000,
+            "characters",
+        ),
+        (
+            "storage.keys",
+            definition.storage.keys.len(),
+            0,
+            4096,
+            "keys",
+        ),
+        (
+            "storage.sinks",
+            definition.storage.sinks.len(),
+            0,
+            16,
+            "names",
+        ),
+        (
+            "storage.log_sinks",
+            definition.storage.log_sinks.len(),
+            0,
+            16,
+            "names",
+        ),
+        (
+            "storage.downsampling",
+            definition.storage.downsampling.len(),
+            0,
+            4,
+            "steps",
+        ),
+    ];
+    if let Some(provisioning) = &definition.provisioning {
+        let ProductProvisioning { key, secret, .. } = provisioning;
+        lengths.push(("provisioning.key", chars(key), 8, 64, "characters"));
+        lengths.push(("provisioning.secret", chars(secret), 8, 64, "characters"));
+    }
+    if let Some(SharedSecure {
+        secure_id,
+        secure_key,
+    }) = &definition.secure
+    {
+        let (id, key) = (chars(secure_id), chars(secure_key));
+        lengths.push(("secure.secure_id", id, 1, 128, "characters"));
+        lengths.push(("secure.secure_key", key, 1, 128, "characters"));
+    }
+    for (field, found, least, most, what) in lengths {
+        if !(least..=most).contains(&found) {
+            let message = format!("expected {least} to {most} {what}, found {found}");
+            return Err((field, message));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the steps of `downsampling`. An error holds the field path behind `downsampling` and the message.

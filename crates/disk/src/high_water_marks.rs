@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_is_told() {
+    fn another_boot_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         drop(HighWaterMarks::create(dir.path(), "marks", &[1]).unwrap());
         let path = dir.path().join("marks");

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_sees_bridge_messages_and_their_source_waits_for_a_full_sink() {
+    async fn a_rule_receives_bridge_messages_and_their_source_waits_for_a_full_sink() {
         let sink = Arc::new(Sink::default());
         let engine = Engine::new(RuleEngineSettings::default(), 2);
         engine.set_sink_port(sink.clone());

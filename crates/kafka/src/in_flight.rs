@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_knows_what_is_written_when_it_is_given_up() {
+    fn an_abandoned_ticket_returns_the_rows_that_are_written() {
         let ticket = WriteTicket::new(3);
         assert!(ticket.settle_row(1, None));
         assert!(ticket.settle_row(0, Some(KafkaError::transient("x"))));

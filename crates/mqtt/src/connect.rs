@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_says_so_in_bit_7_of_the_level() {
+    fn a_bridge_sets_bit_7_of_the_protocol_level() {
         let connect = decoded(b"\0\x04MQTT\x84", 2, CLIENT);
         assert!(connect.is_bridge && connect.version == Version::V311);
         assert!(decoded(b"\0\x06MQIsdp\x83", 2, CLIENT).is_bridge);

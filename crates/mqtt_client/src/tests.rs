@@ -270,7 +270,7 @@ fn topic_aliases_work_both_ways_within_their_limits() {
 }
 
 #[test]
-fn manual_acknowledgements_are_sent_when_the_caller_says_so() {
+fn manual_acknowledgements_are_sent_on_request() {
     let mut session = ClientSession::new(Version::V311, AckMode::Manual, 1024, 0);
     let receive = |session: &mut ClientSession, qos| {
         let mut bytes = Vec::new();

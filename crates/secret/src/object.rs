@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_tell_what_is_optional_and_what_is_shown() {
+    fn schemas_mark_optional_and_visible_fields() {
         let (written, shown) = written_and_shown_schemas(schema());
         assert_eq!(written["required"], json!(["url"]));
         assert_eq!(written["properties"], schema()["properties"]);

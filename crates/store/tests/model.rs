@@ -41,7 +41,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn a_store_is_what_the_model_says() {
+fn a_store_matches_the_model() {
     match std::env::var("TIDEGATE_STORE_SEED") {
         Ok(seed) => run(seed.parse().unwrap()),
         Err(_) => (1..=12).for_each(run),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_missing_password_file_is_an_error_that_says_so() {
+    fn an_empty_or_missing_password_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         let message = format!("{:#}", credential_of(&file).unwrap_err());

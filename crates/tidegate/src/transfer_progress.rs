@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_much_how_fast_and_how_long() {
+    fn a_line_shows_amount_rate_and_duration() {
         assert_eq!(
             progress_line(250_000_000, 1_000_000_000, 12_345_678.0),
             "[######..................]  25%  250.0 MB of 1.0 GB  12.3 MB/s  ETA 1:01"

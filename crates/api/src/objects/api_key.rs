@@ -140,11 +140,6 @@ impl ObjectKind for ApiKeys {
         id: &str,
         next: Option<&Value>,
     ) -> Result<(), ProblemDetails> {
-        match next {
-            Some(_) => {
-                credential_holder::list_with_capacity_for(id, &NAMES, MAX_KEYS, objects).map(drop)
-            }
-            None => Ok(()),
-        }
+        credential_holder::check_capacity(id, next, &NAMES, MAX_KEYS, objects)
     }
 }

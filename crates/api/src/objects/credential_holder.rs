@@ -99,6 +99,20 @@ pub(super) fn list_with_capacity_for(
     }
 }
 
+/// Checks that the maximum number of objects is not exceeded by a change of `id` to `next` (`None`: a deletion).
+pub(super) fn check_capacity(
+    id: &str,
+    next: Option<&Value>,
+    names: &ObjectKindNames,
+    max: usize,
+    objects: &Objects,
+) -> Result<(), ProblemDetails> {
+    match next {
+        Some(_) => list_with_capacity_for(id, names, max, objects).map(drop),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

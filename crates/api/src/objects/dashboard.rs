@@ -444,13 +444,7 @@ impl ObjectKind for Dashboards {
         id: &str,
         next: Option<&Value>,
     ) -> Result<(), ProblemDetails> {
-        match next {
-            Some(_) => {
-                credential_holder::list_with_capacity_for(id, &NAMES, MAX_DASHBOARDS, objects)
-                    .map(drop)
-            }
-            None => Ok(()),
-        }
+        credential_holder::check_capacity(id, next, &NAMES, MAX_DASHBOARDS, objects)
     }
 }
 

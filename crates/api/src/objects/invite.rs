@@ -179,10 +179,6 @@ impl ObjectKind for Invites {
         id: &str,
         next: Option<&Value>,
     ) -> Result<(), ProblemDetails> {
-        match next {
-            Some(_) => credential_holder::list_with_capacity_for(id, &NAMES, MAX_INVITES, objects)
-                .map(drop),
-            None => Ok(()),
-        }
+        credential_holder::check_capacity(id, next, &NAMES, MAX_INVITES, objects)
     }
 }

@@ -67,7 +67,7 @@ async fn closed() -> (Arc<FakeState>, Server) {
 }
 
 #[tokio::test]
-async fn without_credentials_only_health_is_told() {
+async fn without_credentials_only_health_is_readable() {
     let (_state, server) = closed().await;
     for path in [
         "/",
@@ -227,7 +227,7 @@ async fn a_changed_disabled_or_deleted_operator_is_so_at_once() {
 }
 
 #[tokio::test]
-async fn an_api_key_has_a_secret_that_is_told_once_and_may_expire() {
+async fn an_api_key_has_a_secret_that_is_shown_once_and_may_expire() {
     let (_state, server) = closed().await;
     let keys = "/api/v1/api-keys";
     let body = json!({"role": "viewer", "description": "for Prometheus"});
@@ -378,7 +378,7 @@ const DEVICE: &[u16] = &[401, 429];
 /// Calls each route without credentials, with a token that is at most a device's, and with each
 /// role.
 #[tokio::test]
-async fn roles_may_do_what_the_table_says() {
+async fn roles_have_the_permissions_of_the_table() {
     let (_state, server) = closed().await;
     let document = get(server.address, "/api/v1/openapi.json").await.json();
     let roles = ["viewer", "operator", "admin"];

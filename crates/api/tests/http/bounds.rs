@@ -55,7 +55,7 @@ async fn beyond_loopback_there_is_no_anonymous_access() {
 }
 
 #[tokio::test]
-async fn a_taken_address_is_told() {
+async fn an_address_in_use_is_reported() {
     let server = Server::start(&FakeState::with_clients(0)).await;
     let error = api::bind(&HttpConfig::new(server.address))
         .await

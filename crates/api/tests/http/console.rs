@@ -86,7 +86,7 @@ async fn files_are_compressed_and_cached() {
 }
 
 #[tokio::test]
-async fn without_a_console_the_root_says_why() {
+async fn without_a_console_the_root_page_explains_it() {
     let server = Server::closed(&FakeState::with_clients(1)).await;
     let page = get(server.address, "/").await;
     assert!(

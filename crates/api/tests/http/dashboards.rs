@@ -64,7 +64,7 @@ async fn shared(server: &Server, token: &str, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_second_of_two_editors_is_told() {
+async fn the_second_of_two_editors_gets_a_conflict() {
     let server = server().await;
     let read = admin(&server, "GET", "dashboards/plant", Value::Null).await;
     let mut dashboard = read.json();

@@ -98,7 +98,7 @@ async fn events_are_streamed_and_filtered() {
 }
 
 #[tokio::test]
-async fn counters_come_now_and_then_and_losses_are_told() {
+async fn counters_are_sent_periodically_and_losses_are_reported() {
     let state = FakeState::with_clients(0);
     let server = Server::start(&state).await;
     let mut stream = open(&server, "/api/v1/events?stats_interval_s=1&types=stats", "").await;

@@ -123,7 +123,7 @@ async fn logged_in_from(server: &Server, preface: &str, fields: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_says_who_the_client_is_and_nobody_else_does() {
+async fn only_a_trusted_proxy_may_name_the_client_address() {
     let behind = |trusted: &str| HttpConfig {
         max_failed_logins: 1,
         trusted_proxies: trusted.parse().unwrap(),

@@ -245,7 +245,7 @@ async fn the_node_and_its_listeners_are_described() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_said() {
+async fn errors_in_a_request_are_reported() {
     let state = FakeState::with_clients(0);
     let server = Server::start(&state).await;
     let cases = [

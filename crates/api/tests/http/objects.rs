@@ -170,7 +170,7 @@ async fn a_change_can_be_tied_to_the_version_that_was_seen() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_object_is_said() {
+async fn errors_in_an_object_are_reported() {
     let server = server().await;
     let path = "/api/v1/operators";
     let cases = [
@@ -252,7 +252,7 @@ async fn lists_come_in_pages_and_can_be_filtered() {
 }
 
 #[tokio::test]
-async fn the_audit_log_tells_who_changed_what_without_secrets() {
+async fn the_audit_log_records_who_changed_what_without_secrets() {
     let server = Server::closed(&FakeState::with_clients(3)).await;
     let operator = json!({"username": "ann", "role": "admin", "password": "the first secret"});
     let made = send(&server, &local(), "POST", "/api/v1/operators", &operator).await;

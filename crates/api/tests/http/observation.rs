@@ -102,7 +102,7 @@ async fn a_stream_of_messages_ends_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_recording_tells_what_happened_to_messages() {
+async fn a_recording_shows_what_happened_to_messages() {
     let server = Server::start(&FakeState::with_clients(0)).await;
     let put =
         async |body: Value| send(&server, "", "PUT", "/api/v1/message-recording", &body).await;

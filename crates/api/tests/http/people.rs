@@ -255,7 +255,7 @@ async fn guessing_codes_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_banned_operator_is_out_at_once_and_told_why() {
+async fn a_banned_operator_is_logged_out_at_once_with_the_reason() {
     let server = server(false).await;
     for (name, role) in [("boss", "admin"), ("bob", "viewer")] {
         make_operator(&server, name, role).await;

@@ -74,7 +74,7 @@ fn in_an_hour_s() -> u64 {
 }
 
 #[tokio::test]
-async fn a_signed_token_lets_in_with_what_it_says() {
+async fn a_signed_token_authenticates_with_its_claims() {
     let exp = in_an_hour_s();
     let claims = json!({"exp": exp, "is_superuser": true, "client_attrs": {"site": "a"},
         "acl": [{"permission": "allow", "action": "publish", "topic": "t/${clientid}"}]});

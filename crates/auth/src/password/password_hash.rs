@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_knows_its_password() {
+    fn each_format_verifies_its_password() {
         let mut context = digest::Context::new(&digest::SHA512);
         context.update(b"pencil");
         context.update(b"0123456789ab");

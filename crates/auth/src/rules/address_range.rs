@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn errors_are_reported() {
         for (text, expected) in [
             ("10.0.0", "expected an address"),
             ("10.0.0.0/33", "at most 32 bits"),

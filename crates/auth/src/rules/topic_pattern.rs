@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn errors_are_reported() {
         for (pattern, expected) in [
             ("a/#/b", "is not a topic filter"),
             ("", "is not a topic filter"),

@@ -141,7 +141,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_busy_generator_is_told() {
+    fn a_busy_generator_is_reported() {
         let report = example();
         assert!(report.warnings[0].contains("95 %"), "{:?}", report.warnings);
     }

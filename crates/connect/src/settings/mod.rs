@@ -56,6 +56,19 @@ pub fn parse_settings<T: DeserializeOwned + JsonSchema>(
         .map_err(|error| SettingsError::new(&error.field, rules::with_suggestion(&error.detail)))
 }
 
+/// Rejects `format = "parquet"` in programs that were built without Parquet.
+pub(crate) fn check_parquet_is_built_in(
+    settings: &Map<String, Value>,
+) -> Result<(), SettingsError> {
+    if cfg!(feature = "parquet")
+        || settings.get("format").and_then(Value::as_str) != Some("parquet")
+    {
+        return Ok(());
+    }
+    let detail = "this program was built without Parquet; build it with the default features, or use a released one";
+    Err(SettingsError::new("format", detail))
+}
+
 /// Checks that a number is within a range.
 pub fn check_range<T: PartialOrd + std::fmt::Display + Copy>(
     field: &str,

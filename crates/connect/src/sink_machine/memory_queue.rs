@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_does_what_it_says() {
+    fn each_policy_is_applied() {
         let oldest = queue(3, OnFull::DropOldest);
         let newest = queue(3, OnFull::DropNewest);
         let block = queue(3, OnFull::Block);

@@ -11,6 +11,8 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use crate::http::HttpServer;
+
 /// Generous, because the machine may be compiling at the same time.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -59,6 +61,24 @@ impl Bench {
         for n in numbers {
             self.push(json!({"n": n, "key": n % 5, "topic": format!("t/{}", n % 5)}));
         }
+    }
+
+    /// Pushes the rows 0 to 2999, of which the last 1000 during an outage of the server, until this number of rows was
+    /// retried. Waits until all rows are written.
+    pub(crate) fn push_during_outage(&self, server: &HttpServer, retried: u64) {
+        self.push_numbers(0..2000);
+        until("some rows are written", || {
+            (self.metrics().sent > 300).then_some(())
+        })
+        .unwrap();
+        server.set_down(true);
+        self.push_numbers(2000..3000);
+        until("rows are retried", || {
+            (self.metrics().retried > retried).then_some(())
+        })
+        .unwrap();
+        server.set_down(false);
+        assert_eq!(self.until_settled(3000).failed, 0);
     }
 
     pub(crate) fn metrics(&self) -> SinkMetrics {

@@ -105,19 +105,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
     server.lose_every(4);
     let sink = json!({"table": "t", "order": "all", "batch": {"max_rows": 100, "max_wait_ms": 5}});
     let bench = Bench::new(connector(&server), sink);
-    bench.push_numbers(0..2000);
-    until("some are there", || {
-        (bench.metrics().sent > 300).then_some(())
-    })
-    .unwrap();
-    server.set_down(true);
-    bench.push_numbers(2000..3000);
-    until("it is noticed", || {
-        (bench.metrics().retried > 100).then_some(())
-    })
-    .unwrap();
-    server.set_down(false);
-    assert_eq!(bench.until_settled(3000).failed, 0);
+    bench.push_during_outage(&server, 100);
     let rows = &table.lock().unwrap().rows;
     let numbers: Vec<_> = rows.iter().map(|row| row["n"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..3000).collect::<Vec<_>>());

@@ -243,7 +243,7 @@ fn a_mail_is_put_off_or_rejected_and_the_others_are_sent() {
 }
 
 #[test]
-fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
+fn a_server_that_cannot_be_used_is_reported_and_receives_no_secret() {
     let server = MailServer::start(ServerSecurity::Plain);
     // A server without STARTTLS.
     let mut connector = server.connector("starttls");

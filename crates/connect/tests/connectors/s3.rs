@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ring::{digest, hmac};
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, until};
+use crate::bench::Bench;
 use crate::http::{HttpServer, ReceivedRequest, Reply, decoded};
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -123,19 +123,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_store_is_down() {
     server.lose_every(4);
     let sink = json!({"batch": {"max_rows": 100, "max_wait_ms": 5}});
     let bench = Bench::new(connector(&server), sink);
-    bench.push_numbers(0..2000);
-    until("some are there", || {
-        (bench.metrics().sent > 300).then_some(())
-    })
-    .unwrap();
-    server.set_down(true);
-    bench.push_numbers(2000..3000);
-    until("it is noticed", || {
-        (bench.metrics().retried > 300).then_some(())
-    })
-    .unwrap();
-    server.set_down(false);
-    assert_eq!(bench.until_settled(3000).failed, 0);
+    bench.push_during_outage(&server, 300);
     let objects = objects.lock().unwrap();
     let lines = objects.values().flat_map(|body| text(body).lines());
     let mut numbers: Vec<u64> = lines

@@ -203,7 +203,7 @@ fn a_batch_the_server_rejects_is_cut_until_the_row_is_found() {
 }
 
 #[test]
-fn the_test_of_a_connector_says_what_it_found() {
+fn the_test_of_a_connector_reports_its_result() {
     let server = Server::start(&["405 Method Not Allowed", "401 Unauthorized"]);
     let (node, sink) = Node::with(&server.connector(), &json!({"connector": "c"}));
     assert_eq!(

@@ -94,7 +94,7 @@ pub fn encode_downlink(
     topic: &mut String,
     payload: &mut String,
 ) -> Result<(), UnsupportedDownlinkError> {
-    let is_told = match protocol {
+    let is_encoded = match protocol {
         DeviceProtocol::ThingsBoard => match to.gateway {
             Some(_) => encode_thingsboard_gateway(to, downlink, topic, payload),
             None => encode_thingsboard(downlink, topic, payload),
@@ -103,7 +103,7 @@ pub fn encode_downlink(
         DeviceProtocol::Native => native(to, downlink, topic, payload),
         DeviceProtocol::Relay => encode_relay(to, downlink, now_ms, topic, payload),
     };
-    match is_told {
+    match is_encoded {
         true => Ok(()),
         false => Err(UnsupportedDownlinkError { protocol }),
     }

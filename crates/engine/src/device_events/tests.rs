@@ -81,7 +81,8 @@ fn hot(device_id: &str) -> DeviceEvent<'_> {
 }
 
 #[test]
-fn a_rule_sees_the_fields_of_a_device_in_both_spellings_and_its_messages_go_out_with_the_hook() {
+fn a_rule_reads_the_fields_of_a_device_in_both_spellings_and_its_messages_are_published_by_the_hook()
+ {
     let (engine, _) = engine();
     let mut hooks = engine.hooks_factory().hooks_for(1);
     assert!(!engine.wants_device_events());

@@ -394,7 +394,7 @@ fn weeks_and_months_are_those_of_the_calendar() {
 }
 
 #[test]
-fn each_event_sees_the_time_before_it() {
+fn each_event_is_evaluated_with_the_time_before_it() {
     let mut bench = WindowHarness::new(WindowKind::Sliding { size_ms: 10 });
     for at_ms in [100, 105, 110, 130] {
         bench.add(at_ms, "a", 1);

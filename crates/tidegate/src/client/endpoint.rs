@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_said() {
+    fn errors_in_a_url_are_reported() {
         let error = |text| BrokerUrl::parse(text).unwrap_err();
         assert!(error("localhost:1883").starts_with("expected a URL such as"));
         assert!(error("http://x").starts_with("expected mqtt://"));

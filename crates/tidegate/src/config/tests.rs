@@ -82,7 +82,7 @@ fn credential() -> String {
 }
 
 #[test]
-fn without_anything_said_the_defaults_hold() {
+fn without_settings_the_defaults_apply() {
     let config = TestInput::default().config();
     assert_eq!(config.broker.limits, BrokerLimits::default());
     assert_eq!(config.broker.listeners.len(), 2);
@@ -238,7 +238,7 @@ fn pretty_eq(found: &str, expected: &str) {
 }
 
 #[test]
-fn the_report_counts_the_problems_and_says_where_help_is() {
+fn the_report_counts_the_problems_and_links_to_the_documentation() {
     let problems = test_file("[limits]\nmax_qos = 3").load().unwrap_err();
     assert_eq!(
         problems.to_string(),
@@ -821,17 +821,17 @@ fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
             .is_ok()
     );
     assert_eq!(running.auth().timeout_ms, 200);
-    let told = |running: &mut RuntimeSettings, key, value| match running.change_setting(key, &value)
-    {
-        Err(api::SettingChangeError::Invalid(why)) => why,
-        other => panic!("{other:?}"),
-    };
+    let error =
+        |running: &mut RuntimeSettings, key, value| match running.change_setting(key, &value) {
+            Err(api::SettingChangeError::Invalid(why)) => why,
+            other => panic!("{other:?}"),
+        };
     assert_eq!(
-        told(&mut running, "limits.max_sessions", json!(0)),
+        error(&mut running, "limits.max_sessions", json!(0)),
         "expected a whole number from 1 to 100000000, found 0"
     );
     assert_eq!(
-        told(&mut running, "limits.queue_qos0_messages", json!("true")),
+        error(&mut running, "limits.queue_qos0_messages", json!("true")),
         "expected true or false, found \"true\""
     );
     assert_eq!(running.limits().max_queued_bytes, 1 << 20);
@@ -907,7 +907,7 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
 }
 
 #[test]
-fn what_is_wrong_with_objects_of_devices_is_told_with_line_and_field() {
+fn errors_in_device_objects_are_reported_with_line_and_field() {
     let problems = test_file(
         r#"
 [rule_chain]
@@ -955,7 +955,7 @@ device = "d"
 }
 
 #[test]
-fn what_is_wrong_with_a_chain_of_the_file_is_told_with_its_field() {
+fn errors_in_a_rule_chain_of_the_file_are_reported_with_the_field() {
     let problems = test_file(
         "[[rule_chain]]\nid = \"c\"\nnodes = [{ id = \"f\", type = \"filter\", condition = \"t >\" }]\n",
     )

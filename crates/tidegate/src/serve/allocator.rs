@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allocator_tells_what_it_holds() {
+    fn the_allocator_reports_its_memory() {
         let names: Vec<_> = metrics().iter().map(|family| family.name).collect();
         assert_eq!(
             names,

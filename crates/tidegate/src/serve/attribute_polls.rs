@@ -49,7 +49,7 @@ impl AttributePolls {
     ) -> Arc<Self> {
         let polls = Arc::new(Self::default());
         let notified = polls.clone();
-        registry.add_attribute_observer(Box::new(move |change| notified.tell(change, &others)));
+        registry.add_attribute_observer(Box::new(move |change| notified.answer(change, &others)));
         let notified = polls.clone();
         registry.add_device_observer(Box::new(move |change| {
             if let DeviceChange::Updated(device) | DeviceChange::Removed(device) = change {
@@ -75,7 +75,7 @@ impl AttributePolls {
         }
     }
 
-    fn tell(&self, change: &AttributeChange<'_>, others: &Arc<NodePipelineOutputs>) {
+    fn answer(&self, change: &AttributeChange<'_>, others: &Arc<NodePipelineOutputs>) {
         let is_empty = change.changed.is_empty() && change.removed.is_empty();
         if change.scope != AttributeScope::Shared || is_empty {
             return;

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_node_on_the_same_directory_is_told_who_has_it() {
+    fn a_second_node_on_the_same_directory_is_rejected_with_the_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/data");
         let first = DataDir::open(&path).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn node_json_tells_the_addresses_and_does_not_outlive_a_crash() {
+    fn node_json_contains_the_addresses_and_is_removed_after_a_crash() {
         let folder = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(folder.path()).unwrap();
         let listener = OpenListener {

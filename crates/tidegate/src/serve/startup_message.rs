@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greeting_says_where_and_what_to_try() {
+    fn the_startup_message_shows_addresses_and_commands() {
         let listeners = [
             open("mqtt", "mqtt", "127.0.0.1:1883"),
             open("browsers", "ws", "127.0.0.1:8083"),

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_units_begin_where_the_calendar_says() {
+    fn longer_units_begin_at_calendar_boundaries() {
         let of = |unit, to| starts_of(unit, "UTC", "2025-02-13T00:00:00Z", to);
         let week = of(CalendarUnit::Week, "2025-02-18T00:00:00Z");
         assert_eq!(week, ["2025-02-10T00:00:00Z", "2025-02-17T00:00:00Z"]);

@@ -70,7 +70,7 @@ fn tls_websocket_and_unix_sockets() {
 }
 
 #[test]
-fn a_wrong_way_is_told_with_what_to_do() {
+fn a_wrong_transport_is_reported_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let (pem, key) = certificate(folder.path(), "server", "server");
     let (other, _) = certificate(folder.path(), "other", "other");

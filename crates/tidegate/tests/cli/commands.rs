@@ -3,7 +3,7 @@
 use super::program::{run, run_with_input};
 
 #[test]
-fn config_check_tells_all_problems_and_ends_with_2() {
+fn config_check_reports_all_problems_and_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tidegate.toml");
     let path = file.to_str().unwrap();
@@ -97,7 +97,7 @@ fn help_is_a_command_too_and_settings_are_explained() {
 }
 
 #[test]
-fn a_benchmark_that_cannot_measure_says_so() {
+fn a_benchmark_that_cannot_measure_fails_with_the_reason() {
     let node = super::program::Node::start(&[]);
     let broker = node.address("mqtt");
     // Nobody has created the rules, so that nothing comes out of them.
@@ -132,7 +132,7 @@ fn a_password_is_never_shown() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_why() {
+fn wrong_usage_exits_with_2_and_the_reason() {
     let cases: [(&[&str], &str); 11] = [
         (&["pub", "-t", "a"], "--message <TEXT>"),
         (&["pub", "-t", "a/+", "-n"], "no wildcards"),

@@ -240,7 +240,7 @@ fn messages_are_published_and_a_backup_is_restored() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_a_status() {
+fn failures_are_reported_with_an_exit_status() {
     let node = Node::start(&[]);
     let unknown = ctl(&node, &["clients", "show", "nobody"]).failed(4);
     assert!(
@@ -287,9 +287,9 @@ fn wrong_numbers_are_rejected_with_what_is_expected() {
             "expected a smaller whole number",
         ),
     ] {
-        let told = run(&[&["ctl"], arguments].concat()).failed(2);
-        assert!(told.contains(wanted), "{told}");
-        assert!(!told.contains("digit"), "{told}");
+        let error = run(&[&["ctl"], arguments].concat()).failed(2);
+        assert!(error.contains(wanted), "{error}");
+        assert!(!error.contains("digit"), "{error}");
     }
 }
 
@@ -323,8 +323,8 @@ fn a_person_changes_the_password_that_somebody_else_has_set() {
 fn a_user_without_a_password_is_rejected_with_the_option_for_one() {
     let node = Node::start(&[]);
     for kind in ["users", "operators"] {
-        let told = ctl(&node, &[kind, "add", "x", "role=viewer"]).failed(2);
-        assert!(told.contains("--ask-password"), "{told}");
+        let error = ctl(&node, &[kind, "add", "x", "role=viewer"]).failed(2);
+        assert!(error.contains("--ask-password"), "{error}");
     }
 }
 
@@ -334,10 +334,10 @@ fn a_rule_of_a_node_that_is_not_named_is_no_panic() {
         &["rule", "trace", "r"][..],
         &["rule", "test", "--name", "r"],
     ] {
-        let told = run(arguments);
-        assert!(!told.stderr.contains("panicked"), "{}", told.stderr);
-        assert_ne!(told.code, Some(0));
-        assert_ne!(told.code, Some(101), "{}", told.stderr);
+        let output = run(arguments);
+        assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
+        assert_ne!(output.code, Some(0));
+        assert_ne!(output.code, Some(101), "{}", output.stderr);
     }
 }
 
@@ -348,14 +348,17 @@ fn a_file_of_an_unknown_format_is_rejected() {
         &["telemetry", "export", "d", "/tmp/rows.xlsx"][..],
         &["devices", "export", "/tmp/devices.xlsx"],
     ] {
-        let told = ctl(&node, arguments).failed(2);
-        assert!(told.contains(".jsonl") && told.contains(".csv"), "{told}");
+        let error = ctl(&node, arguments).failed(2);
+        assert!(
+            error.contains(".jsonl") && error.contains(".csv"),
+            "{error}"
+        );
     }
     assert!(!std::path::Path::new("/tmp/rows.xlsx").exists());
 }
 
 #[test]
-fn alarms_are_listed_seen_and_told() {
+fn alarms_are_listed_acknowledged_and_notified() {
     let node = Node::start(&["--set", "alarms.node_alarm_interval_s=1"]);
     let rules = r#"[{"id": "large", "raise": [
         {"severity": "MINOR", "when": {"key": "memory_mb", "is": ">", "value": 1}}]}]"#;
@@ -382,14 +385,14 @@ fn alarms_are_listed_seen_and_told() {
     let add = [
         "notifications",
         "add",
-        "told",
-        r#"to={"mqtt": {"topic": "told"}}"#,
+        "night",
+        r#"to={"mqtt": {"topic": "night"}}"#,
     ];
     ctl(&node, &add).succeeded();
-    let sent = ctl(&node, &["notifications", "test", "told"]).succeeded();
-    assert_eq!(sent, "told was sent\n");
+    let sent = ctl(&node, &["notifications", "test", "night"]).succeeded();
+    assert_eq!(sent, "night was sent\n");
     let status = ctl(&node, &["notifications", "status"]).succeeded();
-    assert!(status.contains("told"), "{status}");
+    assert!(status.contains("night"), "{status}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn a_time_limit_is_a_failure_only_if_messages_are_missing() {
 }
 
 #[test]
-fn what_the_broker_rejects_is_told_with_its_reason() {
+fn rejections_of_the_broker_are_reported_with_the_reason() {
     let node = Node::start(&[
         "--set",
         "limits.max_qos=1",

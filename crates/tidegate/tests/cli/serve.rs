@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::program::{Node, RunningProgram, run, tidegate};
 
 #[test]
-fn a_node_says_where_it_listens_and_ends_well() {
+fn a_node_reports_its_addresses_and_exits_cleanly() {
     let node = Node::start(&[]);
     let (mqtt, ws, http) = (
         node.address("mqtt"),

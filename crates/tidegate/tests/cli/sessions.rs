@@ -51,8 +51,8 @@ fn a_will_is_published_if_asked_for() {
     ];
     let quiet = [&["-t", "a", "-n"][..], &with_will].concat();
     node.publish(&quiet).succeeded();
-    let told = [&["-t", "a", "-n", "--disconnect-with-will"][..], &with_will].concat();
-    node.publish(&told).succeeded();
+    let arguments = [&["-t", "a", "-n", "--disconnect-with-will"][..], &with_will].concat();
+    node.publish(&arguments).succeeded();
     assert_eq!(successors.end().succeeded(), "will/x gone text/plain\n");
 }
 
@@ -85,7 +85,7 @@ fn a_subscriber_comes_back_when_its_broker_does() {
 }
 
 #[test]
-fn an_interrupted_subscriber_says_good_bye() {
+fn an_interrupted_subscriber_sends_disconnect() {
     let node = Node::start(&[]);
     for signal in [Signal::INT, Signal::TERM] {
         let will = ["-t", "x", "--will-topic", "will", "--will-payload", "w"];

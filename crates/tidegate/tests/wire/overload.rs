@@ -48,7 +48,7 @@ fn the_oldest_message_makes_room_in_a_full_queue() {
 }
 
 #[test]
-fn the_newest_message_is_dropped_if_the_policy_says_so() {
+fn the_policy_can_drop_the_newest_message() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
@@ -67,7 +67,7 @@ fn the_newest_message_is_dropped_if_the_policy_says_so() {
 }
 
 #[test]
-fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
+fn the_policy_can_disconnect_a_slow_client() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }
@@ -124,7 +124,7 @@ fn the_queue_is_bounded_in_bytes_too() {
 }
 
 #[test]
-fn qos_0_messages_wait_for_a_session_if_the_node_is_told_so() {
+fn qos_0_messages_wait_for_a_session_if_configured() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

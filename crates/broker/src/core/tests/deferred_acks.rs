@@ -32,7 +32,7 @@ fn deferring_shard() -> (Sim, PublishTickets) {
 }
 
 #[test]
-fn a_deferred_message_is_answered_when_the_hook_says_so() {
+fn a_deferred_message_is_answered_when_the_hook_releases_it() {
     let (mut sim, tickets) = deferring_shard();
     let mut subscriber = sim.connect(0, "subscriber", true);
     sim.subscribe(&mut subscriber, "#", QoS::AtLeastOnce);

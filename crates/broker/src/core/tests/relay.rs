@@ -280,7 +280,7 @@ fn frames_may_be_split_at_every_byte() {
 }
 
 #[test]
-fn a_client_that_is_not_admitted_is_told_why() {
+fn a_client_that_is_not_admitted_receives_the_reason() {
     let (mut sim, ..) = relay_sim(1, limits());
     let (stranger, action) = open(&mut sim, 0, "other");
     assert_eq!(action, ConnectionAction::Close);
@@ -358,7 +358,7 @@ fn clients_that_connect_together_are_not_pinged_together() {
 }
 
 #[test]
-fn a_slow_receiver_loses_its_oldest_messages_and_is_told() {
+fn a_slow_receiver_loses_its_oldest_messages_and_is_notified() {
     let (mut sim, _, endpoint) = relay_sim(1, limits());
     let (sender, slow) = (join(&mut sim, 0), join(&mut sim, 0));
     let message = |n: usize| format!("{n:05}{}", "x".repeat(9_995));

@@ -26,7 +26,7 @@ use crate::connector::{
 use crate::content::AfterExport;
 use crate::content_sink::ContentSink;
 use crate::row::SinkRow;
-use crate::settings::{SettingsError, check_range, parse_settings};
+use crate::settings::{SettingsError, check_parquet_is_built_in, check_range, parse_settings};
 use crate::template::Template;
 use connector::FileConnector;
 use content::FileContentWriter;
@@ -83,11 +83,7 @@ impl Connector for FileConnector {
         self: Arc<Self>,
         settings: Map<String, Value>,
     ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
-        #[cfg(not(feature = "parquet"))]
-        if settings.get("format").and_then(Value::as_str) == Some("parquet") {
-            let detail = "this program was built without Parquet; build it with the default features, or take a released one";
-            return Err(SettingsError::new("format", detail));
-        }
+        check_parquet_is_built_in(&settings)?;
         let settings: FileSinkSettings = parse_settings(settings)?;
         self.check_links()
             .map_err(|error| SettingsError::new("connector", error.to_string()))?;

@@ -28,7 +28,7 @@ use crate::content::AfterExport;
 use crate::content_sink::ContentSink;
 use crate::dated_template::DatedTemplate;
 use crate::http_servers::HttpServers;
-use crate::settings::{SettingsError, parse_settings};
+use crate::settings::{SettingsError, check_parquet_is_built_in, parse_settings};
 use crate::template::Template;
 use crate::tls::TlsSettings;
 use body::{ObjectBody, ObjectFormat};
@@ -135,11 +135,7 @@ impl Connector for S3Connector {
         self: Arc<Self>,
         settings: Map<String, Value>,
     ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
-        #[cfg(not(feature = "parquet"))]
-        if settings.get("format").and_then(Value::as_str) == Some("parquet") {
-            let detail = "this program was built without Parquet; build it with the default features, or take a released one";
-            return Err(SettingsError::new("format", detail));
-        }
+        check_parquet_is_built_in(&settings)?;
         let settings: S3SinkSettings = parse_settings(settings)?;
         if settings.format == ObjectFormatSetting::Content {
             return Ok(Arc::new(ContentSink(S3ContentWriter::new(

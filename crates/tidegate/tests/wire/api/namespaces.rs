@@ -201,7 +201,7 @@ fn devices_of_a_disabled_namespace_are_sent_away_until_it_is_active_again() {
 }
 
 #[test]
-fn a_person_registers_and_sees_and_changes_the_own_namespace_only() {
+fn a_registered_person_reads_and_changes_the_own_namespace_only() {
     if !own_node() {
         return;
     }

@@ -85,7 +85,7 @@ fn messages_are_seen_live_and_as_a_tree() {
 }
 
 #[test]
-fn it_is_told_what_happened_to_a_message() {
+fn a_recording_shows_what_happened_to_a_message() {
     if !own_node() {
         return;
     }

@@ -127,7 +127,7 @@ fn down_slow_and_back(setup: &Setup) {
 }
 
 #[test]
-fn mariadb_knows_users_and_rules() {
+fn mariadb_provides_users_and_rules() {
     let fill = |server: &TestServer| {
         server.sql(&tables("INT"));
     };
@@ -140,7 +140,7 @@ fn mariadb_knows_users_and_rules() {
 }
 
 #[test]
-fn postgres_knows_users_and_rules() {
+fn postgres_provides_users_and_rules() {
     let fill = |server: &TestServer| {
         server.sql(&tables("INT"));
     };
@@ -180,7 +180,7 @@ fn fill_redis(server: &TestServer) {
 const REDIS_USERS: &str = "HMGET mqtt_user:${username} password_hash salt is_superuser";
 
 #[test]
-fn redis_knows_users_and_rules() {
+fn redis_provides_users_and_rules() {
     let rules = "HGETALL mqtt_acl:${username}";
     let Some(setup) = setup(ServerKind::Redis, "redis", REDIS_USERS, rules, fill_redis) else {
         return;

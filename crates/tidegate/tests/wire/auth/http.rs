@@ -48,7 +48,7 @@ fn config(address: std::net::SocketAddr, more: &str) -> String {
 }
 
 #[test]
-fn a_web_server_says_who_comes_in_and_what_they_may_do() {
+fn a_web_server_authenticates_and_authorizes() {
     let node = Node::start_with_config(&[], &config(serve(judge), ""));
     let (mut ann, connack) = log_in_as(&node, &as_user("ann", "pencil"));
     assert_eq!(connack.reason, SUCCESS);

@@ -71,7 +71,7 @@ fn a_token_lets_in_with_its_rules_and_ends_with_its_time() {
 }
 
 #[test]
-fn a_token_in_place_of_the_name_says_the_name() {
+fn a_token_as_username_provides_the_name() {
     let node = by_secret(
         "from = \"username\"\n[[auth.rule]]\npermission = \"allow\"\ntopic = \"u/${username}\"\n",
     );

@@ -60,8 +60,8 @@ fn users_come_and_go() {
     assert!(!made.to_string().contains("s3cret") && !made.to_string().contains("argon2"));
     assert_eq!(login(&node, "ann", "s3cret-pencil"), SUCCESS);
     assert_eq!(login(&node, "ann", "pen"), WRONG);
-    let (status, told) = api(&node, "POST", "users", &json!({"username": "bob"}));
-    assert_eq!(status, 422, "{told}");
+    let (status, problem) = api(&node, "POST", "users", &json!({"username": "bob"}));
+    assert_eq!(status, 422, "{problem}");
     delete(&node, "users/ann");
     // Nobody is asked any more, so it is as before: the loopback lets in whoever comes.
     assert_eq!(login(&node, "ann", "s3cret-pencil"), SUCCESS);
@@ -86,9 +86,9 @@ fn rules_reach_clients_that_are_there() {
     );
     eventually("the rule is gone", || !may_subscribe(&mut client, "b/x"));
     let wrong = json!({"permission": "allow", "topics": "a/#/b"});
-    let (status, told) = api(&node, "POST", "acl-rules", &wrong);
-    assert_eq!(status, 422, "{told}");
-    assert!(told.to_string().contains("topics"), "{told}");
+    let (status, problem) = api(&node, "POST", "acl-rules", &wrong);
+    assert_eq!(status, 422, "{problem}");
+    assert!(problem.to_string().contains("topics"), "{problem}");
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn an_authenticator_joins_the_chain() {
     make(&node, "authenticators", authenticator);
     eventually("it is asked", || login(&node, "ann", "pen") == WRONG);
     assert_eq!(login(&node, "ann", "pencil"), SUCCESS);
-    let (status, told) = api(
+    let (status, problem) = api(
         &node,
         "POST",
         "authenticators",
         &json!({"id": "x", "type": "y"}),
     );
-    assert_eq!(status, 422, "{told}");
+    assert_eq!(status, 422, "{problem}");
     let secret = json!({"id": "jwt", "type": "jwt", "secret": "s3cret"});
     let shown = make(&node, "authenticators", secret);
     assert!(!shown.to_string().contains("s3cret"), "{shown}");
@@ -140,7 +140,7 @@ fn an_authenticator_joins_the_chain() {
 }
 
 #[test]
-fn authenticators_tell_what_they_have_answered() {
+fn authenticators_count_their_answers() {
     let config = "[[auth.authenticator]]\ntype = \"http\"\nname = \"web\"\n\
                   url = \"http://127.0.0.1:9/\"\norder = 5\n";
     let node = Node::start_with_config(&["--set", "auth.max_failed_logins_per_address=0"], config);

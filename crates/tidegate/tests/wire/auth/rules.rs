@@ -38,7 +38,7 @@ fn client(node: &Node, client_id: &str) -> Raw {
 }
 
 #[test]
-fn the_first_rule_that_speaks_of_it_decides_and_what_none_speaks_of_is_denied() {
+fn the_first_matching_rule_decides_and_without_a_match_access_is_denied() {
     let node = Node::start_with_config(&[], RULES);
     let mut c1 = client(&node, "c1");
     assert!(may_publish(&mut c1, "d/c1/x"));

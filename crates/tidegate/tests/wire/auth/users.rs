@@ -33,7 +33,7 @@ fn users_of_a_password_file_get_in_and_a_changed_file_counts() {
 }
 
 #[test]
-fn a_password_nobody_knows_is_rejected_on_the_loopback_too() {
+fn an_unknown_password_is_rejected_on_the_loopback_too() {
     let folder = temporary_directory();
     let file = folder.join("passwords");
     std::fs::write(&file, format!("ann:{}\n", hashed("pencil"))).unwrap();
@@ -49,24 +49,26 @@ fn a_password_nobody_knows_is_rejected_on_the_loopback_too() {
 }
 
 #[test]
-fn what_is_wrong_with_an_authenticator_is_told_with_its_place() {
-    let told = |config: &str| {
+fn an_error_in_an_authenticator_is_reported_with_its_place() {
+    let start_error = |config: &str| {
         Node::try_start(&[], config)
             .err()
             .expect("it does not start")
     };
-    let message =
-        told("[auth]\ndefault_permission = \"deny\"\n[[auth.authenticator]]\ntype = \"oracle\"\n");
+    let message = start_error(
+        "[auth]\ndefault_permission = \"deny\"\n[[auth.authenticator]]\ntype = \"oracle\"\n",
+    );
     assert!(message.contains("tidegate.toml:3:"), "{message}");
     assert!(message.contains("type: expected \"users\""), "{message}");
-    let message = told("[[auth.rule]]\npermission = \"allow\"\ntopic = \"a/#/b\"\n");
+    let message = start_error("[[auth.rule]]\npermission = \"allow\"\ntopic = \"a/#/b\"\n");
     assert!(
         message.contains("topics: ") && message.contains("'#'"),
         "{message}"
     );
-    let message = told("[[auth.authenticator]]\ntype = \"password_file\"\npath = \"nowhere\"\n");
+    let message =
+        start_error("[[auth.authenticator]]\ntype = \"password_file\"\npath = \"nowhere\"\n");
     assert!(message.contains("nowhere cannot be read"), "{message}");
-    let message = told("[auth]\ndefault_permision = \"deny\"\n");
+    let message = start_error("[auth]\ndefault_permision = \"deny\"\n");
     assert!(
         message.contains("did you mean `auth.default_permission`?"),
         "{message}"

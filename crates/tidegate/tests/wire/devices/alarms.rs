@@ -248,7 +248,7 @@ fn take(mut stream: TcpStream, received: &ReceivedRequests) {
 }
 
 #[test]
-fn alarms_are_told_by_a_web_hook_and_by_mqtt() {
+fn alarms_are_notified_by_a_web_hook_and_by_mqtt() {
     let (port, hooks) = web_hooks();
     let node = Node::start(&[]);
     product(&node, "meter", json!({"alarms": overheated()}));
@@ -272,24 +272,24 @@ fn alarms_are_told_by_a_web_hook_and_by_mqtt() {
         "notifications/hook",
         &json!({"to": {"sink": "hook"}, "products": ["meter"], "severities": ["CRITICAL"]}),
     );
-    let to = json!({"mqtt": {"topic": "told/${deviceId}/${change}", "qos": 1}});
+    let to = json!({"mqtt": {"topic": "notices/${deviceId}/${change}", "qos": 1}});
     put(
         &node,
         "notifications/mqtt",
         &json!({"to": to, "products": ["meter", "$node"], "types": ["overheated", "test"]}),
     );
     let mut listener = Raw::client(&node, 5);
-    listener.subscribe("told/#", 1);
+    listener.subscribe("notices/#", 1);
     assert_eq!(post(&node, "notifications/mqtt/test").0, 204);
     let notice = listener.recv(3);
-    assert_eq!(notice.topic, "told/$node/raised");
+    assert_eq!(notice.topic, "notices/$node/raised");
     listener.acknowledge(&notice);
     assert_eq!(post(&node, "notifications/nobody/test").0, 404);
     let mut raw = connect(&node, "d");
     report(&mut raw, json!({"t": 61}));
     let notice = listener.recv(3);
     listener.acknowledge(&notice);
-    assert_eq!(notice.topic, "told/d/raised");
+    assert_eq!(notice.topic, "notices/d/raised");
     let alarm: Value = serde_json::from_slice(&notice.payload).unwrap();
     assert_eq!(
         alarm["text"],
@@ -297,9 +297,9 @@ fn alarms_are_told_by_a_web_hook_and_by_mqtt() {
     );
     report(&mut raw, json!({"t": 90}));
     let notice = listener.recv(3);
-    assert_eq!(notice.topic, "told/d/severity_changed");
-    // Of the major one the hook was not told.
-    eventually("the hook is told", || !hooks.lock().unwrap().is_empty());
+    assert_eq!(notice.topic, "notices/d/severity_changed");
+    // The hook was not called for the major one.
+    eventually("the hook is called", || !hooks.lock().unwrap().is_empty());
     let (head, body) = hooks.lock().unwrap()[0].clone();
     assert_eq!(
         body,
@@ -468,13 +468,13 @@ fn no_notification_is_lost_when_the_node_is_killed() {
     let mut node = Node::start(&[]);
     put(&node, "connectors/disk", &json!({"type": "file"}));
     let sink = json!({
-        "connector": "disk", "file": "told.jsonl", "queue": {"disk": {}}, "batch": {"max_wait_ms": 1},
+        "connector": "disk", "file": "alarms.jsonl", "queue": {"disk": {}}, "batch": {"max_wait_ms": 1},
     });
-    put(&node, "sinks/told", &sink);
+    put(&node, "sinks/alarm-file", &sink);
     put(
         &node,
         "notifications/n",
-        &json!({"to": {"sink": "told"}, "types": ["overheated"]}),
+        &json!({"to": {"sink": "alarm-file"}, "types": ["overheated"]}),
     );
     product(
         &node,
@@ -483,7 +483,7 @@ fn no_notification_is_lost_when_the_node_is_killed() {
     );
     with_token(&node, "d", "meter", Value::Null);
     let rows = |node: &Node| {
-        let path = node.data_dir().join("sinks/files/told.jsonl");
+        let path = node.data_dir().join("sinks/files/alarms.jsonl");
         let text = std::fs::read_to_string(path).unwrap_or_default();
         // The last line may be half written.
         let rows = text
@@ -503,22 +503,22 @@ fn no_notification_is_lost_when_the_node_is_killed() {
     let kept = alarms(&node, "limit=500");
     assert!(!kept.is_empty());
     let mut missing = Vec::new();
-    eventually("everything that became of alarms was told", || {
+    eventually("everything that became of alarms was written", || {
         let rows = rows(&node);
-        let is_told = |alarm: &Value, change: &str| {
+        let is_written = |alarm: &Value, change: &str| {
             let mut rows = rows.iter();
             rows.any(|row| row["id"] == alarm["id"] && row["change"] == change)
         };
         missing.clear();
         for alarm in &kept {
             let is_cleared = !alarm["cleared_at_ms"].is_null();
-            if !is_told(alarm, "raised") || (is_cleared && !is_told(alarm, "cleared")) {
+            if !is_written(alarm, "raised") || (is_cleared && !is_written(alarm, "cleared")) {
                 missing.push(alarm["id"].clone());
             }
         }
         missing.is_empty()
     });
-    // What was told twice has the same number both times.
+    // What was written twice has the same number both times.
     let rows = rows(&node);
     for row in &rows {
         let same = |other: &&Value| other["notificationId"] == row["notificationId"];

@@ -1,4 +1,4 @@
-//! Commands to devices over HTTP, and what devices of each dialect get and answer.
+//! Commands to devices over HTTP, and what devices of each protocol get and answer.
 
 use std::thread::{JoinHandle, spawn};
 
@@ -169,7 +169,7 @@ fn commands_to_a_device_that_is_away_survive_kills_and_arrive_in_order() {
 }
 
 #[test]
-fn a_device_of_our_own_dialect_is_called_and_told_of_attributes() {
+fn a_device_of_the_tidegate_protocol_receives_calls_and_attributes() {
     let node = Node::start(&[]);
     let model = json!({
         "properties": [{"id": "rate", "name": "rate", "valueType": {"type": "int", "max": 9}}],
@@ -322,7 +322,7 @@ fn devices_behind_a_gateway_get_theirs_by_it() {
 }
 
 #[test]
-fn what_devices_say_where_they_are_told_reaches_no_other_device() {
+fn messages_to_downlink_topics_reach_no_other_device() {
     let node = Node::start(&[]);
     product(&node, "hub", json!({"gateway": true}));
     let mut clients = ["one", "two"].map(|id| {

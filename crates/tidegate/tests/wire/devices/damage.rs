@@ -459,7 +459,7 @@ fn quarantined(data_dir: &Path, name: &Path, damage: &Damage) {
 }
 
 #[test]
-fn a_node_with_damaged_files_in_quarantine_says_so_until_they_are_deleted() {
+fn a_node_reports_damaged_files_in_quarantine_until_they_are_deleted() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

@@ -76,7 +76,7 @@ fn logged(node: &Node, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_devices_say_and_are_told_is_logged() {
+fn messages_from_and_to_devices_are_logged() {
     let node = node(json!({}));
     with_token(&node, "d", "p", NOTHING);
     let mut raw = connect(&node, "d");

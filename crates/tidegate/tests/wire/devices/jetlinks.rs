@@ -88,7 +88,7 @@ fn secure(node: &Node, id: &str) {
 }
 
 #[test]
-fn a_device_made_for_jetlinks_reports_and_is_told() {
+fn a_device_made_for_jetlinks_reports_and_receives_commands() {
     let node = Node::start(&[]);
     lamps(&node);
     secure(&node, "l1");
@@ -103,13 +103,13 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/properties/read",
         json!({"keys": ["brightness"]}),
     );
-    let (topic, told) = lamp.receive_json();
+    let (topic, message) = lamp.receive_json();
     assert_eq!(
-        (topic.as_str(), &told["properties"]),
+        (topic.as_str(), &message["properties"]),
         ("/properties/read", &json!(["brightness"]))
     );
-    assert_eq!(told["deviceId"], "l1");
-    let reply = json!({"messageId": told["messageId"], "deviceId": "l1", "success": true,
+    assert_eq!(message["deviceId"], "l1");
+    let reply = json!({"messageId": message["messageId"], "deviceId": "l1", "success": true,
         "properties": {"brightness": 41}});
     lamp.publish_json("/properties/read/reply", &reply);
     assert_eq!(read.join().unwrap()["result"], json!({"brightness": 41}));
@@ -120,12 +120,12 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/properties/write",
         json!({"values": {"brightness": 80}}),
     );
-    let (topic, told) = lamp.receive_json();
+    let (topic, message) = lamp.receive_json();
     assert_eq!(
-        (topic.as_str(), &told["properties"]),
+        (topic.as_str(), &message["properties"]),
         ("/properties/write", &json!({"brightness": 80}))
     );
-    let reply = json!({"messageId": told["messageId"], "properties": {"brightness": 80}});
+    let reply = json!({"messageId": message["messageId"], "properties": {"brightness": 80}});
     lamp.publish_json("/properties/wirte/reply", &reply);
     assert_eq!(write.join().unwrap()["state"], "success");
     // One that does not say which call it answers, and says that it failed.
@@ -134,12 +134,12 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/functions/blink",
         json!({"params": {"times": 3}}),
     );
-    let (topic, told) = lamp.receive_json();
+    let (topic, message) = lamp.receive_json();
     assert_eq!(
-        (topic.as_str(), &told["functionId"]),
+        (topic.as_str(), &message["functionId"]),
         ("/function/invoke", &json!("blink"))
     );
-    assert_eq!(told["inputs"], json!([{"name": "times", "value": 3}]));
+    assert_eq!(message["inputs"], json!([{"name": "times", "value": 3}]));
     let reply = json!({"success": false, "code": "burnt", "message": "no light"});
     lamp.publish_json("/function/invoke/reply", &reply);
     let ended = call.join().unwrap();
@@ -162,7 +162,7 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
 }
 
 #[test]
-fn devices_behind_a_gateway_made_for_jetlinks_report_and_are_told() {
+fn devices_behind_a_gateway_made_for_jetlinks_report_and_receive_commands() {
     let node = Node::start(&[]);
     lamps(&node);
     secure(&node, "g");
@@ -183,10 +183,13 @@ fn devices_behind_a_gateway_made_for_jetlinks_report_and_are_told() {
     eventually("it is stored", || latest(&node, "c1", "brightness") == 7);
     assert_eq!(super::state(&node, "c1"), "online");
     let call = asking(&node, "devices/c1/functions/blink", json!({}));
-    let (topic, told) = gateway.receive_json();
+    let (topic, message) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/function/invoke");
-    assert_eq!([&told["deviceId"], &told["function"]], ["c1", "blink"]);
-    let reply = json!({"messageId": told["messageId"], "success": true, "output": 3});
+    assert_eq!(
+        [&message["deviceId"], &message["function"]],
+        ["c1", "blink"]
+    );
+    let reply = json!({"messageId": message["messageId"], "success": true, "output": 3});
     gateway.publish_json("/child-reply/c1/function/invoke/reply", &reply);
     assert_eq!(call.join().unwrap()["result"], 3);
     let read = asking(
@@ -194,9 +197,9 @@ fn devices_behind_a_gateway_made_for_jetlinks_report_and_are_told() {
         "devices/c1/properties/read",
         json!({"keys": ["brightness"]}),
     );
-    let (topic, told) = gateway.receive_json();
+    let (topic, message) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/properties/read");
-    let reply = json!({"messageId": told["messageId"], "properties": {"brightness": 7}});
+    let reply = json!({"messageId": message["messageId"], "properties": {"brightness": 7}});
     gateway.publish_json("/child/c1/properties/read/reply", &reply);
     assert_eq!(read.join().unwrap()["result"], json!({"brightness": 7}));
     // As version 1.0 says it.
@@ -211,9 +214,9 @@ fn devices_behind_a_gateway_made_for_jetlinks_report_and_are_told() {
     let (status, taken) = api(&node, "POST", "devices/c1/properties/write", &body);
     assert_eq!(status, 202, "{taken}");
     gateway.publish_json("/child/c1/online", &Value::Null);
-    let (topic, told) = gateway.receive_json();
+    let (topic, message) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/properties/write");
-    assert_eq!(told["messageId"], taken["id"].to_string());
+    assert_eq!(message["messageId"], taken["id"].to_string());
     // The gateway goes, and with it whoever is behind it.
     gateway.raw.cut();
     eventually("both have gone", || {

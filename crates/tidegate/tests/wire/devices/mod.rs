@@ -321,7 +321,7 @@ fn states_are_right_after_takeover_end_and_crash() {
 }
 
 #[test]
-fn the_api_keeps_devices_and_says_what_is_wrong() {
+fn the_api_stores_devices_and_reports_errors() {
     let node = Node::start(&[]);
     let model = json!({"properties": [{"id": "t", "valueType": {"type": "flaot"}}]});
     let (status, problem) = api(

@@ -390,7 +390,7 @@ fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
         "rule-chains/twice",
         json!({"nodes": nodes, "relations": [{"from": "twice", "to": "save"}]}),
     );
-    // Its devices speak another dialect, which is no matter here.
+    // Its devices use another protocol, which makes no difference here.
     let room = json!({"model": model, "unknown_keys": "reject", "rule_chain": "twice", "protocols": ["jetlinks"]});
     product(&node, "room", room);
     with_token(&node, "room-a", "room", json!({}));

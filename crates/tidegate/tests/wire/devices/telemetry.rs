@@ -27,7 +27,7 @@ fn metrics(node: &Node) -> String {
 }
 
 #[test]
-fn each_dialect_is_stored_in_each_mode() {
+fn each_protocol_is_stored_in_each_mode() {
     let node = Node::start(&[]);
     for mode in ["sync", "actor"] {
         let id = format!("d-{mode}");
@@ -308,8 +308,8 @@ fn what_is_not_taken_is_shown_with_its_reason() {
     .iter()
     .enumerate()
     {
-        let told = answer["rejections"][at]["reason"].as_str().unwrap();
-        assert!(told.contains(reason), "{told}");
+        let found = answer["rejections"][at]["reason"].as_str().unwrap();
+        assert!(found.contains(reason), "{found}");
         assert!(answer["rejections"][at]["last_at_ms"].as_u64().unwrap() > 1_000_000_000_000);
     }
     let metrics = metrics(&node);
@@ -529,29 +529,29 @@ fn the_command_line_shows_exports_and_deletes() {
             .args(arguments)
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
+        let output_text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.success(), told, errors)
+        (output.status.success(), output_text, errors)
     };
-    let told = |arguments: &[&str]| {
-        let (is_done, told, errors) = ctl(arguments);
-        assert!(is_done, "{arguments:?}: {told}{errors}");
-        told
+    let succeeded = |arguments: &[&str]| {
+        let (is_done, output_text, errors) = ctl(arguments);
+        assert!(is_done, "{arguments:?}: {output_text}{errors}");
+        output_text
     };
-    assert!(told(&["latest", "d1", "--keys", "t"]).contains("21.5"));
-    assert!(told(&["list", "d1", "--last", "1h"]).contains(r#"{"on":true,"t":21.5}"#));
+    assert!(succeeded(&["latest", "d1", "--keys", "t"]).contains("21.5"));
+    assert!(succeeded(&["list", "d1", "--last", "1h"]).contains(r#"{"on":true,"t":21.5}"#));
     let intervals = ["intervals", "d1", "--keys", "t", "--last", "1h"];
-    assert!(told(&intervals).contains(r#""count":1"#));
+    assert!(succeeded(&intervals).contains(r#""count":1"#));
     for every in [
         &["--every", "1m"][..],
         &["--every", "day", "--time-zone", "Asia/Tokyo"],
     ] {
         let intervals = [&intervals[..], every].concat();
-        assert!(told(&intervals).contains(r#""count":1"#), "{every:?}");
+        assert!(succeeded(&intervals).contains(r#""count":1"#), "{every:?}");
     }
-    assert!(told(&["rejections", "d1"]).contains("invalid payload at byte"));
+    assert!(succeeded(&["rejections", "d1"]).contains("invalid payload at byte"));
     let file = node.data_dir().join("export.csv");
-    told(&["export", "d1", file.to_str().unwrap(), "--keys", "on,t"]);
+    succeeded(&["export", "d1", file.to_str().unwrap(), "--keys", "on,t"]);
     let csv = std::fs::read_to_string(&file).unwrap();
     assert!(
         csv.starts_with("ts_ms,on,t\r\n") && csv.ends_with(",true,21.5\r\n"),
@@ -559,7 +559,7 @@ fn the_command_line_shows_exports_and_deletes() {
     );
     let (is_done, _, errors) = ctl(&["delete", "d1"]);
     assert!(!is_done && errors.contains("--all"), "{errors}");
-    told(&["delete", "d1", "--all"]);
+    succeeded(&["delete", "d1", "--all"]);
     assert_eq!(latest(&node, "d1"), json!({}));
 }
 

@@ -75,7 +75,7 @@ fn node() -> Node {
 }
 
 #[test]
-fn the_client_of_a_device_reports_asks_and_is_told() {
+fn the_client_of_a_device_reports_requests_and_receives() {
     let Some(packages) = packages() else { return };
     let node = node();
     set_shared(&node, "d", &json!({"rate": 5}));
@@ -126,7 +126,7 @@ fn requests_are_answered_without_a_subscription() {
 }
 
 #[test]
-fn the_client_of_a_gateway_speaks_for_the_devices_behind_it() {
+fn the_client_of_a_gateway_represents_the_devices_behind_it() {
     let Some(packages) = packages() else { return };
     let node = node();
     let mut client = start(&packages, &node, "gateway", "G");

@@ -230,7 +230,7 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
         name = "night"
         all = false
         products = ["meter"]
-        to = { mqtt = { topic = "told/${deviceId}" } }
+        to = { mqtt = { topic = "notices/${deviceId}" } }
 
         [[rule_chain]]
         id = "warm"
@@ -263,14 +263,14 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
     );
     with_token(node, "d", "meter", json!({}));
     let mut listener = Raw::client(node, 5);
-    listener.subscribe("told/#", 0);
+    listener.subscribe("notices/#", 0);
     let mut raw = connect(node, "d");
     for t in [19, 61, 20] {
         let payload_text = json!({"t": t}).to_string();
         raw.publish_qos1("v1/devices/me/telemetry", payload_text, 1);
     }
     assert_eq!(latest(node, "d"), json!({"t": 61, "twice": 122}));
-    assert_eq!(listener.recv(3).topic, "told/d");
+    assert_eq!(listener.recv(3).topic, "notices/d");
     let members = get(node, "device-groups/all/devices");
     assert_eq!(members["data"][0]["id"], "d", "{members}");
     assert_eq!(get(node, "device-groups/all/counts")["devices"], 1);

@@ -108,7 +108,7 @@ fn it_is_retained_when_its_time_comes() {
 }
 
 #[test]
-fn nobody_sees_it_under_its_delayed_name() {
+fn subscribers_do_not_receive_it_under_its_delayed_name() {
     // Nobody else is on this node to be disturbed by a subscription to everything.
     let Some(node) = node_with(&["limits.max_inflight=999"]) else {
         return;

@@ -224,7 +224,7 @@ fn topic_aliases_can_be_bounded_towards_the_client() {
 }
 
 #[test]
-fn the_payload_format_is_left_alone_where_the_configuration_says_so() {
+fn the_payload_format_is_not_checked_if_configured() {
     let Some(node) = node_with(&["limits.validate_payload_format=false"]) else {
         return;
     };
@@ -340,7 +340,7 @@ fn unfinished_packets_of_all_clients_have_a_bound() {
 }
 
 #[test]
-fn clients_of_other_protocols_are_closed_at_once_and_the_log_says_what_they_speak() {
+fn clients_of_other_protocols_are_closed_at_once_and_the_log_names_the_protocol() {
     if external().is_some() {
         return testkit::report_skipped("needs a node of its own");
     }

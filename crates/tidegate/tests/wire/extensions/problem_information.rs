@@ -18,7 +18,7 @@ fn disconnected_for_qos_3(node: &Node, properties: Props) -> Packet {
 }
 
 #[test]
-fn a_disconnect_says_why() {
+fn a_disconnect_has_a_reason_string() {
     let Some(node) = node_with(&[]) else { return };
     let packet = disconnected_for_qos_3(node, Props::new());
     let text = reason_string(&packet).unwrap_or_default();
@@ -26,7 +26,7 @@ fn a_disconnect_says_why() {
 }
 
 #[test]
-fn a_rejected_connect_says_why() {
+fn a_rejected_connect_has_a_reason_string() {
     let Some(node) = node_with(&[]) else { return };
     let mut raw = Raw::open(node, 5);
     let properties = Props::new().u16(property::RECEIVE_MAXIMUM, 0);
@@ -40,7 +40,7 @@ fn a_rejected_connect_says_why() {
 }
 
 #[test]
-fn a_rejected_subscription_says_why() {
+fn a_rejected_subscription_has_a_reason_string() {
     let Some(node) = node_with(&[]) else { return };
     let mut raw = client(node);
     raw.send(&Subscribe::new(1).filter("a/#/b", 0).bytes(5));

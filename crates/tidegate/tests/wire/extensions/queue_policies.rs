@@ -141,7 +141,7 @@ fn qos_0_waits_for_nobody() {
 }
 
 #[test]
-fn qos_0_waits_where_the_configuration_says_so() {
+fn qos_0_messages_are_queued_if_configured() {
     let Some(node) = node_with(&["limits.queue_qos0_messages=true"]) else {
         return;
     };

@@ -22,7 +22,7 @@ fn next(raw: &mut Raw, topic: &str) -> String {
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_published() {
     let Some(node) = node() else { return };
     let mut raw = client(node);
     watch(&mut raw, "$SYS/broker/version");

@@ -175,7 +175,7 @@ fn mosquitto_leaves_a_will() {
 }
 
 #[test]
-fn mosquitto_sees_the_properties_of_a_message() {
+fn mosquitto_receives_the_properties_of_a_message() {
     if !available() {
         return;
     }

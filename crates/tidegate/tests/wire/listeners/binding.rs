@@ -211,7 +211,7 @@ fn anonymous_clients_are_rejected_beyond_loopback() {
 }
 
 #[test]
-fn anonymous_clients_are_let_in_beyond_loopback_if_told_so() {
+fn anonymous_clients_are_accepted_beyond_loopback_if_configured() {
     if !own_node() {
         return;
     }
@@ -220,7 +220,7 @@ fn anonymous_clients_are_let_in_beyond_loopback_if_told_so() {
 }
 
 #[test]
-fn anonymous_clients_are_rejected_on_loopback_if_told_so() {
+fn anonymous_clients_are_rejected_on_loopback_if_configured() {
     if !own_node() {
         return;
     }

@@ -101,7 +101,7 @@ fn promtool_accepts_the_alert_rules() {
 }
 
 #[test]
-fn metrics_tell_what_happened() {
+fn metrics_count_events() {
     if !own_node() {
         return;
     }
@@ -130,7 +130,7 @@ fn metrics_tell_what_happened() {
 }
 
 #[test]
-fn health_and_readiness_are_told() {
+fn health_and_readiness_are_reported() {
     if !own_node() {
         return;
     }

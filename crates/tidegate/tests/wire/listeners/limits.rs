@@ -251,12 +251,12 @@ fn a_connect_over_the_packet_size_is_rejected() {
 }
 
 #[test]
-fn keep_alive_bounds_are_told_to_the_client() {
+fn keep_alive_bounds_are_announced_to_the_client() {
     if !own_node() {
         return;
     }
     let node = limited("min_keep_alive_s = 10\nmax_keep_alive_s = 60");
-    for (asked, told) in [
+    for (asked, announced) in [
         (5, Some(10)),
         (10, None),
         (30, None),
@@ -271,7 +271,7 @@ fn keep_alive_bounds_are_told_to_the_client() {
             .properties
             .iter()
             .find(|(id, _)| *id == SERVER_KEEP_ALIVE);
-        let wanted = told.map(|seconds| (SERVER_KEEP_ALIVE, Value::U16(seconds)));
+        let wanted = announced.map(|seconds| (SERVER_KEEP_ALIVE, Value::U16(seconds)));
         assert_eq!(answer, wanted.as_ref(), "asked for {asked} s");
     }
 }

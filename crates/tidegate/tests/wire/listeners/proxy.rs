@@ -60,7 +60,7 @@ fn rejected(bytes: &[u8]) {
 }
 
 #[test]
-fn version_1_tells_the_client_s_address() {
+fn version_1_provides_the_client_address() {
     if !own_node() {
         return;
     }
@@ -84,7 +84,7 @@ fn version_1_unknown_keeps_the_connection_s_own_address() {
 }
 
 #[test]
-fn version_2_tells_the_client_s_address() {
+fn version_2_provides_the_client_address() {
     if !own_node() {
         return;
     }

@@ -436,7 +436,7 @@ fn clients_without_stream_or_connect_are_closed_in_time() {
 }
 
 #[test]
-fn a_graceful_stop_tells_the_client() {
+fn a_graceful_stop_notifies_the_client() {
     if !own_node() {
         return;
     }

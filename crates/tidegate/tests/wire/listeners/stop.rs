@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const SERVER_REFERENCE: u8 = 0x1c;
 
 #[test]
-fn sigterm_says_goodbye_and_ends_well() {
+fn sigterm_disconnects_clients_and_exits_cleanly() {
     if !own_node() {
         return;
     }
@@ -59,7 +59,7 @@ fn sigint_ends_a_node_as_well() {
 }
 
 #[test]
-fn clients_are_told_where_to_go() {
+fn clients_receive_a_server_reference() {
     if !own_node() {
         return;
     }

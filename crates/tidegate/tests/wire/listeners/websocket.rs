@@ -61,7 +61,7 @@ fn mqtt_is_chosen_among_several_subprotocols() {
 }
 
 #[test]
-fn a_client_that_speaks_something_else_is_rejected() {
+fn a_client_of_another_protocol_is_rejected() {
     let node = Node::shared();
     let (_, head) = upgrade(node.address("ws"), "/mqtt", Some("graphql-ws"));
     assert_eq!(status(&head), "400", "{head}");

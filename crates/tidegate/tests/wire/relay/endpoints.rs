@@ -170,7 +170,7 @@ fn disabling_a_namespace_closes_the_connections_of_its_endpoints() {
 }
 
 #[test]
-fn connections_are_told_that_the_node_stops() {
+fn connections_are_notified_that_the_node_stops() {
     if !own_node() {
         return;
     }

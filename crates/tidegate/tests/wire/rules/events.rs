@@ -77,7 +77,7 @@ fn delivered_and_acked() {
 }
 
 #[test]
-fn the_end_of_a_qos_2_delivery_is_told_with_its_message() {
+fn the_end_of_a_qos_2_delivery_is_an_event_with_its_message() {
     let (node, mut watcher) =
         watched("SELECT desc, topic, payload, clientId FROM \"$EVENT.ACK\" WHERE topic = 't'");
     // A session that stays, whose messages are in the store.
@@ -153,7 +153,7 @@ fn a_client_comes_and_goes() {
 }
 
 #[test]
-fn the_will_of_a_client_is_told_and_its_password_is_not() {
+fn an_event_contains_the_will_of_a_client_but_not_its_password() {
     let (node, mut watcher) = watched(
         "SELECT will.willTopic AS will_topic, will.willQos AS will_qos, auth.password AS password \
          FROM \"$EVENT.CONNECT\" WHERE clientId = 'device'",
@@ -333,7 +333,7 @@ fn dropped_for_all_and_for_one_are_two_events() {
 }
 
 #[test]
-fn a_disconnect_says_when_the_client_came_and_emqx_has_its_own_words() {
+fn a_disconnect_event_has_the_connect_time_and_the_reasons_of_emqx() {
     let (node, mut watcher) = watched(
         "SELECT event, reason, connected_at, disconnected_at, keepalive, clean_start, nodeIp, username \
          FROM \"$events/client/disconnected\", \"$events/client/ping\" WHERE clientid = 'device'",
