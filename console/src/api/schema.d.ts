@@ -3501,7 +3501,7 @@ export interface components {
             target: string;
             title: string;
             type: components["schemas"]["FirmwareType"];
-            updated_ms: number | null;
+            updated_at_ms: number | null;
             version: string;
         };
         AuditEntry: {
@@ -3662,7 +3662,7 @@ export interface components {
         };
         CampaignDeviceRow: {
             attempts: number;
-            changed_ms: number;
+            changed_at_ms: number;
             device: string;
             error: string | null;
             state: components["schemas"]["CampaignDeviceState"];
@@ -3670,9 +3670,9 @@ export interface components {
         };
         CampaignDeviceState: ("waiting" | "succeeded" | "failed") | "started" | "cancelled";
         CampaignInfo: {
-            changed_ms: number;
+            changed_at_ms: number;
             counts: components["schemas"]["CampaignCounts"];
-            created_ms: number;
+            created_at_ms: number;
             description: string;
             /** @default [] */
             devices: string[];
@@ -3709,7 +3709,7 @@ export interface components {
             at_ms: number;
             sources: components["schemas"]["SourceData"][];
         };
-        CardKind: ("statistic" | "gauge" | "chart" | "status" | "table" | "map" | "text" | "message_log") | "control";
+        CardKind: ("statistic" | "gauge" | "chart" | "status" | "table" | "map" | "text") | "control" | "live_messages";
         CardSource: {
             device?: string | null;
             device_group?: string | null;
@@ -4090,7 +4090,7 @@ export interface components {
             dropped_messages: number;
             id: string;
             is_enabled: boolean;
-            last_active_ms: number;
+            last_active_at_ms: number;
             messages_per_minute: number;
             namespace: string;
             rejected_connections: number;
@@ -4123,14 +4123,14 @@ export interface components {
             sent_bytes: number;
             sink: string;
             state: components["schemas"]["ExportState"];
-            updated_ms: number;
+            updated_at_ms: number;
         };
         FileInfo: {
             checksum: string | null;
-            completed_ms: number | null;
+            completed_at_ms: number | null;
             content_type: string | null;
-            created_ms: number;
-            expires_ms: number | null;
+            created_at_ms: number;
+            expires_at_ms: number | null;
             exports: components["schemas"]["FileExport"][];
             file_id: string;
             id: string;
@@ -4145,7 +4145,7 @@ export interface components {
             user_data: unknown;
         };
         FileLink: {
-            expires_ms: number;
+            expires_at_ms: number;
             path: string;
         };
         FileOwner: {
@@ -6657,12 +6657,12 @@ export interface components {
         };
         TestedWindow: {
             at_ms: number | null;
-            goes_by: "arrival" | "event_time";
             idle_ms: number | null;
             kind: string;
             lateness_ms: number | null;
             max_ahead_ms: number | null;
             now_ms: number;
+            time_source: "arrival" | "event_time";
         };
         TestEventInput: {
             client_id?: string | null;
@@ -10067,7 +10067,7 @@ export interface operations {
                 namespace?: string;
                 owner?: string;
                 product?: string;
-                sort?: "name" | "-name" | "size" | "-size" | "owner" | "-owner" | "file_id" | "-file_id" | "received_bytes" | "-received_bytes" | "created_ms" | "-created_ms" | "completed_ms" | "-completed_ms" | "expires_ms" | "-expires_ms";
+                sort?: "name" | "-name" | "size" | "-size" | "owner" | "-owner" | "file_id" | "-file_id" | "received_bytes" | "-received_bytes" | "created_at_ms" | "-created_at_ms" | "completed_at_ms" | "-completed_at_ms" | "expires_at_ms" | "-expires_at_ms";
                 state?: string;
             };
             header?: never;

@@ -343,7 +343,10 @@ function FileDrawer({
               [<Trans>SHA-256</Trans>, <span className="mono">{data.checksum ?? '–'}</span>],
               [<Trans>Begun</Trans>, formatTime(data.created_at_ms)],
               [<Trans>Complete</Trans>, data.completed_at_ms == null ? '–' : formatTime(data.completed_at_ms)],
-              [<Trans>Removed</Trans>, data.expires_at_ms == null ? <Trans>never</Trans> : formatTime(data.expires_at_ms)],
+              [
+                <Trans>Removed</Trans>,
+                data.expires_at_ms == null ? <Trans>never</Trans> : formatTime(data.expires_at_ms),
+              ],
             ]}
           />
           {data.user_data != null && <pre className="json">{JSON.stringify(data.user_data, null, 2)}</pre>}

@@ -259,7 +259,12 @@ function Devices({ id }: { id: string }) {
       sort: (row) => row.attempts,
       cell: (row) => row.attempts,
     },
-    { id: 'changed', header: t`Changed`, sort: (row) => row.changed_at_ms, cell: (row) => <Ago ms={row.changed_at_ms} /> },
+    {
+      id: 'changed',
+      header: t`Changed`,
+      sort: (row) => row.changed_at_ms,
+      cell: (row) => <Ago ms={row.changed_at_ms} />,
+    },
     { id: 'error', header: t`Error`, cell: (row) => row.error ?? '–' },
   ];
   return (

@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     pub(crate) peer: PeerAddress,
     /// The local address the client connected to; `None` without TCP.
     pub(crate) local_address: Option<SocketAddr>,
-    /// Set if it belongs to a relay endpoint and speaks plain WebSocket.
+    /// Set if it belongs to a relay endpoint and uses plain WebSocket.
     pub(crate) relay: Option<Box<RelayPeer>>,
     pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
@@ -225,7 +225,7 @@ pub(crate) struct CloseReason {
     pub(crate) detail: Option<Rc<str>>,
     /// Whether the will is published.
     pub(crate) publishes_will: bool,
-    /// What a relay connection is told.
+    /// The close message of a relay connection.
     pub(crate) relay: Option<Box<RelayClose>>,
 }
 

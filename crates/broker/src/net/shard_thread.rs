@@ -127,7 +127,7 @@ async fn run_tasks(setup: ShardSetup) {
         let _ = ready.send(());
     });
     run_inbox(&shard).await;
-    // Stopped: listening sockets are closed first, so that no client waits for an answer in vain.
+    // Stopped: listening sockets are closed first, so that no client waits for an answer that never comes.
     opening_task.abort();
     for (_, task) in shard.accepting.take() {
         task.abort();

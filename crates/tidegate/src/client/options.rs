@@ -453,7 +453,7 @@ fn random_client_id(purpose: &str) -> String {
     format!("tidegate-{purpose}-{:08x}", u32::from_ne_bytes(random))
 }
 
-/// Rejects what the name service would search for in vain.
+/// Rejects URLs and ports.
 fn parse_host(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return Err("expected only a host; give a URL with -L".to_owned());

@@ -220,7 +220,7 @@ fn read_rules(
     draft.rules.extend(rules);
 }
 
-/// Reads `[[product]]`, likewise.
+/// Reads `[[product]]` in the same way.
 fn read_products(
     entries: &[Spanned<DeValue<'_>>],
     places: &SourcePositions<'_>,
@@ -234,7 +234,7 @@ fn read_products(
     draft.products.extend(products);
 }
 
-/// Reads `[[connector]]`, `[[sink]]` and `[[source]]`, likewise.
+/// Reads `[[connector]]`, `[[sink]]` and `[[source]]` in the same way.
 fn read_connectors(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
@@ -254,7 +254,7 @@ fn read_connectors(
     list.extend(tables);
 }
 
-/// Reads the sections of `object_tables`, likewise.
+/// Reads the sections of `object_tables` in the same way.
 fn read_objects(
     section: &'static str,
     entries: &[Spanned<DeValue<'_>>],
