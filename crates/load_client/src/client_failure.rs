@@ -56,6 +56,7 @@ impl ClientFailure {
             },
             Self::Transport(TransportError::Tls(_)) => "TLS".to_owned(),
             Self::Transport(TransportError::WebSocket(_)) => "WebSocket".to_owned(),
+            Self::Transport(TransportError::Rejected(reason)) => reason.clone(),
             Self::Malformed(_) | Self::Protocol(_) => "protocol error".to_owned(),
             Self::Refused(reason) => format!("CONNACK {reason}"),
             Self::Disconnected(reason) => format!("DISCONNECT {reason}"),

@@ -85,6 +85,11 @@ impl NodeApi {
         self.request("POST", path, Some(("application/x-ndjson", lines)))
     }
 
+    /// Sends the content of a file.
+    pub fn upload(&self, path: &str, content: &str) -> anyhow::Result<Value> {
+        self.request("PUT", path, Some(("application/octet-stream", content)))
+    }
+
     pub fn request_json(
         &self,
         method: &str,

@@ -1,6 +1,17 @@
 //! Topics and payloads of device protocols: ThingsBoard, JetLinks and native. See docs/reference/device-protocols.md.
 
 use crate::definition::{DeviceProtocol, RequestKind, SendKind};
+use crate::plan::ImageKind;
+
+/// Topics of messages at relay endpoints, which tell what a message of the device is, and what one of the endpoint is.
+pub(crate) const RELAY_DATA: &str = "data";
+pub(crate) const RELAY_REQUESTS: &str = "request";
+pub(crate) const RELAY_CONTROL: &str = "control/+";
+pub(crate) const RELAY_ACKNOWLEDGEMENTS: &str = "control_ack";
+pub(crate) const RELAY_MESSAGES: &str = "message";
+
+const RELAY_SUCCESS: &str =
+    "{\"type\":\"control_ack\",\"commandId\":\"{request.id}\",\"status\":\"success\"}";
 
 /// What is written before and after the values of a message.
 #[derive(Clone, Debug)]
@@ -26,9 +37,21 @@ pub(crate) fn message_form(
     };
     match (protocol, kind) {
         (DeviceProtocol::Raw, _) => Err(
-            "`kind` needs a product with `protocol` thingsboard, jetlinks or native; give `topic` and `payload`"
+            "`kind` needs a product with `protocol` thingsboard, jetlinks, native or relay; give `topic` and `payload`"
                 .to_owned(),
         ),
+        (DeviceProtocol::Relay, SendKind::Telemetry) => form(
+            RELAY_DATA,
+            "{\"type\":\"data\",\"timestamp\":{now},\"data\":",
+            "}",
+        ),
+        (DeviceProtocol::Relay, SendKind::Request) => form(RELAY_REQUESTS, "", ""),
+        (DeviceProtocol::Relay, _) => {
+            Err("devices of relay endpoints send `telemetry` and `request`".to_owned())
+        }
+        (_, SendKind::Request) => {
+            Err("`request` needs a product with `protocol` relay".to_owned())
+        }
         (DeviceProtocol::Thingsboard, SendKind::Telemetry) => {
             form("v1/devices/me/telemetry", "{\"ts\":{now},\"values\":", "}")
         }
@@ -73,6 +96,32 @@ pub(crate) struct RequestForm {
     pub(crate) back: &'static str,
 }
 
+/// Begin of the topics of firmware in JetLinks' protocol.
+pub(crate) const JETLINKS_FIRMWARE: &str = "/{product}/{id}/firmware/";
+
+/// Filters that devices of a protocol need to install images of a kind.
+pub(crate) fn image_filters(
+    protocol: DeviceProtocol,
+    kind: ImageKind,
+) -> Result<Vec<String>, String> {
+    let prefix = kind.prefix();
+    match (protocol, kind) {
+        (DeviceProtocol::Thingsboard, _) => Ok(vec![
+            "v1/devices/me/attributes".to_owned(),
+            "v1/devices/me/attributes/response/+".to_owned(),
+            format!("v2/{prefix}/response/+/chunk/+"),
+            format!("v2/{prefix}/error"),
+        ]),
+        (DeviceProtocol::Jetlinks, ImageKind::Firmware) => Ok(["upgrade", "read"]
+            .map(|step| format!("{JETLINKS_FIRMWARE}{step}"))
+            .to_vec()),
+        (DeviceProtocol::Jetlinks, ImageKind::Software) => {
+            Err("JetLinks' protocol has no software; use `firmware`".to_owned())
+        }
+        _ => Err("images need a product with `protocol` thingsboard or jetlinks".to_owned()),
+    }
+}
+
 /// How devices of a protocol receive requests of a kind.
 pub(crate) fn request_form(
     protocol: DeviceProtocol,
@@ -108,15 +157,41 @@ pub(crate) fn request_form(
             failed,
         )
     };
+    let relay = |method, success| {
+        form(
+            RELAY_CONTROL,
+            method,
+            RELAY_ACKNOWLEDGEMENTS,
+            success,
+            "{\"type\":\"control_ack\",\"commandId\":\"{request.id}\",\"status\":\"failed\",\"message\":\"simulated failure\"}",
+        )
+    };
     let jetlinks = |filter: &str, answer_topic: &str, success| {
         let failed = "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":false,\"code\":\"simulated\",\
                       \"message\":\"simulated failure\"}";
         form(filter, None, answer_topic, success, failed)
     };
     match (protocol, kind) {
+        (_, RequestKind::Firmware | RequestKind::Software) => {
+            Err("images are installed, not answered".to_owned())
+        }
         (_, RequestKind::Topic) => Err("`kind = \"topic\"` has its own `topic`".to_owned()),
         (DeviceProtocol::Raw, _) => Err(
-            "this kind needs a product with `protocol` thingsboard, jetlinks or native; use `kind = \"topic\"`"
+            "this kind needs a product with `protocol` thingsboard, jetlinks, native or relay; use `kind = \"topic\"`"
+                .to_owned(),
+        ),
+        (DeviceProtocol::Relay, RequestKind::Command | RequestKind::Function) => {
+            relay(None, RELAY_SUCCESS)
+        }
+        (DeviceProtocol::Relay, RequestKind::Read) => relay(
+            Some("readProperties"),
+            "{\"type\":\"control_ack\",\"commandId\":\"{request.id}\",\"status\":\"success\",\"data\":{values}}",
+        ),
+        (DeviceProtocol::Relay, RequestKind::Write) => {
+            relay(Some("writeProperties"), RELAY_SUCCESS)
+        }
+        (DeviceProtocol::Relay, RequestKind::Attributes) => Err(
+            "devices of relay endpoints are not told about attributes; let them send `request` with config_query"
                 .to_owned(),
         ),
         (DeviceProtocol::Thingsboard, RequestKind::Command | RequestKind::Function) => {

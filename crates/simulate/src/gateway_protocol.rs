@@ -22,7 +22,7 @@ pub(crate) fn announcement(
             "/{gateway_product}/{gateway}/child/{id}/online",
             "{\"deviceId\":\"{id}\",\"timestamp\":{now}}",
         )),
-        DeviceProtocol::Native | DeviceProtocol::Raw => {
+        DeviceProtocol::Native | DeviceProtocol::Raw | DeviceProtocol::Relay => {
             Err("gateways need a product with `protocol` thingsboard or jetlinks".to_owned())
         }
     }

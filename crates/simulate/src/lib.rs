@@ -5,7 +5,9 @@
 
 mod definition;
 mod device_protocol;
+mod firmware_setup;
 mod gateway_protocol;
+mod image_digest;
 mod machine;
 mod machine_report;
 mod metrics;
@@ -24,6 +26,7 @@ mod setup;
 mod state;
 mod suggestion;
 mod template;
+mod translation;
 mod verification_plan;
 
 use std::fs::OpenOptions;
@@ -36,6 +39,7 @@ use wall_clock::now_ms;
 
 pub use definition::DefinitionErrors;
 use definition::{SimulationDefinition, SourceDocument};
+use firmware_setup::CampaignRunner;
 use load_client::interrupt::Interrupt;
 use machine::MachineShare;
 use machine_report::MachineReport;
@@ -125,7 +129,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
                 .context("cannot write messages"),
         };
     }
-    let access = TargetAccess::new(&definition.target, folder, plan.devices())
+    let access = TargetAccess::new(&definition.target, folder, &plan)
         .with_context(|| file.display().to_string())?;
     if arguments.check {
         return print(&summary(&definition, &plan));
@@ -173,9 +177,15 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     if let Some(metrics) = &metrics {
         eprintln!("metrics at http://{}/metrics", metrics.address());
     }
+    let has_campaigns = plan.phases.iter().any(|phase| phase.campaign.is_some());
+    let campaigns = has_campaigns
+        .then(|| setup::node_api(&definition.target, folder))
+        .transpose()?
+        .map(|node| CampaignRunner::new(node, &definition));
     let environment = RunEnvironment {
         storage_node,
         metrics,
+        campaigns,
     };
     let started = jiff::Timestamp::now();
     let mut created = CreatedObjects::default();

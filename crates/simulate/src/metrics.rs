@@ -106,6 +106,28 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Count,
         "requests without an answer, as configured",
     ),
+    metric("updates", Unit::Count, "installations of images begun"),
+    metric("completed_updates", Unit::Count, "images installed"),
+    metric("failed_updates", Unit::Count, "installations that failed"),
+    metric(
+        "damaged_images",
+        Unit::Count,
+        "images with a wrong size or checksum",
+    ),
+    metric("downloaded_bytes", Unit::Bytes, "images downloaded"),
+    metric("update_p50", Unit::Nanoseconds, "time to install, 50 %"),
+    metric("update_p99", Unit::Nanoseconds, "time to install, 99 %"),
+    metric("update_max", Unit::Nanoseconds, "time to install, maximum"),
+    metric(
+        "campaign_succeeded",
+        Unit::Count,
+        "devices of the campaign that succeeded",
+    ),
+    metric(
+        "campaign_failed",
+        Unit::Count,
+        "devices of the campaign that failed",
+    ),
     metric(
         "delivered",
         Unit::Count,

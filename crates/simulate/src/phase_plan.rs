@@ -18,6 +18,8 @@ const DEFAULT_CONCURRENCY: u32 = 100;
 pub(crate) struct PhasePlan {
     pub(crate) name: String,
     pub(crate) end: PhaseEnd,
+    /// Firmware whose campaign begins with the phase.
+    pub(crate) campaign: Option<String>,
     /// Share of the devices that are to be connected.
     pub(crate) devices: f64,
     /// Connections begun per second.
@@ -53,6 +55,10 @@ pub(crate) enum PhaseEnd {
     After {
         ns: u64,
     },
+    /// Its campaign has ended, or this time is over.
+    Campaign {
+        limit_ns: u64,
+    },
     Interrupt,
 }
 
@@ -62,6 +68,7 @@ impl PhasePlan {
         Self {
             name: "run".to_owned(),
             end: PhaseEnd::Interrupt,
+            campaign: None,
             devices: 1.0,
             connect_rate: None,
             connect_concurrency: DEFAULT_CONCURRENCY,
@@ -75,7 +82,9 @@ impl PhasePlan {
     /// Factor of all rates so long after the start of the phase.
     pub(crate) fn load_at(&self, elapsed_ns: u64) -> f64 {
         let part = match self.end {
-            PhaseEnd::After { ns } => (elapsed_ns as f64 / ns.max(1) as f64).min(1.0),
+            PhaseEnd::After { ns } | PhaseEnd::Campaign { limit_ns: ns } => {
+                (elapsed_ns as f64 / ns.max(1) as f64).min(1.0)
+            }
             PhaseEnd::Connected | PhaseEnd::Interrupt => 0.0,
         };
         match &self.load {
@@ -93,6 +102,7 @@ impl PhasePlan {
 pub(crate) fn compile(
     definitions: &[PhaseDefinition],
     fleets: &[&str],
+    firmware: &[&str],
     errors: &mut Vec<DefinitionError>,
 ) -> Vec<PhasePlan> {
     if definitions.len() > MAX_PHASES {
@@ -117,6 +127,12 @@ pub(crate) fn compile(
                 "name",
                 format!("`{}` is the name of an earlier phase", definition.name),
             );
+        }
+        if let Some(name) = &definition.campaign
+            && !firmware.contains(&name.as_str())
+        {
+            let message = unknown_name("firmware", name, firmware.iter().copied());
+            error("campaign", message);
         }
         check_load(definition, &mut error);
         if definition
@@ -155,10 +171,14 @@ pub(crate) fn compile(
         }
         phases.push(PhasePlan {
             name: definition.name.clone(),
-            end: match definition.duration {
-                Some(duration) => PhaseEnd::After { ns: duration.ns },
-                None => PhaseEnd::Connected,
+            end: match (&definition.campaign, definition.duration) {
+                (Some(_), duration) => PhaseEnd::Campaign {
+                    limit_ns: duration.map_or(u64::MAX, |duration| duration.ns),
+                },
+                (None, Some(duration)) => PhaseEnd::After { ns: duration.ns },
+                (None, None) => PhaseEnd::Connected,
             },
+            campaign: definition.campaign.clone(),
             devices: definition.devices.0,
             connect_rate: definition.connect_rate,
             connect_concurrency: concurrency,
@@ -253,7 +273,7 @@ mod tests {
             let definition = json!({"name": "a", "duration": "10s", "load": load});
             let definition = serde_json::from_value(definition).expect("well-formed");
             let mut errors = Vec::new();
-            let phases = compile(&[definition], &["meters"], &mut errors);
+            let phases = compile(&[definition], &["meters"], &["image"], &mut errors);
             assert!(errors.is_empty(), "{errors:?}");
             phases[0].clone()
         };
@@ -273,12 +293,15 @@ mod tests {
         let errors = |definition: serde_json::Value| {
             let definition = serde_json::from_value(definition).expect("well-formed");
             let mut errors = Vec::new();
-            compile(&[definition], &["meters"], &mut errors);
+            compile(&[definition], &["meters"], &["image"], &mut errors);
             format!("{errors:?}")
         };
         assert!(errors(json!({"name": "a", "load": [1, 2]})).contains("need a `duration`"));
         assert!(errors(json!({"name": "a", "load": -1})).contains("from 0 to"));
         assert!(errors(json!({"name": "a", "connect_rate": 0})).contains("connect_rate"));
+        assert!(
+            errors(json!({"name": "a", "campaign": "imgae"})).contains("did you mean `image`?")
+        );
         assert!(errors(json!({"name": "a", "assert": ["lots>1"]})).contains("phase[0].assert[0]"));
         let fault = |fault| errors(json!({"name": "a", "fault": [fault]}));
         assert!(fault(json!({"kind": "close", "fleet": "x"})).contains("unknown fleet `x`"));

@@ -1,6 +1,6 @@
 //! A simulation, checked and compiled: what previews and runs use.
 
-use crate::definition::{DeviceProtocol, RequestKind, SendStart, TimeRange};
+use crate::definition::{DeviceProtocol, FleetTransport, RequestKind, SendStart, TimeRange};
 use crate::phase_plan::PhasePlan;
 use crate::random::RandomKey;
 use crate::state::{DeviceState, StateProgram};
@@ -26,6 +26,11 @@ pub(crate) struct FleetPlan {
     pub(crate) devices_before: u32,
     pub(crate) first: u32,
     pub(crate) count: u32,
+    pub(crate) transport: FleetTransport,
+    /// Relay endpoint.
+    pub(crate) endpoint: Option<Template>,
+    /// Whether connections to a relay endpoint identify themselves as devices.
+    pub(crate) identifies: bool,
     pub(crate) id: Template,
     pub(crate) client_id: Template,
     pub(crate) username: Option<Template>,
@@ -37,6 +42,8 @@ pub(crate) struct FleetPlan {
     pub(crate) state: StateProgram,
     pub(crate) sends: Vec<SendPlan>,
     pub(crate) responses: Vec<ResponsePlan>,
+    /// Images that the devices install: at most one plan for firmware and one for software.
+    pub(crate) updates: Vec<UpdatePlan>,
     /// Templates of topic filters.
     pub(crate) subscriptions: Vec<Template>,
     pub(crate) subscription_qos: u8,
@@ -109,6 +116,39 @@ pub(crate) struct ResponsePlan {
     pub(crate) answer: Option<AnswerPlan>,
 }
 
+/// How devices install images of one kind.
+#[derive(Debug)]
+pub(crate) struct UpdatePlan {
+    pub(crate) kind: ImageKind,
+    pub(crate) protocol: DeviceProtocol,
+    /// Begin of the topics of JetLinks' protocol.
+    pub(crate) topics: Template,
+    /// What devices run at first.
+    pub(crate) version: String,
+    pub(crate) chunk_bytes: u32,
+    /// Time of an installation.
+    pub(crate) delay: TimeRange,
+    /// Share of the installations whose result is not reported, and of those that fail.
+    pub(crate) silent: f64,
+    pub(crate) failure: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageKind {
+    Firmware,
+    Software,
+}
+
+impl ImageKind {
+    /// In topics and names of attributes.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Firmware => "fw",
+            Self::Software => "sw",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct AnswerPlan {
     pub(crate) topic: Template,
@@ -145,6 +185,31 @@ impl FleetPlan {
 }
 
 impl SimulationPlan {
+    /// What the fleets and the verification use, each once.
+    pub(crate) fn transports(&self) -> Vec<FleetTransport> {
+        let of_fleets = self.fleets.iter().map(|fleet| fleet.transport);
+        let of_verification = self.verification.as_ref().map(|_| FleetTransport::Mqtt);
+        let mut transports: Vec<FleetTransport> = Vec::new();
+        for transport in of_fleets.chain(of_verification) {
+            if !transports.contains(&transport) {
+                transports.push(transport);
+            }
+        }
+        transports
+    }
+
+    /// Sockets of all devices: those over HTTP may have two long polls besides their requests.
+    pub(crate) fn sockets(&self) -> u64 {
+        let sockets = self.fleets.iter().map(|fleet| {
+            let of_device = match fleet.transport {
+                FleetTransport::Http => 3,
+                FleetTransport::Mqtt | FleetTransport::Relay | FleetTransport::Link => 1,
+            };
+            u64::from(fleet.count) * of_device
+        });
+        sockets.sum()
+    }
+
     /// Devices of all fleets.
     pub(crate) fn devices(&self) -> u64 {
         self.fleets.iter().map(|fleet| u64::from(fleet.count)).sum()

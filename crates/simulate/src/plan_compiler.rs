@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use crate::definition::{
-    DefinitionError, DefinitionErrors, DeviceProtocol, FleetDefinition, RequestKind,
-    ResponseDefinition, SendDefinition, SendKind, SimulationDefinition, SourceDocument,
+    DefinitionError, DefinitionErrors, DeviceProtocol, FleetDefinition, FleetTransport,
+    RequestKind, ResponseDefinition, SendDefinition, SendKind, SimulationDefinition,
+    SourceDocument,
 };
-use crate::device_protocol::{message_form, request_form};
+use crate::device_protocol::{JETLINKS_FIRMWARE, image_filters, message_form, request_form};
 use crate::gateway_protocol::{announcement, child_message_form, child_request_form};
 use crate::machine::MachineShare;
 use crate::plan::{
-    AnswerPlan, FleetPlan, GatewayPlan, ResponsePlan, SecureCredentials, SendPlan, SimulationPlan,
+    AnswerPlan, FleetPlan, GatewayPlan, ImageKind, ResponsePlan, SecureCredentials, SendPlan,
+    SimulationPlan, UpdatePlan,
 };
 use crate::state::StateProgram;
 use crate::suggestion::unknown_name;
@@ -24,6 +26,12 @@ const MAX_FLEETS: usize = 1000;
 /// Messages of a connection that are not acknowledged; gateways may have as many more as they have children.
 const MAX_IN_FLIGHT: usize = 100;
 const MAX_IN_FLIGHT_OF_GATEWAYS: usize = 10_000;
+/// Chunks of images fit into the packets that devices accept.
+const MAX_CHUNK_BYTES: u32 = 64 * 1024;
+const DEFAULT_CHUNK_BYTES: u32 = 16 * 1024;
+/// An upload is one request whose body is made in memory.
+const MAX_IMAGE_BYTES: u32 = 64 << 20;
+
 /// Reads and compiles a document; `folder` is that of the file.
 pub(crate) fn compile(
     document: &SourceDocument,
@@ -55,12 +63,14 @@ pub(crate) fn compile(
             name,
             fleet,
             protocol: DeviceProtocol::Raw,
+            transport: FleetTransport::Mqtt,
             gateway: None,
             gateway_filters: Vec::new(),
             errors: &mut errors,
         };
         compiler.gateway = compiler.find_gateway(&definition);
         compiler.protocol = compiler.find_protocol(&definition);
+        compiler.transport = compiler.find_transport();
         fleets.push(compiler.compile(number as u32, folder));
         gateway_filters.push(compiler.gateway_filters);
     }
@@ -78,7 +88,15 @@ pub(crate) fn compile(
         ));
     }
     let names: Vec<&str> = definition.fleet.keys().map(String::as_str).collect();
-    let phases = crate::phase_plan::compile(&definition.phase, &names, &mut errors);
+    check_firmware(&definition, &mut errors);
+    if machine.is_some() && !definition.firmware.is_empty() {
+        errors.push(DefinitionError::new(
+            "firmware",
+            "firmware is installed by simulations on one machine only",
+        ));
+    }
+    let firmware: Vec<&str> = definition.firmware.keys().map(String::as_str).collect();
+    let phases = crate::phase_plan::compile(&definition.phase, &names, &firmware, &mut errors);
     let verification = definition.verify.as_ref().map(|verify| {
         let version = definition.target.version.into();
         let mut sends = fleets.iter().flat_map(|fleet| &fleet.sends);
@@ -128,6 +146,40 @@ fn connect_children(fleets: &mut [FleetPlan], filters: &[Vec<String>]) {
     }
 }
 
+fn image_kind(kind: RequestKind) -> Option<ImageKind> {
+    match kind {
+        RequestKind::Firmware => Some(ImageKind::Firmware),
+        RequestKind::Software => Some(ImageKind::Software),
+        _ => None,
+    }
+}
+
+/// Checks the packages of a simulation.
+fn check_firmware(definition: &SimulationDefinition, errors: &mut Vec<DefinitionError>) {
+    for (name, firmware) in &definition.firmware {
+        let mut error = |field: &str, message: String| {
+            let path = format!("firmware.{name}.{field}");
+            errors.push(DefinitionError::new(path, message));
+        };
+        let product = definition.product.get(&firmware.product);
+        if !product.is_some_and(|product| product.create) {
+            error(
+                "product",
+                format!(
+                    "the table [product.{}] must exist and have create = true",
+                    firmware.product
+                ),
+            );
+        }
+        if !(1..=MAX_IMAGE_BYTES).contains(&firmware.bytes) {
+            error(
+                "bytes",
+                format!("expected 1 to {MAX_IMAGE_BYTES}, found {}", firmware.bytes),
+            );
+        }
+    }
+}
+
 /// The fleet whose devices connect those of another one.
 struct GatewayFleet<'d> {
     number: usize,
@@ -141,6 +193,7 @@ struct FleetCompiler<'d> {
     name: &'d str,
     fleet: &'d FleetDefinition,
     protocol: DeviceProtocol,
+    transport: FleetTransport,
     gateway: Option<GatewayFleet<'d>>,
     /// Filters that the gateway subscribes to for its children.
     gateway_filters: Vec<String>,
@@ -239,6 +292,77 @@ impl<'d> FleetCompiler<'d> {
             .map_or(DeviceProtocol::Raw, |product| product.protocol)
     }
 
+    /// The transport, checked; devices of the HTTP API use its topics whatever their own protocol is.
+    fn find_transport(&mut self) -> FleetTransport {
+        let default = match self.protocol {
+            DeviceProtocol::Relay => FleetTransport::Relay,
+            _ => FleetTransport::Mqtt,
+        };
+        let transport = self.fleet.transport.unwrap_or(default);
+        if self.gateway.is_some() && self.fleet.transport.is_some() {
+            self.error(
+                "transport",
+                "devices with a `gateway` have no connection of their own",
+            );
+        }
+        let is_relay = transport == FleetTransport::Relay;
+        match (transport, self.protocol) {
+            (FleetTransport::Http, DeviceProtocol::Thingsboard | DeviceProtocol::Native) => {
+                self.protocol = DeviceProtocol::Thingsboard;
+                if self.fleet.password.is_some() || self.fleet.secure_key.is_some() {
+                    self.error(
+                        "password",
+                        "devices over HTTP have an access token only, which is the `username`",
+                    );
+                }
+            }
+            (FleetTransport::Http, _) => self.error(
+                "transport",
+                "`http` needs a product with `protocol` thingsboard or native",
+            ),
+            (FleetTransport::Relay, DeviceProtocol::Relay | DeviceProtocol::Raw) => {}
+            (FleetTransport::Relay, _) => {
+                self.error(
+                    "transport",
+                    "`relay` needs a product with `protocol` relay, or none",
+                );
+            }
+            (_, DeviceProtocol::Relay) => self.error(
+                "transport",
+                "devices with the protocol relay need the transport `relay`",
+            ),
+            _ => {}
+        }
+        for (field, is_set) in [
+            ("on", !self.fleet.on.is_empty()),
+            ("subscribe", !self.fleet.subscribe.is_empty()),
+        ] {
+            if is_set && transport == FleetTransport::Link {
+                self.error(
+                    field,
+                    "links have no subscriptions, and a node sends no requests to devices over them",
+                );
+            }
+        }
+        if is_relay && self.fleet.endpoint.is_none() {
+            self.error("endpoint", "name the relay endpoint of the devices");
+        }
+        if !is_relay && self.fleet.endpoint.is_some() {
+            self.error("endpoint", "only the transport `relay` has endpoints");
+        }
+        transport
+    }
+
+    /// The QoS between a device and its server or translator.
+    fn effective_qos(&self, qos: u8) -> u8 {
+        match self.transport {
+            FleetTransport::Mqtt => qos,
+            // Each request has a response, and each message of a link an acknowledgement.
+            FleetTransport::Http | FleetTransport::Link => 1,
+            FleetTransport::Relay => 0,
+        }
+    }
+
     /// A template; an error yields an empty one.
     fn template(&mut self, field: &str, text: &str, scope: &TemplateScope<'_>) -> Template {
         Template::compile(text, scope).unwrap_or_else(|message| {
@@ -275,11 +399,15 @@ impl<'d> FleetCompiler<'d> {
             fleet.client_id.as_deref().unwrap_or("{id}"),
             &of_device,
         );
+        let endpoint = fleet
+            .endpoint
+            .as_deref()
+            .map(|text| self.template("endpoint", text, &of_device));
         let username = fleet.username.as_deref().or(match self.protocol {
             DeviceProtocol::Thingsboard | DeviceProtocol::Jetlinks | DeviceProtocol::Native => {
                 Some("{id}")
             }
-            DeviceProtocol::Raw => None,
+            DeviceProtocol::Raw | DeviceProtocol::Relay => None,
         });
         let username = username.map(|text| self.template("username", text, &of_device));
         let password = fleet
@@ -323,7 +451,23 @@ impl<'d> FleetCompiler<'d> {
         }
         let mut responses = Vec::new();
         let mut filters: Vec<String> = Vec::new();
+        let mut updates: Vec<UpdatePlan> = Vec::new();
         for (at, response) in fleet.on.iter().enumerate() {
+            if let Some(kind) = image_kind(response.kind) {
+                for filter in self.compile_update(at, (response, kind), &of_message, &mut updates) {
+                    if !filters.contains(&filter) {
+                        subscriptions.push(self.template("on", &filter, &of_message));
+                        filters.push(filter);
+                    }
+                }
+                continue;
+            }
+            if response.chunk_bytes.is_some() || response.version.is_some() {
+                self.error(
+                    &format!("on[{at}]"),
+                    "only the kinds `firmware` and `software` have `chunk_bytes` and `version`",
+                );
+            }
             if let Some((response, filter)) = self.compile_response(at, response, &of_message) {
                 if !filters.contains(&filter) {
                     filters.push(filter);
@@ -345,6 +489,9 @@ impl<'d> FleetCompiler<'d> {
             devices_before: 0,
             first: fleet.first,
             count: fleet.count,
+            transport: self.transport,
+            endpoint,
+            identifies: self.protocol == DeviceProtocol::Relay,
             id: id.clone(),
             client_id,
             username,
@@ -356,8 +503,9 @@ impl<'d> FleetCompiler<'d> {
             state,
             sends,
             responses,
+            updates,
             subscriptions,
-            subscription_qos: fleet.qos.min(1),
+            subscription_qos: self.effective_qos(fleet.qos.min(1)),
             max_in_flight: MAX_IN_FLIGHT,
             gateway,
             child_fleets: Vec::new(),
@@ -436,6 +584,11 @@ impl<'d> FleetCompiler<'d> {
         }
         let qos = send.qos.unwrap_or(self.fleet.qos);
         self.check_qos(&field("qos"), qos);
+        let qos = match send.kind {
+            // Acknowledged by the response.
+            Some(SendKind::Request) => 1,
+            _ => self.effective_qos(qos),
+        };
         if send.random_devices == Some(0) {
             self.error(&field("random_devices"), "must be at least 1");
         }
@@ -494,6 +647,12 @@ impl<'d> FleetCompiler<'d> {
             let topic = self.template(&field("topic"), topic, scope);
             return (topic, self.template(&field("payload"), payload, scope));
         };
+        if (kind == SendKind::Request) != send.request.is_some() {
+            self.error(
+                &field("request"),
+                "the kind `request` has the type of a request, and no other kind has one",
+            );
+        }
         let event = send.event.as_deref().unwrap_or_default();
         if (kind == SendKind::Event) == event.is_empty() {
             self.error(
@@ -518,6 +677,14 @@ impl<'d> FleetCompiler<'d> {
             send.topic.as_deref().unwrap_or(&form.topic),
             &scope,
         );
+        if let Some(request) = &send.request {
+            let parameters = send.payload.as_deref().unwrap_or("{}");
+            let payload = format!(
+                "{{\"requestType\":{},\"params\":{parameters}}}",
+                serde_json::Value::from(request.as_str())
+            );
+            return (topic, self.template(&field("payload"), &payload, &scope));
+        }
         if let Some(payload) = &send.payload {
             return (topic, self.template(&field("payload"), payload, &scope));
         }
@@ -579,6 +746,67 @@ impl<'d> FleetCompiler<'d> {
         let filter = self.template(&field("topic"), &form.filter, scope);
         let plan = self.response_plan(response, scope, (filter, method, answer));
         Some((plan, subscription))
+    }
+
+    /// How images are installed; returns the filters that the device subscribes to.
+    fn compile_update(
+        &mut self,
+        at: usize,
+        (response, kind): (&ResponseDefinition, ImageKind),
+        scope: &TemplateScope<'_>,
+        updates: &mut Vec<UpdatePlan>,
+    ) -> Vec<String> {
+        let field = |name: &str| format!("on[{at}].{name}");
+        if scope.gateway.is_some() {
+            self.error(
+                &field("kind"),
+                "devices with a `gateway` install no images; they have no connection of their own",
+            );
+            return Vec::new();
+        }
+        if updates.iter().any(|update| update.kind == kind) {
+            self.error(&field("kind"), "an earlier entry has the same kind");
+            return Vec::new();
+        }
+        for (name, is_set) in [
+            ("method", response.method.is_some()),
+            ("topic", response.topic.is_some()),
+            ("answer", response.answer.is_some()),
+            ("answer_topic", response.answer_topic.is_some()),
+        ] {
+            if is_set {
+                self.error(&field(name), "images are installed, not answered");
+            }
+        }
+        let chunk_bytes = response.chunk_bytes.unwrap_or(DEFAULT_CHUNK_BYTES);
+        if !(1..=MAX_CHUNK_BYTES).contains(&chunk_bytes) {
+            self.error(
+                &field("chunk_bytes"),
+                format!("expected 1 to {MAX_CHUNK_BYTES}, found {chunk_bytes}"),
+            );
+        }
+        let filters = match image_filters(self.protocol, kind) {
+            Ok(filters) => filters,
+            Err(message) => {
+                self.error(&field("kind"), message);
+                return Vec::new();
+            }
+        };
+        let topics = match self.protocol {
+            DeviceProtocol::Jetlinks => self.template(&field("kind"), JETLINKS_FIRMWARE, scope),
+            _ => Template::default(),
+        };
+        updates.push(UpdatePlan {
+            kind,
+            protocol: self.protocol,
+            topics,
+            version: response.version.clone().unwrap_or_else(|| "0".to_owned()),
+            chunk_bytes,
+            delay: response.delay,
+            silent: response.silent.0,
+            failure: response.failure.0,
+        });
+        filters
     }
 
     /// A response to messages on any topic.

@@ -26,6 +26,8 @@ pub(crate) const READY_MADE: &[ReadyMadeSimulation] = ready_made![
     "industrial-plc",
     "gateway",
     "reconnect-storm",
+    "relay-room",
+    "firmware-campaign",
     "report-003",
 ];
 

@@ -264,6 +264,20 @@ fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
     values.set("answers", counts.answers as f64);
     values.set("failed_answers", counts.failed_answers as f64);
     values.set("unanswered", counts.unanswered as f64);
+    if counts.updates > 0 {
+        values.set("updates", counts.updates as f64);
+    }
+    if counts.updates + counts.completed_updates + counts.failed_updates > 0 {
+        values.set("completed_updates", counts.completed_updates as f64);
+        values.set("failed_updates", counts.failed_updates as f64);
+        values.set("damaged_images", counts.damaged_images as f64);
+        values.set("downloaded_bytes", counts.downloaded_bytes as f64);
+        values.set_latencies("update_", &counts.update);
+    }
+    if let Some(campaign) = &result.campaign {
+        values.set("campaign_succeeded", campaign.succeeded as f64);
+        values.set("campaign_failed", campaign.failed as f64);
+    }
     for (prefix, histogram) in [
         ("connect_", &counts.connect),
         ("reconnect_", &counts.reconnect),

@@ -2,6 +2,7 @@
 //!
 //! Nothing that exists is changed. Products and devices that a simulation has created carry [`MARK`], and only those are removed.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, bail, ensure};
 use load_client::node_api::NodeApi;
 use load_client::units::Unit;
+use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
-use crate::definition::{ProductDefinition, SimulationDefinition, TargetDefinition};
+use crate::definition::{
+    FleetTransport, ProductDefinition, SimulationDefinition, TargetDefinition,
+};
+use crate::firmware_setup::FirmwareSetup;
 use crate::plan::{FleetPlan, SimulationPlan};
 use load_client::interrupt::Interrupt;
 
 /// In the description of products, and in the tags of devices.
-const MARK: &str = "tidegate simulate";
+pub(crate) const MARK: &str = "tidegate simulate";
 const TAG: &str = "created-by";
 /// Devices of one request.
 const DEVICES_PER_REQUEST: u32 = 5000;
@@ -27,8 +32,12 @@ const REMOVERS: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct CreatedObjects {
     products: Vec<String>,
+    /// Relay endpoints.
+    endpoints: Vec<String>,
     /// Number of the fleet, and positions in it.
     devices: Vec<(usize, Range<u32>)>,
+    /// Names of firmware.
+    firmware: Vec<String>,
 }
 
 /// The HTTP API of the node.
@@ -89,9 +98,27 @@ impl<'a> FleetSetup<'a> {
             );
             created.products.push(name.clone());
         }
+        for (endpoint, fleet) in self.endpoints() {
+            let is_new = self
+                .node
+                .create(&endpoint_path(&endpoint), &self.endpoint(fleet))?;
+            let is_shared =
+                !is_new && self.shares_products && self.is_created_endpoint(&endpoint)?;
+            ensure!(
+                is_new || is_shared,
+                "the relay endpoint `{endpoint}` exists on the node; choose another `endpoint`, or remove what an earlier run has \
+                 left with --clean"
+            );
+            created.endpoints.push(endpoint);
+        }
         let total = self.fleets().map(|(_, fleet)| u64::from(fleet.count)).sum();
         let mut done = 0;
         for (number, fleet) in self.fleets() {
+            if fleet.transport == FleetTransport::Relay {
+                // The devices register themselves.
+                created.devices.push((number, 0..fleet.count));
+                continue;
+            }
             let mut from = 0;
             while from < fleet.count && !self.interrupt.is_requested() {
                 let to = fleet.count.min(from + DEVICES_PER_REQUEST);
@@ -102,7 +129,11 @@ impl<'a> FleetSetup<'a> {
             }
         }
         self.end_progress();
-        Ok(())
+        self.firmware().create(&mut created.firmware)
+    }
+
+    fn firmware(&self) -> FirmwareSetup<'_> {
+        FirmwareSetup::new(&self.node, self.definition)
     }
 
     fn create_devices(
@@ -145,6 +176,47 @@ impl<'a> FleetSetup<'a> {
         )
     }
 
+    /// A relay endpoint as the API has it.
+    fn endpoint(&self, fleet: &FleetPlan) -> Value {
+        let mut endpoint = json!({"name": MARK, "product": fleet.product});
+        if let Some(key) = &fleet.password {
+            let key = fleet.identity_text(key, self.plan.seed, fleet.first);
+            endpoint["access_key"] = json!(key);
+        }
+        endpoint
+    }
+
+    /// Relay endpoints of products to create, each with a fleet that uses it.
+    fn endpoints(&self) -> Vec<(String, &'a FleetPlan)> {
+        let mut endpoints: BTreeMap<String, &FleetPlan> = BTreeMap::new();
+        for (_, fleet) in self.fleets() {
+            let Some(endpoint) = &fleet.endpoint else {
+                continue;
+            };
+            for at in 0..fleet.count {
+                let index = fleet.first + at;
+                let name = fleet.identity_text(endpoint, self.plan.seed, index);
+                endpoints.entry(name).or_insert(fleet);
+            }
+        }
+        endpoints.into_iter().collect()
+    }
+
+    /// Whether a simulation has created the endpoint.
+    fn is_created_endpoint(&self, endpoint: &str) -> anyhow::Result<bool> {
+        let found = self.node.get(&endpoint_path(endpoint))?;
+        Ok(found.is_some_and(|found| found["name"] == MARK))
+    }
+
+    /// The id of a device in the API.
+    fn device_id(&self, fleet: &FleetPlan, at: u32) -> String {
+        let text = |template| fleet.identity_text(template, self.plan.seed, fleet.first + at);
+        match &fleet.endpoint {
+            Some(endpoint) => format!("{}:{}", text(endpoint), text(&fleet.client_id)),
+            None => text(&fleet.id),
+        }
+    }
+
     /// A device as the API has it.
     fn device(&self, fleet: &FleetPlan, at: u32) -> Value {
         let text = |template| fleet.identity_text(template, self.plan.seed, fleet.first + at);
@@ -178,6 +250,11 @@ impl<'a> FleetSetup<'a> {
 
     /// Removes what a run has created.
     pub(crate) fn remove(&self, created: &CreatedObjects) -> anyhow::Result<()> {
+        self.firmware().remove(created.firmware.iter())?;
+        // Before the devices, so that none registers itself again.
+        for endpoint in &created.endpoints {
+            self.node.delete(&endpoint_path(endpoint))?;
+        }
         // A gateway with children cannot be removed.
         for removes_children in [true, false] {
             let devices = created
@@ -208,7 +285,13 @@ impl<'a> FleetSetup<'a> {
 
     /// Removes what earlier runs of the file have left; returns the number of devices and products.
     pub(crate) fn clean(&self) -> anyhow::Result<(u64, u64)> {
+        self.firmware().clean()?;
         let mut removed = 0;
+        for (endpoint, _) in self.endpoints() {
+            if self.is_created_endpoint(&endpoint)? {
+                self.node.delete(&endpoint_path(&endpoint))?;
+            }
+        }
         for removes_children in [true, false] {
             let devices = self
                 .fleets()
@@ -239,17 +322,22 @@ impl<'a> FleetSetup<'a> {
                 let Some((fleet, at)) = next else {
                     return Ok(());
                 };
-                let id = fleet.identity_text(&fleet.id, self.plan.seed, fleet.first + at);
-                let path = format!("/api/v1/devices/{id}");
-                if verifies
-                    && !self
-                        .node
-                        .get(&path)?
-                        .is_some_and(|device| device["tags"][TAG] == MARK)
-                {
-                    continue;
+                let id = self.device_id(fleet, at);
+                let path = format!("/api/v1/devices/{}", url_encode(&id));
+                if verifies {
+                    let Some(device) = self.node.get(&path)? else {
+                        continue;
+                    };
+                    // Devices of relay endpoints have no tags; the product that they belong to is that of the simulation.
+                    let is_ours = match fleet.transport {
+                        FleetTransport::Relay => self.is_created(&fleet.product)?,
+                        _ => device["tags"][TAG] == MARK,
+                    };
+                    if !is_ours {
+                        continue;
+                    }
                 }
-                self.node.request_json("DELETE", &path, None)?;
+                self.node.delete(&path)?;
                 let count = removed.fetch_add(1, Ordering::Relaxed) + 1;
                 if count.is_multiple_of(u64::from(DEVICES_PER_REQUEST)) {
                     self.show_progress("removed", count, self.plan.devices());
@@ -301,6 +389,10 @@ impl<'a> FleetSetup<'a> {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+fn endpoint_path(id: &str) -> String {
+    format!("/api/v1/endpoints/{}", url_encode(id))
 }
 
 fn product_path(name: &str) -> String {

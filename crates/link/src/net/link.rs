@@ -141,6 +141,18 @@ impl Link {
         self.wait(|core| core.is_idle().then_some(())).await
     }
 
+    /// Waits until the peer has acknowledged a message.
+    pub async fn settled(&self, id: MessageId) -> Result<(), LinkError> {
+        self.wait(|core| core.is_settled(id).then_some(())).await
+    }
+
+    /// Ends this end at once, without a word to the peer: its carrier is closed, and no other is opened.
+    pub fn abandon(&self) {
+        self.shared.end(LinkEnd::ShutDown);
+        // The carrier's task finds that it has been replaced.
+        self.shared.begin_carrier(|_| {});
+    }
+
     /// Shuts the link down: nothing new is accepted, and what was accepted is completed. Returns when both ends have
     /// finished.
     pub async fn shut_down(&self, code: ErrorCode, text: &str) {

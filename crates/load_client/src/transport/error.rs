@@ -10,6 +10,8 @@ pub enum TransportError {
     Io(io::Error),
     Tls(String),
     WebSocket(String),
+    /// The server speaks another protocol than MQTT, and rejected or ended the connection for this reason.
+    Rejected(String),
 }
 
 impl TransportError {

@@ -18,6 +18,21 @@ pub(crate) enum DeviceProtocol {
     Thingsboard,
     Jetlinks,
     Native,
+    /// JSON messages on the WebSocket of a relay endpoint.
+    Relay,
+}
+
+/// How devices reach their server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FleetTransport {
+    #[default]
+    Mqtt,
+    /// The HTTP API of devices.
+    Http,
+    /// The WebSocket of a relay endpoint.
+    Relay,
+    Link,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -39,6 +54,10 @@ pub(crate) struct ProductDefinition {
 pub(crate) struct FleetDefinition {
     /// Without one, the protocol is `raw`.
     pub(crate) product: Option<String>,
+    /// Default: `relay` for devices of this protocol, otherwise `mqtt`.
+    pub(crate) transport: Option<FleetTransport>,
+    /// Relay endpoint, for the transport `relay`.
+    pub(crate) endpoint: Option<String>,
     /// Fleet of the gateways that connect the devices.
     pub(crate) gateway: Option<String>,
     pub(crate) count: u32,
@@ -94,6 +113,8 @@ pub(crate) enum SendKind {
     Telemetry,
     Attributes,
     Event,
+    /// A question of the device at a relay endpoint.
+    Request,
 }
 
 /// Messages that devices send on their own.
@@ -116,6 +137,8 @@ pub(crate) struct SendDefinition {
     pub(crate) kind: Option<SendKind>,
     /// Name of an event.
     pub(crate) event: Option<String>,
+    /// Type of a request, such as `status_sync`; its parameters are the payload.
+    pub(crate) request: Option<String>,
     /// Values of the message; all if there are none.
     #[serde(default)]
     pub(crate) values: Vec<String>,
@@ -151,6 +174,9 @@ pub(crate) enum RequestKind {
     Function,
     /// A change of shared attributes.
     Attributes,
+    /// An image to install.
+    Firmware,
+    Software,
     /// A message on a topic that matches `topic`.
     Topic,
 }
@@ -168,6 +194,10 @@ pub(crate) struct ResponseDefinition {
     pub(crate) delay: TimeRange,
     pub(crate) answer_topic: Option<String>,
     pub(crate) answer: Option<String>,
+    /// Length of the chunks in which images are downloaded.
+    pub(crate) chunk_bytes: Option<u32>,
+    /// What the devices run before they install an image, in JetLinks' protocol.
+    pub(crate) version: Option<String>,
     /// Part of the requests that get no answer.
     #[serde(default = "none")]
     pub(crate) silent: Share,

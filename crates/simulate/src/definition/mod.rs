@@ -2,6 +2,7 @@
 
 mod document;
 mod error;
+mod firmware_definition;
 mod fleet_definition;
 mod phase_definition;
 mod quantity;
@@ -13,9 +14,10 @@ mod verify_definition;
 pub(crate) use document::SourceDocument;
 pub(crate) use error::DefinitionError;
 pub use error::DefinitionErrors;
+pub(crate) use firmware_definition::FirmwareDefinition;
 pub(crate) use fleet_definition::{
-    DeviceProtocol, FleetDefinition, ProductDefinition, ReconnectDefinition, RequestKind,
-    ResponseDefinition, SendDefinition, SendKind, SendStart,
+    DeviceProtocol, FleetDefinition, FleetTransport, ProductDefinition, ReconnectDefinition,
+    RequestKind, ResponseDefinition, SendDefinition, SendKind, SendStart,
 };
 pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition};
 pub(crate) use quantity::{NumberRange, TimeRange};

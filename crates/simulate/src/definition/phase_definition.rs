@@ -9,8 +9,10 @@ use super::quantity::{Share, TimeSpan};
 #[serde(deny_unknown_fields)]
 pub(crate) struct PhaseDefinition {
     pub(crate) name: String,
-    /// Without one, the phase ends when its devices are connected.
+    /// Without one, the phase ends when its devices are connected, or with its campaign.
     pub(crate) duration: Option<TimeSpan>,
+    /// Name of the firmware whose campaign begins and ends with the phase.
+    pub(crate) campaign: Option<String>,
     /// Share of the devices that are to be connected.
     #[serde(default = "all")]
     pub(crate) devices: Share,

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::document::SourceDocument;
 use super::error::{DefinitionError, DefinitionErrors};
+use super::firmware_definition::FirmwareDefinition;
 use super::fleet_definition::{FleetDefinition, ProductDefinition};
 use super::phase_definition::PhaseDefinition;
 use super::target_definition::TargetDefinition;
@@ -23,6 +24,9 @@ pub(crate) struct SimulationDefinition {
     pub(crate) target: TargetDefinition,
     #[serde(default)]
     pub(crate) product: BTreeMap<String, ProductDefinition>,
+    /// Images for the devices of a product.
+    #[serde(default)]
+    pub(crate) firmware: BTreeMap<String, FirmwareDefinition>,
     #[serde(default)]
     pub(crate) fleet: BTreeMap<String, FleetDefinition>,
     #[serde(default)]

@@ -27,9 +27,15 @@ impl From<ProtocolVersion> for mqtt::Version {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TargetDefinition {
-    /// `mqtt://`, `mqtts://`, `ws://` or `wss://` with host, port and path.
+    /// `mqtt://`, `mqtts://`, `ws://`, `wss://` or `quic://` with host, port and path.
     pub(crate) broker: String,
     pub(crate) version: ProtocolVersion,
+    /// Server of fleets with `transport = "http"`.
+    pub(crate) http: String,
+    /// Server of fleets with `transport = "relay"`; its path is the prefix of endpoints.
+    pub(crate) relay: String,
+    /// Server of fleets with `transport = "link"`.
+    pub(crate) link: String,
     /// HTTP API of the node, for products to create.
     pub(crate) api: String,
     pub(crate) token_file: Option<PathBuf>,
@@ -46,12 +52,17 @@ pub(crate) struct TargetDefinition {
     /// Time for a connection until CONNACK and SUBACK.
     pub(crate) connect_timeout: TimeSpan,
     pub(crate) threads: u16,
+    /// Images that are downloaded by URL at a time.
+    pub(crate) downloads: u32,
 }
 
 impl Default for TargetDefinition {
     fn default() -> Self {
         Self {
             broker: "mqtt://127.0.0.1:1883".to_owned(),
+            http: "http://127.0.0.1:8080".to_owned(),
+            relay: "ws://127.0.0.1:8083/ws".to_owned(),
+            link: "tcp://127.0.0.1:7600".to_owned(),
             version: ProtocolVersion::default(),
             api: "http://127.0.0.1:8080".to_owned(),
             token_file: None,
@@ -63,6 +74,7 @@ impl Default for TargetDefinition {
             source_addresses: None,
             connect_timeout: TimeSpan::from_seconds(30),
             threads: 1,
+            downloads: 100,
         }
     }
 }

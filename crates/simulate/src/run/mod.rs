@@ -1,5 +1,6 @@
 //! A run: threads with devices, and a coordinator that goes through the phases.
 
+mod device_connection;
 mod metrics_endpoint;
 mod phase_counts;
 mod run_series;
@@ -19,6 +20,7 @@ use load_client::node_api::NodeApi;
 use load_client::units::Unit;
 use serde::{Deserialize, Serialize};
 
+use crate::firmware_setup::{CampaignCounts, CampaignRunner};
 use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::plan::SimulationPlan;
 use load_client::interrupt::Interrupt;
@@ -36,6 +38,8 @@ use worker::Worker;
 /// How often the coordinator looks at the phase.
 const TICK: Duration = Duration::from_millis(20);
 const STATUS_TICKS: u64 = 50;
+/// Time for the last messages of devices whose connections are translated.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One phase that has begun.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,6 +50,9 @@ pub(crate) struct PhaseResult {
     /// Devices connected at its end.
     pub(crate) connected: u64,
     pub(crate) counts: PhaseCounts,
+    /// The campaign that began with it.
+    #[serde(default)]
+    pub(crate) campaign: Option<CampaignCounts>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,6 +77,8 @@ pub(crate) struct RunEnvironment {
     /// The node that stores telemetry, if the time to storage is measured.
     pub(crate) storage_node: Option<NodeApi>,
     pub(crate) metrics: Option<MetricsEndpoint>,
+    /// Set if a phase begins a campaign.
+    pub(crate) campaigns: Option<CampaignRunner>,
 }
 
 /// Runs all phases, or until a signal to end.
@@ -80,7 +89,7 @@ pub(crate) fn run(
     interrupt: &Interrupt,
     is_quiet: bool,
 ) -> anyhow::Result<RunResult> {
-    allow_open_files(plan.devices())?;
+    allow_open_files(plan.sockets())?;
     let node = environment.storage_node.as_ref();
     let shared = RunShared::new(access.threads, node.is_some());
     let verifier = match &plan.verification {
@@ -109,13 +118,15 @@ pub(crate) fn run(
                 || has_ended(verifier.as_ref().map(ScopedJoinHandle::is_finished))
                 || has_ended(probe.as_ref().map(ScopedJoinHandle::is_finished))
         };
-        let mut result =
-            Coordinator::new(plan, &shared, interrupt, is_quiet).follow_phases(&is_broken);
+        let mut coordinator = Coordinator::new(plan, &shared, interrupt, is_quiet);
+        coordinator.campaigns = environment.campaigns.as_ref();
+        let followed = coordinator.follow_phases(&is_broken);
         shared.stop();
         let mut sums: Vec<PhaseCounts> =
             plan.phases.iter().map(|_| PhaseCounts::default()).collect();
         let mut sent: Vec<(u32, u32)> = Vec::new();
         let worker_results: Vec<_> = running.into_iter().map(join).collect();
+        access.translators.wait_until_idle(LEAVE_TIMEOUT);
         for worker in worker_results.iter().flatten() {
             add_all(&mut sums, &worker.counts);
             sent.extend(&worker.verified);
@@ -127,9 +138,10 @@ pub(crate) fn run(
         worker_results
             .into_iter()
             .collect::<anyhow::Result<Vec<_>>>()?;
+        let mut verified_messages = None;
         if let Some(deliveries) = verified? {
             add_all(&mut sums, &deliveries.by_phase);
-            result.verified = Some(VerifiedMessages {
+            verified_messages = Some(VerifiedMessages {
                 sent: messages,
                 lost: deliveries.lost(sent.into_iter()),
             });
@@ -137,6 +149,8 @@ pub(crate) fn run(
         if let Some(counts) = probed? {
             add_all(&mut sums, &counts);
         }
+        let mut result = followed?;
+        result.verified = verified_messages;
         for (phase, counts) in result.phases.iter_mut().zip(sums) {
             phase.counts = counts;
         }
@@ -163,6 +177,13 @@ struct Coordinator<'a> {
     interrupt: &'a Interrupt,
     shows_status: bool,
     before: RunProgress,
+    campaigns: Option<&'a CampaignRunner>,
+}
+
+/// The campaign of the current phase.
+struct PhaseCampaign {
+    number: u64,
+    counts: CampaignCounts,
 }
 
 impl<'a> Coordinator<'a> {
@@ -178,11 +199,12 @@ impl<'a> Coordinator<'a> {
             interrupt,
             shows_status: !is_quiet && std::io::stderr().is_terminal(),
             before: RunProgress::default(),
+            campaigns: None,
         }
     }
 
     /// Starts one phase after the other; `is_broken` tells that a worker has ended.
-    fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> RunResult {
+    fn follow_phases(mut self, is_broken: &impl Fn() -> bool) -> anyhow::Result<RunResult> {
         let mut result = RunResult {
             phases: Vec::new(),
             series: Vec::new(),
@@ -194,8 +216,15 @@ impl<'a> Coordinator<'a> {
         for (number, phase) in self.plan.phases.iter().enumerate() {
             let started_ns = now_ns();
             self.shared.start_phase(number, started_ns);
+            let mut campaign = match (&phase.campaign, self.campaigns) {
+                (Some(package), Some(campaigns)) => Some(PhaseCampaign {
+                    number: campaigns.begin(package)?,
+                    counts: CampaignCounts::default(),
+                }),
+                _ => None,
+            };
             let mut tick = 0;
-            while !self.is_over(number, phase, started_ns) && !is_broken() {
+            while !self.is_over(number, phase, started_ns, campaign.as_ref()) && !is_broken() {
                 series.record(
                     (now_ns() - run_started_ns) as f64 / 1e9,
                     self.shared.progress(),
@@ -208,13 +237,16 @@ impl<'a> Coordinator<'a> {
                 tick += 1;
                 if tick % STATUS_TICKS == 0 {
                     self.show_status(phase, started_ns);
+                    self.update_campaign(campaign.as_mut())?;
                 }
             }
+            self.update_campaign(campaign.as_mut())?;
             result.phases.push(PhaseResult {
                 phase: number,
                 seconds: (now_ns() - started_ns) as f64 / 1e9,
                 connected: self.shared.progress().connected,
                 counts: PhaseCounts::default(),
+                campaign: campaign.map(|campaign| campaign.counts),
             });
             if result.is_interrupted || is_broken() {
                 break;
@@ -224,11 +256,28 @@ impl<'a> Coordinator<'a> {
         if self.shows_status {
             eprint!("\r\x1b[K");
         }
-        result
+        Ok(result)
     }
 
-    fn is_over(&self, number: usize, phase: &PhasePlan, started_ns: u64) -> bool {
+    fn update_campaign(&self, campaign: Option<&mut PhaseCampaign>) -> anyhow::Result<()> {
+        if let (Some(campaign), Some(campaigns)) = (campaign, self.campaigns) {
+            campaign.counts = campaigns.counts(campaign.number)?;
+        }
+        Ok(())
+    }
+
+    fn is_over(
+        &self,
+        number: usize,
+        phase: &PhasePlan,
+        started_ns: u64,
+        campaign: Option<&PhaseCampaign>,
+    ) -> bool {
         match phase.end {
+            PhaseEnd::Campaign { limit_ns } => {
+                campaign.is_none_or(|campaign| campaign.counts.is_ended)
+                    || now_ns() - started_ns >= limit_ns
+            }
             PhaseEnd::After { ns } => now_ns() - started_ns >= ns,
             PhaseEnd::Connected => self.shared.is_settled(number),
             PhaseEnd::Interrupt => false,

@@ -39,6 +39,16 @@ pub(crate) struct PhaseCounts {
     pub(crate) answers: u64,
     pub(crate) failed_answers: u64,
     pub(crate) unanswered: u64,
+    /// Installations of images that devices have begun, and how they ended.
+    pub(crate) updates: u64,
+    pub(crate) completed_updates: u64,
+    pub(crate) failed_updates: u64,
+    /// Images whose size or checksum was wrong.
+    pub(crate) damaged_images: u64,
+    pub(crate) downloaded_bytes: u64,
+    /// From the announcement of an image to its installation.
+    #[serde(with = "recorded_values")]
+    pub(crate) update: Histogram<u64>,
     /// Verified messages that subscribers have received, without repetitions.
     pub(crate) delivered: u64,
     pub(crate) repeated: u64,
@@ -102,6 +112,12 @@ impl Default for PhaseCounts {
             answers: 0,
             failed_answers: 0,
             unanswered: 0,
+            updates: 0,
+            completed_updates: 0,
+            failed_updates: 0,
+            damaged_images: 0,
+            downloaded_bytes: 0,
+            update: latency_histogram(),
             delivered: 0,
             repeated: 0,
             reordered: 0,
@@ -141,6 +157,12 @@ impl PhaseCounts {
         self.answers += other.answers;
         self.failed_answers += other.failed_answers;
         self.unanswered += other.unanswered;
+        sum(&mut self.update, &other.update);
+        self.updates += other.updates;
+        self.completed_updates += other.completed_updates;
+        self.failed_updates += other.failed_updates;
+        self.damaged_images += other.damaged_images;
+        self.downloaded_bytes += other.downloaded_bytes;
         self.delivered += other.delivered;
         self.repeated += other.repeated;
         self.reordered += other.reordered;

@@ -8,15 +8,20 @@ use load_client::transport::{BrokerDialer, TlsFiles, client_config};
 use mqtt::Version;
 use rustls::pki_types::ServerName;
 
-use crate::definition::TargetDefinition;
+use crate::definition::{FleetTransport, TargetDefinition};
+use crate::plan::SimulationPlan;
+use crate::translation::Translators;
 
 const MAX_THREADS: u16 = 64;
+const QUIC_PORT: u16 = 14567;
 
 #[derive(Clone, Debug)]
 pub(crate) struct TargetAccess {
     pub(crate) dialer: BrokerDialer,
-    /// As written, for reports.
+    /// The servers that the devices use, for reports.
     pub(crate) broker: String,
+    /// The servers of devices that do not speak MQTT over TCP.
+    pub(crate) translators: Translators,
     pub(crate) version: Version,
     pub(crate) sources: SourceAddresses,
     pub(crate) connect_timeout_ns: u64,
@@ -24,16 +29,18 @@ pub(crate) struct TargetAccess {
 }
 
 impl TargetAccess {
-    /// Resolves the broker of a file in `folder`, for so many devices.
+    /// Resolves the servers of a file in `folder` that the plan uses.
     pub(crate) fn new(
         target: &TargetDefinition,
         folder: &Path,
-        devices: u64,
+        plan: &SimulationPlan,
     ) -> anyhow::Result<Self> {
         let field_error =
             |field: &str, message: String| anyhow::anyhow!("target.{field}: {message}");
-        let endpoint: Endpoint = target
-            .broker
+        // QUIC is always inside TLS.
+        let quic = target.broker.strip_prefix("quic://");
+        let endpoint: Endpoint = quic
+            .map_or_else(|| target.broker.clone(), quic_endpoint)
             .parse()
             .map_err(|message| field_error("broker", message))?;
         let mut sources = match &target.source_addresses {
@@ -44,7 +51,7 @@ impl TargetAccess {
         };
         let address = endpoint.resolve(&sources).context("target.broker")?;
         if sources.count() == 0 {
-            let devices = usize::try_from(devices).unwrap_or(usize::MAX);
+            let devices = usize::try_from(plan.devices()).unwrap_or(usize::MAX);
             sources = SourceAddresses::for_connections(address.ip(), devices);
         }
         if !(1..=MAX_THREADS).contains(&target.threads) {
@@ -53,10 +60,31 @@ impl TargetAccess {
                 target.threads
             );
         }
+        if target.downloads == 0 {
+            bail!("target.downloads: must be at least 1");
+        }
         if target.connect_timeout.ns == 0 {
             bail!("target.connect_timeout: must be above 0");
         }
+        let transports = plan.transports();
+        let quic = quic.map(|_| (address, endpoint.host.clone()));
+        let broker = match quic {
+            Some(_) => format!("quic://{}", endpoint.authority()),
+            None => endpoint.to_string(),
+        };
+        let mut servers: Vec<&str> = Vec::new();
+        for transport in &transports {
+            servers.push(match transport {
+                FleetTransport::Mqtt => &broker,
+                FleetTransport::Http => &target.http,
+                FleetTransport::Relay => &target.relay,
+                FleetTransport::Link => &target.link,
+            });
+        }
+        let servers = servers.join(", ");
+        let translators = Translators::new(target, folder, &transports, quic)?;
         Ok(Self {
+            translators,
             dialer: BrokerDialer {
                 target: address,
                 tls: tls(target, &endpoint, folder)?,
@@ -65,12 +93,21 @@ impl TargetAccess {
                     .clone()
                     .map(|path| (endpoint.authority(), path)),
             },
-            broker: endpoint.to_string(),
+            broker: servers,
             version: target.version.into(),
             sources,
             connect_timeout_ns: target.connect_timeout.ns,
             threads: usize::from(target.threads),
         })
+    }
+}
+
+/// The address of a broker that is reached by QUIC, with the default port of QUIC listeners.
+fn quic_endpoint(authority: &str) -> String {
+    let host_end = authority.rfind(']').unwrap_or(0);
+    match authority[host_end..].contains(':') {
+        true => format!("mqtts://{authority}"),
+        false => format!("mqtts://{authority}:{QUIC_PORT}"),
     }
 }
 

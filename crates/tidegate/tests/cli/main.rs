@@ -17,3 +17,5 @@ mod program;
 mod serve;
 mod sessions;
 mod simulate;
+mod simulate_protocols;
+mod simulate_updates;

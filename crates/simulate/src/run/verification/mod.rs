@@ -5,6 +5,7 @@
 
 mod delivery_ledger;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use load_client::client_failure::ClientFailure;
@@ -14,14 +15,17 @@ use load_client::packet_scanner::{
 };
 use load_client::payload_stamp::PayloadStamp;
 use load_client::timer::wait_for_events;
-use load_client::transport::{BrokerConnection, RAW_BYTES};
+use load_client::transport::RAW_BYTES;
 use mio::{Events, Poll, Token};
 use mqtt::{Direction, Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions, Version};
 
+use super::device_connection::{DeviceConnection, PIPES, ReadyPipes};
 use super::phase_counts::PhaseCounts;
 use super::run_shared::{NO_PHASE, RunShared};
 use super::target_access::TargetAccess;
+use crate::definition::FleetTransport;
 use crate::plan::SimulationPlan;
+use crate::translation::TranslatedRoute;
 use crate::verification_plan::VerificationPlan;
 use delivery_ledger::{Arrival, DeliveryLedger};
 
@@ -46,7 +50,7 @@ enum SubscriberStage {
 #[derive(Debug)]
 struct Subscriber {
     /// `None`: it has failed.
-    connection: Option<BrokerConnection>,
+    connection: Option<DeviceConnection>,
     stage: SubscriberStage,
     /// The front of an incomplete packet.
     partial: Vec<u8>,
@@ -72,6 +76,7 @@ pub(super) struct Verifier<'a> {
     shared: &'a RunShared,
     poll: Poll,
     events: Events,
+    ready_pipes: Arc<ReadyPipes>,
     subscribers: Vec<Subscriber>,
     ledger: DeliveryLedger,
     by_phase: Vec<PhaseCounts>,
@@ -91,13 +96,19 @@ impl<'a> Verifier<'a> {
         shared: &'a RunShared,
     ) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
+        let ready_pipes = ReadyPipes::new(poll.registry())?;
         let count = usize::from(verification.subscribers);
         let mut subscribers = Vec::new();
         for number in 0..count {
             let source = access.sources.pick(number, 0, plan.seed as u32);
-            let connection =
-                BrokerConnection::dial(&access.dialer, source, poll.registry(), Token(number))
-                    .map_err(|error| verification_error(&error.into()))?;
+            let connection = if access.translators.includes(FleetTransport::Mqtt) {
+                let route = TranslatedRoute::default();
+                let pipe = (number, &ready_pipes);
+                DeviceConnection::open_pipe(access, FleetTransport::Mqtt, route, pipe)
+            } else {
+                DeviceConnection::dial(access, source, poll.registry(), Token(number))
+                    .map_err(|error| verification_error(&error.into()))?
+            };
             subscribers.push(Subscriber {
                 connection: Some(connection),
                 stage: SubscriberStage::Connecting,
@@ -110,6 +121,7 @@ impl<'a> Verifier<'a> {
             shared,
             poll,
             events: Events::with_capacity(EVENTS),
+            ready_pipes,
             subscribers,
             ledger: DeliveryLedger::new(plan.devices() as usize, count),
             by_phase: Vec::new(),
@@ -119,6 +131,17 @@ impl<'a> Verifier<'a> {
             now_ns: now_ns(),
             last_arrival_ns: 0,
         };
+        for number in 0..count {
+            if matches!(
+                verifier.subscribers[number].connection,
+                Some(DeviceConnection::Pipe(_))
+            ) {
+                verifier
+                    .log_in(number)
+                    .and_then(|()| verifier.on_input(number))
+                    .map_err(|failure| verification_error(&failure))?;
+            }
+        }
         let until_ns = verifier.now_ns + access.connect_timeout_ns;
         while verifier
             .subscribers
@@ -192,6 +215,13 @@ impl<'a> Verifier<'a> {
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         let mut failed = Vec::new();
         for event in &events {
+            if event.token() == PIPES {
+                for number in self.ready_pipes.take() {
+                    let outcome = self.on_input(number);
+                    failed.extend(outcome.err().map(|failure| (number, failure)));
+                }
+                continue;
+            }
             let number = event.token().0;
             let outcome = match self.subscribers[number].stage {
                 SubscriberStage::Connecting => self.on_connecting(number, event),
@@ -219,6 +249,14 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         connection.flush()?;
+        self.log_in(number)
+    }
+
+    /// Sends CONNECT.
+    fn log_in(&mut self, number: usize) -> Result<(), ClientFailure> {
+        let Some(connection) = &mut self.subscribers[number].connection else {
+            return Ok(());
+        };
         let client_id = format!("{NAME}-{:08x}-{number}", self.shared.run_id());
         let mut packet = Vec::new();
         Packet::Connect(mqtt::Connect {
@@ -246,6 +284,11 @@ impl<'a> Verifier<'a> {
         {
             connection.flush()?;
         }
+        self.on_input(number)
+    }
+
+    /// Reads what a subscriber has received.
+    fn on_input(&mut self, number: usize) -> Result<(), ClientFailure> {
         loop {
             let subscriber = &mut self.subscribers[number];
             let Some(connection) = &mut subscriber.connection else {

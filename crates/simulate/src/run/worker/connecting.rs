@@ -3,16 +3,18 @@
 use std::cmp::Reverse;
 
 use load_client::client_failure::ClientFailure;
-use load_client::transport::BrokerConnection;
 use mio::Token;
 use mio::event::Event;
-use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions};
+use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions, Version};
 
+use super::super::device_connection::DeviceConnection;
 use super::Worker;
 use super::device::ConnectionStage;
+use crate::definition::FleetTransport;
 use crate::schedule::{DueSend, first_delay_ns};
 use crate::secure_login::secure_login;
 use crate::template::{NO_STAMP, RequestView, Template};
+use crate::translation::{LOCAL_VERSION, TranslatedRoute};
 
 /// Local ports tried for one connection.
 const MAX_PORT_ATTEMPTS: usize = 100;
@@ -56,17 +58,19 @@ impl Worker<'_> {
     }
 
     fn dial(&mut self, device: usize) {
+        if self
+            .access
+            .translators
+            .includes(self.fleet(device).transport)
+        {
+            return self.open_pipe(device);
+        }
         let started_ns = load_client::host::now_ns();
         let mut attempt = 0;
         let dialed = loop {
-            let source = self.access.sources.pick(
-                device * self.access.threads + self.thread,
-                attempt,
-                self.plan.seed as u32,
-            );
+            let source = self.pick_source(device, attempt);
             let registry = self.poll.registry();
-            let dialed =
-                BrokerConnection::dial(&self.access.dialer, source, registry, Token(device));
+            let dialed = DeviceConnection::dial(self.access, source, registry, Token(device));
             attempt += 1;
             match &dialed {
                 Err(error)
@@ -87,6 +91,38 @@ impl Worker<'_> {
         }
     }
 
+    /// Lets a translator connect the device, and sends CONNECT to it.
+    fn open_pipe(&mut self, device: usize) {
+        let fleet = self.fleet(device);
+        let endpoint = fleet.endpoint.as_ref();
+        let route = TranslatedRoute {
+            source: self.pick_source(device, 0),
+            endpoint: endpoint.map_or(String::new(), |text| self.render_text(text, device)),
+            identifies: fleet.identifies,
+        };
+        let pipe = (device, &self.ready_pipes);
+        let pipe = DeviceConnection::open_pipe(self.access, fleet.transport, route, pipe);
+        let started_ns = load_client::host::now_ns();
+        let entry = &mut self.devices[device];
+        entry.started_ns = started_ns;
+        entry.transport = Some(pipe);
+        self.connecting_count += 1;
+        self.connecting.push_back((device as u32, started_ns));
+        let greeted = self
+            .send_connect(device)
+            .and_then(|()| self.on_readable(device));
+        if let Err(failure) = greeted {
+            self.fail(device, &failure);
+        }
+    }
+
+    fn pick_source(&self, device: usize, attempt: usize) -> Option<std::net::SocketAddr> {
+        let number = device * self.access.threads + self.thread;
+        self.access
+            .sources
+            .pick(number, attempt, self.plan.seed as u32)
+    }
+
     /// TCP may be set up: sends CONNECT.
     pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
         let Some(transport) = &mut self.devices[device].transport else {
@@ -99,6 +135,10 @@ impl Worker<'_> {
             return Ok(());
         }
         transport.flush()?;
+        self.send_connect(device)
+    }
+
+    fn send_connect(&mut self, device: usize) -> Result<(), ClientFailure> {
         let packet = self.connect_packet(device);
         let entry = &mut self.devices[device];
         entry.stage = ConnectionStage::Greeting;
@@ -109,7 +149,7 @@ impl Worker<'_> {
     }
 
     fn connect_packet(&self, device: usize) -> Vec<u8> {
-        let fleet = self.fleet(device);
+        let (fleet, version) = (self.fleet(device), self.version(device));
         let client_id = self.render_text(&fleet.client_id, device);
         let text = |template: &Template| self.render_text(template, device);
         let (username, password) = match &fleet.secure {
@@ -125,7 +165,7 @@ impl Worker<'_> {
         };
         let mut out = Vec::with_capacity(64 + client_id.len());
         Packet::Connect(mqtt::Connect {
-            version: self.access.version,
+            version,
             clean_start: fleet.clean_session,
             keep_alive_s: fleet.keep_alive_s,
             client_id: &client_id,
@@ -135,8 +175,17 @@ impl Worker<'_> {
             properties: Properties::EMPTY,
             is_bridge: false,
         })
-        .encode(self.access.version, &mut out);
+        .encode(version, &mut out);
         out
+    }
+
+    /// Version of MQTT that a device and its broker or translator speak.
+    #[inline]
+    pub(super) fn version(&self, device: usize) -> Version {
+        match self.fleet(device).transport {
+            FleetTransport::Mqtt => self.access.version,
+            _ => LOCAL_VERSION,
+        }
     }
 
     /// A text of a device that is no message.
@@ -178,7 +227,7 @@ impl Worker<'_> {
             );
         }
         let mut out = Vec::new();
-        packet.encode(Properties::EMPTY, self.access.version, &mut out);
+        packet.encode(Properties::EMPTY, self.version(device), &mut out);
         let entry = &mut self.devices[device];
         entry.stage = ConnectionStage::Subscribing;
         if let Some(transport) = &mut entry.transport {
@@ -193,7 +242,8 @@ impl Worker<'_> {
         self.connected += 1;
         self.settle(device);
         self.schedule_sends(device);
-        self.connect_children(device)
+        self.connect_children(device)?;
+        self.resume_updates(device)
     }
 
     /// Adds the first messages of a device to the schedule, unless they have been before.

@@ -2,7 +2,8 @@
 //!
 //! An idle device has no buffers. Its id, topics and credentials are rendered from its index when they are needed.
 
-use load_client::transport::BrokerConnection;
+use super::super::device_connection::DeviceConnection;
+use super::updating::DeviceUpdates;
 
 /// How far the connection of a device has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,14 @@ pub(super) struct InFlightMessage {
 
 #[derive(Debug)]
 pub(super) struct SimulatedDevice {
-    pub(super) transport: Option<BrokerConnection>,
+    pub(super) transport: Option<DeviceConnection>,
     /// The front of an incomplete packet.
     pub(super) partial: Vec<u8>,
     /// Packets of this turn that are not yet written.
     pub(super) outbox: Vec<u8>,
     pub(super) in_flight: Vec<InFlightMessage>,
+    /// Images that it installs or has installed.
+    pub(super) updates: Option<Box<DeviceUpdates>>,
     /// When the current connection was begun.
     pub(super) started_ns: u64,
     /// When the last connection ended unexpectedly; 0: it did not.
@@ -68,6 +71,7 @@ impl SimulatedDevice {
             partial: Vec::new(),
             outbox: Vec::new(),
             in_flight: Vec::new(),
+            updates: None,
             started_ns: 0,
             lost_ns: 0,
             fault_until_ns: 0,

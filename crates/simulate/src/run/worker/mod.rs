@@ -1,9 +1,11 @@
 //! One thread of a run: an event loop over its share of the devices.
 //!
 //! [`connecting`] opens connections as the phase asks, [`sending`] makes the messages that are due, [`receiving`] reads
-//! acknowledgements and requests, [`answering`] makes the answers to requests, and [`outbox`] writes what a turn has made.
+//! acknowledgements and requests, [`answering`] makes the answers to requests, [`updating`] installs images, and [`outbox`] writes
+//! what a turn has made.
 
 mod answering;
+mod chunked_download;
 mod connecting;
 mod device;
 mod faulting;
@@ -14,9 +16,11 @@ mod receiving;
 mod sending;
 #[cfg(test)]
 mod tests;
+mod updating;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -29,6 +33,7 @@ use mio::{Events, Poll};
 use mqtt::PropertiesBuf;
 use wall_clock::now_ms;
 
+use super::device_connection::{PIPES, ReadyPipes};
 use super::phase_counts::PhaseCounts;
 use super::run_shared::{NO_PHASE, RunShared};
 use super::target_access::TargetAccess;
@@ -38,6 +43,7 @@ use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
 use device::{ConnectionStage, SimulatedDevice};
 use pending_answer::PendingAnswer;
+pub(super) use updating::FetchedImage;
 
 /// PINGREQ.
 const PING: &[u8] = &[0xc0, 0];
@@ -71,6 +77,7 @@ pub(crate) struct Worker<'a> {
     thread: usize,
     poll: Poll,
     events: Events,
+    ready_pipes: Arc<ReadyPipes>,
     fleets: Vec<FleetShare>,
     devices: Vec<SimulatedDevice>,
     schedule: SendSchedule,
@@ -82,6 +89,8 @@ pub(crate) struct Worker<'a> {
     /// Devices that connect again at a time.
     returning: BinaryHeap<Reverse<(u64, u32)>>,
     answers: BinaryHeap<Reverse<PendingAnswer>>,
+    /// When updates continue: times, devices and numbers of their plans.
+    update_timers: BinaryHeap<Reverse<(u64, u32, u8)>>,
     /// Times and numbers of faults of the phase.
     faults: BinaryHeap<Reverse<(u64, usize)>>,
     /// Ends of faults of devices.
@@ -131,12 +140,14 @@ impl<'a> Worker<'a> {
         shared: &'a RunShared,
         thread: usize,
     ) -> anyhow::Result<Self> {
+        let poll = Poll::new()?;
         let mut worker = Self {
+            ready_pipes: ReadyPipes::new(poll.registry())?,
             plan,
             access,
             shared,
             thread,
-            poll: Poll::new()?,
+            poll,
             events: Events::with_capacity(EVENTS),
             fleets: Vec::new(),
             devices: Vec::new(),
@@ -146,6 +157,7 @@ impl<'a> Worker<'a> {
             connecting_count: 0,
             returning: BinaryHeap::new(),
             answers: BinaryHeap::new(),
+            update_timers: BinaryHeap::new(),
             faults: BinaryHeap::new(),
             fault_ends: BinaryHeap::new(),
             dialed: 0,
@@ -254,6 +266,7 @@ impl<'a> Worker<'a> {
             self.open_connections();
             self.send_due();
             self.send_answers();
+            self.continue_updates();
             self.write_outboxes();
             self.send_keep_alive();
             self.expire_connecting();
@@ -377,6 +390,7 @@ impl<'a> Worker<'a> {
         let next = [
             self.schedule.next_ns().filter(|_| self.load > 0.0),
             self.answers.peek().map(|answer| answer.0.at_ns),
+            self.update_timers.peek().map(|timer| timer.0.0),
             self.faults.peek().map(|fault| fault.0.0),
             self.fault_ends.peek().map(|end| end.0.0),
             self.returning.peek().map(|returning| returning.0.0),
@@ -406,25 +420,50 @@ impl<'a> Worker<'a> {
     }
 
     fn handle_event(&mut self, event: &Event) {
+        if event.token() == PIPES {
+            for device in self.ready_pipes.take() {
+                self.handle_pipe(device);
+            }
+            for fetched in self.ready_pipes.take_fetched() {
+                self.handle_fetched(fetched);
+            }
+            return;
+        }
         let device = event.token().0;
         let outcome = match self.devices[device].stage {
             ConnectionStage::Offline => Ok(()),
             ConnectionStage::Dialing => self.on_dialing(device, event),
-            _ => self.on_ready(device, event),
+            _ => {
+                let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
+                self.on_ready(device, is_input, event.is_writable())
+            }
         };
         if let Err(failure) = outcome {
             self.fail(device, &failure);
         }
     }
 
-    fn on_ready(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
-        if event.is_writable()
+    /// The pipe of a device can be read or written again.
+    fn handle_pipe(&mut self, device: usize) {
+        if self.devices[device].stage != ConnectionStage::Offline
+            && let Err(failure) = self.on_ready(device, true, true)
+        {
+            self.fail(device, &failure);
+        }
+    }
+
+    fn on_ready(
+        &mut self,
+        device: usize,
+        is_input: bool,
+        is_writable: bool,
+    ) -> Result<(), ClientFailure> {
+        if is_writable
             && let Some(transport) = &mut self.devices[device].transport
             && transport.has_backlog()
         {
             transport.flush()?;
         }
-        let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
         if is_input && !self.is_not_reading(device) {
             self.on_readable(device)?;
         }

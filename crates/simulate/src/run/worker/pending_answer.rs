@@ -76,7 +76,7 @@ impl Request {
                 let data = &payload["data"];
                 (text(&data["id"]), text(&data["method"]), &data["params"])
             }
-            (DeviceProtocol::Thingsboard | DeviceProtocol::Native, _) => (
+            (DeviceProtocol::Thingsboard | DeviceProtocol::Native | DeviceProtocol::Relay, _) => (
                 topic_end.clone(),
                 text(&payload["method"]),
                 &payload["params"],

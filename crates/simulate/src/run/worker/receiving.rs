@@ -38,7 +38,7 @@ impl Worker<'_> {
     }
 
     fn handle_packets(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
-        let is_v5 = self.access.version == Version::V5;
+        let is_v5 = self.version(device) == Version::V5;
         let mut at = 0;
         loop {
             match step(&bytes[at..], is_v5)? {
@@ -118,8 +118,8 @@ impl Worker<'_> {
         let Some(frame) = mqtt::split_frame(bytes, u32::MAX).map_err(malformed)? else {
             return Ok(());
         };
-        let packet =
-            Packet::decode(frame, self.access.version, Direction::FromServer).map_err(malformed)?;
+        let packet = Packet::decode(frame, self.version(device), Direction::FromServer)
+            .map_err(malformed)?;
         let stage = self.devices[device].stage;
         match (packet, stage) {
             (Packet::ConnAck(ack), ConnectionStage::Greeting) if ack.code.is_error() => {
@@ -149,7 +149,9 @@ impl Worker<'_> {
 
     fn on_message(&mut self, device: usize, message: &Publish<'_>) -> Result<(), ClientFailure> {
         self.counts().received += 1;
-        self.queue_answer(device, message.topic, message.payload);
+        if !self.handle_update_message(device, message.topic, message.payload)? {
+            self.queue_answer(device, message.topic, message.payload);
+        }
         match message.qos {
             QoS::AtMostOnce => Ok(()),
             QoS::AtLeastOnce => self.reply(device, PUBACK, message.packet_id),

@@ -7,7 +7,7 @@ use mqtt::{Packet, Property, Publish, QoS};
 use super::super::storage_sampler::StorageSample;
 use super::Worker;
 use super::device::{ConnectionStage, InFlightMessage};
-use crate::definition::FaultKind;
+use crate::definition::{FaultKind, FleetTransport};
 use crate::plan::SendPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, interval_ns};
@@ -153,7 +153,7 @@ impl Worker<'_> {
         let topic = std::str::from_utf8(&self.topic).expect("templates and values are UTF-8");
         let is_in_payload = send.payload.has_stamp();
         let is_verified =
-            (is_in_payload || verification.uses_properties) && verification.includes(topic);
+            (is_in_payload || self.sends_properties(device)) && verification.includes(topic);
         if !is_verified {
             self.render(device, &send.topic, &send.payload, request);
             return false;
@@ -176,6 +176,16 @@ impl Worker<'_> {
                 .push(Property::UserProperty(STAMP_PROPERTY, stamp));
         }
         true
+    }
+
+    /// Whether stamps may be properties: other protocols than MQTT have none.
+    fn sends_properties(&self, device: usize) -> bool {
+        self.fleet(device).transport == FleetTransport::Mqtt
+            && self
+                .plan
+                .verification
+                .as_ref()
+                .is_some_and(|verification| verification.uses_properties)
     }
 
     /// Whether a watched value differs from the last message; `true` without watched values.
@@ -271,8 +281,8 @@ impl Worker<'_> {
         retain: bool,
         due_ns: u64,
     ) -> Result<(), ClientFailure> {
-        let version = self.access.version;
         let carrier = self.carrier(device);
+        let version = self.version(carrier);
         let entry = &mut self.devices[carrier];
         let qos = match qos {
             0 => QoS::AtMostOnce,

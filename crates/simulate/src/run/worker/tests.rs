@@ -52,7 +52,7 @@ burst = 50
     );
     let document = SourceDocument::parse(Path::new("a.toml"), &text).unwrap();
     let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""), None).unwrap();
-    let access = TargetAccess::new(&definition.target, Path::new(""), 1).unwrap();
+    let access = TargetAccess::new(&definition.target, Path::new(""), &plan).unwrap();
     let shared = RunShared::new(1, false);
     let mut worker = Worker::new(&plan, &access, &shared, 0).unwrap();
     shared.start_phase(0, now_ns());

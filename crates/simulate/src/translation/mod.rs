@@ -1,0 +1,220 @@
+//! Devices that do not speak MQTT over TCP, TLS or WebSocket.
+//!
+//! Each connection of such a device is a pipe in memory. Its other end is a task that acts as the device's broker: it logs the
+//! device in at a server by another protocol, and translates messages in both directions. So schedules, answers and
+//! measurements are the same for all protocols.
+//!
+//! [`http`] is the HTTP API of devices, [`relay`] the WebSocket of relay endpoints, [`link`] the link of a node. [`quic`]
+//! passes the bytes of MQTT through unchanged.
+
+mod http;
+mod http_connection;
+mod image_fetch;
+mod link;
+mod local_port;
+mod quic;
+mod relay;
+mod server_target;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use link_carriers::CarrierConnector;
+use tokio::io::DuplexStream;
+use tokio::runtime::Runtime;
+
+use crate::definition::{FleetTransport, TargetDefinition};
+use image_fetch::ImageServers;
+pub(crate) use image_fetch::{ImageFailure, ImageRequest};
+pub(crate) use local_port::LOCAL_VERSION;
+use local_port::{DeviceLogin, LocalWriter};
+pub(crate) use quic::QuicTarget;
+pub(crate) use server_target::ServerTarget;
+
+/// Bytes that a pipe holds in each direction. A device or server that sends faster waits.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// The servers of devices that do not speak MQTT, and the threads that translate for them.
+#[derive(Debug, Clone)]
+pub(crate) struct Translators {
+    runtime: Arc<Runtime>,
+    servers: Vec<(FleetTransport, TranslatedServer)>,
+    images: Arc<ImageServers>,
+    login_timeout: Duration,
+    /// Connections that have not ended.
+    active: Arc<AtomicUsize>,
+}
+
+/// A server, and the protocol that it speaks.
+#[derive(Debug, Clone)]
+enum TranslatedServer {
+    Http(Arc<ServerTarget>),
+    Relay(Arc<ServerTarget>),
+    Link(Arc<CarrierConnector>),
+    Quic(Arc<QuicTarget>),
+}
+
+/// What a connection needs besides the credentials in CONNECT.
+#[derive(Debug, Default)]
+pub(crate) struct TranslatedRoute {
+    pub(crate) source: Option<SocketAddr>,
+    /// Relay endpoint of the device.
+    pub(crate) endpoint: String,
+    /// Whether a connection to a relay endpoint identifies itself as a device.
+    pub(crate) identifies: bool,
+}
+
+/// The device side of a pipe.
+#[derive(Debug)]
+pub(crate) struct TranslatedPipe {
+    pub(crate) stream: DuplexStream,
+    /// Why the translator has ended, if the server is the reason.
+    pub(crate) failure: Arc<OnceLock<String>>,
+}
+
+impl Translators {
+    /// The servers that fleets with these transports use; `quic` is set if the broker is reached by QUIC.
+    pub(crate) fn new(
+        target: &TargetDefinition,
+        folder: &Path,
+        transports: &[FleetTransport],
+        quic: Option<(SocketAddr, String)>,
+    ) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(usize::from(target.threads).max(1))
+            .thread_name("translators")
+            .enable_all()
+            .build()
+            .context("cannot start the threads of translators")?;
+        let mut servers = Vec::new();
+        for &transport in transports {
+            let server = |url: &str| ServerTarget::new(url, target, folder).map(Arc::new);
+            let server = match transport {
+                FleetTransport::Mqtt => continue,
+                FleetTransport::Http => {
+                    TranslatedServer::Http(server(&target.http).context("target.http")?)
+                }
+                FleetTransport::Relay => {
+                    TranslatedServer::Relay(server(&target.relay).context("target.relay")?)
+                }
+                FleetTransport::Link => {
+                    let connector = link::connector(target, folder).context("target.link")?;
+                    TranslatedServer::Link(Arc::new(connector))
+                }
+            };
+            servers.push((transport, server));
+        }
+        if let Some((address, name)) = quic {
+            let _entered = runtime.enter();
+            let quic = QuicTarget::new(address, name, target, folder).context("target.broker")?;
+            servers.push((FleetTransport::Mqtt, TranslatedServer::Quic(Arc::new(quic))));
+        }
+        Ok(Self {
+            runtime: Arc::new(runtime),
+            servers,
+            images: Arc::new(ImageServers::new(target, folder.to_owned())),
+            login_timeout: Duration::from_nanos(target.connect_timeout.ns),
+            active: Arc::default(),
+        })
+    }
+
+    /// Whether connections of this transport are translated.
+    pub(crate) fn includes(&self, transport: FleetTransport) -> bool {
+        self.servers.iter().any(|(known, _)| *known == transport)
+    }
+
+    /// Waits until all connections have ended, so that servers get the last messages of their devices.
+    pub(crate) fn wait_until_idle(&self, timeout: Duration) {
+        let until = std::time::Instant::now() + timeout;
+        while self.active.load(Ordering::Relaxed) > 0 && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Downloads and verifies an image, and reports its size or a failure.
+    pub(crate) fn fetch_image(
+        &self,
+        image: ImageRequest,
+        report: impl FnOnce(Result<u64, ImageFailure>) + Send + 'static,
+    ) {
+        let images = self.images.clone();
+        self.runtime
+            .spawn(async move { report(images.fetch(image).await) });
+    }
+
+    /// Begins a connection. Dropping the pipe ends it.
+    pub(crate) fn open(&self, transport: FleetTransport, route: TranslatedRoute) -> TranslatedPipe {
+        let (stream, mut pipe) = tokio::io::duplex(PIPE_BYTES);
+        let failure = Arc::new(OnceLock::new());
+        let mut servers = self.servers.iter();
+        let server = servers.find(|(known, _)| *known == transport);
+        let server = server.expect("each transport of a fleet has its server");
+        let (server, result) = (server.1.clone(), failure.clone());
+        let timeout = self.login_timeout;
+        let active = ActiveConnection::new(&self.active);
+        self.runtime.spawn(async move {
+            let _active = active;
+            // The reason is set before the pipe is closed, since the device looks for it then.
+            let report = |reason: String| drop(result.set(reason));
+            if let TranslatedServer::Quic(target) = &server {
+                let ended = target.carry(&mut pipe, timeout).await;
+                ended.unwrap_or_else(report);
+                return;
+            }
+            let (mut reader, writer) = local_port::split(pipe);
+            let Some(login) = reader.login().await else {
+                return;
+            };
+            let session = TranslatedSession {
+                login,
+                route,
+                login_timeout: timeout,
+                writer: writer.clone(),
+            };
+            let ended = match server {
+                TranslatedServer::Http(target) => {
+                    http::translate(session, &mut reader, target).await
+                }
+                TranslatedServer::Relay(target) => {
+                    relay::translate(session, &mut reader, &target).await
+                }
+                TranslatedServer::Link(connector) => {
+                    link::translate(session, &mut reader, connector).await
+                }
+                TranslatedServer::Quic(_) => Ok(()),
+            };
+            ended.unwrap_or_else(report);
+            writer.close().await;
+        });
+        TranslatedPipe { stream, failure }
+    }
+}
+
+/// Counts a connection while it exists.
+struct ActiveConnection(Arc<AtomicUsize>);
+
+impl ActiveConnection {
+    fn new(active: &Arc<AtomicUsize>) -> Self {
+        active.fetch_add(1, Ordering::Relaxed);
+        Self(active.clone())
+    }
+}
+
+impl Drop for ActiveConnection {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A device that has begun to log in.
+#[derive(Debug)]
+struct TranslatedSession {
+    login: DeviceLogin,
+    route: TranslatedRoute,
+    login_timeout: Duration,
+    writer: LocalWriter,
+}
