@@ -10,9 +10,9 @@ use load_client::node_api::NodeApi;
 use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value, json};
 
+use crate::creation_mark::MARK;
 use crate::definition::{FirmwareDefinition, SimulationDefinition};
 use crate::random::RandomKey;
-use crate::setup::MARK;
 
 const PACKAGES: &str = "/api/v1/firmware";
 const ASSIGNMENTS: &str = "/api/v1/firmware-assignments";

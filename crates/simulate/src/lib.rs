@@ -3,6 +3,7 @@
 //! A `definition` is what a file contains. It is compiled to a `plan`, from which `preview` prints messages and
 //! `run` connects devices to a broker.
 
+mod creation_mark;
 mod definition;
 mod device_protocol;
 mod firmware_setup;

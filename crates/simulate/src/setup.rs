@@ -13,6 +13,7 @@ use load_client::units::Unit;
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
+use crate::creation_mark::{MARK, TAG};
 use crate::definition::{
     FleetTransport, ProductDefinition, SimulationDefinition, TargetDefinition,
 };
@@ -20,9 +21,6 @@ use crate::firmware_setup::FirmwareSetup;
 use crate::plan::{FleetPlan, SimulationPlan};
 use load_client::interrupt::Interrupt;
 
-/// In the description of products, and in the tags of devices.
-pub(crate) const MARK: &str = "tidegate simulate";
-const TAG: &str = "created-by";
 /// Devices of one request.
 const DEVICES_PER_REQUEST: u32 = 5000;
 /// Requests to remove devices that are sent at a time.

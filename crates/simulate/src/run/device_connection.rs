@@ -9,8 +9,8 @@ use load_client::transport::{BrokerConnection, ReceiveOutcome, TransportError};
 use mio::{Registry, Token};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
+use super::fetched_image::FetchedImage;
 use super::target_access::TargetAccess;
-use super::worker::FetchedImage;
 use crate::definition::FleetTransport;
 use crate::translation::{TranslatedPipe, TranslatedRoute};
 

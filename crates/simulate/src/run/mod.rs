@@ -1,6 +1,7 @@
 //! A run: threads with devices, and a coordinator that goes through the phases.
 
 mod device_connection;
+mod fetched_image;
 mod metrics_endpoint;
 mod phase_counts;
 mod run_series;

@@ -43,7 +43,6 @@ use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
 use device::{ConnectionStage, SimulatedDevice};
 use pending_answer::PendingAnswer;
-pub(super) use updating::FetchedImage;
 
 /// PINGREQ.
 const PING: &[u8] = &[0xc0, 0];

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use load_client::client_failure::ClientFailure;
 use serde_json::{Value, json};
 
+use super::super::fetched_image::FetchedImage;
 use super::Worker;
 use super::chunked_download::{AnnouncedImage, ChunkOutcome, ChunkedDownload};
 use super::device::ConnectionStage;
@@ -72,16 +73,6 @@ impl UpdateStage {
     fn is_ended(&self) -> bool {
         matches!(self, Self::Ended { .. })
     }
-}
-
-/// The end of a download by URL.
-#[derive(Debug)]
-pub(in crate::run) struct FetchedImage {
-    pub(super) device: usize,
-    pub(super) number: usize,
-    /// When the update was begun, by which results of earlier ones are recognised.
-    pub(super) begun_ns: u64,
-    pub(super) result: Result<u64, ImageFailure>,
 }
 
 impl Worker<'_> {
