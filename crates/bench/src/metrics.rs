@@ -165,6 +165,11 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Nanoseconds,
         "time to new content after an interruption",
     ),
+    metric(
+        "resumption",
+        Unit::Nanoseconds,
+        "time until the sender continues after an interruption",
+    ),
     metric("resent", Unit::Bytes, "payload sent again"),
     metric(
         "cost_ratio",

@@ -11,6 +11,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::address::{CarrierAddress, Transport};
 use crate::quic::QuicTarget;
+use crate::tcp::configure_tcp;
 use crate::websocket::WebSocketStream;
 use crate::{ALPN, BoxedCarrier, quic};
 
@@ -88,7 +89,7 @@ impl CarrierConnector {
             return self.open_quic(host, port).await;
         }
         let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
+        configure_tcp(&stream)?;
         let stream: BoxedCarrier = match &self.tls {
             None => Box::new(stream),
             Some(tls) => {

@@ -7,12 +7,14 @@ mod address;
 mod connector;
 mod listener;
 mod quic;
+mod tcp;
 mod websocket;
 
 pub use address::{AddressError, CarrierAddress, Transport};
 pub use connector::CarrierConnector;
 pub use listener::{AcceptedCarrier, CarrierListener, PendingCarrier};
 pub use quic::{QuicTarget, open_quic_stream};
+pub use tcp::configure_tcp;
 
 /// Any carrier.
 pub type BoxedCarrier = Box<dyn link::net::Carrier>;

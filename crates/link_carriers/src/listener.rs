@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
 use crate::address::{CarrierAddress, Transport};
+use crate::tcp::configure_tcp;
 use crate::websocket::{WebSocketStream, server_options};
 use crate::{ALPN, BoxedCarrier, quic};
 
@@ -220,7 +221,7 @@ impl PendingCarrier {
                 Ok(accepted(Box::new(carrier), certificate))
             }
             PendingConnection::Tcp(stream, _) => {
-                stream.set_nodelay(true)?;
+                configure_tcp(&stream)?;
                 let Some(tls) = self.tls else {
                     return Ok(accepted(upgrade(stream, self.websocket).await?, None));
                 };

@@ -126,7 +126,8 @@ impl LinkNetworkScenario {
         Ok(())
     }
 
-    /// The time from the return of the network to the first new content, and what was sent again.
+    /// The time from the return of the network until the sender continues and until the first new content arrives, and what
+    /// was sent again.
     async fn outage(
         &self,
         outage: Duration,
@@ -146,10 +147,13 @@ impl LinkNetworkScenario {
             network.cut();
             tokio::time::sleep(outage).await;
             network.set_conditions(conditions);
-            Instant::now()
+            let restored = Instant::now();
+            // The sender has learned what the receiver has.
+            pair.client.connected().await?;
+            anyhow::Ok((restored, restored.elapsed()))
         };
-        let (sent, arrivals, restored) = tokio::join!(sending, pair.receive(), interruption);
-        let (sent, arrivals) = (sent?, arrivals?);
+        let (sent, arrivals, interrupted) = tokio::join!(sending, pair.receive(), interruption);
+        let (sent, arrivals, (restored, resumption)) = (sent?, arrivals?, interrupted?);
         let recovered = arrivals
             .iter()
             .find(|arrival| arrival.at >= restored)
@@ -158,11 +162,13 @@ impl LinkNetworkScenario {
         // What was in transit when the carriers broke is lost and counts only if it arrives twice.
         let resent = pair.server.statistics().repeated_bytes;
         let line = format!(
-            "outage of {outage:?}: new content {:.0} ms after the return of the network, {resent} bytes of {:.1} MB received again, nothing lost or repeated",
+            "outage of {outage:?}: sender continues {:.0} ms after the return of the network, new content after {:.0} ms, {resent} bytes of {:.1} MB received again, nothing lost or repeated",
+            resumption.as_secs_f64() * 1e3,
             recovery.as_secs_f64() * 1e3,
             sent as f64 / 1e6,
         );
         let mut measures = MetricValues::default();
+        measures.set("resumption", resumption.as_nanos() as f64);
         measures.set("recovery", recovery.as_nanos() as f64);
         measures.set("resent", resent as f64);
         let name = format!("outage of {outage:?}");

@@ -15,6 +15,7 @@ use link::net::{ConnectOptions, Decision, Link, LinkError, LinkListener, connect
 use link::priority::Priority;
 use link::size_class::{SizeClass, SizeClassTable};
 use link::wire::handshake::LinkId;
+use link_carriers::configure_tcp;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Messages are numbered modulo this; a loss of exactly so many in a row would not be noticed.
@@ -158,7 +159,7 @@ pub(super) fn connect_link(address: SocketAddr) -> Link {
         ConnectOptions::default(),
         move || async move {
             let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            configure_tcp(&stream)?;
             Ok(stream)
         },
     )
@@ -174,7 +175,7 @@ pub(super) fn accept_links(
         while let Ok((stream, _)) = socket.accept().await {
             let listener = listener.clone();
             tokio::spawn(async move {
-                let _ = stream.set_nodelay(true);
+                let _ = configure_tcp(&stream);
                 let decide = |_: &_| Decision::Accept {
                     principal: String::new(),
                 };

@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use bytes::Bytes;
+
+use crate::core::carrier_backlog::CarrierBacklog;
 use crate::core::credit::{ReceiveCredit, SendCredit};
 use crate::message::MessageId;
 use crate::wire::control::StreamKind;
 use crate::wire::handshake::Limits;
+use crate::wire::header::FrameType;
 use crate::wire::writer::FrameWriter;
 
 /// A carrier between its first frame and its end.
@@ -29,6 +33,8 @@ pub(crate) struct Carrier {
     /// The pending PING.
     pub(crate) ping: Option<(u64, Instant)>,
     pub(crate) last_nonce: u64,
+    /// What streams have passed to the carrier.
+    pub(crate) backlog: CarrierBacklog,
     /// When waiting acknowledgements must be sent.
     pub(crate) ack_deadline: Option<Instant>,
     /// Received bytes and messages that are not acknowledged.
@@ -56,6 +62,7 @@ impl Carrier {
             next_ping: now,
             ping: None,
             last_nonce: 0,
+            backlog: CarrierBacklog::new(now),
             ack_deadline: None,
             unannounced_bytes: 0,
             is_goaway_sent: false,
@@ -74,6 +81,14 @@ impl Carrier {
                 return self.last_wire_id;
             }
         }
+    }
+
+    /// A PING that shows when the peer has read what was sent before.
+    pub(crate) fn write_probe(&mut self, writer: &mut FrameWriter, now: Instant) {
+        self.last_nonce += 1;
+        let payload = self.last_nonce.to_le_bytes();
+        writer.push(FrameType::Ping, 0, 0, &payload, Bytes::new());
+        self.backlog.add_probe(self.last_nonce, now);
     }
 
     pub(crate) fn schedule_ack(&mut self, deadline: Instant) {

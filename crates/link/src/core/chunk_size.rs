@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 const MIN_CHUNK_TIME: Duration = Duration::from_millis(1);
 const MAX_CHUNK_TIME: Duration = Duration::from_millis(10);
 const SHARE_OF_ROUND_TRIP: u32 = 8;
-/// The rate is measured over periods in which the carrier was never idle, at least this long.
-const MEASURED_PERIOD: Duration = Duration::from_millis(20);
+/// The rate is measured over transmissions that take at least this long together.
+const MEASURED_TIME: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct ChunkSize {
@@ -15,8 +15,8 @@ pub(crate) struct ChunkSize {
     max_bytes: usize,
     round_trip: Option<Duration>,
     bytes_per_second: Option<f64>,
-    /// Begin of the current busy period, and the bytes transmitted since.
-    busy: Option<(Instant, u64)>,
+    /// Duration and bytes of the transmissions since the last measurement.
+    transmitted: (Duration, u64),
 }
 
 impl ChunkSize {
@@ -26,7 +26,7 @@ impl ChunkSize {
             max_bytes,
             round_trip: None,
             bytes_per_second: None,
-            busy: None,
+            transmitted: (Duration::ZERO, 0),
         }
     }
 
@@ -37,26 +37,22 @@ impl ChunkSize {
         });
     }
 
-    /// Bytes that were ready at `start` have been passed to the carrier at `end`.
+    /// Bytes that were ready at `start` have been passed to the carrier at `end`. The time between two transmissions does
+    /// not count: it says nothing about the carrier.
     pub(crate) fn record_transmission(&mut self, bytes: usize, start: Instant, end: Instant) {
-        let (begin, sum) = *self.busy.get_or_insert((start, 0));
+        let (time, sum) = self.transmitted;
+        let time = time + end.saturating_duration_since(start);
         let sum = sum + bytes as u64;
-        let elapsed = end.saturating_duration_since(begin);
-        if elapsed < MEASURED_PERIOD {
-            self.busy = Some((begin, sum));
+        if time < MEASURED_TIME {
+            self.transmitted = (time, sum);
             return;
         }
-        let sample = sum as f64 / elapsed.as_secs_f64();
+        let sample = sum as f64 / time.as_secs_f64();
         self.bytes_per_second = Some(match self.bytes_per_second {
             None => sample,
             Some(smoothed) => smoothed * 0.5 + sample * 0.5,
         });
-        self.busy = Some((end, 0));
-    }
-
-    /// Nothing is left to transmit: the pause that follows says nothing about the carrier.
-    pub(crate) fn end_busy_period(&mut self) {
-        self.busy = None;
+        self.transmitted = (Duration::ZERO, 0);
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -104,7 +100,6 @@ mod tests {
         let mut size = ChunkSize::new(16 * 1024, 1024 * 1024);
         let start = Instant::now();
         size.record_transmission(1000, start, start + Duration::from_millis(1));
-        size.end_busy_period();
         let later = start + Duration::from_secs(60);
         size.record_transmission(2_000_000_000, later, later + Duration::from_millis(500));
         assert_eq!(size.bytes(), 1024 * 1024);

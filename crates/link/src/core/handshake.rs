@@ -226,7 +226,6 @@ impl LinkCore {
         }
         self.clear_queues();
         self.changed_in.clear();
-        self.chunk_size.end_busy_period();
         // An end that has finished says so again on the next carrier.
         if self.peer_shutdown != Shutdown::No && !self.is_closed() {
             self.peer_shutdown = Shutdown::Requested;

@@ -1,6 +1,7 @@
 //! The state machine of one end of a link, without I/O.
 
 mod carrier;
+mod carrier_backlog;
 mod chunk_size;
 mod credit;
 mod handshake;

@@ -120,6 +120,7 @@ impl LinkCore {
             }
             FrameType::Pong => {
                 let nonce = decode_ping(&frame.payload)?;
+                carrier.backlog.answer(nonce, now);
                 if let Some((_, sent)) = carrier.ping.take_if(|(pending, _)| *pending == nonce) {
                     let round_trip = now.saturating_duration_since(sent);
                     self.chunk_size.record_round_trip(round_trip);

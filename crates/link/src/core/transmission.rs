@@ -35,13 +35,10 @@ impl LinkCore {
             let is_ack_due = carrier.ack_deadline.is_some_and(|deadline| deadline <= now);
             self.write_shutdown(&mut carrier, &mut writer);
             self.write_answers(&mut carrier, &mut writer, is_ack_due);
-            let content = self.write_content(&mut carrier, peer, &mut writer);
+            let content = self.write_content(&mut carrier, peer, &mut writer, now);
             self.statistics.transmitted_bytes += content as u64;
             if content > 0 && !is_ack_due {
                 self.write_answers(&mut carrier, &mut writer, true);
-            }
-            if content == 0 {
-                self.chunk_size.end_busy_period();
             }
         }
         let len = writer.len();
@@ -188,6 +185,7 @@ impl LinkCore {
         carrier: &mut Carrier,
         peer: Limits,
         writer: &mut FrameWriter,
+        now: Instant,
     ) -> usize {
         let mut content = 0;
         while let Some(id) = self.cancelled.pop_front() {
@@ -214,6 +212,9 @@ impl LinkCore {
             let written = writer.len() - before;
             self.scheduler.record(flow, written);
             if chunk_bytes > 0 {
+                if carrier.backlog.record(chunk_bytes, now) {
+                    carrier.write_probe(writer, now);
+                }
                 break;
             }
         }
@@ -230,10 +231,12 @@ impl LinkCore {
             ..
         } = self;
         let is_slot_free = carrier.outgoing.len() < peer.max_streams as usize;
+        let has_room = carrier.backlog.has_room();
         scheduler.choose(|flow| {
             let lane = flow.priority.index();
             match flow.kind {
                 FlowKind::Messages => lanes_out[lane].is_ready(&carrier.send_messages),
+                FlowKind::LargeMessages | FlowKind::Streams if !has_room => false,
                 FlowKind::LargeMessages => large_messages[lane].front().is_some_and(|id| {
                     streams_out
                         .get(id)

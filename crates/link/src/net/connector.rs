@@ -13,12 +13,18 @@ use crate::net::link::Link;
 use crate::wire::handshake::{Credentials, LinkId};
 use crate::wire::reader::FrameReader;
 
+/// The time without a carrier, divided by the pause before the next attempt.
+const OUTAGE_TO_PAUSE: u32 = 500;
+
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     pub config: LinkConfig,
     pub credentials: Credentials,
     /// Pause before a carrier that broke or could not be opened is replaced.
-    pub reconnect_interval: Duration,
+    pub reconnect_pause: Duration,
+    /// Longest pause. It grows with the time without a carrier, of which it is 1/500: a long outage causes few attempts, and
+    /// the last pause delays the recovery by little.
+    pub max_reconnect_pause: Duration,
 }
 
 impl Default for ConnectOptions {
@@ -26,8 +32,17 @@ impl Default for ConnectOptions {
         Self {
             config: LinkConfig::default(),
             credentials: Credentials::None,
-            reconnect_interval: Duration::from_millis(50),
+            reconnect_pause: Duration::from_millis(20),
+            max_reconnect_pause: Duration::from_secs(1),
         }
+    }
+}
+
+impl ConnectOptions {
+    /// The pause before the next attempt, after this time without a carrier.
+    fn pause_after(&self, outage: Duration) -> Duration {
+        let longest = self.max_reconnect_pause.max(self.reconnect_pause);
+        (outage / OUTAGE_TO_PAUSE).clamp(self.reconnect_pause, longest)
     }
 }
 
@@ -43,17 +58,21 @@ where
     C: Carrier,
     F: Future<Output = io::Result<C>> + Send,
 {
-    let shared = SharedLink::new(LinkCore::new(id, options.config));
+    let shared = SharedLink::new(LinkCore::new(id, options.config.clone()));
     let link = Link {
         shared: shared.clone(),
     };
-    let (credentials, interval) = (options.credentials, options.reconnect_interval);
     tokio::spawn(async move {
+        let mut last_connected = now();
         while shared.ended().is_none() {
             if let Ok(carrier) = open().await {
-                let begin = |core: &mut LinkCore| core.connect(credentials.clone(), now());
+                let credentials = options.credentials.clone();
+                let begin = |core: &mut LinkCore| core.connect(credentials, now());
                 let number = shared.begin_carrier(begin);
                 let result = run_carrier(&shared, number, carrier, FrameReader::new()).await;
+                if shared.lock().is_connected() {
+                    last_connected = now();
+                }
                 shared.end_carrier(number);
                 match result {
                     Ok(()) => shared.end(LinkEnd::ShutDown),
@@ -66,7 +85,8 @@ where
             if shared.lock().is_closed() {
                 shared.end(LinkEnd::ShutDown);
             }
-            tokio::time::sleep(interval).await;
+            let outage = now().saturating_duration_since(last_connected);
+            tokio::time::sleep(options.pause_after(outage)).await;
         }
     });
     link
@@ -81,4 +101,18 @@ fn is_permanent(code: ErrorCode) -> bool {
             | ErrorCode::NOT_PERMITTED
             | ErrorCode::SHUTTING_DOWN
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_with_the_outage() {
+        let options = ConnectOptions::default();
+        for (outage_ms, expected_ms) in [(0, 20), (5_000, 20), (20_000, 40), (3_600_000, 1_000)] {
+            let pause = options.pause_after(Duration::from_millis(outage_ms));
+            assert_eq!(pause, Duration::from_millis(expected_ms), "{outage_ms}");
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! The reading half of a carrier: bytes come in, frames with verified checksums come out.
 //!
-//! Small frames are slices of one buffer. The payload of a large frame is read straight into a buffer of its own, together
-//! with the header of the next frame. It is used again when the application has dropped it, the last one first: it is
-//! probably still in the cache of the processor.
+//! Frames of messages are slices of one buffer, which is filled by one system call for several of them. The payload of a
+//! larger frame is read straight into a buffer of its own, together with the header of the next frame. Buffers are used
+//! again when the application has dropped their content, the last one first: it is probably still in the cache of the
+//! processor.
 
 use std::collections::VecDeque;
 
@@ -15,8 +16,11 @@ use crate::wire::header::{FrameHeader, FrameType, HEADER_BYTES};
 
 /// Capacity for small frames.
 const SHARED_BUFFER_BYTES: usize = 256 * 1024;
-/// Frames from this size on get a buffer of their own. Batches of tiny messages are smaller.
-const OWN_BUFFER_BYTES: usize = 48 * 1024;
+/// Frames from this size on get a buffer of their own. Fewer than three such frames would fit into the shared buffer, so
+/// that much of them would be copied to its next filling.
+const OWN_BUFFER_BYTES: usize = 96 * 1024;
+/// Shared buffers whose frames the application has not dropped, and which are used again when it has.
+const MAX_OCCUPIED_BUFFERS: usize = 2;
 /// After a large frame, this is read with the header of a small one: usually another large frame follows, and what has
 /// been read of it must be copied.
 const CAUTIOUS_BYTES: usize = 2 * 1024;
@@ -51,6 +55,8 @@ struct PendingFrame {
 #[derive(Debug)]
 pub struct FrameReader {
     shared: BytesMut,
+    /// Former shared buffers: empty handles, from which the whole buffers can be reclaimed.
+    occupied: VecDeque<BytesMut>,
     /// The frame whose payload is being read.
     pending: Option<PendingFrame>,
     max_payload_bytes: u32,
@@ -58,6 +64,8 @@ pub struct FrameReader {
     recycled_bytes: usize,
     /// Small frames since the last large one.
     small_frames: u32,
+    /// What is missing of the small frame whose header is in `shared`.
+    missing_bytes: usize,
 }
 
 impl Default for FrameReader {
@@ -71,11 +79,13 @@ impl FrameReader {
     pub fn new() -> Self {
         Self {
             shared: BytesMut::new(),
+            occupied: VecDeque::new(),
             pending: None,
             max_payload_bytes: MAX_HANDSHAKE_BYTES,
             recycled: VecDeque::new(),
             recycled_bytes: 0,
             small_frames: CAUTIOUS_FRAMES,
+            missing_bytes: 0,
         }
     }
 
@@ -95,15 +105,36 @@ impl FrameReader {
             let pending = self.pending.insert(pending);
             return (&mut pending.payload).limit(missing);
         }
-        let room = if self.small_frames < CAUTIOUS_FRAMES {
-            CAUTIOUS_BYTES
-        } else {
-            SHARED_BUFFER_BYTES - self.shared.len().min(SHARED_BUFFER_BYTES / 2)
+        let room = match self.missing_bytes {
+            _ if self.small_frames >= CAUTIOUS_FRAMES => {
+                SHARED_BUFFER_BYTES - self.shared.len().min(SHARED_BUFFER_BYTES / 2)
+            }
+            0 => CAUTIOUS_BYTES,
+            // With the next header: the buffer of a large frame is chosen when the application has handled this one.
+            missing => missing + HEADER_BYTES,
         };
-        if self.shared.capacity() - self.shared.len() < room {
-            self.shared.reserve(room);
+        if self.shared.capacity() - self.shared.len() < room && !self.shared.try_reclaim(room) {
+            self.replace_shared(room);
         }
         (&mut self.shared).limit(room)
+    }
+
+    /// Continues in another buffer, because the application still has frames of this one.
+    fn replace_shared(&mut self, room: usize) {
+        let len = (self.shared.len() + room).max(SHARED_BUFFER_BYTES);
+        let is_free = |buffer: &mut BytesMut| buffer.try_reclaim(len);
+        let index = self.occupied.iter_mut().rposition(is_free);
+        let free = index.and_then(|index| self.occupied.remove(index));
+        let mut buffer = free.unwrap_or_else(|| BytesMut::with_capacity(len));
+        buffer.extend_from_slice(&self.shared);
+        let mut former = std::mem::replace(&mut self.shared, buffer);
+        if former.capacity() > 0 {
+            former.clear();
+            self.occupied.push_back(former);
+            if self.occupied.len() > MAX_OCCUPIED_BUFFERS {
+                self.occupied.pop_front();
+            }
+        }
     }
 
     /// Adds bytes to the input, for callers that have them elsewhere.
@@ -177,6 +208,7 @@ impl FrameReader {
         let header = FrameHeader::parse(bytes, self.max_payload_bytes)?;
         let payload_bytes = header.payload_bytes as usize;
         let available = self.shared.len() - HEADER_BYTES;
+        self.missing_bytes = 0;
         if payload_bytes <= available {
             let _ = self.shared.split_to(HEADER_BYTES);
             return Ok(Some(PendingFrame {
@@ -186,6 +218,7 @@ impl FrameReader {
             }));
         }
         if payload_bytes < OWN_BUFFER_BYTES {
+            self.missing_bytes = payload_bytes - available;
             return Ok(None);
         }
         // Without content, a buffer is chosen when it is needed: the application may have dropped the last one until then.

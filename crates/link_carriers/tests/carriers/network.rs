@@ -148,7 +148,7 @@ impl Network {
         let id = LinkId([LINKS.fetch_add(1, Ordering::Relaxed); 16]);
         let options = ConnectOptions {
             credentials: Credentials::Token(token.to_owned()),
-            reconnect_interval: Duration::from_millis(5),
+            reconnect_pause: Duration::from_millis(5),
             ..ConnectOptions::default()
         };
         let (route, listener, ends) =
