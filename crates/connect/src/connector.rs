@@ -129,6 +129,12 @@ pub trait ContentWriter: Send + Sync + 'static {
         row: SinkRow<'a>,
         export: &'a ContentExport,
     ) -> BoxFuture<'a, Result<String, ConnectorError>>;
+
+    /// Removes from the system what attempts have sent of a file whose export was cancelled. `position` is what they stored
+    /// last. A repetition changes nothing.
+    fn discard<'a>(&'a self, _position: &'a str) -> BoxFuture<'a, Result<(), ConnectorError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// Result of writing a batch.

@@ -55,7 +55,8 @@ pub trait ContentPort: Send + Sync + 'static {
     /// Notes how far an attempt is. Does not wait for the disk.
     fn note_progress(&self, sink: &str, file: &str, sent_bytes: u64);
 
-    fn store_position(&self, sink: &str, file: &str, position: Option<&str>);
+    /// Stores what a later attempt needs to continue. `false`: the export was cancelled meanwhile.
+    fn store_position(&self, sink: &str, file: &str, position: Option<&str>) -> bool;
 
     fn completed(&self, sink: &str, file: &str, location: &str, after: AfterExport);
 
@@ -122,8 +123,9 @@ impl ContentExport {
         position.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores what a later attempt needs to continue, also after a restart of the node. `None`: it begins anew.
-    pub async fn store_position(&self, position: Option<String>) {
+    /// Stores what a later attempt needs to continue, also after a restart of the node. `None`: it begins anew. Returns
+    /// `false` if the export was cancelled: nobody will [discard](crate::ContentWriter::discard) what has begun.
+    pub async fn store_position(&self, position: Option<String>) -> bool {
         *self.position.lock().unwrap_or_else(PoisonError::into_inner) = position.clone();
         let (port, sink, file) = (
             self.port.clone(),
@@ -131,10 +133,10 @@ impl ContentExport {
             self.content.id.clone(),
         );
         let storing = tokio::task::spawn_blocking(move || {
-            port.store_position(&sink, &file, position.as_deref());
+            port.store_position(&sink, &file, position.as_deref())
         });
         // A panic was logged.
-        let _ = storing.await;
+        storing.await.unwrap_or(true)
     }
 }
 

@@ -86,6 +86,9 @@ pub(crate) struct StoredExport {
     pub(crate) deletes_file: bool,
 }
 
+/// Called with a sink, a file, and the position that the attempts of a cancelled export have stored.
+pub type ExportDiscard = Box<dyn Fn(&str, &str, &str) + Send + Sync>;
+
 pub(crate) type ExportsOfFile = BTreeMap<String, StoredExport>;
 
 /// The exports of all files. Its lock is never held while another one is taken, nor over the disk.
@@ -101,9 +104,9 @@ impl ExportTable {
         self.by_file.get_mut(file)?.get_mut(sink)
     }
 
-    pub(crate) fn remove_file(&mut self, file: &str) {
-        self.by_file.remove(file);
+    pub(crate) fn remove_file(&mut self, file: &str) -> ExportsOfFile {
         self.unstored.remove(file);
+        self.by_file.remove(file).unwrap_or_default()
     }
 
     /// Whether a file has an export that is not complete.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use wall_clock::now_ms;
 
 use crate::error::{TransferError, TransferErrorKind};
-use crate::export_table::{ExportState, ExportTable, StoredExport};
+use crate::export_table::{ExportDiscard, ExportState, ExportTable, StoredExport};
 use crate::file_directory::FileDirectory;
 use crate::file_info::FileInfo;
 use crate::file_table::{EntryPhase, EntryState, FileEntry};
@@ -199,7 +199,7 @@ impl FileService {
         }
     }
 
-    /// Stores what a later attempt needs to continue.
+    /// Stores what a later attempt needs to continue. Returns `false` if there is no such export.
     ///
     /// # Errors
     /// If the file system returns an error.
@@ -208,10 +208,9 @@ impl FileService {
         sink: &str,
         file: &str,
         position: Option<&str>,
-    ) -> Result<(), TransferError> {
+    ) -> Result<bool, TransferError> {
         let position = position.map(str::to_owned);
-        self.change_export(sink, file, |export| export.position = position)?;
-        Ok(())
+        self.change_export(sink, file, |export| export.position = position)
     }
 
     /// Ends an export whose target has the file. If `deletes_file`, the file is deleted when its other exports are complete
@@ -277,7 +276,7 @@ impl FileService {
         Ok(())
     }
 
-    /// Cancels an export, or removes one that has ended. The target may contain a part of the file.
+    /// Cancels an export, or removes one that has ended. A target that received parts of the file is asked to remove them.
     ///
     /// # Errors
     /// If there is no such export, or the file system returns an error.
@@ -293,12 +292,28 @@ impl FileService {
             }
             removed
         };
-        if removed.is_none() {
+        let Some(removed) = removed else {
             return Err(export_not_found(sink));
-        }
+        };
         self.store_exports(&entry, &state)?;
         drop(state);
+        self.discard_export(sink, file, &removed);
         self.remove_if_obsolete(file)
+    }
+
+    /// Sets what removes the sent parts of cancelled exports from the systems of their sinks; callable once.
+    pub fn set_export_discard(&self, discard: ExportDiscard) {
+        if self.inner.export_discard.set(discard).is_err() {
+            tracing::error!("second discard of exports ignored; this is a bug");
+        }
+    }
+
+    /// Lets the system of the sink forget what it has of a file.
+    pub(crate) fn discard_export(&self, sink: &str, file: &str, export: &StoredExport) {
+        if let (Some(position), Some(discard)) = (&export.position, self.inner.export_discard.get())
+        {
+            discard(sink, file, position);
+        }
     }
 
     /// Ends the exports of a sink that no longer exists.

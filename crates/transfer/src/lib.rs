@@ -38,7 +38,7 @@ mod usage;
 
 pub use digest::{FileDigest, ParseDigestError};
 pub use error::{TransferError, TransferErrorKind};
-pub use export_table::{ExportState, FileExport};
+pub use export_table::{ExportDiscard, ExportState, FileExport};
 pub use exports::{ActiveExport, MAX_EXPORT_ROW_BYTES, MAX_EXPORTS, OpenedExport};
 pub use file_info::{FileInfo, MAX_SHOWN_RANGES, TransferStatus};
 pub use finish::FinishStep;

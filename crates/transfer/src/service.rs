@@ -13,7 +13,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use wall_clock::now_ms;
 
 use crate::error::{TransferError, TransferErrorKind};
-use crate::export_table::ExportTable;
+use crate::export_table::{ExportDiscard, ExportTable};
 use crate::file_directory::{FileDirectory, StoredRecord, file_directories};
 use crate::file_info::FileInfo;
 use crate::file_table::{EntryPhase, EntryState, FileEntry, FileTable, TransferKey};
@@ -88,6 +88,7 @@ pub(crate) struct FileServiceInner {
     pub(crate) observer: OnceLock<CompletionObserver>,
     pub(crate) metrics: TransferMetrics,
     pub(crate) exports: Mutex<ExportTable>,
+    pub(crate) export_discard: OnceLock<ExportDiscard>,
 }
 
 pub(crate) fn transfer_not_found() -> TransferError {
@@ -141,6 +142,7 @@ impl FileService {
                 observer: OnceLock::new(),
                 metrics: TransferMetrics::default(),
                 exports: Mutex::default(),
+                export_discard: OnceLock::new(),
             }),
         };
         service.load()?;
@@ -473,7 +475,10 @@ impl FileService {
             .map_err(|error| TransferError::storage("delete a file", &error))?;
         state.phase = EntryPhase::Removed;
         self.table().remove(entry);
-        self.exports().remove_file(&entry.id);
+        let exports = self.exports().remove_file(&entry.id);
+        for (sink, export) in &exports {
+            self.discard_export(sink, &entry.id, export);
+        }
         Ok(Some(info))
     }
 

@@ -834,6 +834,38 @@ fn files_are_kept_until_they_are_exported() {
 }
 
 #[test]
+fn what_a_target_has_of_a_cancelled_export_is_discarded() {
+    let node = Node::new(settings());
+    let discarded = Arc::new(Mutex::new(Vec::new()));
+    let log = discarded.clone();
+    node.files
+        .set_export_discard(Box::new(move |sink, file, position| {
+            let call = [sink, file, position].map(str::to_owned);
+            log.lock().expect("not poisoned").push(call);
+        }));
+    let mut expected = Vec::new();
+    for (file_id, position) in [("a", Some("part 1")), ("b", Some("part 2")), ("c", None)] {
+        node.begin(&request(file_id)).expect("begun");
+        let file = node.finish(file_id, Some(0)).expect("finished").id;
+        let row = serde_json::json!({"id": file});
+        assert!(node.files.queue_export("s3", &file, row));
+        node.files.begin_export("s3", &file).expect("begun");
+        (node.files.store_export_position("s3", &file, position)).expect("stored");
+        if file_id == "b" {
+            node.files.delete(&file).expect("deleted");
+        } else {
+            node.files.cancel_export("s3", &file).expect("cancelled");
+        }
+        // What begins now is not known to anybody.
+        let late = node.files.store_export_position("s3", &file, Some("late"));
+        assert_eq!(late, Ok(false));
+        let call = |position: &str| ["s3".to_owned(), file.clone(), position.to_owned()];
+        expected.extend(position.map(call));
+    }
+    assert_eq!(*discarded.lock().expect("not poisoned"), expected);
+}
+
+#[test]
 fn an_event_is_pending_until_it_is_settled() {
     let mut node = Node::new(settings());
     let observe = |node: &Node| {

@@ -87,12 +87,16 @@ impl ContentPort for Files {
         self.note(format!("sent {file} {sent_bytes}"));
     }
 
-    fn store_position(&self, _: &str, file: &str, position: Option<&str>) {
+    fn store_position(&self, _: &str, file: &str, position: Option<&str>) -> bool {
+        if !self.directory.join(file).exists() {
+            return false;
+        }
         let mut positions = self.positions.lock().unwrap();
         match position {
             Some(position) => positions.insert(file.to_owned(), position.to_owned()),
             None => positions.remove(file),
         };
+        true
     }
 
     fn completed(&self, _: &str, file: &str, location: &str, after: AfterExport) {
@@ -129,6 +133,9 @@ struct ObjectStore {
     refuse_after: Mutex<Option<usize>>,
     /// Uploads are forgotten.
     forgets: Mutex<bool>,
+    aborted: AtomicUsize,
+    /// Called when an upload begins.
+    on_begin: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl ObjectStore {
@@ -146,6 +153,9 @@ impl ObjectStore {
                 self.begun.fetch_add(1, Relaxed);
                 self.parts.lock().unwrap().clear();
                 *self.forgets.lock().unwrap() = false;
+                if let Some(on_begin) = &*self.on_begin.lock().unwrap() {
+                    on_begin();
+                }
                 reply(200, "<R><UploadId>up&amp;1/=</UploadId></R>")
             }
             ("PUT", "") => {
@@ -157,6 +167,12 @@ impl ObjectStore {
                 reply(200, "")
             }
             _ if !is_known => no_upload(),
+            ("DELETE", _) => {
+                self.aborted.fetch_add(1, Relaxed);
+                self.parts.lock().unwrap().clear();
+                *self.forgets.lock().unwrap() = true;
+                reply(204, "")
+            }
             ("PUT", _) => {
                 let count = self.puts.load(Relaxed);
                 if self
@@ -289,6 +305,39 @@ fn small_files_are_objects_and_large_ones_multipart_uploads_that_continue() {
     })
     .unwrap_or_else(|| panic!("{:?}", files.events));
     assert!(store.objects.lock().unwrap()["in/again"] == large);
+    bench.stop();
+}
+
+#[test]
+fn the_parts_of_a_cancelled_export_are_removed_from_the_store() {
+    let (server, store) = start_store();
+    let sink = json!({"format": "content", "key": "in/${name}", "part_bytes": 5 * MEBIBYTE});
+    let (bench, files) = bench(store_connector(&server), sink);
+    files.add("large", &bytes(12 * MEBIBYTE));
+    *store.refuse_after.lock().unwrap() = Some(1);
+    bench.push(json!({"id": "large", "name": "large"}));
+    files.wait_for("postponed large status 503");
+    assert_eq!(store.parts.lock().unwrap().len(), 1);
+    // Cancelled: there is no such export any longer.
+    fs::remove_file(files.directory.join("large")).unwrap();
+    let position = files.positions.lock().unwrap().remove("large").unwrap();
+    bench.service.discard_content("s", "large", &position);
+    until("the upload is aborted", || {
+        (store.aborted.load(Relaxed) == 1).then_some(())
+    })
+    .unwrap();
+    assert!(store.parts.lock().unwrap().is_empty());
+
+    // Cancelled between the begin of the upload and its record.
+    *store.refuse_after.lock().unwrap() = None;
+    files.add("later", &bytes(6 * MEBIBYTE));
+    let path = files.directory.join("later");
+    let cancel = move || fs::remove_file(&path).unwrap();
+    *store.on_begin.lock().unwrap() = Some(Box::new(cancel));
+    bench.push(json!({"id": "later", "name": "later"}));
+    files.wait_for("postponed later the export was cancelled");
+    assert_eq!(store.aborted.load(Relaxed), 2);
+    assert!(store.objects.lock().unwrap().is_empty());
     bench.stop();
 }
 

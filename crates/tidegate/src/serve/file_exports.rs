@@ -51,9 +51,12 @@ impl ContentPort for NodeContentPort {
         self.0.note_export_progress(sink, file, sent_bytes);
     }
 
-    fn store_position(&self, sink: &str, file: &str, position: Option<&str>) {
+    fn store_position(&self, sink: &str, file: &str, position: Option<&str>) -> bool {
         let stored = self.0.store_export_position(sink, file, position);
-        log_failure("position", sink, file, stored);
+        // If it cannot be recorded, the export continues, and begins anew after a restart.
+        let exists = *stored.as_ref().unwrap_or(&true);
+        log_failure("position", sink, file, stored.map(drop));
+        exists
     }
 
     fn completed(&self, sink: &str, file: &str, location: &str, after: AfterExport) {
@@ -91,6 +94,10 @@ impl ContentPort for NodeContentPort {
 /// Lets sinks export files, and queues what had not ended when the node stopped. May block on the disk.
 pub(super) fn start(files: &FileService, connectors: &ConnectorService) {
     connectors.set_content_port(Arc::new(NodeContentPort(files.clone())));
+    let discarding = connectors.clone();
+    files.set_export_discard(Box::new(move |sink, file, position| {
+        discarding.discard_content(sink, file, position);
+    }));
     let exports = files.active_exports();
     if !exports.is_empty() {
         tracing::info!(exports = exports.len(), "exports of files continue");

@@ -193,7 +193,10 @@ impl S3ContentWriter {
             part_bytes,
         };
         let text = serde_json::to_string(&position).map_err(ConnectorError::transient)?;
-        export.store_position(Some(text)).await;
+        if !export.store_position(Some(text)).await {
+            self.abort_upload(&position).await?;
+            return Err(ConnectorError::transient("the export was cancelled"));
+        }
         Ok(position)
     }
 
@@ -209,6 +212,20 @@ impl S3ContentWriter {
             .sent_bytes()
             .add(parts.iter().map(|part| part.size).sum());
         self.send_parts(export, &position, parts).await
+    }
+
+    /// Removes the parts of an upload. One that is complete or unknown is left alone.
+    async fn abort_upload(&self, position: &UploadPosition) -> Result<(), ConnectorError> {
+        let upload_id = url_encode(&position.upload_id);
+        let query = [("uploadId", upload_id.as_str())];
+        let aborting =
+            self.store
+                .request(Method::DELETE, &position.key, &query, None, Bytes::new());
+        let answer = aborting.await?;
+        if answer.status == 404 {
+            return Ok(());
+        }
+        check_put(&answer)
     }
 
     async fn list_parts(
@@ -249,7 +266,8 @@ impl S3ContentWriter {
         answer: ServerResponse,
     ) -> Result<ServerResponse, ConnectorError> {
         if answer.status == 404 && contains(&answer.body, b"NoSuchUpload") {
-            export.store_position(None).await;
+            // Nothing is left that could be discarded.
+            let _ = export.store_position(None).await;
         }
         // The answer to a completion may begin with 200 and contain an error.
         if answer.is_success() && contains(&answer.body, b"<Error>") {
@@ -310,6 +328,16 @@ impl ContentWriter for S3ContentWriter {
         export: &'a ContentExport,
     ) -> BoxFuture<'a, Result<String, ConnectorError>> {
         Box::pin(self.put(row, export))
+    }
+
+    fn discard<'a>(&'a self, position: &'a str) -> BoxFuture<'a, Result<(), ConnectorError>> {
+        Box::pin(async move {
+            match serde_json::from_str(position) {
+                Ok(position) => self.abort_upload(&position).await,
+                // An earlier version has stored it.
+                Err(_) => Ok(()),
+            }
+        })
     }
 }
 
