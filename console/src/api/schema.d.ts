@@ -4196,7 +4196,7 @@ export interface components {
             created_at_ms: number;
             /** @default null */
             digest?: string | null;
-            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
+            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32" | "murmur3_32" | "murmur3_128";
             file: string;
             firmware_version: string;
             id: string;
@@ -4227,7 +4227,7 @@ export interface components {
         FirmwarePackageInput: {
             /** @default null */
             digest?: string | null;
-            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
+            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32" | "murmur3_32" | "murmur3_128";
             file: string;
             firmware_version: string;
             namespace?: string;
@@ -4253,7 +4253,7 @@ export interface components {
         FirmwarePackageNew: {
             /** @default null */
             digest?: string | null;
-            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32";
+            digest_algorithm?: ("sha256" | "sha384" | "sha512") | "md5" | "crc32" | "murmur3_32" | "murmur3_128";
             file: string;
             firmware_version: string;
             id: string;

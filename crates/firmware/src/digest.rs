@@ -1,4 +1,6 @@
-//! Digests of images as devices verify them: the algorithms of ThingsBoard that are in common use.
+//! Digests of images as devices verify them: the algorithms of ThingsBoard.
+
+use std::hash::Hasher as _;
 
 use data_encoding::HEXLOWER;
 use md5::{Digest as _, Md5};
@@ -18,6 +20,12 @@ pub enum DigestAlgorithm {
     Md5,
     /// Not secure; for devices that know nothing else. The least significant byte is first, as in ThingsBoard.
     Crc32,
+    /// MurmurHash3, 32 bits with seed 0. Not secure; for devices that know nothing else. The least significant byte is
+    /// first, as in ThingsBoard.
+    Murmur3_32,
+    /// MurmurHash3 for x64, 128 bits with seed 0. Not secure; for devices that know nothing else. The least significant byte
+    /// of each half is first, as in ThingsBoard.
+    Murmur3_128,
 }
 
 impl DigestAlgorithm {
@@ -30,6 +38,8 @@ impl DigestAlgorithm {
             Self::Sha512 => "SHA512",
             Self::Md5 => "MD5",
             Self::Crc32 => "CRC32",
+            Self::Murmur3_32 => "MURMUR3_32",
+            Self::Murmur3_128 => "MURMUR3_128",
         }
     }
 }
@@ -39,6 +49,8 @@ pub(crate) enum ImageDigest {
     Sha(Context),
     Md5(Md5),
     Crc32(crc32fast::Hasher),
+    Murmur3_32(mur3::Hasher32),
+    Murmur3_128(mur3::Hasher128),
 }
 
 impl ImageDigest {
@@ -49,6 +61,8 @@ impl ImageDigest {
             DigestAlgorithm::Sha512 => Self::Sha(Context::new(&SHA512)),
             DigestAlgorithm::Md5 => Self::Md5(Md5::new()),
             DigestAlgorithm::Crc32 => Self::Crc32(crc32fast::Hasher::new()),
+            DigestAlgorithm::Murmur3_32 => Self::Murmur3_32(mur3::Hasher32::with_seed(0)),
+            DigestAlgorithm::Murmur3_128 => Self::Murmur3_128(mur3::Hasher128::with_seed(0)),
         }
     }
 
@@ -57,6 +71,8 @@ impl ImageDigest {
             Self::Sha(context) => context.update(bytes),
             Self::Md5(context) => context.update(bytes),
             Self::Crc32(context) => context.update(bytes),
+            Self::Murmur3_32(context) => context.write(bytes),
+            Self::Murmur3_128(context) => context.write(bytes),
         }
     }
 
@@ -66,6 +82,11 @@ impl ImageDigest {
             Self::Sha(context) => HEXLOWER.encode(context.finish().as_ref()),
             Self::Md5(context) => HEXLOWER.encode(&context.finalize()),
             Self::Crc32(context) => HEXLOWER.encode(&context.finalize().to_le_bytes()),
+            Self::Murmur3_32(context) => HEXLOWER.encode(&context.finish32().to_le_bytes()),
+            Self::Murmur3_128(context) => {
+                let (low, high) = context.finish128();
+                HEXLOWER.encode(&[low.to_le_bytes(), high.to_le_bytes()].concat())
+            }
         }
     }
 }
@@ -89,6 +110,34 @@ mod tests {
             digest.update(b"a");
             digest.update(b"bc");
             assert_eq!(digest.finish(), expected);
+        }
+    }
+
+    /// The vectors of Guava's `HashingTest`, with which ThingsBoard computes its digests.
+    #[test]
+    fn murmur3_is_that_of_guava() {
+        const SENTENCE: &[u8] = b"The quick brown fox jumps over the lazy dog";
+        for (algorithm, content, expected) in [
+            (DigestAlgorithm::Murmur3_32, &b""[..], "00000000"),
+            (DigestAlgorithm::Murmur3_32, SENTENCE, "23f74f2e"),
+            (
+                DigestAlgorithm::Murmur3_128,
+                b"",
+                "00000000000000000000000000000000",
+            ),
+            (
+                DigestAlgorithm::Murmur3_128,
+                SENTENCE,
+                "6c1b07bc7bbc4be347939ac4a93c437a",
+            ),
+        ] {
+            for piece_bytes in [1, 3, 7, 16, 64] {
+                let mut digest = ImageDigest::new(algorithm);
+                content
+                    .chunks(piece_bytes)
+                    .for_each(|piece| digest.update(piece));
+                assert_eq!(digest.finish(), expected, "{algorithm:?} {piece_bytes}");
+            }
         }
     }
 }

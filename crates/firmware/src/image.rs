@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::PoisonError;
 
+use memmap2::MmapOptions;
 use transfer::{FileService, FileState, FileTarget};
 
 use crate::definition_error::DefinitionError;
 use crate::digest::ImageDigest;
 use crate::package::FirmwareDefinition;
-use crate::signature::{MAX_X509_IMAGE_BYTES, ParsedSignature, TrustedKeys};
+use crate::signature::{ParsedSignature, TrustedKeys};
 
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -105,18 +105,16 @@ fn read_image(
             Some(key)
         }
         Some(ParsedSignature::X509 { value, chain }) => {
-            if size > MAX_X509_IMAGE_BYTES {
-                let detail = format!(
-                    "an image with an X.509 signature may have {MAX_X509_IMAGE_BYTES} bytes, not {size}; use minisign"
-                );
-                return Err(DefinitionError::new("signature.scheme", detail));
-            }
-            let in_memory = keys.image_in_memory.lock();
-            let _in_memory = in_memory.unwrap_or_else(PoisonError::into_inner);
-            let mut image = Vec::with_capacity(size as usize);
-            let read = file.take(size).read_to_end(&mut image);
-            read.map_err(|error| unreadable(&error))?;
-            digest.update(&image);
+            let len = usize::try_from(size).map_err(|_| {
+                let detail = format!("an image of {size} bytes cannot be mapped into memory");
+                DefinitionError::new("signature.scheme", detail)
+            })?;
+            // SAFETY: complete files are never written or truncated, and the directory of the files belongs to this process
+            // alone, as its lock guarantees. The file may be removed while it is mapped.
+            let image = unsafe { MmapOptions::new().len(len).map(&file) };
+            let image = image.map_err(|error| unreadable(&error))?;
+            // A file that cannot be read ends here with an error, and not the process while it reads the mapped memory.
+            for_each_piece(file, |piece| digest.update(piece))?;
             Some(keys.verify_x509(value, chain, &image)?)
         }
     };

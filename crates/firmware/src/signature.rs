@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,8 +15,6 @@ use x509_cert::der::Decode as _;
 
 use crate::definition_error::DefinitionError;
 
-/// Largest image with an X.509 signature, in bytes: the verifier needs it in memory.
-pub(crate) const MAX_X509_IMAGE_BYTES: u64 = 256 << 20;
 const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Maximum number of certificates in a signature.
 const MAX_CERTIFICATES: usize = 8;
@@ -71,8 +68,6 @@ pub(crate) struct TrustedKeys {
     minisign: Vec<(String, PublicKey)>,
     anchors: Vec<TrustAnchor<'static>>,
     pub(crate) requires_signature: bool,
-    /// Held while an image is in memory, so that there is only one.
-    pub(crate) image_in_memory: Mutex<()>,
 }
 
 impl TrustedKeys {
@@ -112,7 +107,6 @@ impl TrustedKeys {
             minisign,
             anchors,
             requires_signature: settings.require_signature,
-            image_in_memory: Mutex::default(),
         })
     }
 

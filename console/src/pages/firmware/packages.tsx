@@ -84,7 +84,7 @@ export function Packages() {
         name: 'digest_algorithm',
         label: t`Digest`,
         help: t`What devices verify.`,
-        options: ['sha256', 'sha384', 'sha512', 'md5', 'crc32'],
+        options: ['sha256', 'sha384', 'sha512', 'md5', 'crc32', 'murmur3_32', 'murmur3_128'],
       },
       { name: 'signature', label: t`Signature`, help: t`scheme (minisign or x509), value and certificates.` },
       { name: 'notes', label: t`Notes`, help: t`What has changed.`, control: 'textarea' as const },

@@ -85,6 +85,8 @@ fn thingsboards_client_installs_an_image() {
         ("v2", "sha512", "5000"),
         ("v3", "md5", "0"),
         ("v4", "crc32", "100001"),
+        ("v5", "murmur3_32", "50000"),
+        ("v6", "murmur3_128", "50000"),
     ] {
         package(
             &node,
