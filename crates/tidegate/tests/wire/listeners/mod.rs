@@ -6,6 +6,7 @@ mod https;
 mod limits;
 mod proxy;
 mod quic;
+mod quic_aioquic;
 mod quic_streams;
 mod stop;
 mod tls;

@@ -1,6 +1,7 @@
 //! MQTT over QUIC (RFC 9000): handshakes, certificates, changes of the client's address, limits.
 
 use std::net::UdpSocket;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -45,8 +46,13 @@ impl QuicNode {
         }
     }
 
-    fn address(&self) -> &str {
+    pub(super) fn address(&self) -> &str {
         self.node.address("quic")
+    }
+
+    /// What clients trust.
+    pub(super) fn certificate_path(&self) -> PathBuf {
+        self.authority.certificate_path()
     }
 
     pub(super) fn connect(&self) -> QuicClient {
