@@ -1,5 +1,10 @@
 //! The content of files: pieces that differ from each other, and their digest.
 
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
 use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 
@@ -7,10 +12,12 @@ use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 pub(crate) const PIECE_BYTES: u64 = 256 * 1024;
 
 /// Content of a size that is never in memory whole.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct FileContent {
     pub(crate) size: u64,
     template: Vec<u8>,
+    /// A file with the content, for other programs.
+    source: Option<PathBuf>,
 }
 
 impl FileContent {
@@ -19,7 +26,26 @@ impl FileContent {
         Self {
             size,
             template: mixed.map(|number| number as u8).collect(),
+            source: None,
         }
+    }
+
+    /// Writes the content to a file, which is removed with it.
+    pub(crate) fn write_source(&mut self, path: PathBuf) -> anyhow::Result<()> {
+        let file = File::create(&path);
+        let file = file.with_context(|| format!("cannot create {}", path.display()))?;
+        self.source = Some(path);
+        let mut file = BufWriter::with_capacity(1 << 20, file);
+        for (_, piece) in self.pieces() {
+            file.write_all(&piece)?;
+        }
+        file.flush()?;
+        Ok(())
+    }
+
+    /// The file that [`write_source`](Self::write_source) has written.
+    pub(crate) fn source(&self) -> anyhow::Result<&Path> {
+        self.source.as_deref().context("the source is not written")
     }
 
     /// The pieces with their offsets. Each begins with its offset, so that no two are the same.
@@ -41,6 +67,14 @@ impl FileContent {
             hasher.update(&piece);
         }
         hasher.finish()
+    }
+}
+
+impl Drop for FileContent {
+    fn drop(&mut self) {
+        if let Some(source) = &self.source {
+            let _ = std::fs::remove_file(source);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! same content is sent over plain TCP in the same run.
 
 mod file_content;
+mod peers;
 mod uploads;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 pub(crate) use self::file_content::{FileContent, hex};
+use self::peers::FilePeer;
 use self::uploads::send_over_plain_tcp;
 pub(crate) use self::uploads::{NodeAddresses, UploadMethod};
 use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
@@ -36,9 +38,12 @@ pub(crate) struct FilesArgs {
     /// Size of each file
     #[arg(long, value_name = "BYTES", default_value = "1GB", value_parser = units::parse_size)]
     size: usize,
-    /// Upload method, repeatable [default: all]
+    /// Upload method, repeatable [default: all but curl]
     #[arg(long, value_enum)]
     method: Vec<UploadMethod>,
+    /// Another program that receives the same files, repeatable; it must be installed
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    peer: Vec<FilePeer>,
     /// Time to send files by each method, one after the other; at least one is sent
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
@@ -67,7 +72,9 @@ impl SentFiles {
 }
 
 pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
-    let content = FileContent::new(arguments.size as u64);
+    let mut content = FileContent::new(arguments.size as u64);
+    let directory = arguments.directory.clone();
+    let directory = directory.unwrap_or_else(std::env::temp_dir);
     let digest = content.sha256();
     let program = match &arguments.program {
         Some(program) => program.clone(),
@@ -75,7 +82,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
     };
     let options = OwnNodeOptions {
         benchmark: "files",
-        parent: arguments.directory.as_deref(),
+        parent: Some(&directory),
         arguments: &[],
         configuration: CONFIGURATION,
         is_pinned: false,
@@ -90,9 +97,13 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
     };
     let api = NodeApi::new(&addresses.http, Some(&node.token_file()))?;
     let methods = match &arguments.method[..] {
-        [] => UploadMethod::ALL.to_vec(),
+        [] => UploadMethod::OWN.to_vec(),
         methods => methods.to_vec(),
     };
+    if methods.contains(&UploadMethod::Curl) || arguments.peer.contains(&FilePeer::Rsync) {
+        let name = format!("tidegate-bench-source-{}", std::process::id());
+        content.write_source(directory.join(name))?;
+    }
     let mut outcome = MeasuredCases::new(&arguments.output);
     outcome.print(&format!(
         "{:<12} {:>6} {:>14} {:>9} {:>10} {:>10} {:>6}",
@@ -100,17 +111,41 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
     ));
     let mut number = 0;
     for method in methods {
-        let (mut sent, mut tcp) = (SentFiles::default(), SentFiles::default());
-        while sent.files == 0 || sent.seconds < arguments.duration.as_secs_f64() {
-            tcp.bytes += content.size;
-            tcp.seconds += send_over_plain_tcp(&content)?.as_secs_f64();
+        arguments.measure(method.name(), &content, &mut outcome, || {
             number += 1;
             let name = format!("bench-{number}");
             let start = Instant::now();
             let result = method.send(&addresses, &name, &content, &digest);
             result.with_context(|| format!("{}: file {number}", method.name()))?;
-            sent.seconds += start.elapsed().as_secs_f64();
+            let elapsed = start.elapsed();
             verify(&api, &name, content.size, &hex(&digest))?;
+            Ok(elapsed)
+        })?;
+    }
+    for peer in &arguments.peer {
+        let server = peer.start(&directory)?;
+        arguments.measure(peer.name(), &content, &mut outcome, || {
+            number += 1;
+            server.measure(&format!("bench-{number}"), &content, &digest)
+        })?;
+    }
+    outcome.finish("files")
+}
+
+impl FilesArgs {
+    /// Sends files for the time of a method; `send` returns how long one takes.
+    fn measure(
+        &self,
+        name: &str,
+        content: &FileContent,
+        outcome: &mut MeasuredCases<'_>,
+        mut send: impl FnMut() -> anyhow::Result<Duration>,
+    ) -> anyhow::Result<()> {
+        let (mut sent, mut tcp) = (SentFiles::default(), SentFiles::default());
+        while sent.files == 0 || sent.seconds < self.duration.as_secs_f64() {
+            tcp.bytes += content.size;
+            tcp.seconds += send_over_plain_tcp(content)?.as_secs_f64();
+            sent.seconds += send()?.as_secs_f64();
             sent.files += 1;
             sent.bytes += content.size;
         }
@@ -125,8 +160,7 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             measures.set(name, value);
         }
         let line = format!(
-            "{:<12} {:>6} {:>14} {:>9.1} {:>10.0} {:>10.0} {:>6.2}",
-            method.name(),
+            "{name:<12} {:>6} {:>14} {:>9.1} {:>10.0} {:>10.0} {:>6.2}",
             sent.files,
             sent.bytes,
             sent.seconds,
@@ -134,10 +168,10 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             tcp.rate() / 1e6,
             sent.rate() / tcp.rate()
         );
-        let name = method.name().to_owned();
+        let name = name.to_owned();
         outcome.add(MeasuredCase { name, measures }, &line);
+        Ok(())
     }
-    outcome.finish("files")
 }
 
 /// Checks that the node shows the file as complete and unchanged, and deletes it.

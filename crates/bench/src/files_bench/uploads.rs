@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,14 @@ use link::net::{ConnectOptions, connect};
 use link::priority::Priority;
 use link::wire::control::TransferId;
 use link::wire::handshake::LinkId;
+use link_carriers::configure_tcp;
 use mqtt::{Connect, Direction, Packet, Properties, Publish, QoS, ReasonCode, Version};
 use serde_json::json;
 
 use super::file_content::{FileContent, hex};
 use content::{ContentDigest, DigestAlgorithm};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Segments over MQTT that are not acknowledged.
 const MQTT_WINDOW: usize = 16;
 /// Bytes of one PATCH of tus.
@@ -44,10 +46,13 @@ pub(crate) enum UploadMethod {
     Tus,
     /// A link
     Link,
+    /// HTTP with one PUT of curl
+    Curl,
 }
 
 impl UploadMethod {
-    pub(crate) const ALL: [Self; 4] = [Self::Mqtt, Self::Http, Self::Tus, Self::Link];
+    /// Those that need no other program.
+    pub(crate) const OWN: [Self; 4] = [Self::Mqtt, Self::Http, Self::Tus, Self::Link];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -55,6 +60,7 @@ impl UploadMethod {
             Self::Http => "HTTP PUT",
             Self::Tus => "tus",
             Self::Link => "link",
+            Self::Curl => "curl",
         }
     }
 
@@ -69,8 +75,16 @@ impl UploadMethod {
         match self {
             Self::Mqtt => send_over_mqtt(&node.mqtt, name, content, digest),
             Self::Http => put(node, name, content, digest),
-            Self::Tus => send_with_tus(node, name, content, digest),
+            Self::Tus => {
+                let server = TusServer {
+                    host: &node.http,
+                    path: "/api/v1/tus",
+                    token: Some(&node.token),
+                };
+                send_with_tus(&server, name, content, digest).map(drop)
+            }
             Self::Link => send_over_link(&node.link, name, content, digest),
+            Self::Curl => send_with_curl(node, name, content, digest),
         }
     }
 }
@@ -260,11 +274,11 @@ fn read_answer(
     Ok((status, value))
 }
 
-fn head(node: &NodeAddresses, method: &str, path: &str, fields: &str) -> String {
-    let (host, token) = (&node.http, &node.token);
-    format!(
-        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n{fields}\r\n"
-    )
+/// The begin of a request; `token` is needed by nodes.
+fn head(host: &str, token: Option<&str>, method: &str, path: &str, fields: &str) -> String {
+    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    let authorization = authorization.unwrap_or_default();
+    format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{authorization}{fields}\r\n")
 }
 
 fn put(
@@ -279,7 +293,8 @@ fn put(
         "Content-Type: application/octet-stream\r\nContent-Length: {}\r\nRepr-Digest: sha-256=:{digest}:\r\n",
         content.size
     );
-    let head = head(node, "PUT", &format!("/api/v1/uploads/{name}"), &fields);
+    let path = format!("/api/v1/uploads/{name}");
+    let head = head(&node.http, Some(&node.token), "PUT", &path, &fields);
     stream.get_mut().write_all(head.as_bytes())?;
     for (_, piece) in content.pieces() {
         stream.get_mut().write_all(&piece)?;
@@ -287,13 +302,21 @@ fn put(
     read_answer(&mut stream, "").map(drop)
 }
 
-fn send_with_tus(
-    node: &NodeAddresses,
+/// Where uploads with tus are created.
+pub(super) struct TusServer<'a> {
+    pub(super) host: &'a str,
+    pub(super) path: &'a str,
+    pub(super) token: Option<&'a str>,
+}
+
+/// Uploads a file; returns the path of the upload.
+pub(super) fn send_with_tus(
+    server: &TusServer<'_>,
     name: &str,
     content: &FileContent,
     digest: &ContentDigest,
-) -> anyhow::Result<()> {
-    let mut stream = BufReader::new(open(&node.http)?);
+) -> anyhow::Result<String> {
+    let mut stream = BufReader::new(open(server.host)?);
     let encode = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
     let fields = format!(
         "Tus-Resumable: 1.0.0\r\nContent-Length: 0\r\nUpload-Length: {}\r\nUpload-Metadata: filename {},sha256 {}\r\n",
@@ -301,10 +324,15 @@ fn send_with_tus(
         encode(name),
         encode(&hex(digest))
     );
-    let create = head(node, "POST", "/api/v1/tus", &fields);
+    let create = head(server.host, server.token, "POST", server.path, &fields);
     stream.get_mut().write_all(create.as_bytes())?;
     let (_, location) = read_answer(&mut stream, "location")?;
-    let location = location.context("the node names no location of the upload")?;
+    let location = location.context("the server names no location of the upload")?;
+    // It may be a whole URL.
+    let path = location
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split_once('/'));
+    let location = path.map_or(location.clone(), |(_, path)| format!("/{path}"));
     let mut patch_end = 0;
     for (offset, piece) in content.pieces() {
         if offset == patch_end {
@@ -316,15 +344,39 @@ fn send_with_tus(
             let fields = format!(
                 "Tus-Resumable: 1.0.0\r\nContent-Type: application/offset+octet-stream\r\nUpload-Offset: {offset}\r\nContent-Length: {len}\r\n"
             );
-            let patch = head(node, "PATCH", &location, &fields);
+            let patch = head(server.host, server.token, "PATCH", &location, &fields);
             stream.get_mut().write_all(patch.as_bytes())?;
         }
         stream.get_mut().write_all(&piece)?;
     }
-    match content.size {
-        0 => Ok(()),
-        _ => read_answer(&mut stream, "").map(drop),
+    if content.size > 0 {
+        read_answer(&mut stream, "")?;
     }
+    Ok(location)
+}
+
+fn send_with_curl(
+    node: &NodeAddresses,
+    name: &str,
+    content: &FileContent,
+    digest: &ContentDigest,
+) -> anyhow::Result<()> {
+    let digest = data_encoding::BASE64.encode(&digest.bytes);
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--fail", "--upload-file"]);
+    command.arg(content.source()?);
+    for field in [
+        format!("Authorization: Bearer {}", node.token),
+        "Content-Type: application/octet-stream".to_owned(),
+        format!("Repr-Digest: sha-256=:{digest}:"),
+    ] {
+        command.arg("--header").arg(field);
+    }
+    command.arg(format!("http://{}/api/v1/uploads/{name}", node.http));
+    let status = command.stdout(Stdio::null()).status();
+    let status = status.context("cannot start curl; install it, or name other methods")?;
+    ensure!(status.success(), "curl failed: {status}");
+    Ok(())
 }
 
 fn send_over_link(
@@ -354,7 +406,7 @@ fn send_over_link(
             let address = address.clone();
             async move {
                 let stream = tokio::net::TcpStream::connect(&*address).await?;
-                stream.set_nodelay(true)?;
+                configure_tcp(&stream)?;
                 Ok(stream)
             }
         });
