@@ -259,6 +259,7 @@ mod tests {
         assert_eq!(fields.restore(shown, Some(&stored)), Ok(stored));
     }
 
+    #[cfg(feature = "http")]
     #[test]
     fn secrets_are_kept_and_not_shown() {
         let stored = json!({
