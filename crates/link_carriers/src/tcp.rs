@@ -17,7 +17,10 @@ const MAX_UNSENT_BYTES: u32 = 256 * 1024;
 /// If the system does not accept an option.
 pub fn configure_tcp(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    // On the same machine everything can be transmitted at once, and the limit would only divide it.
     #[cfg(target_os = "linux")]
-    SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+    if !stream.peer_addr()?.ip().is_loopback() {
+        SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+    }
     Ok(())
 }

@@ -2,13 +2,16 @@
 //!
 //! Sockets and routers may take many megabytes, and an urgent message would wait behind all of them. PING frames between
 //! chunks show how much the peer has read, and how fast. Twice what is under way at that rate without a queue may be
-//! passed to the carrier, but always [`MIN_LIMIT_BYTES`].
+//! passed to the carrier, or what the peer reads in [`QUEUE_TIME`] if that is more, but always [`MIN_LIMIT_BYTES`].
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// About a millisecond on the loopback interface, and enough for the round trips of a local network.
+/// Enough for the round trips of a local network.
 const MIN_LIMIT_BYTES: u64 = 2 * 1024 * 1024;
+/// With shorter queues, a peer on the same machine often waits for content, and each wake-up costs both peers.
+const QUEUE_TIME: Duration = Duration::from_millis(2);
+const MAX_QUEUE_BYTES: u64 = 8 * 1024 * 1024;
 /// PING frames that are under way with as much content as the limit permits.
 const PROBES_WITHIN_LIMIT: u64 = 4;
 /// After this time the least round-trip time is measured again, with little under way: the route may have changed.
@@ -132,7 +135,8 @@ impl CarrierBacklog {
         if now < self.measured_at + RENEWAL_INTERVAL {
             let rate = self.rates[0].max(self.rates[1]);
             let needed = 2.0 * rate * least.as_secs_f64();
-            self.limit = (needed as u64).max(MIN_LIMIT_BYTES);
+            let queue = ((rate * QUEUE_TIME.as_secs_f64()) as u64).min(MAX_QUEUE_BYTES);
+            self.limit = (needed as u64).max(queue).max(MIN_LIMIT_BYTES);
         }
     }
 
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn the_rate_of_the_network_is_reached_with_short_queues() {
         for (bytes_per_ms, round_trip_ms, most_ms) in [
-            (2_000_000, 0, 2),
+            (2_000_000, 0, 3),
             (125_000, 1, 25),
             (40_000, 200, 250),
             (1_000, 50, 2600),
