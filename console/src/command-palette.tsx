@@ -4,6 +4,8 @@ import { useLingui } from '@lingui/react/macro';
 import { msg } from '@lingui/core/macro';
 import type { MessageDescriptor } from '@lingui/core';
 import {
+  IconActivity,
+  IconArrowRight,
   IconDatabaseExport,
   IconDevices2,
   IconFilterCode,
@@ -20,11 +22,14 @@ import { useLocation } from 'wouter';
 import { api, unwrap, useRead } from './api/client';
 import { send, withQuery } from './api/objects';
 import { useCaller } from './api/session';
+import { filterProblem } from './pages/live/topics';
 import { navigationFor } from './navigation';
+import { paletteActions } from './palette-actions';
 
 export const openPalette = () => spotlight.open();
 
 const maxFound = 6;
+const topicsRefreshMs = 1_000;
 
 /** Configuration objects that have a page, by their part of the API's paths. */
 const kinds: { path: string; href: string; label: MessageDescriptor; icon: Icon }[] = [
@@ -36,7 +41,7 @@ const kinds: { path: string; href: string; label: MessageDescriptor; icon: Icon 
   { path: 'endpoints', href: '/relay', label: msg`Endpoints`, icon: IconTopologyStarRing },
 ];
 
-/** Ctrl-K: pages, and clients, devices and other objects by a part of their name. */
+/** Ctrl-K: pages, actions, and clients, devices, topics and other objects by a part of their name. */
 export function CommandPalette() {
   const { t, i18n } = useLingui();
   const caller = useCaller();
@@ -70,6 +75,24 @@ export function CommandPalette() {
       ),
     { enabled: isSearching, keep: true },
   );
+  // The node records topics only while somebody asks for them: those that are published now appear with the next answer.
+  const topics = useRead(
+    ['palette', 'topics', wanted],
+    (signal) =>
+      unwrap(api.GET('/api/v1/published-topics', { params: { query: { contains: wanted, limit: maxFound } }, signal })),
+    { enabled: isSearching && caller.role !== null, keep: true, every: topicsRefreshMs },
+  );
+  const typed = query.trim().toLowerCase();
+  const actions = paletteActions
+    .filter(({ isPermitted }) => isPermitted(caller))
+    .map(({ label, href }) => ({
+      id: `action ${href}`,
+      label: i18n._(label),
+      leftSection: <IconArrowRight size={18} stroke={1.7} />,
+      onClick: () => navigate(href),
+    }))
+    .filter(({ label }) => typed === '' || label.toLowerCase().includes(typed));
+  const watch = (filter: string) => navigate(`/live?${new URLSearchParams({ filter }).toString()}`);
   const pages = navigationFor(caller)
     .flatMap((group) => group.entries)
     .map(({ path, label, icon: Icon }) => ({
@@ -78,7 +101,7 @@ export function CommandPalette() {
       leftSection: <Icon size={18} stroke={1.7} />,
       onClick: () => navigate(path),
     }))
-    .filter((entry) => entry.label.toLowerCase().includes(query.trim().toLowerCase()));
+    .filter((entry) => entry.label.toLowerCase().includes(typed));
   const found = isSearching
     ? [
         {
@@ -101,6 +124,31 @@ export function CommandPalette() {
             onClick: () => navigate(`/devices/${encodeURIComponent(device.id)}`),
           })),
         },
+        {
+          group: t`Topics`,
+          actions:
+            caller.role === null
+              ? []
+              : [
+                  ...(topics.data?.data ?? []).map(({ topic, last }) => ({
+                    id: `topic ${topic}`,
+                    label: topic,
+                    description: last?.payload,
+                    leftSection: <IconActivity size={18} stroke={1.7} />,
+                    onClick: () => watch(topic),
+                  })),
+                  ...(query.includes('/') && query.length < 400 && filterProblem(query.trim()) === null
+                    ? [
+                        {
+                          id: `filter ${wanted}`,
+                          label: t`Show the messages of ${query.trim()}`,
+                          leftSection: <IconActivity size={18} stroke={1.7} />,
+                          onClick: () => watch(query.trim()),
+                        },
+                      ]
+                    : []),
+                ],
+        },
         ...kinds.map(({ label, href, icon: Icon }, index) => ({
           group: i18n._(label),
           actions: (objects.data?.[index]?.data ?? []).map((object) => {
@@ -119,7 +167,9 @@ export function CommandPalette() {
     : [];
   return (
     <Spotlight
-      actions={[{ group: t`Pages`, actions: pages }, ...found].filter((group) => group.actions.length > 0)}
+      actions={[{ group: t`Pages`, actions: pages }, ...found, { group: t`Actions`, actions }].filter(
+        (group) => group.actions.length > 0,
+      )}
       query={query}
       onQueryChange={setQuery}
       filter={(_, actions) => actions}
@@ -130,8 +180,8 @@ export function CommandPalette() {
       maxHeight={420}
       searchProps={{
         leftSection: <IconSearch size={18} stroke={1.7} />,
-        placeholder: t`Find a page, client, device or rule`,
-        'aria-label': t`Find a page, client, device or rule`,
+        placeholder: t`Find a page, client, device, topic, rule or action`,
+        'aria-label': t`Find a page, client, device, topic, rule or action`,
       }}
     />
   );

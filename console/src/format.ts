@@ -26,6 +26,18 @@ export function formatCompact(value: number): string {
   return formatNumber(value, magnitude < 10 && !Number.isInteger(value) ? 1 : 0);
 }
 
+const maxTickDigits = 6;
+
+/** A number on an axis, with as many digits as tell it from its neighbours at this distance. */
+export function formatTick(value: number, step: number): string {
+  if (Math.abs(value) >= 1000 && step >= 100) return formatCompact(value);
+  let digits = 0;
+  while (digits < maxTickDigits && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
+  return new Intl.NumberFormat(locale(), { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(
+    value,
+  );
+}
+
 export function formatBytes(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let value = bytes;

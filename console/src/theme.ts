@@ -42,6 +42,7 @@ export const theme = createTheme({
     TextInput: { defaultProps: { size: 'sm' } },
     Select: { defaultProps: { size: 'sm' } },
     Tooltip: { defaultProps: { openDelay: 300, withArrow: true } },
+    Notification: { defaultProps: { closeButtonProps } },
     Drawer: { defaultProps: { closeButtonProps } },
     // Its element would be a second banner of the page for screen readers.
     DrawerHeader: { defaultProps: { role: 'presentation' } },

@@ -10,6 +10,7 @@ import {
   type UseQueryResult,
 } from '@tanstack/react-query';
 import createClient, { type FetchResponse } from 'openapi-fetch';
+import { useMemo } from 'react';
 import type { components, paths } from './schema';
 import { authorizedFetch } from './session';
 
@@ -111,7 +112,8 @@ export function usePages<T>(
     enabled: options.enabled ?? true,
     placeholderData: keepPreviousData,
   });
-  const rows = query.data?.pages.flatMap((page) => page.data);
+  const pages = query.data?.pages;
+  const rows = useMemo(() => pages?.flatMap((page) => page.data), [pages]);
   return { ...query, rows };
 }
 

@@ -3753,6 +3753,7 @@ export interface components {
             connected: boolean;
             connected_at_ms: number | null;
             device: string | null;
+            disconnect_reason: string | null;
             disconnected_at_ms: number | null;
             inflight: number;
             keep_alive_s: number;

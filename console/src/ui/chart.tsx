@@ -4,7 +4,7 @@ import { useMergedRef, useResizeObserver } from '@mantine/hooks';
 import { useEffect, useRef } from 'react';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
-import { formatBytes, formatCompact } from '../format';
+import { formatBytes, formatCompact, formatTick } from '../format';
 
 export interface Series {
   label: string;
@@ -25,6 +25,8 @@ interface ChartProps {
   series: Series[];
   height?: number;
   format?: (value: number) => string;
+  /** Values on the axis, with the distance of its ticks; default: `format`. */
+  tick?: (value: number, step: number) => string;
   /** The largest value that the axis shows at least. */
   minTop?: number;
   /** The time range to show, in milliseconds; default: that of the values. */
@@ -47,6 +49,7 @@ export function Chart({
   series,
   height = 160,
   format = formatCompact,
+  tick = format === formatCompact ? formatTick : format,
   minTop = 1,
   spanMs,
   syncKey,
@@ -62,8 +65,8 @@ export function Chart({
   const plot = useRef<uPlot | null>(null);
   const width = Math.floor(size.width);
   const shape = series.map((each) => `${each.label}:${each.colour ?? ''}:${each.isDashed}`).join('|');
-  const latest = useRef({ times, series, format, range, onZoom });
-  latest.current = { times, series, format, range, onZoom };
+  const latest = useRef({ times, series, format, tick, range, onZoom });
+  latest.current = { times, series, format, tick, range, onZoom };
   const { t } = useLingui();
   const timeText = t`Time`;
   const canZoom = onZoom !== undefined;
@@ -98,7 +101,10 @@ export function Chart({
             ...axis,
             size: 52,
             ...(latest.current.format === formatBytes ? { incrs: binarySteps } : {}),
-            values: (_, splits) => splits.map((value) => latest.current.format(value)),
+            values: (_, splits) => {
+              const step = (splits[1] ?? 0) - (splits[0] ?? 0);
+              return splits.map((value) => latest.current.tick(value, step));
+            },
           },
         ],
         scales: {

@@ -1,4 +1,4 @@
-import { ActionIcon, Checkbox, Menu, Skeleton, Tooltip, UnstyledButton } from '@mantine/core';
+import { ActionIcon, Checkbox, Menu, Skeleton, Title, Tooltip, UnstyledButton } from '@mantine/core';
 import { useLocalStorage } from '@mantine/hooks';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
@@ -155,7 +155,7 @@ export function DataTable<T>(props: TableProps<T>) {
   return (
     <section className="panel table-panel">
       <div className="table-toolbar">
-        <div className="row wrap grow">{props.toolbar}</div>
+        <div className="row wrap grow">{props.toolbar ?? <Title order={2}>{props.label}</Title>}</div>
         <Menu closeOnItemClick={false}>
           <Menu.Target>
             <Tooltip label={t`Columns`}>

@@ -33,18 +33,24 @@ interface SearchToolbarProps {
   states: { value: string; label: string }[];
 }
 
+export function SearchField({ label, search }: { label: string; search: Search }) {
+  return (
+    <TextInput
+      aria-label={label}
+      placeholder={label}
+      leftSection={<IconSearch size={14} />}
+      value={search.typed}
+      onChange={(event) => search.setTyped(event.currentTarget.value)}
+      w={240}
+    />
+  );
+}
+
 export function SearchToolbar({ label, search, state, setState, states }: SearchToolbarProps) {
   const { t } = useLingui();
   return (
     <>
-      <TextInput
-        aria-label={label}
-        placeholder={label}
-        leftSection={<IconSearch size={14} />}
-        value={search.typed}
-        onChange={(event) => search.setTyped(event.currentTarget.value)}
-        w={240}
-      />
+      <SearchField label={label} search={search} />
       <SegmentedControl size="xs" aria-label={t`State`} value={state} onChange={setState} data={states} />
     </>
   );

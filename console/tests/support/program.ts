@@ -4,9 +4,9 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { required, type TestNode } from './node';
 
 /** A subscriber that stays connected until it is killed. */
-export function subscribe(node: TestNode, clientId: string, filter: string): ChildProcess {
+export function subscribe(node: TestNode, clientId: string, filter: string, ...options: string[]): ChildProcess {
   const words = ['sub', '-h', '127.0.0.1', '-p', String(node.mqttPort), '-i', clientId, '-t', filter];
-  return startProgram(words);
+  return startProgram([...words, ...options]);
 }
 
 /** Publishes one message and waits until the node has it. */

@@ -25,6 +25,9 @@ pub struct ClientInfo {
     /// Milliseconds since the Unix epoch.
     pub connected_at_ms: Option<u64>,
     pub disconnected_at_ms: Option<u64>,
+    /// Why the last connection ended, as in `$events/client_disconnected`; `null` with a connection, and if it ended before
+    /// the node was started.
+    pub disconnect_reason: Option<&'static str>,
     pub session_created_at_ms: u64,
     pub session_expiry_s: u32,
     pub subscriptions: usize,

@@ -34,6 +34,13 @@ interface Action {
 const path = '/api/v1/access-check';
 const maxActions = 20;
 
+/** The action that a link names. */
+function linkedActions(): Action[] {
+  const query = new URLSearchParams(location.search);
+  const action = query.get('action') === 'subscribe' ? 'subscribe' : 'publish';
+  return [{ action, topic: query.get('topic') ?? '', qos: 0, retain: false }];
+}
+
 /** May this client log in, and may it publish and subscribe there? With what decides. */
 export function AccessCheck() {
   const { t } = useLingui();
@@ -43,7 +50,7 @@ export function AccessCheck() {
   const [tries, setTries] = useState(false);
   const [password, setPassword] = useState('');
   const [address, setAddress] = useState('');
-  const [actions, setActions] = useState<Action[]>([{ action: 'publish', topic: '', qos: 0, retain: false }]);
+  const [actions, setActions] = useState<Action[]>(linkedActions);
   const asked = actions.filter(({ topic }) => topic !== '');
   const body = {
     client_id: clientId,

@@ -79,7 +79,13 @@ export function DeniedActions() {
       header: t`Check`,
       cell: (row) => (
         <Link
-          href={withQuery('/access/mqtt', { tab: 'check', client: row.client_id, user: row.username })}
+          href={withQuery('/access/mqtt', {
+            tab: 'check',
+            client: row.client_id,
+            user: row.username,
+            action: row.action,
+            topic: row.topic,
+          })}
           className="link"
         >
           <Trans>Check</Trans>

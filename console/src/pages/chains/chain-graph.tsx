@@ -105,7 +105,7 @@ export default function ChainGraph({
         }
       >
         <Background />
-        <Controls showInteractive={false} />
+        <Controls showInteractive={false} position="top-left" />
       </ReactFlow>
     </div>
   );

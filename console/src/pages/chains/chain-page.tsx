@@ -15,7 +15,7 @@ import { GeneratedForm, formProblems, type Control } from '../../ui/schema-form'
 import { ObjectSelect } from '../../ui/object-select';
 import { Page, Panel } from '../../ui/page';
 import { PendingPage } from '../../ui/pending-page';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
 import './chains.css';
 import {
@@ -265,7 +265,7 @@ function Editor({
             method={id === null ? 'POST' : 'PUT'}
             path={id === null ? path : objectPath(path, id)}
             body={body}
-            ctl={`chains ${id === null ? 'add' : 'set'} ${chosen || 'ID'} --from chain.json`}
+            ctl={`rule-chains ${id === null ? 'add' : 'set'} ${chosen || 'ID'} --from chain.json`}
           />
           {wrong.length > 0 && (
             <Text size="sm" c="var(--tg-warning)">
@@ -283,7 +283,7 @@ function Editor({
         <Confirm
           title={<Trans>Delete the chain {id}?</Trans>}
           action={<Trans>Delete the chain</Trans>}
-          call={{ method: 'DELETE', path: objectPath(path, id), ctl: `chains delete ${id}` }}
+          call={{ method: 'DELETE', path: objectPath(path, id), ctl: `rule-chains delete ${quoted(id)}` }}
           isPending={remove.isPending}
           error={remove.error}
           onClose={() => setDeleting(false)}

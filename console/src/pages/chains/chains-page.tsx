@@ -8,6 +8,7 @@ import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
+import { SearchField, useSearch } from '../../ui/search-toolbar';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 
@@ -18,7 +19,8 @@ const chainHref = (id: string) => `/chains/${encodeURIComponent(id)}`;
 export default function ChainsPage() {
   const { t } = useLingui();
   const caller = useCaller();
-  const list = useList<Chain>('/api/v1/rule-chains');
+  const search = useSearch();
+  const list = useList<Chain>('/api/v1/rule-chains', { id_contains: search.wanted });
   const columns: Column<Chain>[] = [
     {
       id: 'id',
@@ -68,13 +70,20 @@ export default function ChainsPage() {
         rowKey={(row) => row.id}
         rowHref={(row) => chainHref(row.id)}
         {...pagesOf(list)}
+        toolbar={<SearchField label={t`Part of an id`} search={search} />}
         empty={
-          <EmptyState title={<Trans>No chains yet</Trans>} actions={add}>
-            <Trans>
-              Without a chain, values are validated, stored, and evaluated for alarms. A chain adds filters,
-              calculations and messages.
-            </Trans>
-          </EmptyState>
+          search.wanted ? (
+            <EmptyState title={<Trans>Nothing matches</Trans>}>
+              <Trans>Change the search.</Trans>
+            </EmptyState>
+          ) : (
+            <EmptyState title={<Trans>No chains yet</Trans>} actions={add}>
+              <Trans>
+                Without a chain, values are validated, stored, and evaluated for alarms. A chain adds filters,
+                calculations and messages.
+              </Trans>
+            </EmptyState>
+          )
         }
       />
     </Page>

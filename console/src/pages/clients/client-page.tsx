@@ -1,23 +1,24 @@
-import { Button, Text } from '@mantine/core';
+import { ActionIcon, Button, NumberInput, Text, TextInput, Tooltip } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlugConnectedX } from '@tabler/icons-react';
-import { useState } from 'react';
+import { IconPlugConnectedX, IconPlus, IconRoute, IconX } from '@tabler/icons-react';
+import { useEffect, useRef, useState, type FormEvent, type ReactNode } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
 import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
-import { withQuery } from '../../api/objects';
+import { send, withQuery } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
-import { formatBytes, formatDuration, formatNumber } from '../../format';
+import { formatBytes, formatCompact, formatDuration, formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { Copy } from '../../ui/copy';
-import { DataTable, type Column } from '../../ui/data-table';
+import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Facts, Page, Panel } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago, Since } from '../../ui/time';
+import { filterProblem } from '../live/topics';
 
 type Client = Schemas['ClientInfo'];
 
@@ -71,15 +72,27 @@ export default function ClientPage() {
           <ShowCall
             method="GET"
             path={`/api/v1/sessions/${encodeURIComponent(clientId)}`}
-            ctl={`sessions get ${clientId}`}
+            ctl={`sessions show ${quoted(clientId)}`}
           />
+          <Button
+            component={Link}
+            href={withQuery('/live', { tab: 'trace', client: clientId })}
+            variant="default"
+            leftSection={<IconRoute size={14} />}
+          >
+            <Trans>Trace messages</Trans>
+          </Button>
           <EndSession client={data} />
         </>
       }
     >
       <PageTabs
         tabs={[
-          { id: 'overview', label: <Trans>Overview</Trans>, content: <Overview client={data} /> },
+          {
+            id: 'overview',
+            label: <Trans>Overview</Trans>,
+            content: <Overview client={data} atMs={client.dataUpdatedAt} />,
+          },
           {
             id: 'subscriptions',
             label: (
@@ -96,7 +109,7 @@ export default function ClientPage() {
                 <Trans>Queue</Trans> ({formatNumber(data.queued_messages)})
               </>
             ),
-            content: <Queue clientId={clientId} />,
+            content: <Queue clientId={clientId} queued={data.queued_messages} />,
           },
         ]}
       />
@@ -104,7 +117,66 @@ export default function ClientPage() {
   );
 }
 
-function Overview({ client }: { client: Client }) {
+interface Rates {
+  received: number | null;
+  sent: number | null;
+}
+
+/** Messages per second between the last two answers of the node; `null` before the second one. */
+function useRates(client: Client, atMs: number): Rates {
+  const [rates, setRates] = useState<Rates>({ received: null, sent: null });
+  const last = useRef<{ client: Client; atMs: number }>(undefined);
+  useEffect(() => {
+    const before = last.current;
+    last.current = { client, atMs };
+    if (before === undefined || atMs <= before.atMs) return;
+    // The counters begin again with a new session.
+    const perS = (count: (of: Client) => number) =>
+      (Math.max(0, count(client) - count(before.client)) * 1000) / (atMs - before.atMs);
+    setRates({ received: perS((of) => of.messages_received), sent: perS((of) => of.messages_sent) });
+  }, [client, atMs]);
+  return rates;
+}
+
+function Count({ total, perS }: { total: number; perS: number | null }) {
+  return (
+    <>
+      {formatNumber(total)}{' '}
+      {perS !== null && (
+        <span className="dimmed">
+          <Trans>({formatCompact(perS)} per second)</Trans>
+        </span>
+      )}
+    </>
+  );
+}
+
+/** Why the last connection ended, see `$events/client/disconnected`. */
+function DisconnectReason({ reason }: { reason: string }) {
+  switch (reason) {
+    case 'normal':
+      return <Trans>the client disconnected</Trans>;
+    case 'closed_by_client':
+      return <Trans>the client closed the connection without DISCONNECT</Trans>;
+    case 'keep_alive_timeout':
+      return <Trans>nothing arrived within the keep-alive</Trans>;
+    case 'socket_error':
+      return <Trans>the network connection failed</Trans>;
+    case 'kicked':
+      return <Trans>disconnected by an operator</Trans>;
+    case 'server_shutting_down':
+      return <Trans>the node was stopped</Trans>;
+    case 'not_authorized':
+      return <Trans>not permitted</Trans>;
+    case 'protocol_error':
+      return <Trans>the client violated the protocol</Trans>;
+    default:
+      return <span className="mono">{reason}</span>;
+  }
+}
+
+function Overview({ client, atMs }: { client: Client; atMs: number }) {
+  const rates = useRates(client, atMs);
   const none = <span className="dimmed">–</span>;
   return (
     <div className="grid">
@@ -114,11 +186,28 @@ function Overview({ client }: { client: Client }) {
             client.connected
               ? [<Trans>Connected for</Trans>, client.connected_at_ms ? <Since ms={client.connected_at_ms} /> : none]
               : [<Trans>Disconnected</Trans>, <Ago ms={client.disconnected_at_ms} />],
+            ...(client.connected
+              ? []
+              : [
+                  [
+                    <Trans>Reason</Trans>,
+                    client.disconnect_reason ? <DisconnectReason reason={client.disconnect_reason} /> : none,
+                  ] as [ReactNode, ReactNode],
+                ]),
             [<Trans>Address</Trans>, <span className="mono">{client.peer_address ?? '–'}</span>],
             [<Trans>Listener</Trans>, client.listener ?? none],
             [<Trans>MQTT</Trans>, client.protocol_version],
             [<Trans>User</Trans>, client.username ?? none],
-            [<Trans>Device</Trans>, client.device ?? none],
+            [
+              <Trans>Device</Trans>,
+              client.device === null ? (
+                none
+              ) : (
+                <Link href={`/devices/${encodeURIComponent(client.device)}`} className="link">
+                  {client.device}
+                </Link>
+              ),
+            ],
             [<Trans>Keep-alive</Trans>, client.keep_alive_s > 0 ? formatDuration(client.keep_alive_s) : none],
           ]}
         />
@@ -145,8 +234,8 @@ function Overview({ client }: { client: Client }) {
       <Panel title={<Trans>Messages</Trans>}>
         <Facts
           rows={[
-            [<Trans>Received from the client</Trans>, formatNumber(client.messages_received)],
-            [<Trans>Sent to the client</Trans>, formatNumber(client.messages_sent)],
+            [<Trans>Received from the client</Trans>, <Count total={client.messages_received} perS={rates.received} />],
+            [<Trans>Sent to the client</Trans>, <Count total={client.messages_sent} perS={rates.sent} />],
             [
               <Trans>Dropped</Trans>,
               client.messages_dropped > 0 ? (
@@ -174,8 +263,80 @@ function Overview({ client }: { client: Client }) {
   );
 }
 
+/** Subscribes on behalf of the client. */
+function Subscribe({ clientId, error }: { clientId: string; error: Error | null }) {
+  const { t } = useLingui();
+  const [filter, setFilter] = useState('');
+  const [qos, setQos] = useState(1);
+  const path = `/api/v1/sessions/${encodeURIComponent(clientId)}/subscriptions`;
+  const body = { topic_filter: filter.trim(), qos };
+  const subscribe = useChange(() => send('POST', path, { body }), [['clients']]);
+  const problem = body.topic_filter === '' ? null : filterProblem(body.topic_filter);
+  const failure = subscribe.error ?? error;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (body.topic_filter === '' || problem !== null) return;
+    subscribe.mutate(undefined, { onSuccess: () => setFilter('') });
+  };
+  return (
+    <form className="row wrap" onSubmit={submit}>
+      <TextInput
+        aria-label={t`Topic filter`}
+        placeholder={t`Topic filter, such as plant/#`}
+        classNames={{ input: 'mono' }}
+        w={260}
+        value={filter}
+        error={problem ? t`not a topic filter` : false}
+        onChange={(event) => setFilter(event.currentTarget.value)}
+      />
+      <NumberInput
+        aria-label={t`QoS`}
+        prefix="QoS "
+        w={92}
+        min={0}
+        max={2}
+        clampBehavior="strict"
+        allowDecimal={false}
+        value={qos}
+        onChange={(value) => setQos(Number(value) || 0)}
+      />
+      <Button
+        type="submit"
+        size="sm"
+        variant="default"
+        leftSection={<IconPlus size={14} />}
+        disabled={body.topic_filter === '' || problem !== null}
+        loading={subscribe.isPending}
+      >
+        <Trans>Subscribe for the client</Trans>
+      </Button>
+      <ShowCall
+        method="POST"
+        path={path}
+        body={body}
+        ctl={`subscriptions add ${quoted(clientId)} ${quoted(body.topic_filter || 'FILTER')} --qos ${qos}`}
+      />
+      {failure && (
+        <Text size="sm" c="var(--tg-critical)" role="alert">
+          {failure.message}
+        </Text>
+      )}
+    </form>
+  );
+}
+
 function Subscriptions({ clientId }: { clientId: string }) {
   const { t } = useLingui();
+  const mayChange = mayOnNode(useCaller(), 'operator');
+  const unsubscribe = useChange(
+    (topic_filter: string) =>
+      unwrap(
+        api.DELETE('/api/v1/sessions/{client_id}/subscriptions/{topic_filter}', {
+          params: { path: { client_id: clientId, topic_filter } },
+        }),
+      ),
+    [['clients']],
+  );
   const list = usePages<Schemas['SubscriptionInfo']>(
     ['clients', 'subscriptions', clientId],
     (after, signal) =>
@@ -188,10 +349,32 @@ function Subscriptions({ clientId }: { clientId: string }) {
     { id: 'no-local', header: t`No local`, cell: (row) => (row.no_local ? t`yes` : '–') },
     { id: 'rap', header: t`Retain as published`, cell: (row) => (row.retain_as_published ? t`yes` : '–') },
     { id: 'id', header: t`Identifier`, align: 'right', cell: (row) => row.subscription_identifier ?? '–' },
+    ...(mayChange
+      ? [
+          {
+            id: 'action',
+            header: '',
+            align: 'right' as const,
+            cell: ({ topic_filter }: Schemas['SubscriptionInfo']) => (
+              <Tooltip label={t`Unsubscribe`}>
+                <ActionIcon
+                  size="sm"
+                  aria-label={t`Unsubscribe ${topic_filter}`}
+                  loading={unsubscribe.isPending && unsubscribe.variables === topic_filter}
+                  onClick={() => unsubscribe.mutate(topic_filter)}
+                >
+                  <IconX size={14} />
+                </ActionIcon>
+              </Tooltip>
+            ),
+          },
+        ]
+      : []),
   ];
   return (
     <DataTable
       name="client-subscriptions"
+      toolbar={mayChange && <Subscribe clientId={clientId} error={unsubscribe.error} />}
       label={t`Subscriptions`}
       columns={columns}
       rows={list.rows}
@@ -205,42 +388,109 @@ function Subscriptions({ clientId }: { clientId: string }) {
   );
 }
 
-function Queue({ clientId }: { clientId: string }) {
+function Queue({ clientId, queued }: { clientId: string; queued: number }) {
   const { t } = useLingui();
-  const list = usePages<Schemas['QueuedMessageView']>(['clients', 'queue', clientId], (after, signal) =>
-    unwrap(
-      api.GET('/api/v1/sessions/{client_id}/queue', {
-        params: { path: { client_id: clientId }, query: { after } },
-        signal,
-      }),
-    ),
+  const mayChange = mayOnNode(useCaller(), 'operator');
+  const [isClearing, setClearing] = useState(false);
+  const list = usePages<Schemas['QueuedMessageView']>(
+    ['clients', 'queue', clientId],
+    (after, signal) =>
+      unwrap(
+        api.GET('/api/v1/sessions/{client_id}/queue', {
+          params: { path: { client_id: clientId }, query: { after } },
+          signal,
+        }),
+      ),
+    { every: refreshMs * 2 },
   );
+  const path = `/api/v1/sessions/${encodeURIComponent(clientId)}/queue`;
+  const remove = useChange((position: number) => send<null>('DELETE', `${path}/${position}`), [['clients']]);
+  const clear = useChange(() => send('DELETE', path), [['clients']]);
   const columns: Column<Schemas['QueuedMessageView']>[] = [
     { id: 'topic', header: t`Topic`, cell: (row) => <span className="mono">{row.message.topic}</span> },
     { id: 'qos', header: t`QoS`, cell: (row) => row.message.qos },
+    {
+      id: 'state',
+      header: t`State`,
+      cell: (row) => (row.packet_id === null ? <Trans>waits</Trans> : <Trans>in flight</Trans>),
+    },
     {
       id: 'payload',
       header: t`Payload`,
       cell: (row) => <span className="mono">{String(row.message.payload ?? '')}</span>,
     },
+    ...(mayChange
+      ? [
+          {
+            id: 'action',
+            header: '',
+            align: 'right' as const,
+            cell: (row: Schemas['QueuedMessageView']) =>
+              row.packet_id === null && (
+                <Tooltip label={t`Delete`}>
+                  <ActionIcon
+                    size="sm"
+                    aria-label={t`Delete the message ${row.position}`}
+                    onClick={() => remove.mutate(row.position)}
+                  >
+                    <IconX size={14} />
+                  </ActionIcon>
+                </Tooltip>
+              ),
+          },
+        ]
+      : []),
   ];
   return (
-    <DataTable
-      name="client-queue"
-      label={t`Queued messages`}
-      columns={columns}
-      rows={list.rows}
-      rowKey={(row) => String(row.position)}
-      error={list.error}
-      hasMore={list.hasNextPage}
-      isLoadingMore={list.isFetchingNextPage}
-      loadMore={() => void list.fetchNextPage()}
-      empty={
-        <EmptyState title={<Trans>Nothing is queued</Trans>}>
-          <Trans>Messages wait here while the client is away or slow.</Trans>
-        </EmptyState>
-      }
-    />
+    <>
+      <DataTable
+        name="client-queue"
+        label={t`Queued messages`}
+        columns={columns}
+        rowKey={(row) => String(row.position)}
+        {...pagesOf(list)}
+        toolbar={
+          <>
+            {remove.error && (
+              <Text size="sm" c="var(--tg-critical)" role="alert">
+                {remove.error.message}
+              </Text>
+            )}
+            <div className="row wrap table-actions">
+              <ShowCall method="GET" path={path} ctl={`sessions queue ${quoted(clientId)}`} />
+              {mayChange && queued > 0 && (
+                <Button variant="default" onClick={() => setClearing(true)}>
+                  <Trans>Clear the queue</Trans>
+                </Button>
+              )}
+            </div>
+          </>
+        }
+        empty={
+          <EmptyState title={<Trans>Nothing is queued</Trans>}>
+            <Trans>Messages wait here while the client is away or slow.</Trans>
+          </EmptyState>
+        }
+      />
+      {isClearing && (
+        <Confirm
+          title={<Trans>Clear the queue of {clientId}?</Trans>}
+          action={<Trans>Clear the queue</Trans>}
+          call={{ method: 'DELETE', path, ctl: `sessions clear-queue ${quoted(clientId)}` }}
+          isPending={clear.isPending}
+          error={clear.error}
+          onClose={() => setClearing(false)}
+          onConfirm={() => clear.mutate(undefined, { onSuccess: () => setClearing(false) })}
+        >
+          <Text size="sm">
+            <Trans>
+              This deletes {formatNumber(queued)} messages that wait for the client. Messages that were sent and not
+              acknowledged stay.
+            </Trans>
+          </Text>
+        </Confirm>
+      )}
+    </>
   );
 }
 
@@ -272,7 +522,9 @@ function EndSession({ client }: { client: Client }) {
           call={{
             method: 'DELETE',
             path,
-            ctl: `${client.connected ? 'clients' : 'sessions'} delete ${client.client_id}`,
+            ctl: client.connected
+              ? `clients disconnect ${quoted(client.client_id)}`
+              : `sessions discard ${quoted(client.client_id)}`,
           }}
           isPending={end.isPending}
           error={end.error}

@@ -14,7 +14,7 @@ import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Facts, Page, Panel } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { DefinitionDrawer } from './definition-drawer';
@@ -334,7 +334,12 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
                   <Trans>Delete all</Trans>
                 )}
               </Button>
-              <ShowCall method="POST" path={`${callPath}/replay`} body={body} ctl={`sinks replay ${name}`} />
+              <ShowCall
+                method="POST"
+                path={`${callPath}/replay`}
+                body={body}
+                ctl={`sinks dead-letters replay ${quoted(name)} ${ids.join(' ')}`.trim()}
+              />
             </>
           )
         }
@@ -358,7 +363,12 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
         <Confirm
           title={<Trans>Delete dead letters?</Trans>}
           action={<Trans>Delete</Trans>}
-          call={{ method: 'POST', path: `${callPath}/discard`, body, ctl: `sinks discard ${name}` }}
+          call={{
+            method: 'POST',
+            path: `${callPath}/discard`,
+            body,
+            ctl: `sinks dead-letters discard ${quoted(name)} ${ids.join(' ')}`.trim(),
+          }}
           isPending={discard.isPending}
           error={discard.error}
           onClose={() => setDiscarding(false)}

@@ -167,7 +167,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
                 )}
               </Menu.Dropdown>
             </Menu>
-            <ShowCall method="GET" path={objectPath(path, stored.id)} ctl={`dashboards get ${stored.id}`} />
+            <ShowCall method="GET" path={objectPath(path, stored.id)} ctl={`dashboards show ${stored.id}`} />
           </>
         )
       }

@@ -7,7 +7,7 @@ import { Link, useLocation, useParams } from 'wouter';
 import { api, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
-import { formatNumber } from '../../format';
+import { formatNumber, formatTick } from '../../format';
 import { Chart } from '../../ui/chart';
 import { Confirm } from '../../ui/confirm';
 import { Copy } from '../../ui/copy';
@@ -240,6 +240,7 @@ function History({ deviceId, latest }: { deviceId: string; latest: LatestByKey |
                 isAutoScaled={isFarFromZero(line?.values ?? [])}
                 syncKey={`device-${deviceId}`}
                 format={(value) => formatNumber(value, 3)}
+                tick={formatTick}
                 series={[{ label: key, values: line?.values ?? [] }]}
               />
             </Panel>

@@ -1,7 +1,7 @@
 import { Button, Select, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPlus, IconSearch } from '@tabler/icons-react';
+import { IconFileImport, IconPlus, IconSearch } from '@tabler/icons-react';
 import { useCallback, useState } from 'react';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
 import type { paths } from '../../api/schema';
@@ -10,8 +10,11 @@ import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { mayInNamespace, useCaller } from '../../api/session';
 import { AddDevice } from './add-device';
 import { deviceHref, useDeviceColumns } from './device-columns';
+import { ExportDevices } from './export-devices';
+import { ImportDevices } from './import-devices';
 
 type Device = Schemas['Device'];
 
@@ -37,7 +40,9 @@ export default function DevicesPage() {
   const [product, setProduct] = useUrlState('product');
   const [typed, setTyped] = useState('');
   const [text] = useDebouncedValue(typed.trim(), 200);
-  const [isAdding, setAdding] = useState(false);
+  // In the address, so that the search can open it.
+  const [dialog, setDialog] = useUrlState('new');
+  const mayChange = mayInNamespace(useCaller(), 'operator');
   const sort = useNodeOrder(nodeOrder);
   const products = useRead(['products'], (signal) => unwrap(api.GET('/api/v1/products', { signal })));
   const read = useCallback(
@@ -86,13 +91,26 @@ export default function DevicesPage() {
     },
   ];
   const isFiltered = Boolean(text || state || product);
-  const add = (
-    <Button leftSection={<IconPlus size={14} />} onClick={() => setAdding(true)}>
-      <Trans>Add a device</Trans>
-    </Button>
+  const add = mayChange && (
+    <>
+      <Button variant="default" leftSection={<IconFileImport size={14} />} onClick={() => setDialog('import')}>
+        <Trans>Import a file</Trans>
+      </Button>
+      <Button leftSection={<IconPlus size={14} />} onClick={() => setDialog('1')}>
+        <Trans>Add a device</Trans>
+      </Button>
+    </>
   );
   return (
-    <Page title={t`Devices`} actions={add}>
+    <Page
+      title={t`Devices`}
+      actions={
+        <>
+          {mayChange && <ExportDevices />}
+          {add}
+        </>
+      }
+    >
       <DataTable
         name="devices"
         label={t`Devices`}
@@ -148,7 +166,8 @@ export default function DevicesPage() {
           )
         }
       />
-      {isAdding && <AddDevice onClose={() => setAdding(false)} />}
+      {dialog === '1' && mayChange && <AddDevice onClose={() => setDialog('')} />}
+      {dialog === 'import' && mayChange && <ImportDevices onClose={() => setDialog('')} />}
     </Page>
   );
 }

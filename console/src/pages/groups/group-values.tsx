@@ -1,7 +1,7 @@
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useRead, type Page, type Schemas } from '../../api/client';
 import { objectPath, send, withQuery } from '../../api/objects';
-import { formatNumber } from '../../format';
+import { formatNumber, formatTick } from '../../format';
 import { Chart } from '../../ui/chart';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Panel } from '../../ui/page';
@@ -118,6 +118,7 @@ export function GroupValues({ id }: { id: string }) {
                 times={intervals.map(({ ts_ms }) => ts_ms)}
                 syncKey={`group-${id}`}
                 format={(value) => formatNumber(value, 3)}
+                tick={formatTick}
                 series={[
                   { label: t`mean`, values: intervals.map((each) => numbersOf(each).avg ?? null) },
                   { label: t`minimum`, values: intervals.map((each) => numbersOf(each).min ?? null), colour: 4 },

@@ -1,30 +1,51 @@
-import { Progress, Text } from '@mantine/core';
-import { Trans, useLingui } from '@lingui/react/macro';
+import { Text } from '@mantine/core';
+import { Plural, Trans } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
 import { Link } from 'wouter';
-import type { Schemas } from '../../api/client';
+import { api, unwrap, useRead, type Schemas } from '../../api/client';
 import { useList, useWholeList } from '../../api/objects';
-import { formatBytes, formatCompact, formatNumber } from '../../format';
+import { formatDate, formatNumber } from '../../format';
 import { Panel } from '../../ui/page';
 import { Ago } from '../../ui/time';
 import { SeverityBadge } from '../alarms/severity';
 import { SinkStateBadge } from '../connectors/sink-state';
+import { LimitBar, limitAmount, limitsPath, nearLimit } from '../settings/limits';
+import { useCertificates } from '../settings/listener-objects';
 import { StateBadge } from '../../ui/state-badge';
 
 const refreshMs = 10_000;
 /** Alarms, and limits, that the page names; links lead to the others. */
 const maxShown = 5;
-/** From this share on, a limit needs attention. */
-const nearLimit = 0.8;
+/** Time before the expiry of a certificate in which it needs attention. */
+const expirySoonMs = 30 * 86_400_000;
 
 const share = ({ utilisation }: Schemas['LimitUsage']) => utilisation ?? 0;
 
 function useLimits() {
-  const limits = useWholeList<Schemas['LimitUsage']>('/api/v1/limits', { every: refreshMs });
+  const limits = useWholeList<Schemas['LimitUsage']>(limitsPath, { every: refreshMs });
   return [...(limits.data ?? [])].filter(({ limit }) => limit !== null).sort((a, b) => share(b) - share(a));
 }
 
-/** What somebody should look at: alarms, sinks that fail, limits that are almost reached. */
+/** Certificates of listeners and uploaded ones that have expired or soon will, the first to expire first. */
+function useExpiring(): { name: string; expiresMs: number }[] {
+  const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })), {
+    every: refreshMs,
+  });
+  const stored = useCertificates();
+  const ofListeners = (listeners.data?.data ?? []).flatMap(({ name, certificate }) =>
+    certificate ? [{ name, expiresMs: certificate.not_after_ms }] : [],
+  );
+  const used = new Set((stored.data ?? []).flatMap(({ used_by }) => used_by));
+  return [
+    ...(stored.data ?? []).map(({ id, not_after_ms }) => ({ name: id, expiresMs: not_after_ms ?? Infinity })),
+    // A certificate that was uploaded is listed once, not once for each of its listeners.
+    ...ofListeners.filter(({ name }) => !used.has(name)),
+  ]
+    .filter(({ expiresMs }) => expiresMs < Date.now() + expirySoonMs)
+    .sort((a, b) => a.expiresMs - b.expiresMs);
+}
+
+/** What somebody should look at: alarms, sinks that fail, limits that are almost reached, certificates that expire, damage. */
 export function Attention() {
   const alarms = useList<Schemas['Alarm']>(
     '/api/v1/alarms',
@@ -34,8 +55,42 @@ export function Attention() {
   const sinks = useList<Schemas['SinkStatus']>('/api/v1/sink-status', {}, { every: refreshMs });
   const limits = useLimits().filter((limit) => share(limit) >= nearLimit);
   const failing = (sinks.rows ?? []).filter(({ state }) => !['running', 'starting', 'disabled'].includes(state));
+  const expiring = useExpiring();
+  const node = useRead(['node'], (signal) => unwrap(api.GET('/api/v1/node', { signal })), { every: refreshMs });
+  const damaged = node.data?.quarantined ?? 0;
   const shown = (alarms.rows ?? []).slice(0, maxShown);
   const entries: Entry[] = [
+    ...(damaged > 0
+      ? [
+          {
+            key: 'quarantine',
+            state: (
+              <StateBadge health="critical">
+                <Trans>data lost</Trans>
+              </StateBadge>
+            ),
+            subject: (
+              <Link href="/settings?tab=quarantine" className="link">
+                <Plural value={damaged} one="# damaged part was set aside" other="# damaged parts were set aside" />
+              </Link>
+            ),
+          },
+        ]
+      : []),
+    ...expiring.slice(0, maxShown).map(({ name, expiresMs }) => ({
+      key: `certificate ${name}`,
+      state: (
+        <StateBadge health={expiresMs < Date.now() ? 'critical' : 'warning'}>
+          {expiresMs < Date.now() ? <Trans>expired</Trans> : <Trans>expires</Trans>}
+        </StateBadge>
+      ),
+      subject: (
+        <Link href="/settings?tab=listeners" className="link">
+          <Trans>Certificate {name}</Trans>
+        </Link>
+      ),
+      details: formatDate(expiresMs),
+    })),
     ...failing.slice(0, maxShown).map((sink) => ({
       key: `sink ${sink.name}`,
       state: <SinkStateBadge status={sink} />,
@@ -82,7 +137,7 @@ export function Attention() {
     >
       {entries.length === 0 ? (
         <StateBadge health="good">
-          <Trans>No alarms to acknowledge, no failing sinks, no limits almost reached</Trans>
+          <Trans>No alarms to acknowledge, no failing sinks, no limits almost reached, no expiring certificates</Trans>
         </StateBadge>
       ) : (
         <ul className="plain-list attention">
@@ -111,26 +166,28 @@ interface Entry {
 
 /** The limits that are used most. */
 export function Limits() {
-  const { t } = useLingui();
   const limits = useLimits().slice(0, maxShown);
   return (
-    <Panel title={<Trans>Most used limits</Trans>}>
+    <Panel
+      title={<Trans>Most used limits</Trans>}
+      actions={
+        <Link href="/settings?tab=limits" className="link">
+          <Trans>All limits</Trans>
+        </Link>
+      }
+    >
       <div className="usage">
-        {limits.map((limit) => {
-          const show = limit.unit === 'bytes' ? formatBytes : formatCompact;
-          const color = share(limit) >= nearLimit ? 'red.7' : 'tide';
-          return (
-            <div key={limit.setting} className="usage-row">
-              <LimitLink limit={limit} />
-              <Progress value={share(limit) * 100} color={color} aria-label={t`Utilisation of ${limit.setting}`} />
-              <Text span size="sm" className="right">
-                <Trans>
-                  {show(limit.used)} of {show(limit.limit ?? 0)}
-                </Trans>
-              </Text>
-            </div>
-          );
-        })}
+        {limits.map((limit) => (
+          <div key={limit.setting} className="usage-row">
+            <LimitLink limit={limit} />
+            <LimitBar limit={limit} />
+            <Text span size="sm" className="right">
+              <Trans>
+                {limitAmount(limit, limit.used)} of {limitAmount(limit, limit.limit ?? 0)}
+              </Trans>
+            </Text>
+          </div>
+        ))}
       </div>
     </Panel>
   );

@@ -1,7 +1,6 @@
 import { SegmentedControl, Title } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from 'react';
-import { Link } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { openStream } from '../../api/stream';
 import { formatBytes, formatCompact, formatDuration, formatNumber } from '../../format';
@@ -11,6 +10,8 @@ import { StateBadge } from '../../ui/state-badge';
 import { ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { Attention, Limits } from './attention';
+import { Storage } from './storage';
+import { Tile } from './tile';
 import { appended, joined, rates, windowSeconds, type NodeHistory, type Sample } from './rates';
 
 const FirstSteps = lazy(() => import('./first-steps'));
@@ -191,6 +192,7 @@ export default function HomePage() {
           <Limits />
         </div>
       )}
+      {!isEmpty && <Storage />}
       <div className="row between">
         <Title order={2}>
           <Trans>Over time</Trans>
@@ -229,23 +231,4 @@ export default function HomePage() {
 
 function formatRate(value: number | null | undefined): string | undefined {
   return value == null ? undefined : formatCompact(value);
-}
-
-function Tile({ label, value, unit, href }: { label: string; value: ReactNode; unit?: ReactNode; href?: string }) {
-  return (
-    <div className="tile">
-      <div className="tile-label">
-        {href ? (
-          <Link href={href} className="link">
-            {label}
-          </Link>
-        ) : (
-          label
-        )}
-      </div>
-      <div className="tile-value">
-        {value ?? '–'} <span className="tile-unit">{unit}</span>
-      </div>
-    </div>
-  );
 }

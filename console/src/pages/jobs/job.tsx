@@ -1,10 +1,11 @@
-import { Button, Progress } from '@mantine/core';
+import { Button, Progress, Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlayerStop } from '@tabler/icons-react';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
 import { mayInNamespace, mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatNumber } from '../../format';
+import { Facts } from '../../ui/page';
 import { StateBadge, type Health } from '../../ui/state-badge';
 
 export type Job = Schemas['Job'];
@@ -42,7 +43,24 @@ function JobStateName({ job }: { job: Job }) {
 
 /** What a job does. */
 export function JobKindName({ kind }: { kind: string }) {
-  return kind === 'group_command' ? <Trans>Command to a group</Trans> : <>{kind}</>;
+  switch (kind) {
+    case 'group_command':
+      return <Trans>Command to a group</Trans>;
+    case 'backup':
+      return <Trans>Backup</Trans>;
+    case 'backup_verification':
+      return <Trans>Verification of a backup</Trans>;
+    case 'device_import':
+      return <Trans>Import of devices</Trans>;
+    case 'telemetry_import':
+      return <Trans>Import of telemetry</Trans>;
+    case 'device_export':
+      return <Trans>Export of devices</Trans>;
+    case 'telemetry_export':
+      return <Trans>Export of telemetry</Trans>;
+    default:
+      return <>{kind}</>;
+  }
 }
 
 /** How many of its items a job has processed, and how many of them without success. */
@@ -95,5 +113,21 @@ export function CancelJob({ job }: { job: Job }) {
     >
       <Trans>Cancel</Trans>
     </Button>
+  );
+}
+
+/** Why items of a job had no success; the node keeps the first ones. */
+export function JobFailures({ job }: { job: Job }) {
+  return (
+    <div>
+      <Text size="sm" fw={600} mb="xs">
+        {job.failed > job.failures.length ? (
+          <Trans>The first {job.failures.length} failures</Trans>
+        ) : (
+          <Trans>Failures</Trans>
+        )}
+      </Text>
+      <Facts rows={job.failures.map(({ subject, reason }) => [<span className="mono">{subject}</span>, reason])} />
+    </div>
   );
 }

@@ -9,7 +9,7 @@ import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
-import { CancelJob, JobKindName, JobProgress, jobsPath, JobStateBadge, type Job } from './job';
+import { CancelJob, JobFailures, JobKindName, JobProgress, jobsPath, JobStateBadge, type Job } from './job';
 
 const refreshMs = 1_500;
 
@@ -109,7 +109,7 @@ function JobDrawer({ id, onClose }: { id: string; onClose: () => void }) {
               {job.data.error}
             </Text>
           )}
-          {job.data.failures.length > 0 && <Failures job={job.data} />}
+          {job.data.failures.length > 0 && <JobFailures job={job.data} />}
           <div className="drawer-footer">
             <ShowCall method="GET" path={objectPath(jobsPath, id)} ctl={`jobs show ${id}`} />
             <CancelJob job={job.data} />
@@ -131,20 +131,5 @@ function Subject({ job }: { job: Job }) {
     <Link href={`/groups/${encodeURIComponent(job.subject)}?${query.toString()}`} className="link">
       {job.subject}
     </Link>
-  );
-}
-
-function Failures({ job }: { job: Job }) {
-  return (
-    <div>
-      <Text size="sm" fw={600} mb="xs">
-        {job.failed > job.failures.length ? (
-          <Trans>The first {job.failures.length} failures</Trans>
-        ) : (
-          <Trans>Failures</Trans>
-        )}
-      </Text>
-      <Facts rows={job.failures.map(({ subject, reason }) => [<span className="mono">{subject}</span>, reason])} />
-    </div>
   );
 }

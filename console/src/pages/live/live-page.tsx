@@ -12,6 +12,7 @@ import { ShowCall } from '../../ui/show-call';
 import { StateBadge, type Health } from '../../ui/state-badge';
 import { useUrlState } from '../../ui/url-state';
 import { MessageList } from './message-list';
+import { MessageTrace } from './message-trace';
 import { PublishPanel, type Draft } from './publish-panel';
 import { RetainedMessages } from './retained-messages';
 import { SubscribedFilters } from './subscribed-filters';
@@ -24,7 +25,7 @@ export default function LivePage() {
   const { t } = useLingui();
   const [, navigate] = useLocation();
   return (
-    <Page title={t`Live`} description={t`Messages as they are published, retained messages, and who subscribes.`}>
+    <Page title={t`Live`} description={t`Messages as they are published, what happens to them, and who subscribes.`}>
       <PageTabs
         tabs={[
           { id: 'messages', label: <Trans>Messages</Trans>, content: <Messages /> },
@@ -34,6 +35,7 @@ export default function LivePage() {
             content: <TopicTree onWatch={(filter) => navigate(`/live?${new URLSearchParams({ filter })}`)} />,
           },
           { id: 'retained', label: <Trans>Retained messages</Trans>, content: <RetainedMessages /> },
+          { id: 'trace', label: <Trans>Message trace</Trans>, content: <MessageTrace /> },
           { id: 'filters', label: <Trans>Subscribed filters</Trans>, content: <SubscribedFilters /> },
         ]}
       />

@@ -11,7 +11,7 @@ import {
 } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from 'react';
-import { useLocation } from 'wouter';
+import { Link, useLocation } from 'wouter';
 import { payloadText, prettyPayload, type LiveMessage } from '../../api/mqtt';
 import { formatBytes, formatNumber, formatTime } from '../../format';
 import { Copy } from '../../ui/copy';
@@ -56,7 +56,7 @@ export function MessageList({
     count: shown.length,
     getScrollElement: () => scroller.current,
     estimateSize: () => rowHeight,
-    getItemKey: (index) => shown[index]?.id ?? index,
+    // The heights are kept by position: by message, they would fill the memory of a page that stays open.
     overscan: 10,
   });
   return (
@@ -215,6 +215,13 @@ function Message({
               onClick={() => navigate('/rules/new', { state: { topic: message.topic, payload: text } })}
             >
               <Trans>Write a rule for it</Trans>
+            </Button>
+            <Button
+              component={Link}
+              href={`/live?${new URLSearchParams({ tab: 'trace', trace: message.topic }).toString()}`}
+              variant="default"
+            >
+              <Trans>What happens to it?</Trans>
             </Button>
           </div>
         </div>

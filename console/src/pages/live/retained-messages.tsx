@@ -1,16 +1,17 @@
-import { ActionIcon, Button, Group, Modal, Skeleton, Stack, Text, TextInput, Tooltip } from '@mantine/core';
+import { ActionIcon, Button, Group, Modal, Skeleton, Stack, Switch, Text, TextInput, Tooltip } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconEye, IconSearch, IconTrash } from '@tabler/icons-react';
 import { useState } from 'react';
 import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
 import { prettyPayload } from '../../api/mqtt';
+import { withQuery } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
@@ -25,15 +26,18 @@ export function RetainedMessages() {
   const caller = useCaller();
   const [search, setSearch] = useUrlState('retained');
   const [wanted] = useDebouncedValue(search.trim(), 250);
+  const [withSystem, setWithSystem] = useUrlState('system');
   const problem = wanted === '' ? null : filterProblem(wanted);
+  // # matches no topic that begins with $ (MQTT 5, section 4.7.2).
+  const filter = wanted !== '' && !problem ? wanted : withSystem === '' ? '#' : '';
   const [open, setOpen] = useState<string | null>(null);
   const [deleting, setDeleting] = useState<Retained | null>(null);
   const list = usePages<Retained>(
-    ['retained', problem ? '' : wanted],
+    ['retained', filter],
     (after, signal) =>
       unwrap(
         api.GET('/api/v1/retained-messages', {
-          params: { query: { after, limit: pageSize, ...(wanted && !problem ? { matches_filter: wanted } : {}) } },
+          params: { query: { after, limit: pageSize, ...(filter ? { matches_filter: filter } : {}) } },
           signal,
         }),
       ),
@@ -78,16 +82,32 @@ export function RetainedMessages() {
         {...pagesOf(list)}
         height="calc(100dvh - 300px)"
         toolbar={
-          <TextInput
-            aria-label={t`Topic filter`}
-            placeholder={t`Topic filter, such as plant/#`}
-            classNames={{ input: 'mono' }}
-            leftSection={<IconSearch size={14} />}
-            value={search}
-            error={problem ? t`not a topic filter` : false}
-            onChange={(event) => setSearch(event.currentTarget.value)}
-            w={260}
-          />
+          <>
+            <TextInput
+              aria-label={t`Topic filter`}
+              placeholder={t`Topic filter, such as plant/#`}
+              classNames={{ input: 'mono' }}
+              leftSection={<IconSearch size={14} />}
+              value={search}
+              error={problem ? t`not a topic filter` : false}
+              onChange={(event) => setSearch(event.currentTarget.value)}
+              w={260}
+            />
+            {wanted === '' && (
+              <Switch
+                label={t`Also of the node itself ($SYS)`}
+                checked={withSystem !== ''}
+                onChange={(event) => setWithSystem(event.currentTarget.checked ? '1' : '')}
+              />
+            )}
+            <div className="table-actions">
+              <ShowCall
+                method="GET"
+                path={withQuery('/api/v1/retained-messages', { matches_filter: filter })}
+                ctl={filter === '' ? 'retained list' : `retained list --filter ${quoted(filter)}`}
+              />
+            </div>
+          </>
         }
         empty={
           wanted ? (
@@ -132,7 +152,7 @@ function RetainedPayload({ topic, onClose }: { topic: string; onClose: () => voi
           <ShowCall
             method="GET"
             path={`/api/v1/retained-messages/${encodeURIComponent(topic)}`}
-            ctl={`retained get ${topic}`}
+            ctl={`retained show ${quoted(topic)}`}
           />
           <Button variant="default" onClick={onClose}>
             <Trans>Close</Trans>
@@ -156,7 +176,7 @@ function DeleteRetained({ message, onClose }: { message: Retained; onClose: () =
       call={{
         method: 'DELETE',
         path: `/api/v1/retained-messages/${encodeURIComponent(topic)}`,
-        ctl: `retained delete ${topic}`,
+        ctl: `retained delete ${quoted(topic)}`,
       }}
       isPending={remove.isPending}
       error={remove.error}

@@ -9,7 +9,7 @@ import { send, withQuery } from '../../api/objects';
 import { formatBytes, formatCompact } from '../../format';
 import { Facts } from '../../ui/page';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
-import { ShowCall } from '../../ui/show-call';
+import { quoted, ShowCall } from '../../ui/show-call';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { clientHref } from '../clients/client-href';
@@ -55,7 +55,11 @@ export function TopicTree({ onWatch }: { onWatch: (filter: string) => void }) {
           onChange={(event) => setSearch(event.currentTarget.value)}
           w={260}
         />
-        <ShowCall method="GET" path={withQuery(path, { contains: wanted })} />
+        <ShowCall
+          method="GET"
+          path={withQuery(path, { contains: wanted })}
+          ctl={wanted === '' ? 'published-topics' : `published-topics --contains ${quoted(wanted)}`}
+        />
         <Text size="xs" c="dimmed">
           <Trans>The node records topics only while somebody looks at them, up to five minutes longer.</Trans>
         </Text>

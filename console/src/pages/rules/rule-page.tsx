@@ -125,7 +125,7 @@ function StoredRule({ name }: { name: string }) {
       aside={status.data && <RuleStateBadge status={status.data} />}
       actions={
         <>
-          <ShowCall method="GET" path={`/api/v1/rules/${encodeURIComponent(name)}`} ctl={`rules get ${name}`} />
+          <ShowCall method="GET" path={`/api/v1/rules/${encodeURIComponent(name)}`} ctl={`rules show ${name}`} />
           {!isDeclared && mayOnNode(caller, 'operator') && <DeleteRule rule={data} />}
         </>
       }

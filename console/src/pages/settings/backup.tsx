@@ -9,15 +9,19 @@ import { formatBytes, formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
+import { StoredBackups } from './backups';
 
 const mediaType = 'application/x-ndjson';
 
-/** Saves and restores the configuration objects and devices. */
+/** Backups of everything, and the configuration objects and devices as a file. */
 export function Backup() {
   return (
-    <div className="grid">
-      <Save />
-      <Restore />
+    <div className="page">
+      <StoredBackups />
+      <div className="grid">
+        <Save />
+        <Restore />
+      </div>
     </div>
   );
 }
@@ -33,7 +37,7 @@ function Save() {
     URL.revokeObjectURL(link.href);
   }, []);
   return (
-    <Panel title={<Trans>Save</Trans>}>
+    <Panel title={<Trans>Save the configuration</Trans>}>
       <Stack gap="sm">
         <Text size="sm">
           <Trans>
@@ -53,7 +57,7 @@ function Save() {
             loading={save.isPending}
             onClick={() => save.mutate(undefined)}
           >
-            <Trans>Download a backup</Trans>
+            <Trans>Download the configuration</Trans>
           </Button>
         </Group>
       </Stack>
@@ -76,7 +80,7 @@ function Restore() {
     return (await response.json()) as Schemas['RestoreSummary'];
   }, []);
   return (
-    <Panel title={<Trans>Restore</Trans>}>
+    <Panel title={<Trans>Restore the configuration</Trans>}>
       <Stack gap="sm">
         <Text size="sm">
           <Trans>Writes the objects of a backup to this node. Objects with the same id are replaced.</Trans>
@@ -98,7 +102,7 @@ function Restore() {
           <FileButton accept=".jsonl,.ndjson,.json" onChange={setFile}>
             {(props) => (
               <Button {...props} variant="default" leftSection={<IconUpload size={14} />}>
-                <Trans>Choose a backup</Trans>
+                <Trans>Choose a file</Trans>
               </Button>
             )}
           </FileButton>

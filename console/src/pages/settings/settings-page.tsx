@@ -4,8 +4,10 @@ import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { About } from './about';
 import { Backup } from './backup';
+import { Limits } from './limits';
 import { Listeners } from './listeners';
 import { LogLevel } from './log-level';
+import { Quarantine } from './quarantine';
 import { SettingsList } from './settings-list';
 
 export default function SettingsPage() {
@@ -18,8 +20,10 @@ export default function SettingsPage() {
         tabs={[
           { id: 'settings', label: <Trans>Settings</Trans>, content: <SettingsList /> },
           { id: 'listeners', label: <Trans>Listeners and certificates</Trans>, content: <Listeners /> },
+          { id: 'limits', label: <Trans>Limits</Trans>, content: <Limits /> },
           { id: 'log', label: <Trans>Log level</Trans>, isListed: isAdmin, content: <LogLevel /> },
           { id: 'backup', label: <Trans>Backup</Trans>, isListed: isAdmin, content: <Backup /> },
+          { id: 'quarantine', label: <Trans>Damaged files</Trans>, content: <Quarantine /> },
           { id: 'about', label: <Trans>About</Trans>, content: <About /> },
         ]}
       />

@@ -8,7 +8,7 @@ import { Link } from 'wouter';
 import { api, problemOf, unwrap, useRead, type Schemas } from '../../api/client';
 import { withQuery } from '../../api/objects';
 import { authorizedFetch } from '../../api/session';
-import { formatNumber, formatTime } from '../../format';
+import { formatNumber, formatTick, formatTime } from '../../format';
 import { Chart } from '../../ui/chart';
 import { download } from '../../ui/download';
 import { Page, Panel } from '../../ui/page';
@@ -284,6 +284,7 @@ function KeyChart({
             onZoom={onZoom}
             syncKey="telemetry"
             format={(value) => formatNumber(value, 3)}
+            tick={formatTick}
             series={[...shown, ...earlier].map(({ device }, index) => ({
               label: index < shown.length ? (device ?? t`all devices`) : t`${device ?? t`all devices`} before`,
               values: values[index] ?? [],

@@ -103,6 +103,7 @@ pub(crate) fn client(client_id: &str, connected: bool) -> ClientInfo {
         keep_alive_s: 60,
         connected_at_ms: connected.then_some(1_700_000_000_000),
         disconnected_at_ms: None,
+        disconnect_reason: None,
         session_created_at_ms: 1_700_000_000_000,
         session_expiry_s: 0,
         subscriptions: 0,

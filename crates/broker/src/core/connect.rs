@@ -381,6 +381,7 @@ impl Shard {
         session.is_bridge = connect.is_bridge && connect.version != Version::V5;
         session.connected_ms = now_ms;
         session.disconnected_ms = 0;
+        session.disconnect_reason = None;
         session.expiry_s = session_expiry_s(connect, limits.max_session_expiry_s);
         session.will = will.map(Box::new);
         let grant = connection

@@ -311,6 +311,7 @@ pub(crate) fn client_info(shard: &Shard, at: SessionIx) -> ClientInfo {
         keep_alive_s: connection.map_or(0, |c| c.keep_alive_s),
         connected_at_ms: connection.map(|_| session.connected_ms),
         disconnected_at_ms: connection.is_none().then_some(session.disconnected_ms),
+        disconnect_reason: session.disconnect_reason,
         session_created_at_ms: session.created_ms,
         session_expiry_s: session.expiry_s,
         subscriptions: session.subscriptions.len(),

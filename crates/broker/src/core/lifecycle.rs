@@ -98,6 +98,7 @@ impl Shard {
             session.last_address = Some(Box::new(address));
         }
         session.disconnected_ms = now_ms;
+        session.disconnect_reason = Some(closing.reason);
         if let Some(outbound) = &mut session.outbound {
             outbound.reset_for_resend();
             if outbound.is_idle() {

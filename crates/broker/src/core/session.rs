@@ -57,6 +57,8 @@ pub(crate) struct Session {
     pub(crate) created_ms: u64,
     pub(crate) connected_ms: u64,
     pub(crate) disconnected_ms: u64,
+    /// Why its last connection ended; `None` with a connection, and after a restart of the node.
+    pub(crate) disconnect_reason: Option<&'static str>,
     pub(crate) messages_received: u64,
     pub(crate) messages_sent: u64,
     pub(crate) messages_dropped: u64,
@@ -87,6 +89,7 @@ impl Session {
             created_ms: now_ms,
             connected_ms: now_ms,
             disconnected_ms: 0,
+            disconnect_reason: None,
             messages_received: 0,
             messages_sent: 0,
             messages_dropped: 0,

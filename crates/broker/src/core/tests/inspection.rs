@@ -199,3 +199,21 @@ fn the_oldest_queued_message_is_found_on_any_shard() {
         2_000
     );
 }
+
+#[test]
+fn a_session_without_a_connection_shows_why_the_last_one_ended() {
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
+    let of = |shard: &mut Shard| {
+        let rows = answer(
+            shard,
+            SessionRowScan::<ClientInfo>::new(page(None, usize::MAX)),
+        );
+        (rows[0].connected, rows[0].disconnect_reason)
+    };
+    let connection = sim.connect(0, "pump", false);
+    assert_eq!(of(&mut sim.shards[0]), (true, None));
+    sim.drop_connection(connection);
+    assert_eq!(of(&mut sim.shards[0]), (false, Some("test")));
+    sim.connect(0, "pump", false);
+    assert_eq!(of(&mut sim.shards[0]), (true, None));
+}
