@@ -8,8 +8,23 @@ function locale(): string {
   return navigator.languages.find((each) => each.split('-')[0] === language) ?? language;
 }
 
+/** Formatters by language and kind: making one takes longer than hundreds of uses, and lists use thousands. */
+const formatters = new Map<string, unknown>();
+
+function formatter<T>(kind: string, make: (language: string) => T): T {
+  const language = locale();
+  const key = `${language} ${kind}`;
+  let found = formatters.get(key) as T | undefined;
+  if (found === undefined) {
+    found = make(language);
+    formatters.set(key, found);
+  }
+  return found;
+}
+
 export function formatNumber(value: number, digits = 0): string {
-  return new Intl.NumberFormat(locale(), { maximumFractionDigits: digits }).format(value);
+  const make = (language: string) => new Intl.NumberFormat(language, { maximumFractionDigits: digits });
+  return formatter(`number ${digits}`, make).format(value);
 }
 
 /** A number with at most four characters and a suffix: `1.2 k`. */
@@ -33,9 +48,8 @@ export function formatTick(value: number, step: number): string {
   if (Math.abs(value) >= 1000 && step >= 100) return formatCompact(value);
   let digits = 0;
   while (digits < maxTickDigits && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
-  return new Intl.NumberFormat(locale(), { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(
-    value,
-  );
+  const exactly = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return formatter(`tick ${digits}`, (language) => new Intl.NumberFormat(language, exactly)).format(value);
 }
 
 export function formatBytes(bytes: number): string {
@@ -65,12 +79,13 @@ export function formatDuration(durationS: number): string {
 
 /** A day in the browser's zone; its times are in a tooltip. */
 export function formatDate(ms: number): string {
-  return new Intl.DateTimeFormat(locale(), { year: 'numeric', month: '2-digit', day: '2-digit' }).format(ms);
+  const options = { year: 'numeric', month: '2-digit', day: '2-digit' } as const;
+  return formatter('date', (language) => new Intl.DateTimeFormat(language, options)).format(ms);
 }
 
 /** Date and time in the zone of the browser, with the zone. */
 export function formatTime(ms: number): string {
-  return new Intl.DateTimeFormat(locale(), {
+  const options = {
     year: 'numeric',
     month: '2-digit',
     day: '2-digit',
@@ -79,7 +94,8 @@ export function formatTime(ms: number): string {
     second: '2-digit',
     timeZoneName: 'short',
     hourCycle: 'h23',
-  }).format(ms);
+  } as const;
+  return formatter('time', (language) => new Intl.DateTimeFormat(language, options)).format(ms);
 }
 
 /** How long ago, in the largest fitting unit. */
@@ -91,7 +107,8 @@ export function formatAgo(ms: number, now = Date.now()): string {
     [60, 'minute'],
     [1, 'second'],
   ];
-  const relative = new Intl.RelativeTimeFormat(locale(), { numeric: 'auto', style: 'short' });
+  const style = { numeric: 'auto', style: 'short' } as const;
+  const relative = formatter('ago', (language) => new Intl.RelativeTimeFormat(language, style));
   for (const [size, unit] of steps) {
     if (Math.abs(seconds) >= size) return relative.format(Math.trunc(seconds / size), unit);
   }

@@ -77,7 +77,7 @@ export function pagesOf<T>(list: {
 }
 
 const rowHeight = 36;
-const overscan = 12;
+const overscan = 8;
 /** Rows from the end at which the next page is requested. */
 const ahead = 30;
 

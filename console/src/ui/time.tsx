@@ -1,4 +1,3 @@
-import { Tooltip } from '@mantine/core';
 import { useSyncExternalStore } from 'react';
 import { formatAgo, formatDuration, formatTime } from '../format';
 
@@ -27,16 +26,14 @@ function useNow(): number {
   return useSyncExternalStore(subscribe, () => now);
 }
 
-/** How long ago, with the exact time on demand. */
+/** How long ago, with the exact time on demand: without a component for it, because lists have hundreds. */
 export function Ago({ ms }: { ms: number | null | undefined }) {
   const current = useNow();
   if (ms == null || ms === 0) return <span className="dimmed">–</span>;
   return (
-    <Tooltip label={formatTime(ms)}>
-      <time dateTime={new Date(ms).toISOString()} tabIndex={-1}>
-        {formatAgo(ms, Math.max(current, ms))}
-      </time>
-    </Tooltip>
+    <time dateTime={new Date(ms).toISOString()} title={formatTime(ms)}>
+      {formatAgo(ms, Math.max(current, ms))}
+    </time>
   );
 }
 
@@ -44,9 +41,9 @@ export function Ago({ ms }: { ms: number | null | undefined }) {
 export function Since({ ms }: { ms: number }) {
   const current = useNow();
   return (
-    <Tooltip label={formatTime(ms)}>
-      <time dateTime={new Date(ms).toISOString()}>{formatDuration((Math.max(current, ms) - ms) / 1000)}</time>
-    </Tooltip>
+    <time dateTime={new Date(ms).toISOString()} title={formatTime(ms)}>
+      {formatDuration((Math.max(current, ms) - ms) / 1000)}
+    </time>
   );
 }
 

@@ -1,4 +1,4 @@
-import { ActionIcon, Button, Group, Modal, Skeleton, Stack, Switch, Text, TextInput, Tooltip } from '@mantine/core';
+import { ActionIcon, Button, Group, Modal, Skeleton, Stack, Switch, Text, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconEye, IconSearch, IconTrash } from '@tabler/icons-react';
@@ -56,17 +56,23 @@ export function RetainedMessages() {
       align: 'right',
       cell: (row) => (
         <span className="row-actions">
-          <Tooltip label={t`Show the payload`}>
-            <ActionIcon size="sm" aria-label={t`Show the payload of ${row.topic}`} onClick={() => setOpen(row.topic)}>
-              <IconEye size={15} />
-            </ActionIcon>
-          </Tooltip>
+          <ActionIcon
+            size="sm"
+            title={t`Show the payload`}
+            aria-label={t`Show the payload of ${row.topic}`}
+            onClick={() => setOpen(row.topic)}
+          >
+            <IconEye size={15} />
+          </ActionIcon>
           {mayOnNode(caller, 'operator') && (
-            <Tooltip label={t`Delete`}>
-              <ActionIcon size="sm" aria-label={t`Delete ${row.topic}`} onClick={() => setDeleting(row)}>
-                <IconTrash size={15} />
-              </ActionIcon>
-            </Tooltip>
+            <ActionIcon
+              size="sm"
+              title={t`Delete`}
+              aria-label={t`Delete ${row.topic}`}
+              onClick={() => setDeleting(row)}
+            >
+              <IconTrash size={15} />
+            </ActionIcon>
           )}
         </span>
       ),
