@@ -6,6 +6,8 @@ import { LoginPage } from './pages/access/login-page';
 import { Shell } from './shell';
 import { ErrorBoundary } from './ui/error-boundary';
 import { Loading } from './ui/states';
+import { isNodeOnly } from './navigation';
+import { ForbiddenPage } from './pages/forbidden-page';
 import { NotFoundPage } from './pages/not-found-page';
 
 /** Pages by path; each is loaded when it is first opened. */
@@ -73,6 +75,7 @@ export function App() {
                 <Redirect to="/devices" replace />
               </Route>
             )}
+            {session.caller.role === null && isNodeOnly(location) && <Route component={ForbiddenPage} />}
             {pages.map(([path, page]) => (
               <Route key={path} path={path} component={page} />
             ))}

@@ -86,6 +86,13 @@ const groups: NavigationGroup[] = [
   },
 ];
 
+/** Whether a page shows the node, which callers without a node-wide role cannot see. */
+export function isNodeOnly(location: string): boolean {
+  return groups
+    .flatMap(({ entries }) => entries)
+    .some(({ path, nodeOnly }) => nodeOnly && (location === path || (path !== '/' && location.startsWith(`${path}/`))));
+}
+
 /** The pages that the caller can use. */
 export function navigationFor(caller: Caller): NavigationGroup[] {
   return groups

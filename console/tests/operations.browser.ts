@@ -3,7 +3,7 @@
 import type { ChildProcess } from 'node:child_process';
 import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { launch, loggedIn, open, PageProblems, settled } from './support/browser';
+import { launch, loggedIn, newProfile, open, PageProblems, settled } from './support/browser';
 import { accessibilityProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
 import { eventually, TestNode } from './support/node';
 import { publish, subscribe } from './support/program';
@@ -160,4 +160,40 @@ test('operations: the search finds actions and published topics', async () => {
   await page.getByRole('heading', { level: 1, name: 'Live' }).waitFor();
   expect(await page.getByLabel('Topic filter').inputValue()).toBe('plant/roof/7');
   await page.close();
+});
+
+test('operations: pages say what a role does not permit', async () => {
+  const password = 'a long password for tests';
+  const people = {
+    vic: { role: 'viewer' },
+    nora: { namespaces: [{ namespace: 'default', role: 'operator' }] },
+  };
+  for (const [username, roles] of Object.entries(people)) {
+    await node.expect('PUT', `/api/v1/operators/${username}`, { ...roles, password, must_change_password: false });
+  }
+  const as = async (username: string) => {
+    const person = await newProfile(browser, node);
+    const answer = await person.request.post('/api/v1/console-session', { data: { username, password } });
+    expect(answer.ok()).toBe(true);
+    return person;
+  };
+  const viewer = await as('vic');
+  for (const path of ['/settings?tab=backup', '/rules/new', '/chains/new', '/access/people?tab=people']) {
+    const page = await open(viewer, path);
+    await page.getByRole('heading', { name: 'You may not see this' }).waitFor();
+    expectNone(await accessibilityProblems(page));
+    await page.close();
+  }
+  const devices = await open(viewer, '/devices');
+  await devices.getByRole('link', { name: 'Meter 1' }).waitFor();
+  expect(await devices.getByRole('button', { name: 'Add a device' }).count()).toBe(0);
+  await viewer.close();
+
+  const member = await as('nora');
+  const live = await open(member, '/live');
+  await live.getByText('your roles are in namespaces').waitFor();
+  await live.goto('/devices');
+  await live.getByRole('link', { name: 'Meter 1' }).waitFor();
+  await live.getByRole('button', { name: 'Add a device' }).first().waitFor();
+  await member.close();
 });

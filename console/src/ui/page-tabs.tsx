@@ -1,5 +1,7 @@
 import { Tabs } from '@mantine/core';
+import { Trans } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
+import { Forbidden } from './states';
 import { useUrlState } from './url-state';
 
 export interface PageTab {
@@ -8,12 +10,14 @@ export interface PageTab {
   label: ReactNode;
   /** `false`: only the address leads to it. */
   isListed?: boolean;
+  /** `false`: the caller's role does not permit it; it is not listed, and its address says so. */
+  isPermitted?: boolean;
   content: ReactNode;
 }
 
 /** The parts of a page. The open one is part of the address; the first listed one is the default. */
 export function PageTabs({ tabs }: { tabs: PageTab[] }) {
-  const listed = tabs.filter(({ isListed }) => isListed !== false);
+  const listed = tabs.filter(({ isListed, isPermitted }) => isListed !== false && isPermitted !== false);
   const initial = listed[0]?.id ?? '';
   const [wanted, setOpen] = useUrlState('tab', initial);
   const open = tabs.some(({ id }) => id === wanted) ? wanted : initial;
@@ -26,9 +30,15 @@ export function PageTabs({ tabs }: { tabs: PageTab[] }) {
           </Tabs.Tab>
         ))}
       </Tabs.List>
-      {tabs.map(({ id, content }) => (
+      {tabs.map(({ id, isPermitted, content }) => (
         <Tabs.Panel key={id} value={id} pt="md">
-          {content}
+          {isPermitted === false ? (
+            <Forbidden>
+              <Trans>Your role does not permit this part of the page.</Trans>
+            </Forbidden>
+          ) : (
+            content
+          )}
         </Tabs.Panel>
       ))}
     </Tabs>

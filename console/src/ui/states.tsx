@@ -28,21 +28,24 @@ export function EmptyState({
   );
 }
 
+/** Instead of what the caller's role does not permit. */
+export function Forbidden({ children }: { children: ReactNode }) {
+  return (
+    <Stack className="empty-state" align="center" gap="xs">
+      <IconLock size={28} aria-hidden className="dimmed" />
+      <Title order={2}>
+        <Trans>You may not see this</Trans>
+      </Title>
+      <Text c="dimmed" maw={520} ta="center">
+        {children}
+      </Text>
+    </Stack>
+  );
+}
+
 export function ErrorState({ error, retry }: { error: Error; retry?: () => void }) {
   const status = error instanceof ApiError ? error.status : undefined;
-  if (status === 403) {
-    return (
-      <Stack className="empty-state" align="center" gap="xs">
-        <IconLock size={28} aria-hidden className="dimmed" />
-        <Title order={2}>
-          <Trans>You may not see this</Trans>
-        </Title>
-        <Text c="dimmed" maw={520} ta="center">
-          {error.message}
-        </Text>
-      </Stack>
-    );
-  }
+  if (status === 403) return <Forbidden>{error.message}</Forbidden>;
   return (
     <Stack className="empty-state" align="center" gap="xs" role="alert">
       <IconPlugConnectedX size={28} aria-hidden className="dimmed" />

@@ -1,5 +1,5 @@
 import { Trans, useLingui } from '@lingui/react/macro';
-import { useCaller } from '../../api/session';
+import { mayOnNode, useCaller } from '../../api/session';
 import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { ApiKeys } from './api-keys';
@@ -11,7 +11,7 @@ import { Operators } from './operators';
 export default function PeoplePage() {
   const { t } = useLingui();
   const caller = useCaller();
-  const isOnNode = caller.role !== null;
+  const isAdmin = mayOnNode(caller, 'admin');
   return (
     <Page
       title={t`People and namespaces`}
@@ -19,7 +19,7 @@ export default function PeoplePage() {
     >
       <PageTabs
         tabs={[
-          { id: 'people', label: <Trans>People</Trans>, isListed: isOnNode, content: <Operators /> },
+          { id: 'people', label: <Trans>People</Trans>, isPermitted: isAdmin, content: <Operators /> },
           { id: 'namespaces', label: <Trans>Namespaces</Trans>, content: <Namespaces /> },
           { id: 'invites', label: <Trans>Invitations</Trans>, content: <Invites /> },
           { id: 'keys', label: <Trans>API keys</Trans>, content: <ApiKeys /> },

@@ -16,7 +16,7 @@ import { ObjectSelect } from '../../ui/object-select';
 import { Page, Panel } from '../../ui/page';
 import { PendingPage } from '../../ui/pending-page';
 import { quoted, ShowCall } from '../../ui/show-call';
-import { EmptyState } from '../../ui/states';
+import { EmptyState, Forbidden } from '../../ui/states';
 import './chains.css';
 import {
   closesCycle,
@@ -44,11 +44,18 @@ const start: Chain = {
 
 export default function ChainPage() {
   const { t } = useLingui();
+  const mayWrite = mayOnNode(useCaller(), 'operator');
   const id = decodeURIComponent(useParams<{ id: string }>().id ?? 'new');
   if (id === 'new') {
     return (
       <Page title={t`New chain`}>
-        <Editor id={null} stored={null} start={start} />
+        {mayWrite ? (
+          <Editor id={null} stored={null} start={start} />
+        ) : (
+          <Forbidden>
+            <Trans>Rule chains are written with the role operator.</Trans>
+          </Forbidden>
+        )}
       </Page>
     );
   }

@@ -19,7 +19,7 @@ import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
 import { formProblems, GeneratedForm, type Control } from '../../ui/schema-form';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState, Loading } from '../../ui/states';
+import { EmptyState, Loading, Forbidden } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { ActionsEditor, actionSchema, type Action } from './actions-editor';
@@ -47,6 +47,7 @@ export default function RulePage() {
 
 function NewRule() {
   const { t } = useLingui();
+  const mayWrite = mayOnNode(useCaller(), 'operator');
   const given = useHistoryState<{ topic?: string; payload?: string } | null>();
   const topic = given?.topic ?? 'plant/1/temperature';
   const [sample, setSample] = useState<Sample>({
@@ -61,6 +62,15 @@ function NewRule() {
     actions: [],
     enabled: true,
   };
+  if (!mayWrite) {
+    return (
+      <Page title={t`New rule`}>
+        <Forbidden>
+          <Trans>Rules are written with the role operator.</Trans>
+        </Forbidden>
+      </Page>
+    );
+  }
   return (
     <Page title={t`New rule`}>
       <Editor start={start} version={null} name={null} sample={sample} onSample={setSample} isReadOnly={false} />

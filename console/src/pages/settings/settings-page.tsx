@@ -21,8 +21,8 @@ export default function SettingsPage() {
           { id: 'settings', label: <Trans>Settings</Trans>, content: <SettingsList /> },
           { id: 'listeners', label: <Trans>Listeners and certificates</Trans>, content: <Listeners /> },
           { id: 'limits', label: <Trans>Limits</Trans>, content: <Limits /> },
-          { id: 'log', label: <Trans>Log level</Trans>, isListed: isAdmin, content: <LogLevel /> },
-          { id: 'backup', label: <Trans>Backup</Trans>, isListed: isAdmin, content: <Backup /> },
+          { id: 'log', label: <Trans>Log level</Trans>, isPermitted: isAdmin, content: <LogLevel /> },
+          { id: 'backup', label: <Trans>Backup</Trans>, isPermitted: isAdmin, content: <Backup /> },
           { id: 'quarantine', label: <Trans>Damaged files</Trans>, content: <Quarantine /> },
           { id: 'about', label: <Trans>About</Trans>, content: <About /> },
         ]}
