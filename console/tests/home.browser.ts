@@ -123,3 +123,24 @@ test('home: an open page costs the node almost nothing', async () => {
   expect(used).toBeLessThan(maxShareOfCore);
   await profile.close();
 });
+
+test('home: nothing is called well before it is known', async () => {
+  const profile = await loggedIn(browser, node);
+  const page = await profile.newPage();
+  const well = page.getByText('No alarms to acknowledge');
+  await node.expect('POST', '/api/v1/products', { id: 'pump' });
+  await node.expect('POST', '/api/v1/devices', { id: 'pump-1', product: 'pump' });
+  const held: (() => Promise<void>)[] = [];
+  await page.route(
+    (url) => url.pathname === '/api/v1/sink-status',
+    (route) => void held.push(() => route.continue()),
+  );
+  await page.goto('/');
+  await page.getByRole('heading', { name: 'Needs attention' }).waitFor();
+  await page.getByText('Most used limits').waitFor();
+  await eventually('the states of sinks are asked for', async () => held.length > 0);
+  expect(await well.count()).toBe(0);
+  for (const answer of held) await answer();
+  await well.waitFor();
+  await profile.close();
+});

@@ -6,6 +6,7 @@ import { api, unwrap, useRead, type Schemas } from '../../api/client';
 import { useList, useWholeList } from '../../api/objects';
 import { formatDate, formatNumber } from '../../format';
 import { Panel } from '../../ui/page';
+import { ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { SeverityBadge } from '../alarms/severity';
 import { SinkStateBadge } from '../connectors/sink-state';
@@ -21,9 +22,11 @@ const expirySoonMs = 30 * 86_400_000;
 
 const share = ({ utilisation }: Schemas['LimitUsage']) => utilisation ?? 0;
 
+/** Those with a maximum, the most used first. */
 function useLimits() {
   const limits = useWholeList<Schemas['LimitUsage']>(limitsPath, { every: refreshMs });
-  return [...(limits.data ?? [])].filter(({ limit }) => limit !== null).sort((a, b) => share(b) - share(a));
+  const rows = limits.data?.filter(({ limit }) => limit !== null).sort((a, b) => share(b) - share(a));
+  return { ...limits, rows };
 }
 
 /** Certificates of listeners and uploaded ones that have expired or soon will, the first to expire first. */
@@ -53,7 +56,8 @@ export function Attention() {
     { every: refreshMs, pageSize: maxShown },
   );
   const sinks = useList<Schemas['SinkStatus']>('/api/v1/sink-status', {}, { every: refreshMs });
-  const limits = useLimits().filter((limit) => share(limit) >= nearLimit);
+  const limits = useLimits();
+  const near = (limits.rows ?? []).filter((limit) => share(limit) >= nearLimit);
   const failing = (sinks.rows ?? []).filter(({ state }) => !['running', 'starting', 'disabled'].includes(state));
   const expiring = useExpiring();
   const node = useRead(['node'], (signal) => unwrap(api.GET('/api/v1/node', { signal })), { every: refreshMs });
@@ -102,7 +106,7 @@ export function Attention() {
       details: sink.problem ?? sink.last_error,
       since: sink.failing_since_ms,
     })),
-    ...limits.slice(0, maxShown).map((limit) => ({
+    ...near.slice(0, maxShown).map((limit) => ({
       key: `limit ${limit.setting}`,
       state: (
         <StateBadge health={share(limit) >= 1 ? 'critical' : 'warning'}>
@@ -124,6 +128,10 @@ export function Attention() {
       since: alarm.raised_at_ms,
     })),
   ];
+  // Nothing is well as long as it is not known.
+  const needed = [alarms, sinks, limits];
+  const isLoaded = needed.every(({ rows }) => rows !== undefined);
+  const failed = needed.find(({ rows, error }) => rows === undefined && error)?.error;
   return (
     <Panel
       title={<Trans>Needs attention</Trans>}
@@ -135,7 +143,11 @@ export function Attention() {
         )
       }
     >
-      {entries.length === 0 ? (
+      {failed ? (
+        <ErrorState error={failed} />
+      ) : !isLoaded ? (
+        <Loading lines={3} />
+      ) : entries.length === 0 ? (
         <StateBadge health="good">
           <Trans>No alarms to acknowledge, no failing sinks, no limits almost reached, no expiring certificates</Trans>
         </StateBadge>
@@ -166,7 +178,7 @@ interface Entry {
 
 /** The limits that are used most. */
 export function Limits() {
-  const limits = useLimits().slice(0, maxShown);
+  const limits = useLimits();
   return (
     <Panel
       title={<Trans>Most used limits</Trans>}
@@ -177,7 +189,8 @@ export function Limits() {
       }
     >
       <div className="usage">
-        {limits.map((limit) => (
+        {limits.rows === undefined && !limits.error && <Loading lines={maxShown} />}
+        {(limits.rows ?? []).slice(0, maxShown).map((limit) => (
           <div key={limit.setting} className="usage-row">
             <LimitLink limit={limit} />
             <LimitBar limit={limit} />
