@@ -90,6 +90,30 @@ describe.each([...navigationPaths, ...detailPatterns])('pages: %s', (path) => {
   );
 });
 
+describe.each(navigationPaths)('pages: the tabs of %s', (path) => {
+  test.for(themes)('have no findings of axe in the %s theme, and no horizontal overflow', (theme) =>
+    withPage(async (page) => {
+      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
+      // The narrow width with one theme is enough for what is too wide.
+      const width = theme === 'dark' ? widths[1] : widths[0];
+      await page.setViewportSize({ width, height });
+      await page.goto(path);
+      await settled(page);
+      const tabs = page.locator('main').getByRole('tab');
+      const problems: string[] = [];
+      for (let index = 1; index < (await tabs.count()); index += 1) {
+        const name = await tabs.nth(index).innerText();
+        await tabs.nth(index).click();
+        await settled(page);
+        await saveScreenshot(page, `${path}:${name}`, `${theme}-${width}`);
+        const found = [...(await accessibilityProblems(page)), ...(await overflowing(page))];
+        problems.push(...found.map((problem) => `${name}: ${problem}`));
+      }
+      expectNone(problems);
+    }),
+  );
+});
+
 test('pages: the language of the browser is used', async () => {
   const chinese = await loggedIn(browser, node, { locale: 'zh-CN' });
   const page = await open(chinese, '/');

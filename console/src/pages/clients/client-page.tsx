@@ -353,7 +353,7 @@ function Subscriptions({ clientId }: { clientId: string }) {
       ? [
           {
             id: 'action',
-            header: '',
+            header: t`Action`,
             align: 'right' as const,
             cell: ({ topic_filter }: Schemas['SubscriptionInfo']) => (
               <Tooltip label={t`Unsubscribe`}>
@@ -423,7 +423,7 @@ function Queue({ clientId, queued }: { clientId: string; queued: number }) {
       ? [
           {
             id: 'action',
-            header: '',
+            header: t`Action`,
             align: 'right' as const,
             cell: (row: Schemas['QueuedMessageView']) =>
               row.packet_id === null && (

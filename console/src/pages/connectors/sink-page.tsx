@@ -261,7 +261,7 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
   const columns: Column<Letter>[] = [
     {
       id: 'chosen',
-      header: '',
+      header: t`Choice`,
       width: 40,
       cell: (row) => (
         <Checkbox

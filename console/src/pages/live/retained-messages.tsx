@@ -52,7 +52,7 @@ export function RetainedMessages() {
     { id: 'publisher', header: t`Publisher`, cell: (row) => <span className="mono">{row.publisher ?? '–'}</span> },
     {
       id: 'actions',
-      header: '',
+      header: t`Action`,
       align: 'right',
       cell: (row) => (
         <span className="row-actions">

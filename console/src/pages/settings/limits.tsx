@@ -49,11 +49,20 @@ export function Limits() {
     {
       id: 'utilisation',
       header: t`Utilisation`,
-      align: 'right',
+      width: 220,
       sort: (row) => row.utilisation,
-      cell: (row) => (row.utilisation === null ? '–' : `${formatNumber(row.utilisation * 100, 1)} %`),
+      cell: (row) =>
+        row.utilisation === null ? (
+          '–'
+        ) : (
+          <span className="row">
+            <span className="grow">
+              <LimitBar limit={row} />
+            </span>
+            <span className="limit-share right">{formatNumber(row.utilisation * 100, 1)} %</span>
+          </span>
+        ),
     },
-    { id: 'bar', header: '', width: 140, cell: (row) => row.utilisation !== null && <LimitBar limit={row} /> },
     {
       id: 'used',
       header: t`Used`,
