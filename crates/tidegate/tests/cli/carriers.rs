@@ -126,7 +126,7 @@ fn a_wrong_transport_is_reported_with_a_remedy() {
     );
     assert_plain(&name);
     let plain = error(&["-p", &mqtts]);
-    assert!(plain.contains("without TLS?"), "{plain}");
+    assert!(plain.contains("serves MQTT without TLS"), "{plain}");
     let path = error(&["-p", &ws, "--ws-path", "/nowhere"]);
     assert!(path.contains("with status 404"), "{path}");
     assert!(error(&["-p", &mqtt, "--ws"]).contains("cannot reach ws://127.0.0.1:"));
