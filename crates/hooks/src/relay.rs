@@ -189,6 +189,9 @@ pub trait RelayClient: Send {
     /// The receiver has caught up after `dropped` messages to it were dropped; returns a text message for it.
     fn caught_up(&mut self, dropped: u64, now_ms: u64) -> Option<String>;
 
+    /// What the client is told when the broker closes its connection because of an error in the broker or the service.
+    fn internal_error(&self, now_ms: u64) -> RelayClose;
+
     /// The connection has closed, or could not be opened. `reason` is a short word such as `normal`.
     fn closed(&mut self, reason: &'static str, traffic: RelayTraffic);
 }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use hooks::relay::{RelayClient, RelayEventKind, RelayPayloadKind, RelayTraffic, RelayVerdict};
+use hooks::relay::{
+    RelayClient, RelayClose, RelayEventKind, RelayPayloadKind, RelayTraffic, RelayVerdict,
+};
 use namespaces::CountedConnection;
 use wall_clock::now_ms;
 
 use crate::device_messages::{DeviceRequest, MessageClass, RequestError, classify, response};
 use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
 use crate::endpoint::Endpoint;
-use crate::system_message::system_message;
+use crate::system_message::{internal_error_close, system_message};
 
 /// Minimum interval between two warnings that the client is paused.
 const PAUSE_WARNING_INTERVAL_MS: u64 = 10_000;
@@ -202,6 +204,10 @@ impl RelayClient for EndpointClient {
         ))
     }
 
+    fn internal_error(&self, now_ms: u64) -> RelayClose {
+        internal_error_close("An error in the node ended this connection.", now_ms)
+    }
+
     fn closed(&mut self, reason: &'static str, traffic: RelayTraffic) {
         let events = self.device.events();
         self.endpoint.remove_connection(events.connection.id());
@@ -220,7 +226,7 @@ impl RelayClient for EndpointClient {
 mod tests {
     use std::sync::Mutex;
 
-    use hooks::relay::{RelayClose, RelayConnection};
+    use hooks::relay::RelayConnection;
     use serde_json::Value;
 
     use super::*;
@@ -393,6 +399,17 @@ mod tests {
         assert_eq!(setup.send(data), (true, vec!["DATA_NOT_STORED".to_owned()]));
         assert_eq!(setup.send(data), (true, vec![]), "one warning per second");
         assert_eq!(setup.send(IDENTIFY), (false, vec!["NODE_BUSY".to_owned()]));
+    }
+
+    #[test]
+    fn a_client_is_told_of_an_internal_error() {
+        let close = setup().client.internal_error(7);
+        assert_eq!(close.code, ws::close_codes::INTERNAL_ERROR);
+        assert_eq!(close.reason, "Internal server error");
+        let message: Value = serde_json::from_str(&close.message.unwrap()).unwrap();
+        let fields = ["type", "level", "code", "timestamp"].map(|name| message[name].clone());
+        let expected = serde_json::json!(["system", "error", "INTERNAL_ERROR", 7]);
+        assert_eq!(Value::from(fields.to_vec()), expected);
     }
 
     #[test]

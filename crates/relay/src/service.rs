@@ -22,7 +22,7 @@ use crate::events::{ConnectionEvents, RelayEvents, RelayEventsPort};
 use crate::message_history::HistoryEntry;
 use crate::owner_ban::OwnerBan;
 use crate::statistics::{ChangedEndpoints, StatisticsCounters, StatisticsRecord};
-use crate::system_message::{policy_close, system_message};
+use crate::system_message::{internal_error_close, policy_close};
 
 /// Sub-protocols that begin with this carry an access key.
 const KEY_SUBPROTOCOL_PREFIX: &str = "key.";
@@ -523,11 +523,7 @@ fn admit_to(
     let connection_id = random_id(CONNECTION_ID_LEN).ok_or_else(|| {
         endpoint.counters.disconnect();
         let message = "The system provides no random bytes.";
-        RelayClose {
-            code: ws::close_codes::INTERNAL_ERROR,
-            reason: "Internal server error".into(),
-            message: Some(system_message("error", "INTERNAL_ERROR", message, now_ms)),
-        }
+        internal_error_close(message, now_ms)
     })?;
     Ok((connection_id, counted))
 }

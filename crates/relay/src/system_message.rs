@@ -29,3 +29,12 @@ pub(crate) fn policy_close(
         message: Some(system_message("error", code, message, now_ms)),
     }
 }
+
+/// Tells a client that the node has failed, and not the client.
+pub(crate) fn internal_error_close(message: &str, now_ms: u64) -> RelayClose {
+    RelayClose {
+        code: close_codes::INTERNAL_ERROR,
+        reason: "Internal server error".into(),
+        message: Some(system_message("error", "INTERNAL_ERROR", message, now_ms)),
+    }
+}

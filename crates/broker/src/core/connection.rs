@@ -215,6 +215,9 @@ impl Connection {
     }
 }
 
+/// The reason of a connection that is closed because of a panic in a call for it.
+pub(crate) const PANIC: &str = "panic";
+
 /// Why a connection is closed, for the client (`code`, v5 only), for hooks and for the log.
 #[derive(Debug, Clone)]
 pub(crate) struct CloseReason {

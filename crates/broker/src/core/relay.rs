@@ -5,6 +5,7 @@
 //! frames: no layer below adds or removes framing.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
 use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, PermessageDeflate, Role};
 
-use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase};
+use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase, PANIC};
 use super::delivery::{Delivery, hook_client, with_publisher};
 use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
@@ -368,12 +369,16 @@ impl Shard {
         buffer.clear();
         buffer.extend_from_slice(data);
         let was_partial = input.partial_bytes() > 0;
-        let (consumed, result) = self.process_frames(at, &mut input, &mut buffer);
+        // After a panic, the caller closes the connection, which has to tell the client and the service.
+        let processed = catch_unwind(AssertUnwindSafe(|| {
+            self.process_frames(at, &mut input, &mut buffer)
+        }));
         self.relay_buffer = buffer;
         let is_partial = input.partial_bytes() > 0;
         if let Some(relay) = self.delivery.relay_peer(at) {
             relay.input = Some(input);
         }
+        let (consumed, result) = processed.unwrap_or_else(|panic| resume_unwind(panic));
         match result {
             Ok(action) => {
                 if is_partial || was_partial {
@@ -588,12 +593,15 @@ impl Shard {
         {
             return;
         }
-        let close = match &closing.relay {
-            Some(close) => (**close).clone(),
-            None => RelayClose {
+        let now_ms = self.now_ms();
+        let input = (self.delivery.relay_peer(at)).and_then(|relay| relay.input.as_ref());
+        let close = match (&closing.relay, input) {
+            (Some(close), _) => (**close).clone(),
+            (None, Some(input)) if closing.reason == PANIC => input.client.internal_error(now_ms),
+            (None, _) => RelayClose {
                 code: match closing.reason {
                     "server_shutting_down" => ws::close_codes::GOING_AWAY,
-                    "panic" => ws::close_codes::INTERNAL_ERROR,
+                    PANIC => ws::close_codes::INTERNAL_ERROR,
                     _ => ws::close_codes::POLICY_VIOLATION,
                 },
                 reason: closing.reason.into(),

@@ -21,7 +21,7 @@ use super::clock::NodeClock;
 use super::inbox::ShardInbox;
 use super::layers::TransportLayers;
 use super::reserved_connection::release_connection_slots;
-use crate::core::connection::{CloseReason, ConnectionPhase};
+use crate::core::connection::{CloseReason, ConnectionPhase, PANIC};
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::tables::{ConnectionIx, TableIx};
 use crate::metrics::Metric;
@@ -123,7 +123,7 @@ impl ShardIo {
             let mut core = self.core_at_now();
             core.derived_messages.reset_after_panic();
             core.metrics().inc(Metric::Panics);
-            let why = CloseReason::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
+            let why = CloseReason::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, PANIC);
             core.close(at, why);
             ConnectionAction::Close
         });

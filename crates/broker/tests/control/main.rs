@@ -8,6 +8,7 @@ mod events;
 mod listeners;
 mod messages;
 mod queues;
+mod relay;
 mod sessions;
 
 use std::future::Future;

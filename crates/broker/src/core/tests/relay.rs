@@ -117,6 +117,14 @@ impl RelayClient for TestClient {
         }
     }
 
+    fn internal_error(&self, _now_ms: u64) -> RelayClose {
+        RelayClose {
+            code: 1011,
+            reason: "it failed".into(),
+            message: Some("sorry".into()),
+        }
+    }
+
     fn take_pause_ms(&mut self) -> u64 {
         0
     }
