@@ -174,7 +174,7 @@ pub trait RelayClient: Send {
     fn opened(&mut self);
 
     /// A complete message of the client. Text is valid UTF-8. Text messages appended to `replies` are sent to this
-    /// client.
+    /// client. Statistics of the message may wait for [`finish_input`](Self::finish_input).
     fn received(
         &mut self,
         kind: RelayPayloadKind,
@@ -182,6 +182,9 @@ pub trait RelayClient: Send {
         now_ms: u64,
         replies: &mut Vec<String>,
     ) -> RelayVerdict;
+
+    /// All messages of one read have been passed to [`received`](Self::received). Nothing of this turn reaches a socket before.
+    fn finish_input(&mut self);
 
     /// For how many milliseconds the client is not to be read, because of the message received last. 0: no limit applies.
     fn take_pause_ms(&mut self) -> u64;

@@ -11,6 +11,7 @@ use wall_clock::now_ms;
 use crate::device_messages::{DeviceRequest, MessageClass, RequestError, classify, response};
 use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
 use crate::endpoint::Endpoint;
+use crate::message_batch::{add_message, record_messages};
 use crate::system_message::{internal_error_close, system_message};
 
 /// Minimum interval between two warnings that the client is paused.
@@ -179,13 +180,17 @@ impl RelayClient for EndpointClient {
         let name = self.device.events().connection.name();
         // Nearly all messages of relays without devices.
         if !self.is_device {
-            self.endpoint.record_message(kind, payload, name, now_ms);
+            add_message(&self.endpoint, name, kind, payload, now_ms);
             return RelayVerdict::Publish;
         }
         let device_name = self.device.device_name();
         let sender = device_name.as_ref().map_or(name, |name| name.as_str());
-        self.endpoint.record_message(kind, payload, sender, now_ms);
+        add_message(&self.endpoint, sender, kind, payload, now_ms);
         RelayVerdict::Publish
+    }
+
+    fn finish_input(&mut self) {
+        record_messages();
     }
 
     fn take_pause_ms(&mut self) -> u64 {
@@ -320,6 +325,7 @@ mod tests {
             let verdict =
                 self.client
                     .received(RelayPayloadKind::Text, text.as_bytes(), 5000, &mut replies);
+            self.client.finish_input();
             let code = |reply: String| {
                 let reply: Value = serde_json::from_str(&reply).unwrap();
                 let code = reply.get("code").unwrap_or(&reply["error"]["code"]);

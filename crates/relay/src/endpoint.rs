@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -16,9 +17,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access_key::AccessKeyHash;
-use crate::definition::{EndpointDefinition, SlowReceivers};
+use crate::definition::{EndpointDefinition, Mode, SlowReceivers};
 use crate::envelope;
-use crate::message_history::{HistoryEntry, MessageHistory};
+use crate::message_batch::{add_message, record_messages};
+use crate::message_history::{HistoryEntry, KeptPayload, MessageHistory};
 use crate::statistics::{EndpointStatistics, StatisticsCounters};
 
 /// A definition prepared for the shards.
@@ -52,6 +54,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: String,
     topic: String,
     active: ArcSwap<ActiveDefinition>,
+    /// Whether the mode of `active` is [`Mode::Direct`]: then encoding needs nothing else of it.
+    is_direct: AtomicBool,
     connections: Mutex<HashSet<ConnectionById, RandomState>>,
     history: Mutex<MessageHistory>,
     pub(crate) counters: StatisticsCounters,
@@ -154,6 +158,7 @@ impl Endpoint {
         Self {
             id: id.to_owned(),
             topic: format!("{RELAY_TOPIC_PREFIX}{id}"),
+            is_direct: AtomicBool::new(definition.mode == Mode::Direct),
             active: ArcSwap::from_pointee(definition.into()),
             connections: Mutex::default(),
             history: Mutex::default(),
@@ -174,7 +179,9 @@ impl Endpoint {
         if definition.history_messages == 0 {
             *lock(&self.history) = MessageHistory::default();
         }
+        let is_direct = definition.mode == Mode::Direct;
         self.active.store(Arc::new(definition.into()));
+        self.is_direct.store(is_direct, Relaxed);
     }
 
     pub(crate) fn add_connection(&self, connection: Arc<EndpointConnection>) {
@@ -244,29 +251,36 @@ impl Endpoint {
         found.into_iter().map(summary).collect()
     }
 
-    /// Counts a message and keeps it in the history.
-    pub(crate) fn record_message(
+    /// Keeps the last ones of these messages.
+    pub(crate) fn keep_messages<'p>(
         &self,
-        kind: RelayPayloadKind,
-        payload: &[u8],
+        payloads: impl ExactSizeIterator<Item = KeptPayload<'p>>,
         sender: &str,
         at_ms: u64,
     ) {
-        self.counters.message(payload.len(), at_ms);
         let active = self.active();
         let definition = &active.definition;
-        if definition.history_messages > 0 {
-            let limits = (
-                usize::from(definition.history_messages),
-                definition.history_bytes as usize,
-            );
-            lock(&self.history).push(kind, payload, sender, at_ms, limits);
+        let limits = (
+            usize::from(definition.history_messages),
+            definition.history_bytes as usize,
+        );
+        if limits.0 == 0 {
+            return;
+        }
+        let obsolete = payloads.len().saturating_sub(limits.0);
+        let mut history = lock(&self.history);
+        for (position, payload) in payloads.enumerate() {
+            if position >= obsolete {
+                history.push(payload, sender, at_ms, limits);
+            }
         }
     }
 
-    pub(crate) fn record_published(&self, message: &MessageView<'_>) {
+    /// Records a message of something other than a connection.
+    pub(crate) fn record_published(self: &Arc<Self>, message: &MessageView<'_>) {
         let (kind, sender) = (payload_kind(message), message.from_client_id);
-        self.record_message(kind, message.payload, sender, message.received_ms);
+        add_message(self, sender, kind, message.payload, message.received_ms);
+        record_messages();
     }
 
     pub(crate) fn history(&self, limit: usize) -> Vec<HistoryEntry> {
@@ -294,6 +308,9 @@ impl RelayEndpoint for Endpoint {
     }
 
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
+        if self.is_direct.load(Relaxed) {
+            return envelope::encode(Mode::Direct, "", message, payload);
+        }
         let active = self.active();
         let header = active.definition.header.as_deref().unwrap_or("");
         envelope::encode(active.definition.mode, header, message, payload)

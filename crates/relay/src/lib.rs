@@ -14,6 +14,7 @@ mod devices;
 mod endpoint;
 mod envelope;
 mod events;
+mod message_batch;
 mod message_history;
 mod owner_ban;
 mod service;

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use hooks::relay::RelayPayloadKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -46,6 +45,16 @@ pub(crate) struct MessageHistory {
     bytes: usize,
 }
 
+/// What is kept of a message.
+#[derive(Clone, Copy)]
+pub(crate) enum KeptPayload<'a> {
+    /// UTF-8, not longer than [`append_with_cut`] makes it.
+    Text(&'a [u8]),
+    Binary {
+        bytes: usize,
+    },
+}
+
 struct BufferedMessage {
     at_ms: u64,
     sender_bytes: u32,
@@ -75,11 +84,10 @@ impl BufferedMessage {
 }
 
 impl MessageHistory {
-    /// Adds a message, keeping at most this number of messages, which is not 0, and bytes. Text is valid UTF-8.
+    /// Adds a message, keeping at most this number of messages, which is not 0, and bytes.
     pub(crate) fn push(
         &mut self,
-        kind: RelayPayloadKind,
-        payload: &[u8],
+        payload: KeptPayload<'_>,
         sender: &str,
         at_ms: u64,
         (max_messages, max_bytes): (usize, usize),
@@ -89,17 +97,14 @@ impl MessageHistory {
         }
         self.release_unused_memory();
         self.texts.extend_from_slice(sender.as_bytes());
-        let payload = match kind {
-            RelayPayloadKind::Text => {
-                let before = self.texts.len();
-                append_with_cut(&mut self.texts, payload);
+        let payload = match payload {
+            KeptPayload::Text(text) => {
+                self.texts.extend_from_slice(text);
                 // A text has at most 5000 characters.
-                let bytes = (self.texts.len() - before) as u32;
+                let bytes = text.len() as u32;
                 BufferedPayload::Text { bytes }
             }
-            RelayPayloadKind::Binary => BufferedPayload::Binary {
-                bytes: payload.len(),
-            },
+            KeptPayload::Binary { bytes } => BufferedPayload::Binary { bytes },
         };
         let message = BufferedMessage {
             at_ms,
@@ -159,8 +164,8 @@ impl MessageHistory {
     }
 }
 
-/// Appends the beginning of a text.
-fn append_with_cut(texts: &mut Vec<u8>, payload: &[u8]) {
+/// Appends what is kept of a text: all of it, or its beginning.
+pub(crate) fn append_with_cut(texts: &mut Vec<u8>, payload: &[u8]) {
     // There are at most as many characters as bytes.
     if payload.len() <= MAX_TEXT_CHARS {
         texts.extend_from_slice(payload);
@@ -184,7 +189,7 @@ mod tests {
     fn the_newest_messages_are_kept_within_both_limits() {
         let mut history = MessageHistory::default();
         let mut push = |text: &str, limits| {
-            history.push(RelayPayloadKind::Text, text.as_bytes(), "s", 1, limits);
+            history.push(KeptPayload::Text(text.as_bytes()), "s", 1, limits);
             history.newest(10).len()
         };
         for n in 0..5 {
@@ -204,16 +209,20 @@ mod tests {
                 _ => number * 7 % 90,
             };
             let text = number.to_string().repeat(length / 4);
-            let (kind, payload) = match number % 5 {
+            let bytes = text.len();
+            let (kept, payload) = match number % 5 {
                 2 => (
-                    RelayPayloadKind::Binary,
-                    HistoryPayload::BinaryBytes(text.len()),
+                    KeptPayload::Binary { bytes },
+                    HistoryPayload::BinaryBytes(bytes),
                 ),
-                _ => (RelayPayloadKind::Text, HistoryPayload::Text(text.clone())),
+                _ => (
+                    KeptPayload::Text(text.as_bytes()),
+                    HistoryPayload::Text(text.clone()),
+                ),
             };
             let sender = format!("sender {number}");
             let limits = (if number % 2 == 0 { 30 } else { 31 }, 60_000);
-            history.push(kind, text.as_bytes(), &sender, number as u64, limits);
+            history.push(kept, &sender, number as u64, limits);
             expected.push_front(HistoryEntry {
                 at_ms: number as u64,
                 sender,
@@ -232,18 +241,9 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_at_a_character() {
-        let mut history = MessageHistory::default();
-        let long = "ü".repeat(6000);
-        history.push(
-            RelayPayloadKind::Text,
-            long.as_bytes(),
-            "s",
-            1,
-            (1, 100_000),
-        );
-        let HistoryPayload::Text(text) = history.newest(1).remove(0).payload else {
-            panic!("text expected");
-        };
+        let mut kept = Vec::new();
+        append_with_cut(&mut kept, "ü".repeat(6000).as_bytes());
+        let text = String::from_utf8(kept).unwrap();
         assert_eq!(text.chars().count(), 5000 + CUT_MARKER.chars().count());
         assert!(text.ends_with(CUT_MARKER));
     }

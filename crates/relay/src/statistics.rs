@@ -126,8 +126,9 @@ impl StatisticsCounters {
         self.mark_changed();
     }
 
-    pub(crate) fn message(&self, bytes: usize, now_ms: u64) {
-        self.total_messages.fetch_add(1, Relaxed);
+    /// Counts messages with this number of bytes together.
+    pub(crate) fn messages(&self, messages: usize, bytes: usize, now_ms: u64) {
+        self.total_messages.fetch_add(messages as u64, Relaxed);
         self.total_bytes.fetch_add(bytes as u64, Relaxed);
         self.touch(now_ms);
     }
@@ -214,7 +215,7 @@ mod tests {
         let counters = StatisticsCounters::default();
         assert!(counters.try_connect(1, 5));
         assert!(!counters.try_connect(1, 6));
-        counters.message(10, 7);
+        counters.messages(1, 10, 7);
         let record = counters.take_changed().unwrap();
         assert_eq!(counters.take_changed(), None);
         let restored = StatisticsCounters::restored(record, Arc::default()).statistics();
@@ -237,8 +238,8 @@ mod tests {
             .collect();
         let change = |count: usize| {
             for endpoint in &endpoints[..count] {
-                endpoint.message(1, 1);
-                endpoint.message(1, 2);
+                endpoint.messages(1, 1, 1);
+                endpoint.messages(1, 1, 2);
             }
             reports.load(Relaxed)
         };
@@ -256,7 +257,7 @@ mod tests {
         let counters = StatisticsCounters::default();
         counters.sample(0);
         for second in (5..=120).step_by(5) {
-            counters.message(1, second * 1000);
+            counters.messages(1, 1, second * 1000);
             counters.sample(second * 1000);
             let expected = 12.min(second / 5);
             assert_eq!(

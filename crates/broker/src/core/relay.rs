@@ -373,6 +373,7 @@ impl Shard {
         let processed = catch_unwind(AssertUnwindSafe(|| {
             self.process_frames(at, &mut input, &mut buffer)
         }));
+        input.client.finish_input();
         self.relay_buffer = buffer;
         let is_partial = input.partial_bytes() > 0;
         if let Some(relay) = self.delivery.relay_peer(at) {

@@ -87,6 +87,8 @@ impl RelayClient for FaultyClient {
         RelayVerdict::Publish
     }
 
+    fn finish_input(&mut self) {}
+
     fn take_pause_ms(&mut self) -> u64 {
         0
     }

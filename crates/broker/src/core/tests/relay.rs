@@ -117,6 +117,8 @@ impl RelayClient for TestClient {
         }
     }
 
+    fn finish_input(&mut self) {}
+
     fn internal_error(&self, _now_ms: u64) -> RelayClose {
         RelayClose {
             code: 1011,
