@@ -216,7 +216,8 @@ impl RoundOutcome {
 
     /// How many cores programs other than broker and generator kept busy, if that can be known.
     pub(crate) fn other_programs_cores(&self) -> Option<f64> {
-        let ours = self.observations.broker?.cpu_s + self.tally.generator_cpu_s;
+        let generator_s = self.tally.generator_cpu_s + self.tally.generator_polling_s;
+        let ours = self.observations.broker?.cpu_s + generator_s;
         let others = (self.observations.machine_cpu_s? - ours).max(0.0);
         let store_seconds = self.tally.offline.map_or(0.0, |o| o.store_seconds);
         Some(others / (self.tally.seconds + store_seconds).max(1e-9))

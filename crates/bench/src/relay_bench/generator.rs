@@ -25,6 +25,10 @@ use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 /// Size of the buffer that every read goes to.
 const INBOX_BYTES: usize = 256 * 1024;
 const EVENTS: usize = 1024;
+/// Events that are handled before due messages are sent, at a rate.
+const EVENTS_AT_RATE: usize = 64;
+/// How long the generator polls for the next event before it sleeps.
+pub(super) const MAX_POLLING_NS: u64 = 2_000_000;
 /// Messages of one sender that are written together, at most.
 const MAX_BATCH: u64 = 1024;
 /// Local ports tried for one connection.
@@ -95,6 +99,8 @@ pub(super) struct Generator<'a> {
     pub(super) due: u64,
     /// Whether new messages are sent in a closed window.
     pub(super) is_sending: bool,
+    /// Time spent on polling without an event.
+    pub(super) polled_ns: u64,
     inbox: Box<[u8]>,
     outbox: Vec<u8>,
     keys: MaskKeys,
@@ -112,6 +118,10 @@ impl<'a> Generator<'a> {
         let window = match load.pace {
             LoadPace::Window(window) => Some(window),
             LoadPace::Rate { .. } | LoadPace::Stored { .. } => None,
+        };
+        let events = match load.pace {
+            LoadPace::Rate { .. } => EVENTS_AT_RATE,
+            LoadPace::Window(_) | LoadPace::Stored { .. } => EVENTS,
         };
         let run = random_u32();
         let slots = (0..shape.connections()).map(|connection| ConnectionSlot {
@@ -134,7 +144,7 @@ impl<'a> Generator<'a> {
             run,
             sources: server.sources(shape.connections()),
             poll: Poll::new()?,
-            events: Events::with_capacity(EVENTS),
+            events: Events::with_capacity(events),
             slots: slots.collect(),
             dialed: 0,
             unsettled: 0,
@@ -145,6 +155,7 @@ impl<'a> Generator<'a> {
             schedule: None,
             due: 0,
             is_sending: false,
+            polled_ns: 0,
             inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
             outbox: Vec::new(),
             keys: MaskKeys::new(),
@@ -208,9 +219,42 @@ impl<'a> Generator<'a> {
 
     /// Waits for events, at most for `timeout`, and handles all of them.
     pub(super) fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        if !wait_for_events(&mut self.poll, &mut self.events, timeout)? {
-            return Ok(());
+        if wait_for_events(&mut self.poll, &mut self.events, timeout)? {
+            self.handle_events();
         }
+        Ok(())
+    }
+
+    /// Like [`poll_once`](Self::poll_once), but polls at first, for loads whose latency matters. A relay on the same machine would
+    /// otherwise have to wake the generator with nearly every message, which takes as long as the message itself.
+    pub(super) fn poll_without_sleep(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        let begun_ns = now_ns();
+        let limit_ns = begun_ns + MAX_POLLING_NS.min(timeout.as_nanos() as u64);
+        let mut polled_until_ns = begun_ns;
+        loop {
+            if !wait_for_events(&mut self.poll, &mut self.events, Duration::ZERO)? {
+                break;
+            }
+            if !self.events.is_empty() {
+                self.handle_events();
+                break;
+            }
+            polled_until_ns = now_ns();
+            if polled_until_ns >= limit_ns {
+                let left = timeout.saturating_sub(Duration::from_nanos(polled_until_ns - begun_ns));
+                if !left.is_zero() {
+                    self.poll_once(left)?;
+                }
+                break;
+            }
+            // In case the relay has to share this core.
+            std::thread::yield_now();
+        }
+        self.polled_ns += polled_until_ns - begun_ns;
+        Ok(())
+    }
+
+    fn handle_events(&mut self) {
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
             if event.token() != TIMER {
@@ -221,7 +265,6 @@ impl<'a> Generator<'a> {
         while let Some(sender) = self.verifier.pop_advanced() {
             self.enqueue(sender);
         }
-        Ok(())
     }
 
     fn handle(&mut self, event: &Event) {

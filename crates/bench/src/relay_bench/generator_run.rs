@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use hdrhistogram::Histogram;
 
 use super::delivery_verifier::SlowReceiverCounts;
-use super::generator::{Generator, RelayLoad, SlotState};
+use super::generator::{Generator, MAX_POLLING_NS, RelayLoad, SlotState};
 use super::server::RelayServer;
 use crate::client_failure::ClientFailure;
 use crate::host::{allow_open_files, now_ns, thread_cpu_ns};
@@ -50,6 +50,7 @@ pub(super) struct RunPart {
 struct IntervalMark {
     at_ns: u64,
     cpu_ns: u64,
+    polled_ns: u64,
     received: u64,
     sent: u64,
 }
@@ -203,6 +204,7 @@ impl Generator<'_> {
                 return Ok(IntervalMark {
                     at_ns: now_ns,
                     cpu_ns: thread_cpu_ns(),
+                    polled_ns: self.polled_ns,
                     received: self.verifier.received,
                     sent: self.sent(),
                 });
@@ -226,13 +228,17 @@ impl Generator<'_> {
             if let (Some(schedule), Some(timer)) = (&self.schedule, timer.as_mut())
                 && let Some(due_ns) = schedule.due_time(self.due)
             {
-                if due_ns <= now_ns {
-                    timeout = Duration::ZERO;
+                let due_in_ns = due_ns.saturating_sub(now_ns);
+                if due_in_ns <= MAX_POLLING_NS {
+                    timeout = timeout.min(Duration::from_nanos(due_in_ns));
                 } else if due_ns < wake_ns {
-                    timer.arm(due_ns)?;
+                    timer.arm(due_ns - MAX_POLLING_NS / 2)?;
                 }
             }
-            self.poll_once(timeout)?;
+            match self.schedule {
+                Some(_) => self.poll_without_sleep(timeout)?,
+                None => self.poll_once(timeout)?,
+            }
         }
     }
 
@@ -303,7 +309,10 @@ impl Generator<'_> {
         counts.received = end.received - begin.received;
         counts.sent = end.sent - begin.sent;
         counts.expected = expected;
-        counts.generator_cpu_s = (end.cpu_ns - begin.cpu_ns) as f64 / 1e9;
+        let cpu_ns = end.cpu_ns - begin.cpu_ns;
+        let polled_ns = end.polled_ns - begin.polled_ns;
+        counts.generator_cpu_s = cpu_ns.saturating_sub(polled_ns) as f64 / 1e9;
+        counts.generator_polling_s = cpu_ns.min(polled_ns) as f64 / 1e9;
         counts.generator_core_s = seconds;
         counts.latency = self.verifier.latency.clone();
         counts.faults = faults;

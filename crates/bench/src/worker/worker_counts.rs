@@ -18,6 +18,8 @@ pub(crate) struct WorkerCounts {
     pub(crate) expected: u64,
     /// Processor time of the generator within the interval, and the time its threads had.
     pub(crate) generator_cpu_s: f64,
+    /// Further processor time of the generator: it waited for events without sleeping.
+    pub(crate) generator_polling_s: f64,
     pub(crate) generator_core_s: f64,
     /// Latencies in nanoseconds of messages sent (or due) within the interval; of connects in `connect`.
     pub(crate) latency: Histogram<u64>,
@@ -66,6 +68,7 @@ impl Default for WorkerCounts {
             sent: 0,
             expected: 0,
             generator_cpu_s: 0.0,
+            generator_polling_s: 0.0,
             generator_core_s: 0.0,
             latency: latency_histogram(),
             faults: SequenceFaults::default(),
@@ -114,6 +117,7 @@ impl WorkerCounts {
         self.sent += other.sent;
         self.expected += other.expected;
         self.generator_cpu_s += other.generator_cpu_s;
+        self.generator_polling_s += other.generator_polling_s;
         self.generator_core_s += other.generator_core_s;
         self.latency
             .add(&other.latency)
