@@ -80,8 +80,11 @@ impl RelayEndpointsCommand {
             }
             Self::Disconnect { id, connection_id } => {
                 let path = format!("connections/{}", url_encode(&connection_id));
-                client.delete(&of(&id, &path)).await?;
-                Ok(())
+                let answer = client.delete(&of(&id, &path)).await?;
+                output.print_done(
+                    &format!("connection {connection_id} of {id} was closed"),
+                    &answer,
+                )
             }
         }
     }

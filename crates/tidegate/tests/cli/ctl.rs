@@ -1,8 +1,10 @@
 //! `tidegate ctl` against a real node: what it prints, what it changes, what it says when it cannot.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::program::{Node, ProgramResult, run};
+use super::program::{DEADLINE, Node, ProgramResult, run};
 
 fn ctl(node: &Node, arguments: &[&str]) -> ProgramResult {
     let data_dir = node.data_dir();
@@ -58,6 +60,61 @@ fn null_removes_secrets() {
     // A new object needs no secret either.
     ctl(&node, &["endpoints", "add", "hall", "access_key=null"]).succeeded();
     assert_eq!(shown("endpoints", "hall")["has_access_key"], false);
+}
+
+/// A WebSocket client of an endpoint, which only reads.
+fn open_relay_connection(node: &Node, endpoint: &str) -> TcpStream {
+    let address = node.address("ws");
+    let mut socket = TcpStream::connect(&address).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let request = format!(
+        "GET /ws/{endpoint} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "));
+    socket
+}
+
+#[test]
+fn an_operator_closes_a_connection_of_an_endpoint() {
+    let node = Node::start(&[]);
+    ctl(&node, &["endpoints", "add", "workshop", "mode=direct"]).succeeded();
+    let mut closed = open_relay_connection(&node, "workshop");
+    let shown = || -> serde_json::Value {
+        let connections = ["--json", "endpoints", "connections", "workshop"];
+        serde_json::from_str(&ctl(&node, &connections).succeeded()).unwrap()
+    };
+    let connections = shown();
+    assert_eq!(connections.as_array().map(Vec::len), Some(1));
+    let id = connections[0]["connection_id"].as_str().unwrap();
+    let _other = open_relay_connection(&node, "workshop");
+    let disconnect = ["endpoints", "disconnect", "workshop", id];
+    let done = ctl(&node, &disconnect).succeeded();
+    assert_eq!(done, format!("connection {id} of workshop was closed\n"));
+    let mut frames = Vec::new();
+    closed.read_to_end(&mut frames).unwrap();
+    let frames = String::from_utf8_lossy(&frames);
+    assert!(frames.contains("\"code\":\"DISCONNECTED\""), "{frames}");
+    assert!(frames.ends_with("Disconnected by an operator"), "{frames}");
+    // The other connection stays.
+    let left = shown();
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "{left}");
+    assert_ne!(left[0]["connection_id"], id);
+    let error = ctl(&node, &disconnect).failed(4);
+    let expected = format!("\"workshop\" has no connection \"{id}\"");
+    assert!(error.contains(&expected), "{error}");
+    let audit = ["--json", "audit", "--action", "endpoint.connection.close"];
+    let entries: serde_json::Value = serde_json::from_str(&ctl(&node, &audit).succeeded()).unwrap();
+    assert_eq!(entries.as_array().map(Vec::len), Some(1), "{entries}");
+    assert_eq!(entries[0]["subject"], format!("workshop/{id}"), "{entries}");
+    assert_eq!(entries[0]["actor"], "local", "{entries}");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use serde_json::json;
 use socket2::{Domain, Socket, Type};
 use testkit::report_skipped;
 
-use super::{BINARY, RelayClient, TEXT, ask, new_endpoint};
+use super::{BINARY, RelayClient, TEXT, ask, new_endpoint, statistics};
 use crate::api::own_node;
 use crate::floods::{allow_open_files, alone};
-use crate::support::{DEADLINE, Node, eventually, masked_frame};
+use crate::support::{DEADLINE, Node, eventually, masked_frame, upgrade};
 
 fn connected(node: &Node, definition: serde_json::Value) -> (RelayClient, RelayClient) {
     let id = new_endpoint(node, definition);
@@ -145,6 +145,86 @@ fn fragments_without_an_end_are_bounded() {
     assert_eq!(b.expect_text(), "x");
     unfinished[0].0.send_frame(0x80, b"");
     assert_eq!(b.receive().unwrap().1.len(), 250_000);
+}
+
+/// A client that sends what the node answers, and never reads the answers, is not read any more.
+#[test]
+fn answers_that_a_client_does_not_read_are_bounded() {
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&["--shards", "1"]);
+    let id = new_endpoint(&node, json!({"mode": "direct"}));
+    let mut receiver = RelayClient::join(&node, &id);
+    let mut sender = RelayClient::join(&node, &id);
+    let before = node.resident_bytes();
+    let request = json!({"type": "request", "requestId": "x".repeat(128), "requestType": "none"});
+    let invalid = json!({"type": "identify", "deviceId": "x".repeat(65)});
+    for answered in [
+        masked_frame(0x89, &[7; 125]),
+        masked_frame(TEXT, invalid.to_string().as_bytes()),
+        // It is no device.
+        masked_frame(TEXT, request.to_string().as_bytes()),
+    ] {
+        let (mut socket, _) = upgrade(node.address("ws"), &format!("/ws/{id}"), None);
+        let timeout = std::time::Duration::from_secs(1);
+        socket.set_write_timeout(Some(timeout)).unwrap();
+        // More than the sockets take in both directions.
+        let written = socket.write_all(&answered.repeat((64 << 20) / answered.len()));
+        assert!(written.is_err(), "the node has read everything");
+        sender.send_text("x");
+        assert_eq!(receiver.expect_text(), "x");
+    }
+    let grown = node.resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
+}
+
+/// Of each receiver that never reads, the node keeps the backlog and what the socket has taken.
+#[test]
+fn receivers_that_never_read_cost_their_backlog_at_most() {
+    const RECEIVERS: usize = 20;
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&["--shards", "2"]);
+    // Other content for each receiver: the node shares equal frames between them.
+    let ids: Vec<_> = (0..RECEIVERS)
+        .map(|_| {
+            new_endpoint(
+                &node,
+                json!({"mode": "direct", "max_backlog_bytes": 200_000}),
+            )
+        })
+        .collect();
+    let mut pairs: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            (
+                RelayClient::join(&node, id),
+                RelayClient::join(&node, id),
+                RelayClient::join(&node, id),
+            )
+        })
+        .collect();
+    let before = node.resident_bytes();
+    // More than sockets take and many times the backlogs: 8 MB for each receiver.
+    let text = "x".repeat(10_000);
+    for _ in 0..800 {
+        for (sender, _slow, reader) in &mut pairs {
+            sender.send_text(&text);
+            assert_eq!(reader.expect_text().len(), text.len());
+        }
+    }
+    let grown = node.resident_bytes().saturating_sub(before);
+    // 64 KiB wait for the socket beside the backlog.
+    let most = RECEIVERS as u64 * (200_000 + 65_536) + (32 << 20);
+    assert!(grown < most, "{grown} bytes");
+    for (id, (.., reader)) in ids.iter().zip(&mut pairs) {
+        let counted = statistics(&node, id);
+        assert!(counted["dropped_messages"].as_u64() > Some(0), "{counted}");
+        assert_eq!(counted["current_connections"], 3, "{counted}");
+        reader.synchronise();
+    }
 }
 
 /// Nothing tells how near a guess is.

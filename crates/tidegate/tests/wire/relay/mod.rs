@@ -14,6 +14,7 @@ mod isolation;
 mod messages;
 mod owner_bans;
 mod quotas;
+mod rules;
 mod soak;
 
 use serde_json::{Value, json};
