@@ -354,7 +354,9 @@ impl Shard {
         Ok(ConnectionAction::AwaitResume)
     }
 
-    /// Processes the frames at the front of `data` and returns the number of bytes consumed.
+    /// Processes the frames at the front of `data` and returns the number of bytes consumed. Not part of the caller, which
+    /// handles MQTT packets.
+    #[inline(never)]
     pub(super) fn process_relay(
         &mut self,
         at: ConnectionIx,
