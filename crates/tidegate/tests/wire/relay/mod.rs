@@ -4,6 +4,7 @@ mod autobahn;
 mod bench;
 mod clients;
 mod compression;
+mod device_isolation;
 mod devices;
 mod endpoints;
 mod events;
