@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(kept(&other), expected(&[("b", "4")]));
         let counted = one.counters.record();
         assert_eq!((counted.total_messages, counted.total_bytes), (4, 11));
-        assert_eq!(counted.last_active_ms, 1);
+        assert_eq!(counted.last_active_at_ms, 1);
     }
 
     #[test]
