@@ -41,7 +41,8 @@ impl From<ScanError> for ClientFailure {
 
 impl ClientFailure {
     /// What failures are counted by.
-    fn kind(&self) -> String {
+    #[must_use]
+    pub fn kind(&self) -> String {
         match self {
             Self::Transport(TransportError::Closed) => "closed by the broker".to_owned(),
             Self::Transport(TransportError::Io(error)) => match error.kind() {
@@ -96,6 +97,14 @@ impl FailureLog {
             self.first.push(format!("{client}: {trouble}"));
         }
         *self.by_kind.entry(trouble.kind()).or_default() += 1;
+    }
+
+    /// Counts something else that failed, and describes it with `text` unless enough is described.
+    pub fn record_other(&mut self, kind: &str, text: impl FnOnce() -> String) {
+        if self.first.len() < MAX_DESCRIBED {
+            self.first.push(text());
+        }
+        *self.by_kind.entry(kind.to_owned()).or_default() += 1;
     }
 
     /// Failures counted.

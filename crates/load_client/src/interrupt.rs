@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM: the first one ends the run in order, the second one ends the process.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -11,7 +11,13 @@ pub const EXIT_STATUS: u8 = 130;
 
 /// Whether the run was interrupted.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<InterruptState>);
+
+#[derive(Debug, Default)]
+struct InterruptState {
+    is_requested: AtomicBool,
+    before_exit: OnceLock<fn()>,
+}
 
 impl Interrupt {
     /// Watches for signals on a thread of its own until the process ends.
@@ -20,7 +26,7 @@ impl Interrupt {
     /// If the signals cannot be watched, or the thread cannot be started.
     pub fn watch() -> anyhow::Result<Self> {
         let interrupt = Self::default();
-        let is_requested = interrupt.0.clone();
+        let state = interrupt.0.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -39,7 +45,10 @@ impl Interrupt {
                         _ = interrupts.recv() => {}
                         _ = terminations.recv() => {}
                     }
-                    if is_requested.swap(true, Ordering::Relaxed) {
+                    if state.is_requested.swap(true, Ordering::Relaxed) {
+                        if let Some(action) = state.before_exit.get() {
+                            action();
+                        }
                         std::process::exit(EXIT_STATUS.into());
                     }
                 }
@@ -52,6 +61,17 @@ impl Interrupt {
 
     #[must_use]
     pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_requested.load(Ordering::Relaxed)
+    }
+
+    /// Does what the first signal does: the next one ends the process.
+    pub fn request(&self) {
+        self.0.is_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets what is done before the second signal ends the process; the first call counts.
+    pub fn before_exit(&self, action: fn()) {
+        // Set once.
+        let _ = self.0.before_exit.set(action);
     }
 }

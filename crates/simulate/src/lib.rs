@@ -11,6 +11,7 @@ mod gateway_protocol;
 mod image_digest;
 mod machine;
 mod machine_report;
+mod message_sampler;
 mod metrics;
 mod phase_plan;
 mod plan;
@@ -22,6 +23,9 @@ mod report;
 mod report_page;
 mod run;
 mod schedule;
+mod screen;
+mod script;
+mod script_compiler;
 mod secure_login;
 mod setup;
 mod state;
@@ -46,7 +50,7 @@ use machine::MachineShare;
 use machine_report::MachineReport;
 use plan::SimulationPlan;
 use report::{ReportSubject, SimulationReport};
-use run::{MetricsEndpoint, RunEnvironment, RunResult, TargetAccess};
+use run::{DisplayKind, MetricsEndpoint, RunDisplay, RunEnvironment, RunResult, TargetAccess};
 use setup::{CreatedObjects, FleetSetup};
 
 const AFTER_HELP: &str = "\
@@ -95,7 +99,10 @@ pub struct SimulateArgs {
     /// Print the result of several machines; give the JSON of each
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["check", "preview", "print", "clean"])]
     merge: Vec<PathBuf>,
-    /// Print no status line
+    /// Show a status line instead of the full screen
+    #[arg(long)]
+    no_screen: bool,
+    /// Show neither a screen nor a status line
     #[arg(long)]
     quiet: bool,
 }
@@ -193,8 +200,12 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let is_created = setup
         .as_ref()
         .map_or(Ok(()), |setup| setup.create(&mut created));
-    let result =
-        is_created.and_then(|()| run::run(&plan, &access, &environment, &interrupt, is_quiet));
+    let subject = (subject_name(arguments), access.broker.as_str());
+    let result = is_created.and_then(|()| {
+        let kind = DisplayKind::choose(is_quiet, arguments.no_screen);
+        let display = RunDisplay::open(kind, &interrupt, subject)?;
+        run::run(&plan, &access, &environment, &interrupt, display)
+    });
     // Also after a failure and an interrupt.
     let is_removed = setup
         .as_ref()
@@ -218,9 +229,8 @@ fn make_report(
     access: &TargetAccess,
     (started, result): (jiff::Timestamp, &RunResult),
 ) -> anyhow::Result<SimulationReport> {
-    let file = arguments.file.as_deref().and_then(Path::file_name);
     let subject = ReportSubject {
-        name: file.unwrap_or_default().display().to_string(),
+        name: subject_name(arguments),
         description: definition.description.clone(),
         started: format!("{started:.0}"),
     };
@@ -230,6 +240,12 @@ fn make_report(
             .with_context(|| format!("cannot write the report {}", page.display()))?;
     }
     Ok(report)
+}
+
+/// The name of the file or of the ready-made simulation.
+fn subject_name(arguments: &SimulateArgs) -> String {
+    let file = arguments.file.as_deref().and_then(Path::file_name);
+    file.unwrap_or_default().display().to_string()
 }
 
 /// Prints the result; the exit status tells whether all conditions hold.

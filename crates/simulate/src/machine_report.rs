@@ -119,6 +119,7 @@ fn add(sum: &mut RunResult, result: RunResult) {
     }
     add_series(&mut sum.series, &result.series);
     sum.is_interrupted |= result.is_interrupted;
+    sum.interventions.extend(result.interventions);
     if let (Some(sum), Some(verified)) = (&mut sum.verified, result.verified) {
         sum.sent += verified.sent;
         sum.lost += verified.lost;

@@ -128,6 +128,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Count,
         "devices of the campaign that failed",
     ),
+    metric("script_errors", Unit::Count, "calls of scripts that failed"),
     metric(
         "delivered",
         Unit::Count,

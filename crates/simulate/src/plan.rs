@@ -3,6 +3,7 @@
 use crate::definition::{DeviceProtocol, FleetTransport, RequestKind, SendStart, TimeRange};
 use crate::phase_plan::PhasePlan;
 use crate::random::RandomKey;
+use crate::script::ScriptPlan;
 use crate::state::{DeviceState, StateProgram};
 use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 use crate::verification_plan::VerificationPlan;
@@ -44,6 +45,7 @@ pub(crate) struct FleetPlan {
     pub(crate) responses: Vec<ResponsePlan>,
     /// Images that the devices install: at most one plan for firmware and one for software.
     pub(crate) updates: Vec<UpdatePlan>,
+    pub(crate) script: Option<FleetScript>,
     /// Templates of topic filters.
     pub(crate) subscriptions: Vec<Template>,
     pub(crate) subscription_qos: u8,
@@ -53,6 +55,14 @@ pub(crate) struct FleetPlan {
     pub(crate) gateway: Option<GatewayPlan>,
     /// Numbers of the fleets whose devices are connected by these gateways.
     pub(crate) child_fleets: Vec<usize>,
+}
+
+/// The script of a fleet.
+#[derive(Debug)]
+pub(crate) struct FleetScript {
+    pub(crate) plan: ScriptPlan,
+    /// All values of a device as a JSON object.
+    pub(crate) state: Template,
 }
 
 /// JetLinks' `secureId` and `secureKey`.
@@ -198,14 +208,24 @@ impl SimulationPlan {
         transports
     }
 
-    /// Sockets of all devices: those over HTTP may have two long polls besides their requests.
+    /// Devices with a connection of their own.
+    pub(crate) fn connections(&self) -> u64 {
+        let fleets = self.fleets.iter().filter(|fleet| fleet.gateway.is_none());
+        fleets.map(|fleet| u64::from(fleet.count)).sum()
+    }
+
+    /// Sockets of the devices that are connected at a time: those over HTTP may have two long polls besides their
+    /// requests.
     pub(crate) fn sockets(&self) -> u64 {
-        let sockets = self.fleets.iter().map(|fleet| {
+        let shares = self.phases.iter().map(|phase| phase.devices);
+        let share = shares.fold(0.0, f64::max);
+        let fleets = self.fleets.iter().filter(|fleet| fleet.gateway.is_none());
+        let sockets = fleets.map(|fleet| {
             let of_device = match fleet.transport {
                 FleetTransport::Http => 3,
                 FleetTransport::Mqtt | FleetTransport::Relay | FleetTransport::Link => 1,
             };
-            u64::from(fleet.count) * of_device
+            (f64::from(fleet.count) * share).ceil() as u64 * of_device
         });
         sockets.sum()
     }

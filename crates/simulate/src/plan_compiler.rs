@@ -384,7 +384,11 @@ impl<'d> FleetCompiler<'d> {
             gateway: None,
         };
         let id = self.template("id", &fleet.id, &identity);
-        if fleet.count > 1 && !fleet.id.contains("{index}") {
+        if fleet.count > 1
+            && !["{index}", "{index:"]
+                .iter()
+                .any(|part| fleet.id.contains(part))
+        {
             self.error(
                 "id",
                 "must contain {index}, so that devices have different ids",
@@ -445,6 +449,17 @@ impl<'d> FleetCompiler<'d> {
         let sends = sends
             .map(|(at, send)| self.compile_send(at, send, &of_message, &state))
             .collect();
+        let script = fleet.script.as_ref().and_then(|script| {
+            if self.gateway_is_set() {
+                self.error(
+                    "script",
+                    "devices with a `gateway` have no scripts; their gateways may have one",
+                );
+                return None;
+            }
+            let path = format!("{}.script", self.path);
+            crate::script_compiler::compile(script, &path, folder, &state, self.errors)
+        });
         let mut subscriptions = Vec::new();
         for (at, filter) in fleet.subscribe.iter().enumerate() {
             subscriptions.push(self.template(&format!("subscribe[{at}]"), filter, &of_device));
@@ -504,12 +519,18 @@ impl<'d> FleetCompiler<'d> {
             sends,
             responses,
             updates,
+            script,
             subscriptions,
             subscription_qos: self.effective_qos(fleet.qos.min(1)),
             max_in_flight: MAX_IN_FLIGHT,
             gateway,
             child_fleets: Vec::new(),
         }
+    }
+
+    /// Whether the devices have no connection of their own.
+    fn gateway_is_set(&self) -> bool {
+        self.fleet.gateway.is_some()
     }
 
     fn compile_secure(&mut self, scope: &TemplateScope<'_>) -> Option<SecureCredentials> {

@@ -4,9 +4,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
+use crate::message_sampler::{MessageMoment, MessageSampler};
 use crate::plan::SimulationPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, SendSchedule, first_delay_ns, interval_ns};
+use crate::script::ScriptMessage;
 use crate::state::DeviceState;
 use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 
@@ -63,6 +65,7 @@ pub(crate) fn print(
     }
     let mut printer = PreviewPrinter {
         plan,
+        sampler: MessageSampler::new(plan).map_err(io::Error::other)?,
         wall_ms,
         as_json,
         out,
@@ -114,6 +117,7 @@ pub(crate) fn print(
 
 struct PreviewPrinter<'a> {
     plan: &'a SimulationPlan,
+    sampler: MessageSampler<'a>,
     wall_ms: u64,
     as_json: bool,
     out: &'a mut dyn Write,
@@ -153,14 +157,26 @@ impl PreviewPrinter<'_> {
             .as_ref()
             .is_none_or(|watched| *watched != device.watched[usize::from(due.send)]);
         if is_new {
-            let (id, topic, payload) = (
-                render(&fleet.id),
-                render(&send.topic),
-                render(&send.payload),
+            let id = String::from_utf8_lossy(&render(&fleet.id)).into_owned();
+            let moment = MessageMoment {
+                step: device.step,
+                elapsed_ns: input.device.elapsed_ns,
+                wall_ms: input.device.wall_ms,
+                cells: &device.cells,
+            };
+            let message = self.sampler.message(
+                usize::from(due.fleet),
+                number,
+                usize::from(due.send),
+                &moment,
             );
-            let [id, topic, payload] =
-                [id, topic, payload].map(|text| String::from_utf8_lossy(&text).into_owned());
+            let message = message.map_err(io::Error::other)?;
             let seconds = due.at_ns as f64 / 1e9;
+            let Some(ScriptMessage { topic, payload }) = message else {
+                device.step += 1;
+                fleet.state.advance(key, device.step, &mut device.cells);
+                return Ok(());
+            };
             if self.as_json {
                 let payload = serde_json::from_str(&payload).unwrap_or(Value::String(payload));
                 let line = json!({

@@ -32,6 +32,8 @@ pub(crate) struct SimulationReport {
     /// The whole run, as subscribers and the storage of a node have seen it.
     pub(crate) verification: Option<PhaseReport>,
     pub(crate) is_interrupted: bool,
+    /// What a user has changed while it ran.
+    pub(crate) interventions: Vec<String>,
     pub(crate) broker: String,
     pub(crate) devices: u64,
     pub(crate) seed: u64,
@@ -69,6 +71,7 @@ impl SimulationReport {
                 .as_ref()
                 .map(|verification| verification_report(verification, result)),
             is_interrupted: result.is_interrupted,
+            interventions: result.interventions.clone(),
             broker: access.broker.clone(),
             devices: plan.devices(),
             seed: plan.seed,
@@ -107,6 +110,7 @@ impl SimulationReport {
         let phases = self.phases.iter().map(section);
         json!({
             "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
+            "interventions": self.interventions,
             "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
             "verification": self.verification.as_ref().map(section),
         })
@@ -123,6 +127,12 @@ impl SimulationReport {
         .expect("a text takes all");
         for phase in self.sections() {
             phase.write(&mut out).expect("a text takes all");
+        }
+        if !self.interventions.is_empty() {
+            out.push_str("\nChanged by keys while it ran:\n");
+            for change in &self.interventions {
+                writeln!(out, "  {change}").expect("a text takes all");
+            }
         }
         if self.is_interrupted {
             out.push_str("\nThe run was interrupted.\n");
@@ -278,6 +288,7 @@ fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
         values.set("campaign_succeeded", campaign.succeeded as f64);
         values.set("campaign_failed", campaign.failed as f64);
     }
+    values.set("script_errors", counts.script_errors as f64);
     for (prefix, histogram) in [
         ("connect_", &counts.connect),
         ("reconnect_", &counts.reconnect),

@@ -47,6 +47,20 @@ pub(crate) fn render(report: &SimulationReport) -> String {
     if report.is_interrupted {
         page.push_str("<p class=\"note\">The run was interrupted.</p>\n");
     }
+    if !report.interventions.is_empty() {
+        let changes: Vec<String> = report
+            .interventions
+            .iter()
+            .map(|text| escape(text))
+            .collect();
+        put(
+            &mut page,
+            format_args!(
+                "<p class=\"note\">Changed by keys while it ran: {}.</p>\n",
+                changes.join("; ")
+            ),
+        );
+    }
     write_conditions(&mut page, report);
     page.push_str(&charts(report));
     write_metrics(&mut page, "Metrics by phase", &report.phases);
@@ -334,6 +348,7 @@ mod tests {
             verification: Some(phase("verification", true)),
             series: (0..5).map(point).collect(),
             is_interrupted: false,
+            interventions: vec!["rates x2 after 1.0 s of phase <b>".to_owned()],
             broker: "mqtt://127.0.0.1:1883".to_owned(),
             devices: 5,
             seed: 1,
@@ -342,6 +357,10 @@ mod tests {
         assert_eq!(page.matches("<svg").count(), 3, "{page}");
         assert_eq!(page.matches(">fails<").count(), 1);
         assert_eq!(page.matches(">holds<").count(), 2);
+        assert!(
+            page.contains("rates x2 after 1.0 s of phase &lt;b&gt;"),
+            "{page}"
+        );
         assert!(page.contains("a&lt;b&gt;") && !page.contains("a<b>"));
         assert!(page.contains("1.00 us") || page.contains("1 us"), "{page}");
         assert!(!page.contains("http") && !page.contains("NaN"), "{page}");

@@ -32,9 +32,10 @@ pub(crate) struct Template {
 #[derive(Clone, Debug, PartialEq)]
 enum Segment {
     Text(Range<usize>),
-    Index,
+    /// Index of the device, with at least so many digits.
+    Index(u8),
     /// Index of the device's gateway.
-    GatewayIndex,
+    GatewayIndex(u8),
     /// Milliseconds since 1970.
     Now,
     /// Seconds since 1970.
@@ -210,8 +211,8 @@ impl Template {
         let from = self.segments.len();
         self.push_template(id);
         for segment in &mut self.segments[from..] {
-            if *segment == Segment::Index {
-                *segment = Segment::GatewayIndex;
+            if let Segment::Index(digits) = *segment {
+                *segment = Segment::GatewayIndex(digits);
             }
         }
     }
@@ -247,7 +248,15 @@ impl Template {
                 }
                 return Ok(());
             }
-            "index" => Segment::Index,
+            "index" => Segment::Index(1),
+            _ if let Some(digits) = name.strip_prefix("index:") => match digits.parse() {
+                Ok(digits @ 1..=9) => Segment::Index(digits),
+                _ => {
+                    return Err(format!(
+                        "`{{{name}}}`: expected 1 to 9 digits, such as {{index:4}}"
+                    ));
+                }
+            },
             "now" => Segment::Now,
             "now_s" => Segment::NowSeconds,
             "time" => Segment::Time,
@@ -292,8 +301,8 @@ impl Template {
 fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
     let device = &input.device;
     match segment {
-        Segment::Index => write_integer(i64::from(input.index), out),
-        Segment::GatewayIndex => write_integer(i64::from(input.gateway_index), out),
+        Segment::Index(digits) => write_index(input.index, *digits, out),
+        Segment::GatewayIndex(digits) => write_index(input.gateway_index, *digits, out),
         Segment::Now => write_integer(device.wall_ms as i64, out),
         Segment::NowSeconds => write_integer((device.wall_ms / 1000) as i64, out),
         Segment::Stamp => out.extend_from_slice(input.stamp),
@@ -320,6 +329,10 @@ fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
 fn placeholder(text: &str) -> Option<&str> {
     let end = text
         .find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'))?;
+    let end = match text[..end] == *"index" && text[end..].starts_with(':') {
+        true => end + 1 + text[end + 1..].find(|letter: char| !letter.is_ascii_digit())?,
+        false => end,
+    };
     let name = &text[..end];
     (text[end..].starts_with('}') && name.starts_with(|first: char| first.is_ascii_alphabetic()))
         .then_some(name)
@@ -376,6 +389,14 @@ fn unknown_placeholder(name: &str, scope: &TemplateScope<'_>) -> String {
         "unknown placeholder `{{{name}}}`; expected one of {}, or `{{{{{name}}}}}` for this text itself",
         known.join(", ")
     )
+}
+
+fn write_index(index: u32, digits: u8, out: &mut Vec<u8>) {
+    let mut buffer = itoa::Buffer::new();
+    let text = buffer.format(index);
+    let zeros = usize::from(digits).saturating_sub(text.len());
+    out.resize(out.len() + zeros, b'0');
+    out.extend_from_slice(text.as_bytes());
 }
 
 #[inline]
@@ -560,6 +581,11 @@ mod tests {
             r#"{"a":{"b":1.5,"c":"a \"b\""},"n":5,"on":true}"#
         );
         assert_eq!(render("{{index}} {} { index} {"), "{index} {} { index} {");
+        assert_eq!(render("{index:1} {index:3} {{index:3}}"), "7 007 {index:3}");
+        assert_eq!(
+            render(r#"{"index":5} {index:x}"#),
+            r#"{"index":5} {index:x}"#
+        );
         assert_eq!(
             render("{now} {now_s} {time}"),
             "1795291200123 1795291200 2026-11-21T20:00:00.123Z"
@@ -572,6 +598,7 @@ mod tests {
     fn unknown_names_are_errors() {
         let error = |text: &str| compile(text).unwrap_err();
         assert!(error("{indx}").contains("did you mean `{index}`?"));
+        assert!(error("{index:0}").contains("1 to 9 digits"));
         assert!(error("{zzz}").contains("expected one of fleet, product, index"));
         assert!(error("{state.x}").contains("unknown value `x`; expected one of mode, on, power"));
         assert!(error("{state.on.lat}").contains("lon, lat"));

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::quantity::{Share, TimeRange, TimeSpan};
+use super::script_definition::ScriptDefinition;
 use super::state_definition::StateDefinition;
 
 /// Topics and payloads of devices, as in docs/reference/device-protocols.md.
@@ -89,6 +90,8 @@ pub(crate) struct FleetDefinition {
     pub(crate) send: Vec<SendDefinition>,
     #[serde(default)]
     pub(crate) on: Vec<ResponseDefinition>,
+    /// Hooks of its devices.
+    pub(crate) script: Option<ScriptDefinition>,
     /// What a device does when its connection ends.
     #[serde(default)]
     pub(crate) reconnect: ReconnectDefinition,

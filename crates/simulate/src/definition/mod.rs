@@ -6,6 +6,7 @@ mod firmware_definition;
 mod fleet_definition;
 mod phase_definition;
 mod quantity;
+mod script_definition;
 mod simulation_definition;
 mod state_definition;
 mod target_definition;
@@ -21,6 +22,7 @@ pub(crate) use fleet_definition::{
 };
 pub(crate) use phase_definition::{FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition};
 pub(crate) use quantity::{NumberRange, TimeRange};
+pub(crate) use script_definition::ScriptDefinition;
 pub(crate) use simulation_definition::SimulationDefinition;
 pub(crate) use state_definition::{
     AreaDefinition, GeneratorTable, ReplayStart, RouteDefinition, RouteEnd, RouteStart, Scalar,

@@ -49,6 +49,8 @@ pub(crate) struct PhaseCounts {
     /// From the announcement of an image to its installation.
     #[serde(with = "recorded_values")]
     pub(crate) update: Histogram<u64>,
+    /// Calls of scripts that failed.
+    pub(crate) script_errors: u64,
     /// Verified messages that subscribers have received, without repetitions.
     pub(crate) delivered: u64,
     pub(crate) repeated: u64,
@@ -118,6 +120,7 @@ impl Default for PhaseCounts {
             damaged_images: 0,
             downloaded_bytes: 0,
             update: latency_histogram(),
+            script_errors: 0,
             delivered: 0,
             repeated: 0,
             reordered: 0,
@@ -163,6 +166,7 @@ impl PhaseCounts {
         self.failed_updates += other.failed_updates;
         self.damaged_images += other.damaged_images;
         self.downloaded_bytes += other.downloaded_bytes;
+        self.script_errors += other.script_errors;
         self.delivered += other.delivered;
         self.repeated += other.repeated;
         self.reordered += other.reordered;

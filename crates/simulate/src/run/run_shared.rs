@@ -1,10 +1,14 @@
 //! What the coordinator tells the workers, and what they tell it while they run.
 
+use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::live_latency::{CLASSES, LatencyCounts, LiveLatency};
+use super::run_control::RunControl;
+use super::run_log::RunLog;
 use super::storage_sampler::StorageSampler;
 
 /// No phase yet.
@@ -24,6 +28,9 @@ pub(crate) struct RunShared {
     delivered: AtomicU64,
     /// Set if the time to storage is measured.
     storage_sampler: Option<StorageSampler>,
+    control: RunControl,
+    /// Set if it is shown.
+    log: Option<RunLog>,
     workers: Vec<WorkerCounters>,
 }
 
@@ -45,6 +52,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) failures: AtomicU64,
     pub(crate) skipped: AtomicU64,
     pub(crate) missed: AtomicU64,
+    pub(crate) connect_times: LiveLatency,
+    pub(crate) ack_times: LiveLatency,
 }
 
 /// Sums over all workers.
@@ -82,7 +91,7 @@ impl RunProgress {
 }
 
 impl RunShared {
-    pub(crate) fn new(threads: usize, measures_storage: bool) -> Self {
+    pub(crate) fn new(threads: usize, measures_storage: bool, log: Option<RunLog>) -> Self {
         Self {
             phase: AtomicUsize::new(NO_PHASE),
             phase_start_ns: AtomicU64::new(0),
@@ -91,12 +100,15 @@ impl RunShared {
             verified_messages: OnceLock::new(),
             delivered: AtomicU64::new(0),
             storage_sampler: measures_storage.then(StorageSampler::default),
+            control: RunControl::default(),
+            log,
             workers: (0..threads).map(|_| WorkerCounters::default()).collect(),
         }
     }
 
     pub(crate) fn start_phase(&self, phase: usize, now_ns: u64) {
         self.phase_start_ns.store(now_ns, Ordering::Relaxed);
+        self.control.begin_phase();
         self.phase.store(phase, Ordering::Release);
     }
 
@@ -148,6 +160,39 @@ impl RunShared {
             worker.begun_phases.load(Ordering::Acquire) == phase as u64 + 1
                 && worker.unsettled.load(Ordering::Relaxed) == 0
         })
+    }
+
+    pub(crate) fn control(&self) -> &RunControl {
+        &self.control
+    }
+
+    /// Shows a line of a script, where a run is shown.
+    pub(super) fn log_line(&self, text: impl Into<String>) {
+        if let Some(log) = &self.log {
+            log.add_script_line(text.into());
+        }
+    }
+
+    /// Shows a failure of a device.
+    pub(super) fn log_failure(&self, device: &str, kind: &str, failure: &dyn fmt::Display) {
+        if let Some(log) = &self.log {
+            log.record_failure(device, kind, failure);
+        }
+    }
+
+    /// `None`: nothing shows it.
+    pub(crate) fn log(&self) -> Option<&RunLog> {
+        self.log.as_ref()
+    }
+
+    /// Times of connections and of acknowledgements since the start of the run, by class.
+    pub(super) fn live_times(&self) -> (LatencyCounts, LatencyCounts) {
+        let mut sums = ([0; CLASSES], [0; CLASSES]);
+        for worker in &self.workers {
+            worker.connect_times.add_to(&mut sums.0);
+            worker.ack_times.add_to(&mut sums.1);
+        }
+        sums
     }
 
     pub(crate) fn progress(&self) -> RunProgress {

@@ -909,3 +909,75 @@ assert = ["acknowledged>20", "refused==0"]
     let error = simulate(&file, &wrong).failed(2);
     assert!(error.contains("remove `username`"), "{error}");
 }
+
+#[test]
+fn scripts_change_connections_and_messages() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"
+[fleet.pumps]
+count = 2
+id = "pump-{index}"
+qos = 1
+send = [{ every = "100ms", topic = "x", payload = '{"n": {message}}' }]
+[fleet.pumps.script]
+file = "pumps.js"
+timer = "100ms"
+[[phase]]
+name = "steady"
+duration = "2s"
+assert = ["connected==2", "disconnects==0", "acknowledged>=10", "received>=2"]
+"#;
+    let script = r#"
+function beforeConnect(device, options) { options.clientId = `client-${device.index}`; }
+function onConnected(device) {
+  device.subscribe(`valve/${device.id}`, 1);
+  device.publish('state/' + device.id, { connected: true }, 1, true);
+}
+function onSend(device, message) {
+  const { n } = parseJson(message.payload);
+  if (n % 2 === 0) return false;
+  return { topic: `valve/${device.id}`, payload: { odd: n } };
+}
+function onMessage(device, message) {
+  if (device.index === 1) throw new Error('no valve');
+  device.publish('last/' + device.id, message.payload, 1, true);
+}
+function onTimer(device) { device.publish('timer/' + device.id, 'tick', 1, true); }
+"#;
+    fs::write(folder.path().join("pumps.js"), script).unwrap();
+    let file = simulation(folder.path(), Some(&node), text);
+    let preview = simulate(&file, &["--preview", "2"]).succeeded();
+    assert!(
+        preview.contains("valve/pump-") && preview.contains(r#"{"odd":1}"#),
+        "{preview}"
+    );
+    let result = simulate(&file, &["--json"]);
+    let report: Value = serde_json::from_str(&result.stdout).unwrap();
+    assert_eq!(report["holds"], true, "{report:#}");
+    let phase = &report["phases"][0];
+    assert!(
+        phase["metrics"]["script_errors"].as_u64().unwrap() > 0,
+        "{report:#}"
+    );
+    let first = phase["first_failures"][0].as_str().unwrap();
+    assert_eq!(first, "pump-1: pumps.js:13: onMessage: Error: no valve");
+    let retained = ctl(&node, &["retained", "list"]).to_string();
+    for topic in ["state/pump-0", "last/pump-0", "timer/pump-1"] {
+        assert!(retained.contains(topic), "{topic}: {retained}");
+    }
+    assert!(!retained.contains("last/pump-1"), "{retained}");
+
+    fs::write(
+        folder.path().join("pumps.js"),
+        "function onTimer() {\n  let = 5;\n",
+    )
+    .unwrap();
+    let result = simulate(&file, &["--check"]);
+    assert_eq!(result.code, Some(2), "{result:?}");
+    assert!(
+        result.stderr.contains("fleet.pumps.script.file: pumps.js:"),
+        "{result:?}"
+    );
+    assert!(result.stderr.contains("SyntaxError"), "{result:?}");
+}

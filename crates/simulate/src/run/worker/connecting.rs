@@ -12,6 +12,7 @@ use super::Worker;
 use super::device::ConnectionStage;
 use crate::definition::FleetTransport;
 use crate::schedule::{DueSend, first_delay_ns};
+use crate::script::ConnectOptions;
 use crate::secure_login::secure_login;
 use crate::template::{NO_STAMP, RequestView, Template};
 use crate::translation::{LOCAL_VERSION, TranslatedRoute};
@@ -40,7 +41,7 @@ impl Worker<'_> {
             .max(1);
         let allowed = match phase.connect_rate {
             Some(rate) => {
-                let seconds = self.now_ns.saturating_sub(self.phase_start_ns) as f64 / 1e9;
+                let seconds = self.phase_elapsed_ns() as f64 / 1e9;
                 (seconds * rate / self.access.threads as f64) as u64 + 1
             }
             None => u64::MAX,
@@ -148,7 +149,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn connect_packet(&self, device: usize) -> Vec<u8> {
+    fn connect_packet(&mut self, device: usize) -> Vec<u8> {
         let (fleet, version) = (self.fleet(device), self.version(device));
         let client_id = self.render_text(&fleet.client_id, device);
         let text = |template: &Template| self.render_text(template, device);
@@ -163,6 +164,16 @@ impl Worker<'_> {
                 fleet.password.as_ref().map(text),
             ),
         };
+        let options = ConnectOptions {
+            client_id,
+            username,
+            password,
+        };
+        let ConnectOptions {
+            client_id,
+            username,
+            password,
+        } = self.call_before_connect(device, options);
         let mut out = Vec::with_capacity(64 + client_id.len());
         Packet::Connect(mqtt::Connect {
             version,
@@ -205,6 +216,11 @@ impl Worker<'_> {
         let counts = self.counts();
         counts.connects += 1;
         counts.connect.saturating_record(took_ns);
+        self.shared
+            .worker(self.thread)
+            .connect_times
+            .record(took_ns);
+        let counts = self.counts();
         if lost_ns > 0 {
             counts
                 .reconnect
@@ -243,7 +259,8 @@ impl Worker<'_> {
         self.settle(device);
         self.schedule_sends(device);
         self.connect_children(device)?;
-        self.resume_updates(device)
+        self.resume_updates(device)?;
+        self.call_connected(device)
     }
 
     /// Adds the first messages of a device to the schedule, unless they have been before.
@@ -305,6 +322,8 @@ impl Worker<'_> {
         let now_ns = self.now_ns;
         let counts = self.counts();
         counts.failures.record(&id, failure);
+        self.shared.log_failure(&id, &failure.kind(), failure);
+        let counts = self.counts();
         if stage == ConnectionStage::Ready {
             counts.disconnects += 1;
         } else {

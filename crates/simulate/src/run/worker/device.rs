@@ -58,6 +58,8 @@ pub(super) struct SimulatedDevice {
     pub(super) stage: ConnectionStage,
     /// Whether its messages are in the schedule.
     pub(super) is_scheduled: bool,
+    /// Whether the timer of its script has begun.
+    pub(super) has_timer: bool,
     /// Whether the first attempt of this phase has ended.
     pub(super) is_settled: bool,
     /// Whether it is to be connected in this phase.
@@ -84,6 +86,7 @@ impl SimulatedDevice {
             fault: 0,
             stage: ConnectionStage::Offline,
             is_scheduled: false,
+            has_timer: false,
             is_settled: true,
             is_wanted: false,
         }

@@ -112,7 +112,7 @@ impl Worker<'_> {
     }
 
     /// The device returns some time after the outage.
-    fn stay_away(&mut self, device: usize, until_ns: u64) {
+    pub(super) fn stay_away(&mut self, device: usize, until_ns: u64) {
         self.devices[device].lost_ns = until_ns;
         self.plan_return(device, until_ns);
     }

@@ -13,6 +13,7 @@ mod gateways;
 mod outbox;
 mod pending_answer;
 mod receiving;
+mod scripting;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use crate::definition::FaultKind;
 use crate::plan::{FleetPlan, SimulationPlan};
 use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
+use crate::script::ScriptSandbox;
 use device::{ConnectionStage, SimulatedDevice};
 use pending_answer::PendingAnswer;
 
@@ -90,6 +92,10 @@ pub(crate) struct Worker<'a> {
     answers: BinaryHeap<Reverse<PendingAnswer>>,
     /// When updates continue: times, devices and numbers of their plans.
     update_timers: BinaryHeap<Reverse<(u64, u32, u8)>>,
+    /// The script of each fleet.
+    scripts: Vec<Option<ScriptSandbox>>,
+    /// Next calls of the timers of devices.
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// Times and numbers of faults of the phase.
     faults: BinaryHeap<Reverse<(u64, usize)>>,
     /// Ends of faults of devices.
@@ -100,6 +106,9 @@ pub(crate) struct Worker<'a> {
     unsettled: u64,
     phase: usize,
     phase_start_ns: u64,
+    /// Length of the pauses of the phase.
+    paused_ns: u64,
+    is_paused: bool,
     run_start_ns: u64,
     load: f64,
     draws: u64,
@@ -157,6 +166,8 @@ impl<'a> Worker<'a> {
             returning: BinaryHeap::new(),
             answers: BinaryHeap::new(),
             update_timers: BinaryHeap::new(),
+            scripts: Vec::new(),
+            timers: BinaryHeap::new(),
             faults: BinaryHeap::new(),
             fault_ends: BinaryHeap::new(),
             dialed: 0,
@@ -164,6 +175,8 @@ impl<'a> Worker<'a> {
             unsettled: 0,
             phase: NO_PHASE,
             phase_start_ns: 0,
+            paused_ns: 0,
+            is_paused: false,
             run_start_ns: 0,
             load: 1.0,
             draws: 0,
@@ -183,6 +196,7 @@ impl<'a> Worker<'a> {
         for fleet in &plan.fleets {
             worker.add_fleet(fleet);
         }
+        worker.load_scripts()?;
         Ok(worker)
     }
 
@@ -261,11 +275,14 @@ impl<'a> Worker<'a> {
         self.update_time();
         self.follow_phase();
         if self.phase != NO_PHASE {
-            self.apply_faults();
-            self.open_connections();
+            if !self.is_paused {
+                self.apply_faults();
+                self.open_connections();
+            }
             self.send_due();
             self.send_answers();
             self.continue_updates();
+            self.call_timers();
             self.write_outboxes();
             self.send_keep_alive();
             self.expire_connecting();
@@ -298,8 +315,14 @@ impl<'a> Worker<'a> {
         if phase != self.phase {
             self.begin_phase(phase, start_ns);
         }
-        let elapsed_ns = self.now_ns.saturating_sub(self.phase_start_ns);
-        let load = self.plan.phases[phase].load_at(elapsed_ns);
+        self.follow_pause();
+        let load = match self.is_paused {
+            true => 0.0,
+            false => {
+                self.plan.phases[phase].load_at(self.phase_elapsed_ns())
+                    * self.shared.control().factor()
+            }
+        };
         // A ramp is followed in steps of 2 %.
         let before = self.load.max(1e-3);
         if (load.max(1e-3) / before - 1.0).abs() > 0.02 {
@@ -312,9 +335,31 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Follows a pause of the user, in which the time of the phase does not pass.
+    fn follow_pause(&mut self) {
+        let control = self.shared.control();
+        self.is_paused = control.is_paused();
+        let paused_ns = control.paused_ns();
+        if paused_ns != self.paused_ns {
+            let longer_ns = paused_ns.saturating_sub(self.paused_ns);
+            for Reverse((at_ns, number)) in std::mem::take(&mut self.faults) {
+                self.faults.push(Reverse((at_ns + longer_ns, number)));
+            }
+            self.paused_ns = paused_ns;
+        }
+    }
+
+    /// Time since the phase began, without pauses.
+    fn phase_elapsed_ns(&self) -> u64 {
+        self.now_ns
+            .saturating_sub(self.phase_start_ns)
+            .saturating_sub(self.paused_ns)
+    }
+
     fn begin_phase(&mut self, phase: usize, start_ns: u64) {
         self.phase = phase;
         self.phase_start_ns = start_ns;
+        self.paused_ns = 0;
         self.counts.resize_with(phase + 1, PhaseCounts::default);
         self.dialed = 0;
         self.waiting.clear();
@@ -390,9 +435,19 @@ impl<'a> Worker<'a> {
             self.schedule.next_ns().filter(|_| self.load > 0.0),
             self.answers.peek().map(|answer| answer.0.at_ns),
             self.update_timers.peek().map(|timer| timer.0.0),
-            self.faults.peek().map(|fault| fault.0.0),
+            self.timers
+                .peek()
+                .filter(|_| !self.is_paused)
+                .map(|timer| timer.0.0),
+            self.faults
+                .peek()
+                .filter(|_| !self.is_paused)
+                .map(|fault| fault.0.0),
             self.fault_ends.peek().map(|end| end.0.0),
-            self.returning.peek().map(|returning| returning.0.0),
+            self.returning
+                .peek()
+                .filter(|_| !self.is_paused)
+                .map(|returning| returning.0.0),
         ];
         let next_ns = next.into_iter().flatten().min().unwrap_or(u64::MAX);
         Duration::from_nanos(next_ns.saturating_sub(self.now_ns)).min(MAX_WAIT)

@@ -103,6 +103,7 @@ impl Worker<'_> {
             let took_ns = now_ns.saturating_sub(message.due_ns);
             counts.ack_sum_ns += took_ns;
             counts.ack.saturating_record(took_ns);
+            self.shared.worker(self.thread).ack_times.record(took_ns);
         }
         Ok(())
     }
@@ -126,14 +127,18 @@ impl Worker<'_> {
                 Err(ClientFailure::Refused(ack.code.to_string()))
             }
             (Packet::ConnAck(_), ConnectionStage::Greeting) => self.on_connack(device),
-            (Packet::SubAck(ack), ConnectionStage::Subscribing) => {
+            (Packet::SubAck(ack), ConnectionStage::Subscribing | ConnectionStage::Ready) => {
                 if let Some(code) = ack.codes.iter().find(|code| **code >= 0x80) {
                     let reason = mqtt::ReasonCode(*code);
                     return Err(ClientFailure::Subscription(format!(
                         "a subscription was refused: {reason}"
                     )));
                 }
-                self.on_established(device)
+                match stage {
+                    ConnectionStage::Subscribing => self.on_established(device),
+                    // Of a subscription of a script.
+                    _ => Ok(()),
+                }
             }
             (Packet::Publish(message), _) => self.on_message(device, &message),
             (Packet::Disconnect(packet), _) => {
@@ -153,9 +158,10 @@ impl Worker<'_> {
             self.queue_answer(device, message.topic, message.payload);
         }
         match message.qos {
-            QoS::AtMostOnce => Ok(()),
-            QoS::AtLeastOnce => self.reply(device, PUBACK, message.packet_id),
-            QoS::ExactlyOnce => self.reply(device, PUBREC, message.packet_id),
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => self.reply(device, PUBACK, message.packet_id)?,
+            QoS::ExactlyOnce => self.reply(device, PUBREC, message.packet_id)?,
         }
+        self.call_message(device, message.topic, message.payload)
     }
 }

@@ -11,6 +11,7 @@ use crate::definition::{FaultKind, FleetTransport};
 use crate::plan::SendPlan;
 use crate::random::RandomKey;
 use crate::schedule::{DueSend, interval_ns};
+use crate::script::ScriptHook;
 use crate::state::DeviceState;
 use crate::template::{NO_STAMP, RenderInput, RequestView, Template};
 
@@ -116,7 +117,18 @@ impl Worker<'_> {
         let is_new = self.has_change(device, due, send);
         let outcome = if is_new {
             let is_verified = self.render_message(device, send, due.at_ns);
-            let published = self.publish(device, send.qos, send.retain, due.at_ns);
+            let is_sent = match self.has_hook(device, ScriptHook::Send) {
+                true => self.call_send(device),
+                false => Ok(true),
+            };
+            let published = match is_sent {
+                Ok(true) => self.publish(device, send.qos, send.retain, due.at_ns),
+                Ok(false) => {
+                    self.advance(device);
+                    return;
+                }
+                Err(failure) => Err(failure),
+            };
             self.devices[device].verified += u32::from(is_verified && published.is_ok());
             if send.is_telemetry
                 && self.devices[device].fault == 0

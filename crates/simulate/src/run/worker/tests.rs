@@ -32,6 +32,11 @@ fn start_broker() -> (String, Receiver<Vec<u8>>) {
 
 /// Lets a device connect, then calls `test` in a phase with a load of 0, which is followed by one with a burst of 50.
 fn with_connected_device(send: &str, test: impl FnOnce(&mut Worker<'_>, &Receiver<Vec<u8>>)) {
+    with_script(send, "", test);
+}
+
+/// The same with a script.
+fn with_script(send: &str, script: &str, test: impl FnOnce(&mut Worker<'_>, &Receiver<Vec<u8>>)) {
     let (address, reads) = start_broker();
     let text = format!(
         r#"
@@ -41,6 +46,7 @@ count = 1
 id = "d{{index}}"
 keep_alive = "0s"
 send = [{{ topic = "t", payload = "{{message}}", {send} }}]
+{script}
 [[phase]]
 name = "connect"
 load = 0.0
@@ -53,7 +59,7 @@ burst = 50
     let document = SourceDocument::parse(Path::new("a.toml"), &text).unwrap();
     let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""), None).unwrap();
     let access = TargetAccess::new(&definition.target, Path::new(""), &plan).unwrap();
-    let shared = RunShared::new(1, false);
+    let shared = RunShared::new(1, false, None);
     let mut worker = Worker::new(&plan, &access, &shared, 0).unwrap();
     shared.start_phase(0, now_ns());
     let deadline = std::time::Instant::now() + DEADLINE;
@@ -101,5 +107,51 @@ fn a_late_worker_makes_up_for_a_second_and_counts_what_it_misses() {
             worker.schedule.next_ns(),
             Some(worker.now_ns + SECOND_NS / 100)
         );
+    });
+}
+
+#[test]
+fn scripts_publish_subscribe_and_change_messages() {
+    let script = r#"
+[fleet.devices.script]
+timer = "1ms"
+text = '''
+let ticks = 0;
+function beforeConnect(device, options) { return { username: device.id }; }
+function onConnected(device) {
+  device.subscribe('commands', 1);
+  device.publish('state', 'connected', 1);
+  device.publish('not/#', 'refused', 0);
+}
+function onSend(device, message) {
+  if (message.payload === '1') throw new Error('no');
+  return message.payload === '2' ? false : { payload: 'changed ' + message.payload };
+}
+function onMessage(device, message) { device.publish('echo', message.payload); }
+function onTimer(device) { if (ticks++ === 0) device.publish('tick', 'tack'); }
+'''
+"#;
+    with_script("every = \"1h\"", script, |worker, reads| {
+        worker.call_message(0, "c", b"open").unwrap();
+        worker.now_ns += SECOND_NS;
+        worker.call_timers();
+        worker.begin_phase(1, now_ns());
+        let mut written = Vec::new();
+        let has = |written: &[u8], text: &str| {
+            written
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        while !has(&written, "changed 50") {
+            written.extend(reads.recv_timeout(DEADLINE).unwrap());
+        }
+        for text in ["commands", "connected", "open", "tack", "changed 3"] {
+            assert!(has(&written, text), "{text}");
+        }
+        assert!(!has(&written, "refused"));
+        let counts = worker.counts();
+        assert_eq!((counts.sent, counts.script_errors), (48, 1));
+        let error = "d0: fleet.devices.script:9: onSend: Error: no";
+        assert_eq!(counts.failures.first, [error]);
     });
 }
