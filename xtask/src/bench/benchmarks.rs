@@ -1,5 +1,5 @@
-//! The figures: what is run for each, which numbers are taken from the result, and what they ought to be. A new figure
-//! is an entry here and a line in the README.
+//! The figures: what is run for each, which numbers are taken from the result, and the goals of some of them. A new
+//! figure is an entry here and a line in the README.
 
 pub(super) struct Benchmark {
     pub(super) name: &'static str,
@@ -8,10 +8,10 @@ pub(super) struct Benchmark {
     pub(super) scenario: &'static str,
     /// Whether a node is started for it; others start their own, or need none.
     pub(super) needs_broker: bool,
-    pub(super) rival: Option<ComparedServer>,
+    pub(super) compared_server: Option<ComparedServer>,
     /// Whether the scenario has a `--duration`.
     pub(super) is_timed: bool,
-    pub(super) goals: &'static [BenchmarkGoal],
+    pub(super) metrics: &'static [BenchmarkMetric],
 }
 
 /// What is measured in turn with the node.
@@ -32,13 +32,13 @@ impl ComparedServer {
     }
 }
 
-/// A number of the generator's JSON and its bound.
-pub(super) struct BenchmarkGoal {
+/// A number of the generator's JSON, and its goal if it has one.
+pub(super) struct BenchmarkMetric {
     /// The object it is in, `measures` (of the first broker) or `ratios`.
     section: &'static str,
     metric: &'static str,
-    bound: GoalBound,
-    unit: GoalUnit,
+    goal: Option<GoalBound>,
+    unit: MetricUnit,
 }
 
 enum GoalBound {
@@ -46,7 +46,7 @@ enum GoalBound {
     AtMost(f64),
 }
 
-enum GoalUnit {
+enum MetricUnit {
     /// Shown in millions.
     PerCpuSecond,
     ThousandsPerCpuSecond,
@@ -61,48 +61,52 @@ enum GoalUnit {
     PerGeneratorCpuSecond,
 }
 
-const fn per_cpu_second(at_least: f64) -> BenchmarkGoal {
-    let bound = GoalBound::AtLeast(at_least);
-    BenchmarkGoal {
+const fn per_cpu_second(at_least: f64) -> BenchmarkMetric {
+    BenchmarkMetric {
         section: "measures",
         metric: "per_cpu_second",
-        bound,
-        unit: GoalUnit::PerCpuSecond,
+        goal: Some(GoalBound::AtLeast(at_least)),
+        unit: MetricUnit::PerCpuSecond,
     }
 }
 
-const fn times_mosquitto(at_least: f64) -> BenchmarkGoal {
-    let bound = GoalBound::AtLeast(at_least);
-    BenchmarkGoal {
-        section: "ratios",
-        metric: "ratio_per_cpu_second",
-        bound,
-        unit: GoalUnit::TimesMosquitto,
+const fn times_mosquitto(at_least: f64) -> BenchmarkMetric {
+    BenchmarkMetric {
+        goal: Some(GoalBound::AtLeast(at_least)),
+        ..TIMES_MOSQUITTO
     }
 }
 
-const fn times_ws_package(at_least: f64) -> BenchmarkGoal {
-    BenchmarkGoal {
-        unit: GoalUnit::TimesWsPackage,
+/// Without a goal.
+const TIMES_MOSQUITTO: BenchmarkMetric = BenchmarkMetric {
+    section: "ratios",
+    metric: "ratio_per_cpu_second",
+    goal: None,
+    unit: MetricUnit::TimesMosquitto,
+};
+
+const fn times_ws_package(at_least: f64) -> BenchmarkMetric {
+    BenchmarkMetric {
+        unit: MetricUnit::TimesWsPackage,
         ..times_mosquitto(at_least)
     }
 }
 
-const fn kib_per_connection(at_most_bytes: f64) -> BenchmarkGoal {
-    BenchmarkGoal {
+const fn kib_per_connection(at_most_bytes: f64) -> BenchmarkMetric {
+    BenchmarkMetric {
         section: "measures",
         metric: "rss_per_connection",
-        bound: GoalBound::AtMost(at_most_bytes),
-        unit: GoalUnit::KibPerConnection,
+        goal: Some(GoalBound::AtMost(at_most_bytes)),
+        unit: MetricUnit::KibPerConnection,
     }
 }
 
-const fn p99_ms(at_most: f64) -> BenchmarkGoal {
-    BenchmarkGoal {
+const fn p99_ms(at_most: f64) -> BenchmarkMetric {
+    BenchmarkMetric {
         section: "measures",
         metric: "p99",
-        bound: GoalBound::AtMost(at_most * 1e6),
-        unit: GoalUnit::Milliseconds,
+        goal: Some(GoalBound::AtMost(at_most * 1e6)),
+        unit: MetricUnit::Milliseconds,
     }
 }
 
@@ -112,15 +116,15 @@ const BROKER_LOAD: Benchmark = Benchmark {
     what: "",
     scenario: "",
     needs_broker: true,
-    rival: None,
+    compared_server: None,
     is_timed: true,
-    goals: &[],
+    metrics: &[],
 };
 
 /// A load on relay endpoints of a node that the generator starts.
 const RELAY_LOAD: Benchmark = Benchmark {
     needs_broker: false,
-    rival: Some(ComparedServer::WsPackage),
+    compared_server: Some(ComparedServer::WsPackage),
     ..BROKER_LOAD
 };
 
@@ -129,57 +133,59 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "pairs-qos0",
         what: "100 pairs, 64 B, window 200, QoS 0",
         scenario: "mqtt p2p --pairs 100 --window 200 --qos 0",
-        rival: Some(ComparedServer::Mosquitto),
-        goals: &[per_cpu_second(5e6), times_mosquitto(25.0)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(5e6), times_mosquitto(25.0)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-qos1",
         what: "100 pairs, 64 B, window 200, QoS 1",
         scenario: "mqtt p2p --pairs 100 --window 200 --qos 1",
-        goals: &[per_cpu_second(2e6)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(2e6), TIMES_MOSQUITTO],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-qos2",
         what: "100 pairs, 64 B, window 200, QoS 2",
         scenario: "mqtt p2p --pairs 100 --window 200 --qos 2",
-        goals: &[per_cpu_second(1.2e6)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(1.2e6), TIMES_MOSQUITTO],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "pairs-unbatched",
         what: "100 pairs, 64 B, window 1, QoS 0",
         scenario: "mqtt p2p --pairs 100 --window 1 --qos 0",
-        rival: Some(ComparedServer::Mosquitto),
-        goals: &[per_cpu_second(0.2e6), times_mosquitto(1.25)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(0.2e6), times_mosquitto(1.25)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "fanout",
         what: "fan-out, 1 to 500",
         scenario: "mqtt fanout --subscribers 500",
-        rival: Some(ComparedServer::Mosquitto),
-        goals: &[per_cpu_second(3.6e6), times_mosquitto(15.0)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(3.6e6), times_mosquitto(15.0)],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "fanin",
         what: "fan-in, 500 to 1 through a wildcard",
         scenario: "mqtt fanin --publishers 500",
-        rival: Some(ComparedServer::Mosquitto),
-        goals: &[per_cpu_second(2.2e6)],
+        compared_server: Some(ComparedServer::Mosquitto),
+        metrics: &[per_cpu_second(2.2e6), TIMES_MOSQUITTO],
         ..BROKER_LOAD
     },
     Benchmark {
         name: "filters",
         what: "10,000 filters, 20 % with wildcards, against one per pair",
         scenario: "mqtt filters --filters 10000 --wildcards 20%",
-        goals: &[BenchmarkGoal {
+        metrics: &[BenchmarkMetric {
             section: "ratios",
             metric: "cost_ratio",
-            bound: GoalBound::AtMost(1.5),
-            unit: GoalUnit::Times,
+            goal: Some(GoalBound::AtMost(1.5)),
+            unit: MetricUnit::Times,
         }],
         ..BROKER_LOAD
     },
@@ -188,12 +194,12 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         what: "16,000 connections, 1,000 at a time, then idle",
         scenario: "mqtt connect --connections 16000 --concurrency 1000",
         is_timed: false,
-        goals: &[
-            BenchmarkGoal {
+        metrics: &[
+            BenchmarkMetric {
                 section: "measures",
                 metric: "per_cpu_second",
-                bound: GoalBound::AtLeast(30e3),
-                unit: GoalUnit::ThousandsPerCpuSecond,
+                goal: Some(GoalBound::AtLeast(30e3)),
+                unit: MetricUnit::ThousandsPerCpuSecond,
             },
             kib_per_connection(2048.0),
         ],
@@ -203,7 +209,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "latency",
         what: "20,000 messages/s, p99 from the time a message was due",
         scenario: "mqtt rate --rate 20000",
-        goals: &[p99_ms(1.0)],
+        metrics: &[p99_ms(1.0)],
         ..BROKER_LOAD
     },
     Benchmark {
@@ -211,11 +217,11 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         what: "the generator alone, on one core",
         scenario: "mqtt self",
         needs_broker: false,
-        goals: &[BenchmarkGoal {
+        metrics: &[BenchmarkMetric {
             section: "measures",
             metric: "generator_per_cpu_second",
-            bound: GoalBound::AtLeast(8e6),
-            unit: GoalUnit::PerGeneratorCpuSecond,
+            goal: Some(GoalBound::AtLeast(8e6)),
+            unit: MetricUnit::PerGeneratorCpuSecond,
         }],
         ..BROKER_LOAD
     },
@@ -223,34 +229,34 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "relay-fanout",
         what: "relay endpoint, 1 to 200",
         scenario: "relay fanout --receivers 200",
-        goals: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
+        metrics: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
         ..RELAY_LOAD
     },
     Benchmark {
         name: "relay-pairs",
         what: "100 relay endpoints with a pair each, window 20",
         scenario: "relay pairs --window 20",
-        goals: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
+        metrics: &[per_cpu_second(1.5e6), times_ws_package(15.0)],
         ..RELAY_LOAD
     },
     Benchmark {
         name: "relay-unbatched",
         what: "100 relay endpoints with a pair each, window 1",
         scenario: "relay pairs --window 1",
-        goals: &[per_cpu_second(0.1e6), times_ws_package(1.5)],
+        metrics: &[per_cpu_second(0.1e6), times_ws_package(1.5)],
         ..RELAY_LOAD
     },
     Benchmark {
         name: "relay-connections",
         what: "10,000 relay connections, idle, then 50,000 deliveries/s",
         scenario: "relay connections",
-        rival: None,
-        goals: &[kib_per_connection(2048.0), p99_ms(1.0)],
+        compared_server: None,
+        metrics: &[kib_per_connection(2048.0), p99_ms(1.0)],
         ..RELAY_LOAD
     },
 ];
 
-impl BenchmarkGoal {
+impl BenchmarkMetric {
     /// The number in the generator's result.
     pub(super) fn value_in(&self, json: &str) -> Option<f64> {
         let start = json.find(&format!("\"{}\": {{", self.section))?;
@@ -261,42 +267,49 @@ impl BenchmarkGoal {
 
     pub(super) fn format_value(&self, value: f64) -> String {
         match self.unit {
-            GoalUnit::PerCpuSecond => format!("{:.2} M per broker CPU second", value / 1e6),
-            GoalUnit::ThousandsPerCpuSecond => {
+            MetricUnit::PerCpuSecond => format!("{:.2} M per broker CPU second", value / 1e6),
+            MetricUnit::ThousandsPerCpuSecond => {
                 format!("{:.0} k per broker CPU second", value / 1e3)
             }
-            GoalUnit::TimesMosquitto => format!("{value:.2} x mosquitto"),
-            GoalUnit::TimesWsPackage => format!("{value:.2} x ws"),
-            GoalUnit::Times => format!("{value:.2} x"),
-            GoalUnit::Milliseconds => format!("{:.2} ms", value / 1e6),
-            GoalUnit::KibPerConnection => format!("{:.2} KiB per connection", value / 1024.0),
-            GoalUnit::PerGeneratorCpuSecond => {
+            MetricUnit::TimesMosquitto => format!("{value:.2} x mosquitto"),
+            MetricUnit::TimesWsPackage => format!("{value:.2} x ws"),
+            MetricUnit::Times => format!("{value:.2} x"),
+            MetricUnit::Milliseconds => format!("{:.2} ms", value / 1e6),
+            MetricUnit::KibPerConnection => format!("{:.2} KiB per connection", value / 1024.0),
+            MetricUnit::PerGeneratorCpuSecond => {
                 format!("{:.1} M per generator CPU second", value / 1e6)
             }
         }
     }
 
-    pub(super) fn format_target(&self) -> String {
-        match self.bound {
-            GoalBound::AtLeast(bound) => format!(">= {}", self.format_value(bound)),
-            GoalBound::AtMost(bound) => format!("<= {}", self.format_value(bound)),
+    /// Whether it compares Tidegate with another server.
+    pub(super) fn is_comparison(&self) -> bool {
+        matches!(
+            self.unit,
+            MetricUnit::TimesMosquitto | MetricUnit::TimesWsPackage
+        )
+    }
+
+    fn format_goal(&self, goal: &GoalBound) -> String {
+        match goal {
+            GoalBound::AtLeast(bound) => format!(">= {}", self.format_value(*bound)),
+            GoalBound::AtMost(bound) => format!("<= {}", self.format_value(*bound)),
         }
     }
 
+    /// The value, and whether it meets its goal.
     pub(super) fn verdict(&self, value: Option<f64>) -> String {
-        let Some(value) = value else {
-            return format!("not measured (goal {})", self.format_target());
+        let measured = value.map_or("not measured".to_owned(), |value| self.format_value(value));
+        let Some(goal) = &self.goal else {
+            return measured;
         };
-        let met = match self.bound {
-            GoalBound::AtLeast(bound) => value >= bound,
-            GoalBound::AtMost(bound) => value <= bound,
+        let verdict = match (value, goal) {
+            (None, _) => "",
+            (Some(value), GoalBound::AtLeast(bound)) if value >= *bound => ": met",
+            (Some(value), GoalBound::AtMost(bound)) if value <= *bound => ": met",
+            _ => ": MISSED",
         };
-        let verdict = if met { "met" } else { "MISSED" };
-        format!(
-            "{} (goal {}: {verdict})",
-            self.format_value(value),
-            self.format_target()
-        )
+        format!("{measured} (goal {}{verdict})", self.format_goal(goal))
     }
 }
 
@@ -329,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_say_what_was_wanted() {
+    fn verdicts_state_the_goal() {
         let goal = per_cpu_second(5e6);
         assert_eq!(
             goal.verdict(Some(4.2e6)),
@@ -339,5 +352,6 @@ mod tests {
             goal.verdict(None),
             "not measured (goal >= 5.00 M per broker CPU second)"
         );
+        assert_eq!(TIMES_MOSQUITTO.verdict(Some(9.5)), "9.50 x mosquitto");
     }
 }

@@ -8,7 +8,7 @@ mod broker;
 use std::path::Path;
 use std::process::Command;
 
-use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal, ComparedServer};
+use self::benchmarks::{BENCHMARKS, Benchmark, ComparedServer};
 use self::broker::BrokerProcess;
 use crate::process::{cargo, command_line, find_program, run as run_command};
 use crate::{TaskError, parse_number_option};
@@ -30,11 +30,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
         println!("==> {}: {}", figure.name, figure.what);
         let cells = measure(figure, seconds, &dir)?;
         rows.push(row(figure, &cells));
-        for (goal, value) in figure.goals.iter().zip(cells) {
-            println!("    {}", goal.verdict(value));
+        for (metric, value) in figure.metrics.iter().zip(cells) {
+            println!("    {}", metric.verdict(value));
         }
     }
-    println!("\n| figure | measured | goal | command |\n|---|---|---|---|");
+    println!("\n| figure | measured | compared | command |\n|---|---|---|---|");
     for row in rows {
         println!("{row}");
     }
@@ -70,7 +70,7 @@ fn check_requirements() -> Result<(), TaskError> {
     }
 }
 
-/// Measures one figure against a fresh broker; a value for each of its goals, where there is one.
+/// Measures one figure against a fresh broker; a value for each of its metrics, where there is one.
 fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>, TaskError> {
     let json = dir.join(format!("{}.json", figure.name));
     let program = crate::target_dir().join("release/tidegate");
@@ -93,13 +93,13 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
         ]);
         brokers.push(broker);
     }
-    if let Some(rival) = figure.rival {
-        match start_rival(rival, dir)? {
+    if let Some(server) = figure.compared_server {
+        match start_compared(server, dir)? {
             Some((running, address)) => {
                 command.args(["--versus", &format!("{address},{}", running.pid())]);
                 brokers.push(running);
             }
-            None => println!("    SKIPPED the comparison: {}", rival.remedy()),
+            None => println!("    SKIPPED the comparison: {}", server.remedy()),
         }
     }
     if figure.is_timed {
@@ -111,18 +111,18 @@ fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f6
     let text =
         std::fs::read_to_string(&json).map_err(|error| format!("{}: {error}", json.display()))?;
     Ok(figure
-        .goals
+        .metrics
         .iter()
-        .map(|goal| goal.value_in(&text))
+        .map(|metric| metric.value_in(&text))
         .collect())
 }
 
 /// What is measured in turn, and its address for the generator; `None`: it is not installed.
-fn start_rival(
-    rival: ComparedServer,
+fn start_compared(
+    server: ComparedServer,
     dir: &Path,
 ) -> Result<Option<(BrokerProcess, String)>, TaskError> {
-    match rival {
+    match server {
         ComparedServer::Mosquitto if find_program("mosquitto").is_some() => {
             let running = BrokerProcess::mosquitto(dir)?;
             let address = running.address.clone();
@@ -143,22 +143,21 @@ fn start_rival(
 
 /// A line of the README's table.
 fn row(figure: &Benchmark, values: &[Option<f64>]) -> String {
-    let measured: Vec<String> = figure
-        .goals
-        .iter()
-        .zip(values)
-        .map(|(goal, value)| value.map_or("not measured".into(), |value| goal.format_value(value)))
-        .collect();
-    let wanted: Vec<String> = figure
-        .goals
-        .iter()
-        .map(BenchmarkGoal::format_target)
-        .collect();
+    let cell = |is_comparison: bool| {
+        let values = figure.metrics.iter().zip(values);
+        let texts: Vec<String> = values
+            .filter(|(metric, _)| metric.is_comparison() == is_comparison)
+            .map(|(metric, value)| {
+                value.map_or("not measured".into(), |value| metric.format_value(value))
+            })
+            .collect();
+        texts.join(", ")
+    };
     format!(
         "| {} | {} | {} | `cargo xtask bench {}` |",
         figure.what,
-        measured.join(", "),
-        wanted.join(", "),
+        cell(false),
+        cell(true),
         figure.name
     )
 }

@@ -80,6 +80,7 @@ const CONTROL_THREADS: usize = 2;
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let log_levels =
         logging::start(&config.log_level, config.log_format).map_err(anyhow::Error::msg)?;
+    allocator::release_memory_at_once();
     let open_files_warning = open_file_limit::raise_limit();
     for warning in config.warnings.iter().chain(&open_files_warning) {
         tracing::warn!("{warning}");
@@ -101,6 +102,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         }
         data_dir.write_node_file(node.listeners())?;
         print_startup_message(&config, &node, &data_dir);
+        allocator::keep_memory_for_reuse();
         let signal = loop {
             match signals.next().await {
                 SignalRequest::Stop(signal) => break signal,
