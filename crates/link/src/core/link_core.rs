@@ -377,9 +377,7 @@ impl LinkCore {
             digest: None,
             metadata: Vec::new(),
         };
-        let mut stream = OutgoingStream::new(id, open);
-        stream.write(0, payload);
-        stream.finish(size, None);
+        let stream = OutgoingStream::of_message(id, open, payload);
         self.streams_out.insert(id, stream);
         self.streams[priority.index()].push_back(id);
         Ok(id)
@@ -414,9 +412,7 @@ impl LinkCore {
             digest: None,
             metadata: Vec::new(),
         };
-        let mut stream = OutgoingStream::new(id, open);
-        stream.write(0, payload);
-        stream.finish(size, None);
+        let stream = OutgoingStream::of_message(id, open, payload);
         self.streams_out.insert(id, stream);
         self.large_messages[id.priority.index()].push_back(id);
     }

@@ -50,6 +50,8 @@ struct CarrierPart {
 pub(crate) struct OutgoingStream {
     id: MessageId,
     open: Open,
+    /// It is a message that the application has passed as a whole.
+    is_message: bool,
     /// OPEN has been sent on a former carrier, or the application resumes a transfer.
     is_resumed: bool,
     /// Not sent on this carrier, by offset.
@@ -73,6 +75,7 @@ impl OutgoingStream {
             id,
             is_resumed: open.is_resume,
             open,
+            is_message: false,
             pending: VecDeque::new(),
             retained: VecDeque::new(),
             unacknowledged_bytes: 0,
@@ -83,6 +86,20 @@ impl OutgoingStream {
             failure: None,
             carrier: CarrierPart::default(),
         }
+    }
+
+    /// A message with this content.
+    pub(crate) fn of_message(id: MessageId, open: Open, content: Bytes) -> Self {
+        let mut stream = Self::new(id, open);
+        stream.is_message = true;
+        let size = content.len() as u64;
+        stream.write(0, content);
+        stream.finish(size, None);
+        stream
+    }
+
+    pub(crate) fn is_message(&self) -> bool {
+        self.is_message
     }
 
     pub(crate) fn kind(&self) -> StreamKind {

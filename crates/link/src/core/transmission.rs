@@ -275,17 +275,35 @@ impl LinkCore {
             return bytes;
         }
         let is_slot_free = carrier.outgoing.len() < peer.max_streams as usize;
-        for _ in 0..self.streams[lane].len() {
-            let Some(id) = self.streams[lane].pop_front() else {
-                break;
-            };
-            self.streams[lane].push_back(id);
-            let stream = self.streams_out.get(&id);
-            if stream.is_some_and(|stream| stream.is_ready(&carrier.send_data, is_slot_free)) {
-                return self.send_stream_frame(id, carrier, peer, writer);
+        let first_message = self.first_unsent_message(lane);
+        // A later message is only sent if nothing else can be.
+        for is_any_message in [false, true] {
+            for _ in 0..self.streams[lane].len() {
+                let Some(id) = self.streams[lane].pop_front() else {
+                    break;
+                };
+                self.streams[lane].push_back(id);
+                let is_next = self.streams_out.get(&id).is_some_and(|stream| {
+                    let is_in_order = !stream.is_message() || first_message == Some(id);
+                    (is_in_order || is_any_message)
+                        && stream.is_ready(&carrier.send_data, is_slot_free)
+                });
+                if is_next {
+                    return self.send_stream_frame(id, carrier, peer, writer);
+                }
             }
         }
         0
+    }
+
+    /// The message among the streams of a lane that was accepted first and has not been sent. Messages are sent one after the
+    /// other: the receiver reads them so, and would have to keep parts of several.
+    fn first_unsent_message(&self, lane: usize) -> Option<MessageId> {
+        let unsent = self.streams[lane].iter().filter(|id| {
+            let stream = self.streams_out.get(id);
+            stream.is_some_and(|stream| stream.is_message() && !stream.is_sent())
+        });
+        unsent.min().copied()
     }
 
     fn send_stream_frame(
