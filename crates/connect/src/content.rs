@@ -124,7 +124,7 @@ impl ContentExport {
     }
 
     /// Stores what a later attempt needs to continue, also after a restart of the node. `None`: it begins anew. Returns
-    /// `false` if the export was cancelled: nobody will [discard](crate::ContentWriter::discard) what has begun.
+    /// `false` if the export was cancelled: nobody will discard what has begun.
     pub async fn store_position(&self, position: Option<String>) -> bool {
         *self.position.lock().unwrap_or_else(PoisonError::into_inner) = position.clone();
         let (port, sink, file) = (

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayClose, RelayConnection, RelayEndpoint, RelayLimits, RelayPayloadKind,
-    SlowReceiverPolicy, payload_kind,
+    SlowReceiverPolicy,
 };
 use hooks::{MessageView, PeerAddress};
 use schemars::JsonSchema;
@@ -19,7 +19,6 @@ use serde::Serialize;
 use crate::access_key::AccessKeyHash;
 use crate::definition::{EndpointDefinition, Mode, SlowReceivers};
 use crate::envelope;
-use crate::message_batch::{add_message, record_messages};
 use crate::message_history::{HistoryEntry, KeptPayload, MessageHistory};
 use crate::statistics::{EndpointStatistics, StatisticsCounters};
 
@@ -274,13 +273,6 @@ impl Endpoint {
                 history.push(payload, sender, at_ms, limits);
             }
         }
-    }
-
-    /// Records a message of something other than a connection.
-    pub(crate) fn record_published(self: &Arc<Self>, message: &MessageView<'_>) {
-        let (kind, sender) = (payload_kind(message), message.from_client_id);
-        add_message(self, sender, kind, message.payload, message.received_ms);
-        record_messages();
     }
 
     pub(crate) fn history(&self, limit: usize) -> Vec<HistoryEntry> {

@@ -6,7 +6,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use hooks::relay::RelayPayloadKind;
+use hooks::MessageView;
+use hooks::relay::{RelayPayloadKind, payload_kind};
 
 use crate::endpoint::Endpoint;
 use crate::message_history::{KeptPayload, append_with_cut};
@@ -55,6 +56,13 @@ pub(crate) fn add_message(
         }
         batch.add(kind, payload);
     });
+}
+
+/// Records a message of something other than a connection at once.
+pub(crate) fn record_published(endpoint: &Arc<Endpoint>, message: &MessageView<'_>) {
+    let (kind, sender) = (payload_kind(message), message.from_client_id);
+    add_message(endpoint, sender, kind, message.payload, message.received_ms);
+    record_messages();
 }
 
 /// Records the batch of this thread.

@@ -19,6 +19,7 @@ use crate::definition::EndpointDefinition;
 use crate::devices::{DeviceConnection, RelayDevices, device_close};
 use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
 use crate::events::{ConnectionEvents, RelayEvents, RelayEventsPort};
+use crate::message_batch::record_published;
 use crate::message_history::HistoryEntry;
 use crate::owner_ban::OwnerBan;
 use crate::statistics::{ChangedEndpoints, StatisticsCounters, StatisticsRecord};
@@ -456,7 +457,7 @@ impl RelayServicePort for RelayService {
 
     fn published(&self, endpoint: &str, message: &MessageView<'_>) {
         if let Some(endpoint) = self.inner.endpoints.load().get(endpoint) {
-            endpoint.record_published(message);
+            record_published(endpoint, message);
         }
     }
 }

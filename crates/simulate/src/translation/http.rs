@@ -14,10 +14,10 @@ use outbound::url_encoding::url_encode;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::TranslatedSession;
 use super::http_connection::{HttpConnection, HttpResponse};
 use super::local_port::{DeviceMessage, DevicePacket, LocalReader, LocalWriter};
 use super::server_target::ServerTarget;
+use super::translated_session::TranslatedSession;
 
 const COMMANDS: &str = "v1/devices/me/rpc/request/+";
 const ATTRIBUTES: &str = "v1/devices/me/attributes";

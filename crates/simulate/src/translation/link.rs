@@ -15,9 +15,9 @@ use link_carriers::{CarrierAddress, CarrierConnector};
 use mqtt::ReasonCode;
 use serde_json::Value;
 
-use super::TranslatedSession;
 use super::local_port::{DeviceMessage, DevicePacket, LocalReader, LocalWriter};
 use super::server_target::tls;
+use super::translated_session::TranslatedSession;
 use crate::definition::TargetDefinition;
 
 /// First byte of a publication; see docs/internals/link.md.

@@ -15,6 +15,7 @@ mod local_port;
 mod quic;
 mod relay;
 mod server_target;
+mod translated_session;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,9 +32,10 @@ use crate::definition::{FleetTransport, TargetDefinition};
 use image_fetch::ImageServers;
 pub(crate) use image_fetch::{ImageFailure, ImageRequest};
 pub(crate) use local_port::LOCAL_VERSION;
-use local_port::{DeviceLogin, LocalWriter};
 pub(crate) use quic::QuicTarget;
 pub(crate) use server_target::ServerTarget;
+pub(crate) use translated_session::TranslatedRoute;
+use translated_session::TranslatedSession;
 
 /// Bytes that a pipe holds in each direction. A device or server that sends faster waits.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -56,16 +58,6 @@ enum TranslatedServer {
     Relay(Arc<ServerTarget>),
     Link(Arc<CarrierConnector>),
     Quic(Arc<QuicTarget>),
-}
-
-/// What a connection needs besides the credentials in CONNECT.
-#[derive(Debug, Default)]
-pub(crate) struct TranslatedRoute {
-    pub(crate) source: Option<SocketAddr>,
-    /// Relay endpoint of the device.
-    pub(crate) endpoint: String,
-    /// Whether a connection to a relay endpoint identifies itself as a device.
-    pub(crate) identifies: bool,
 }
 
 /// The device side of a pipe.
@@ -208,13 +200,4 @@ impl Drop for ActiveConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// A device that has begun to log in.
-#[derive(Debug)]
-struct TranslatedSession {
-    login: DeviceLogin,
-    route: TranslatedRoute,
-    login_timeout: Duration,
-    writer: LocalWriter,
 }

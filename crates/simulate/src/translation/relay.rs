@@ -14,9 +14,9 @@ use ws::{
     ClientHandshake, ClientRequest, Decoder, DecoderEvent, DecoderOptions, MaskKeys, Opcode, Role,
 };
 
-use super::TranslatedSession;
 use super::local_port::{DeviceMessage, DevicePacket, LocalReader, LocalWriter};
 use super::server_target::{ServerTarget, describe};
+use super::translated_session::TranslatedSession;
 use crate::device_protocol::{RELAY_CONTROL, RELAY_MESSAGES, RELAY_REQUESTS};
 
 /// Devices have little memory: a longer message ends the connection.

@@ -3,7 +3,7 @@
 //! An idle device has no buffers. Its id, topics and credentials are rendered from its index when they are needed.
 
 use super::super::device_connection::DeviceConnection;
-use super::updating::DeviceUpdates;
+use super::device_update::DeviceUpdates;
 
 /// How far the connection of a device has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

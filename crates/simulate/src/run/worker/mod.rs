@@ -8,6 +8,7 @@ mod answering;
 mod chunked_download;
 mod connecting;
 mod device;
+mod device_update;
 mod faulting;
 mod gateways;
 mod outbox;

@@ -12,6 +12,7 @@ use super::super::fetched_image::FetchedImage;
 use super::Worker;
 use super::chunked_download::{AnnouncedImage, ChunkOutcome, ChunkedDownload};
 use super::device::ConnectionStage;
+use super::device_update::{DeviceUpdate, UpdateResult, UpdateStage};
 use crate::definition::{DeviceProtocol, FaultKind};
 use crate::image_digest::ImageDigest;
 use crate::plan::UpdatePlan;
@@ -29,51 +30,6 @@ const ATTRIBUTES: &str = "v1/devices/me/attributes";
 const ATTRIBUTE_RESPONSES: &str = "v1/devices/me/attributes/response/";
 const TELEMETRY: &str = "v1/devices/me/telemetry";
 const SIMULATED_FAILURE: &str = "simulated failure";
-
-/// What a device installs or has installed, by the number of the plan: at most one firmware and one software.
-pub(super) type DeviceUpdates = [Option<DeviceUpdate>; 2];
-
-#[derive(Debug)]
-pub(super) struct DeviceUpdate {
-    title: String,
-    version: String,
-    /// Of the package, in JetLinks' protocol.
-    firmware_id: String,
-    begun_ns: u64,
-    /// When the installation ends, or a request is repeated.
-    due_ns: u64,
-    result: UpdateResult,
-    stage: UpdateStage,
-}
-
-/// How an installation is going to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UpdateResult {
-    Success,
-    Failure,
-    /// The device reports nothing.
-    Silence,
-}
-
-#[derive(Debug)]
-enum UpdateStage {
-    Downloading {
-        download: Box<ChunkedDownload>,
-        attempts: u8,
-    },
-    /// The image is downloaded by its URL.
-    Fetching,
-    Installing,
-    Ended {
-        is_installed: bool,
-    },
-}
-
-impl UpdateStage {
-    fn is_ended(&self) -> bool {
-        matches!(self, Self::Ended { .. })
-    }
-}
 
 impl Worker<'_> {
     /// A device has connected: it asks for what it is to install, and continues what it has begun.
