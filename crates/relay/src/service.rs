@@ -32,7 +32,7 @@ const KEY_PARAMETER: &str = "key";
 /// Characters of ids made here.
 const ID_CHARACTERS: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// Length of endpoint ids made here: 60 bits that cannot be guessed.
+/// Length of endpoint ids made here: almost 60 bits that cannot be guessed.
 const ENDPOINT_ID_LEN: usize = 10;
 const CONNECTION_ID_LEN: usize = 16;
 
@@ -60,14 +60,18 @@ struct ServiceInner {
     removed: Mutex<Vec<String>>,
 }
 
-/// A random id that is valid in topics, addresses and sub-protocols; `None` if the system provides no random bytes.
+/// A random id that is valid in topics, addresses and sub-protocols, and as an argument of a command: it does not begin
+/// with a hyphen. `None` if the system provides no random bytes.
 fn random_id(len: usize) -> Option<String> {
     let mut random = [0_u8; 32];
     SystemRandom::new().fill(&mut random).ok()?;
-    let characters = random[..len].iter();
+    let characters = random[..len].iter().enumerate();
     Some(
         characters
-            .map(|byte| char::from(ID_CHARACTERS[usize::from(byte & 63)]))
+            .map(|(position, byte)| {
+                let choices = if position == 0 { 62 } else { 64 };
+                char::from(ID_CHARACTERS[usize::from(*byte) % choices])
+            })
             .collect(),
     )
 }
@@ -581,6 +585,14 @@ mod tests {
         assert_eq!(message["level"], "error");
         let code = message["code"].as_str().unwrap().to_owned();
         (code, close.code, close.reason.into_owned())
+    }
+
+    #[test]
+    fn ids_can_be_arguments_of_commands() {
+        let ids: Vec<String> = (0..2000).filter_map(|_| random_id(10)).collect();
+        assert_eq!(ids.len(), 2000);
+        assert!(ids.iter().all(|id| !id.starts_with(['-', '_'])), "{ids:?}");
+        assert!(ids.iter().any(|id| id.contains('-')), "{ids:?}");
     }
 
     #[test]

@@ -125,7 +125,9 @@ after = "100ms"
     let text = text
         .replace("campaign = \"image\"\n", "")
         .replace("failure = 1.0", "silent = 1.0");
-    let text = text.replace("duration = \"60s\"", "duration = \"3s\"");
+    let text = text
+        .replace("duration = \"60s\"", "duration = \"6s\"")
+        .replace("chunk_bytes = 500,", "chunk_bytes = 5000,");
     let (text, _) = text.split_once("assert = [\"failed_updates").unwrap();
     fs::write(&file, text).unwrap();
     let report = simulate(
