@@ -126,7 +126,7 @@ after = "100ms"
         .replace("campaign = \"image\"\n", "")
         .replace("failure = 1.0", "silent = 1.0");
     let text = text
-        .replace("duration = \"60s\"", "duration = \"6s\"")
+        .replace("duration = \"60s\"", "duration = \"20s\"")
         .replace("chunk_bytes = 500,", "chunk_bytes = 5000,");
     let (text, _) = text.split_once("assert = [\"failed_updates").unwrap();
     fs::write(&file, text).unwrap();
