@@ -1,6 +1,6 @@
 //! The end of a translator towards its device: packets of MQTT 5 through a pipe in memory.
 //!
-//! The device side of the pipe is in [`crate::run`]; it treats the translator like a broker.
+//! The device side of the pipe is in [`mod@crate::run`]; it treats the translator like a broker.
 
 use std::sync::Arc;
 

@@ -30,6 +30,20 @@ pub(crate) fn ctl(node: &Node, arguments: &[&str]) -> Value {
     serde_json::from_str(&run(&all).succeeded()).unwrap()
 }
 
+/// Waits for stored telemetry of a device with this key, which comes after the device is online.
+pub(crate) fn wait_for_telemetry(node: &Node, device: &str, key: &str) {
+    let key = format!("\"key\":\"{key}\"");
+    let deadline = std::time::Instant::now() + crate::program::DEADLINE;
+    loop {
+        let latest = ctl(node, &["telemetry", "latest", device]);
+        if latest.to_string().contains(&key) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{device}: {latest}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 const FLEET: &str = r#"
 [fleet.meters]
 count = 20
@@ -223,6 +237,7 @@ on = [
         let read = command(&["read", &device, "level"]);
         assert_eq!(read["state"], "success", "{read}");
         assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
+        wait_for_telemetry(&node, &device, "level");
         let latest = ctl(&node, &["telemetry", "latest", &device]);
         assert_eq!(latest[0]["value"], 7, "{latest}");
     }
@@ -710,8 +725,7 @@ on = [{{ kind = "function", method = "open" }}, {{ kind = "read" }}, {{ kind = "
         assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
         let written = command(&["write", &device, "level=8"]);
         assert_eq!(written["state"], "success", "{written}");
-        let latest = ctl(&node, &["telemetry", "latest", &device]);
-        assert!(latest.to_string().contains("\"key\":\"level\""), "{latest}");
+        wait_for_telemetry(&node, &device, "level");
     }
     running.signal(Signal::TERM);
     assert!(running.ends_within(crate::program::DEADLINE));

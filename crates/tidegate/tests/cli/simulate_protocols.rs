@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::program::{DEADLINE, Node, RunningProgram, certificate, run, tidegate};
-use crate::simulate::{ctl, device_count, simulate, simulation};
+use crate::simulate::{ctl, device_count, simulate, simulation, wait_for_telemetry};
 
 /// A node with a link listener besides the usual ones.
 fn node_with_link(folder: &Path) -> Node {
@@ -84,8 +84,7 @@ fn report_and_answer(node: &Node, file: &Path, device: &str, answers: bool) {
         let read = command(&["read", device, "level"]);
         assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
     }
-    let latest = ctl(node, &["telemetry", "latest", device]);
-    assert!(latest.to_string().contains("\"level\""), "{latest}");
+    wait_for_telemetry(node, device, "level");
     running.signal(Signal::TERM);
     let report: Value = serde_json::from_str(&running.end().stdout).unwrap();
     let metrics = &report["phases"][0]["metrics"];
