@@ -149,8 +149,7 @@ pub(super) const BENCHMARKS: &[Benchmark] = &[
         name: "pairs-qos2",
         what: "100 pairs, 64 B, window 200, QoS 2",
         scenario: "mqtt p2p --pairs 100 --window 200 --qos 2",
-        compared_server: Some(ComparedServer::Mosquitto),
-        metrics: &[per_cpu_second(1.2e6), TIMES_MOSQUITTO],
+        metrics: &[per_cpu_second(1.2e6)],
         ..BROKER_LOAD
     },
     Benchmark {
