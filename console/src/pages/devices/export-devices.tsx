@@ -3,10 +3,8 @@ import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconFileExport } from '@tabler/icons-react';
 import { useState } from 'react';
-import { problemOf } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
-import { authorizedFetch } from '../../api/session';
-import { download } from '../../ui/download';
+import { downloadFrom } from '../../ui/download';
 import { jobsPath, type Job } from '../jobs/job';
 
 const pollMs = 300;
@@ -30,9 +28,7 @@ export function ExportDevices() {
     setPending(true);
     try {
       const { id } = await ended(await send<Job>('POST', '/api/v1/exports', { body: { kind: 'devices', format } }));
-      const response = await authorizedFetch(`/api/v1/exports/${encodeURIComponent(id)}/content`);
-      if (!response.ok) throw await problemOf(response);
-      download(`devices.${format}`, await response.blob(), response.headers.get('content-type') ?? undefined);
+      await downloadFrom(`/api/v1/exports/${encodeURIComponent(id)}/content`, `devices.${format}`);
     } catch (error) {
       notifications.show({ color: 'red', message: t`The export failed: ${(error as Error).message}` });
     } finally {

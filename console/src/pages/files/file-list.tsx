@@ -5,12 +5,13 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconLink, IconSearch, IconTrash } from '@tabler/icons-react';
 import { useState } from 'react';
 import { Link, useLocation, useSearchParams } from 'wouter';
-import { problemOf, useChange, type Schemas } from '../../api/client';
+import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useList, useObject } from '../../api/objects';
-import { authorizedFetch, mayInNamespace, useCaller, type Caller } from '../../api/session';
+import { mayInNamespace, useCaller, type Caller } from '../../api/session';
 import { formatBytes, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
+import { downloadFrom } from '../../ui/download';
 import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { NamespaceSelect } from '../../ui/object-list';
 import { Facts } from '../../ui/page';
@@ -60,9 +61,9 @@ export function FileOwnerName({ file }: { file: FileInfo }) {
 
 /** Downloads through a link that is valid for a moment, so that the browser can write to disk as it reads. */
 async function download(file: FileInfo, caller: Caller): Promise<void> {
-  const link = document.createElement('a');
-  link.download = file.name;
   if (mayInNamespace(caller, 'operator')) {
+    const link = document.createElement('a');
+    link.download = file.name;
     const signed = await send<Schemas['FileLink']>('POST', `${objectPath(filesPath, file.id)}/links`, {
       body: { expires_in_s: linkForDownloadS },
     });
@@ -70,11 +71,7 @@ async function download(file: FileInfo, caller: Caller): Promise<void> {
     link.click();
     return;
   }
-  const response = await authorizedFetch(`${objectPath(filesPath, file.id)}/content`);
-  if (!response.ok) throw await problemOf(response);
-  link.href = URL.createObjectURL(await response.blob());
-  link.click();
-  URL.revokeObjectURL(link.href);
+  await downloadFrom(`${objectPath(filesPath, file.id)}/content`, file.name);
 }
 
 export function useDownload() {

@@ -5,6 +5,7 @@ import { IconDownload, IconUpload } from '@tabler/icons-react';
 import { useState } from 'react';
 import { problemOf, queryClient, useChange, type Schemas } from '../../api/client';
 import { authorizedFetch } from '../../api/session';
+import { downloadFrom } from '../../ui/download';
 import { formatBytes, formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { Panel } from '../../ui/page';
@@ -27,14 +28,9 @@ export function Backup() {
 }
 
 function Save() {
-  const save = useChange(async () => {
-    const response = await authorizedFetch('/api/v1/backup');
-    if (!response.ok) throw await problemOf(response);
-    const link = document.createElement('a');
-    link.href = URL.createObjectURL(await response.blob());
-    link.download = `tidegate-backup-${new Date().toISOString().slice(0, 19).replaceAll(':', '-')}.jsonl`;
-    link.click();
-    URL.revokeObjectURL(link.href);
+  const save = useChange(() => {
+    const time = new Date().toISOString().slice(0, 19).replaceAll(':', '-');
+    return downloadFrom('/api/v1/backup', `tidegate-backup-${time}.jsonl`);
   }, []);
   return (
     <Panel title={<Trans>Save the configuration</Trans>}>

@@ -5,13 +5,12 @@ import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDatabaseExport } from '@tabler/icons-react';
 import { useState } from 'react';
-import { useChange, problemOf, type Schemas } from '../../api/client';
+import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useWholeList } from '../../api/objects';
-import { authorizedFetch } from '../../api/session';
 import { formatBytes, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
 import { DataTable, type Column } from '../../ui/data-table';
-import { download } from '../../ui/download';
+import { downloadFrom } from '../../ui/download';
 import { Panel } from '../../ui/page';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
@@ -34,11 +33,7 @@ export function StoredBackups() {
   const affected = [[path], [jobsPath]];
   const create = useChange(() => send<Job>('POST', path), affected);
   const verify = useChange((id: string) => send<Job>('POST', `${objectPath(path, id)}/verify`), affected);
-  const save = useChange(async (id: string) => {
-    const response = await authorizedFetch(`${objectPath(path, id)}/content`);
-    if (!response.ok) throw await problemOf(response);
-    download(`${id}.tgbackup`, await response.blob(), 'application/octet-stream');
-  }, []);
+  const save = useChange((id: string) => downloadFrom(`${objectPath(path, id)}/content`, `${id}.tgbackup`), []);
   const shownJobs = (jobs.data ?? []).filter(({ kind }) => jobKinds.includes(kind)).slice(0, maxJobs);
   const isRunning = shownJobs.some(({ kind, state }) => kind === 'backup' && state === 'running');
   const error = create.error ?? verify.error ?? save.error;

@@ -5,12 +5,11 @@ import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconZoomOut } from '@tabler/icons-react';
 import { useMemo, useState } from 'react';
 import { Link } from 'wouter';
-import { api, problemOf, unwrap, useRead, type Schemas } from '../../api/client';
+import { api, unwrap, useRead, type Schemas } from '../../api/client';
 import { withQuery } from '../../api/objects';
-import { authorizedFetch } from '../../api/session';
 import { formatNumber, formatTick, formatTime } from '../../format';
 import { Chart } from '../../ui/chart';
-import { download } from '../../ui/download';
+import { download, downloadFrom } from '../../ui/download';
 import { Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
@@ -478,9 +477,7 @@ function ExportMenu({
         from_ms: range?.[0],
         to_ms: range?.[1],
       });
-      const response = await authorizedFetch(path);
-      if (!response.ok) throw await problemOf(response);
-      download(`${device}.${format}`, await response.blob(), response.headers.get('content-type') ?? undefined);
+      await downloadFrom(path, `${device}.${format}`);
     } catch (error) {
       notifications.show({ color: 'red', message: t`The export failed: ${(error as Error).message}` });
     } finally {
