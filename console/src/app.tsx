@@ -1,8 +1,9 @@
-import { lazy, Suspense, type ComponentType } from 'react';
+import { Fragment, lazy, Suspense, type ComponentType } from 'react';
 import { Redirect, Route, Switch, useLocation } from 'wouter';
 import { useSession } from './api/session';
 import { ChangePasswordPage } from './pages/access/change-password-page';
-import { LoginPage } from './pages/access/login-page';
+import { ExpiredSession, LoginPage } from './pages/access/login-page';
+import { registerPath } from './pages/access/registration';
 import { Shell } from './shell';
 import { ErrorBoundary } from './ui/error-boundary';
 import { Loading } from './ui/states';
@@ -31,6 +32,9 @@ export const pages: [string, ComponentType][] = [
   ['/dashboards', lazy(() => import('./pages/dashboards/dashboards-page'))],
   ['/dashboards/:id', lazy(() => import('./pages/dashboards/dashboard-page'))],
   ['/telemetry', lazy(() => import('./pages/telemetry/telemetry-page'))],
+  ['/cluster', lazy(() => import('./pages/cluster/cluster-page'))],
+  ['/simulations', lazy(() => import('./pages/simulations/simulations-page'))],
+  ['/simulations/:name', lazy(() => import('./pages/simulations/simulation-page'))],
   ['/jobs', lazy(() => import('./pages/jobs/jobs-page'))],
   ['/settings', lazy(() => import('./pages/settings/settings-page'))],
   ['/profile', lazy(() => import('./pages/settings/profile-page'))],
@@ -48,6 +52,7 @@ export const pages: [string, ComponentType][] = [
 /** The page behind share links of dashboards, which needs no session. */
 export const kioskPath = '/kiosk';
 
+const RegisterPage = lazy(() => import('./pages/access/register-page'));
 const KioskPage = lazy(() => import('./pages/dashboards/kiosk-page'));
 
 export function App() {
@@ -62,27 +67,41 @@ export function App() {
     );
   }
   if (session.state === 'starting') return null;
-  if (session.state === 'logged-out') return <LoginPage isExpired={session.expired} />;
-  if (session.caller.mustChangePassword) return <ChangePasswordPage caller={session.caller} />;
+  if (session.state === 'logged-out' && location === registerPath) {
+    return (
+      <Suspense fallback={<Loading />}>
+        <RegisterPage />
+      </Suspense>
+    );
+  }
+  if (session.state === 'logged-out') return <LoginPage />;
+  const { caller } = session;
+  if (caller.mustChangePassword && session.state === 'ready') return <ChangePasswordPage caller={caller} />;
   return (
-    <Shell>
-      <ErrorBoundary key={location}>
-        <Suspense fallback={<Loading />}>
-          <Switch>
-            {/* Home shows the node, which members of a namespace cannot see. */}
-            {session.caller.role === null && (
-              <Route path="/">
-                <Redirect to="/devices" replace />
+    <Fragment key={caller.name}>
+      <Shell>
+        <ErrorBoundary key={location}>
+          <Suspense fallback={<Loading />}>
+            <Switch>
+              {/* Home shows the node, which members of a namespace cannot see. */}
+              {caller.role === null && (
+                <Route path="/">
+                  <Redirect to="/devices" replace />
+                </Route>
+              )}
+              <Route path={registerPath}>
+                <Redirect to="/" replace />
               </Route>
-            )}
-            {session.caller.role === null && isNodeOnly(location) && <Route component={ForbiddenPage} />}
-            {pages.map(([path, page]) => (
-              <Route key={path} path={path} component={page} />
-            ))}
-            <Route component={NotFoundPage} />
-          </Switch>
-        </Suspense>
-      </ErrorBoundary>
-    </Shell>
+              {caller.role === null && isNodeOnly(location) && <Route component={ForbiddenPage} />}
+              {pages.map(([path, page]) => (
+                <Route key={path} path={path} component={page} />
+              ))}
+              <Route component={NotFoundPage} />
+            </Switch>
+          </Suspense>
+        </ErrorBoundary>
+      </Shell>
+      {session.state === 'expired' && <ExpiredSession />}
+    </Fragment>
   );
 }

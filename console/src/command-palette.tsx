@@ -19,11 +19,12 @@ import {
 } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useLocation } from 'wouter';
-import { api, unwrap, useRead } from './api/client';
+import { api, unwrap, useRead, type Schemas } from './api/client';
 import { send, withQuery } from './api/objects';
-import { useCaller } from './api/session';
+import { mayOnNode, useCaller } from './api/session';
 import { filterProblem } from './pages/live/topics';
 import { navigationFor } from './navigation';
+import { newRulePath } from './new-paths';
 import { paletteActions } from './palette-actions';
 
 export const openPalette = () => spotlight.open();
@@ -40,6 +41,11 @@ const kinds: { path: string; href: string; label: MessageDescriptor; icon: Icon 
   { path: 'device-groups', href: '/groups', label: msg`Groups`, icon: IconStack2 },
   { path: 'endpoints', href: '/relay', label: msg`Endpoints`, icon: IconTopologyStarRing },
 ];
+
+/** What the page of a new rule begins with: the topic, and its last message if that is a whole text. */
+function ruleSample({ topic, last }: Schemas['PublishedTopic']): { topic: string; payload?: string } {
+  return { topic, ...(last?.payload_encoding === 'text' && !last.is_truncated ? { payload: last.payload } : {}) };
+}
 
 /** Ctrl-K: pages, actions, and clients, devices, topics and other objects by a part of their name. */
 export function CommandPalette() {
@@ -136,6 +142,12 @@ export function CommandPalette() {
                     description: last?.payload,
                     leftSection: <IconActivity size={18} stroke={1.7} />,
                     onClick: () => watch(topic),
+                  })),
+                  ...(topics.data?.data ?? []).slice(0, mayOnNode(caller, 'operator') ? 1 : 0).map((node) => ({
+                    id: `rule ${node.topic}`,
+                    label: t`Write a rule for ${node.topic}`,
+                    leftSection: <IconFilterCode size={18} stroke={1.7} />,
+                    onClick: () => navigate(newRulePath, { state: ruleSample(node) }),
                   })),
                   ...(query.includes('/') && query.length < 400 && filterProblem(query.trim()) === null
                     ? [

@@ -9,7 +9,13 @@ const key = 'tidegate.language';
 function preferred(): Language {
   const stored = localStorage.getItem(key);
   if (stored === 'en' || stored === 'zh') return stored;
-  return navigator.languages.some((language) => language.startsWith('zh')) ? 'zh' : 'en';
+  return firstKnown(navigator.languages);
+}
+
+/** The first of somebody's languages that the console has. */
+export function firstKnown(wanted: readonly string[]): Language {
+  const known = wanted.map((language) => language.toLowerCase().split('-')[0]);
+  return known.find((language): language is Language => language !== undefined && language in languages) ?? 'en';
 }
 
 /** Loads the messages of a language and switches to it. English is part of the first load. */

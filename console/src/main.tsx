@@ -11,7 +11,7 @@ import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
 import { App, kioskPath } from './app';
 import { queryClient } from './api/client';
-import { startSession } from './api/session';
+import { onCallerChange, startSession } from './api/session';
 import { i18n, loadPreferredLanguage } from './i18n';
 import { cssVariables, theme } from './theme';
 
@@ -21,6 +21,7 @@ const nonce = document.querySelector<HTMLMetaElement>('meta[name="csp-nonce"]')?
 const root = document.getElementById('root');
 
 await loadPreferredLanguage();
+onCallerChange(() => queryClient.clear());
 // Who opens a share link need not have an account.
 if (location.pathname !== kioskPath) void startSession();
 

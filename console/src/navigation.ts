@@ -19,6 +19,8 @@ import {
   IconPackage,
   IconSettings,
   IconStack2,
+  IconTestPipe,
+  IconTopologyRing3,
   IconTopologyStarRing,
   IconUsers,
   type Icon,
@@ -80,6 +82,8 @@ const groups: NavigationGroup[] = [
   {
     label: msg`Node`,
     entries: [
+      { path: '/cluster', label: msg`Cluster`, icon: IconTopologyRing3, nodeOnly: true },
+      { path: '/simulations', label: msg`Simulations`, icon: IconTestPipe, nodeOnly: true },
       { path: '/jobs', label: msg`Jobs`, icon: IconListCheck },
       { path: '/settings', label: msg`Settings`, icon: IconSettings, nodeOnly: true },
     ],

@@ -3,6 +3,7 @@
 import { msg } from '@lingui/core/macro';
 import type { MessageDescriptor } from '@lingui/core';
 import { mayInNamespace, mayOnNode, type Caller } from './api/session';
+import { newRulePath } from './new-paths';
 
 export interface PaletteAction {
   label: MessageDescriptor;
@@ -18,7 +19,7 @@ export const paletteActions: PaletteAction[] = [
   { label: msg`Import devices`, href: '/devices?new=import', isPermitted: inNamespace },
   { label: msg`New product`, href: '/products?new=1', isPermitted: inNamespace },
   { label: msg`New group`, href: '/groups?new=1', isPermitted: inNamespace },
-  { label: msg`Write a rule`, href: '/rules/new', isPermitted: onNode('operator') },
+  { label: msg`Write a rule`, href: newRulePath, isPermitted: onNode('operator') },
   { label: msg`Publish a message`, href: '/live', isPermitted: onNode('viewer') },
   { label: msg`Record what happens to messages`, href: '/live?tab=trace', isPermitted: onNode('operator') },
   { label: msg`Show rejected connections`, href: '/clients?tab=rejected', isPermitted: onNode('viewer') },

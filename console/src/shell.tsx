@@ -15,7 +15,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconLanguage, IconLogout, IconMoon, IconSearch, IconSun, IconUserCircle } from '@tabler/icons-react';
 import type { ReactNode } from 'react';
 import { Link, useLocation } from 'wouter';
-import { logOut, useCaller } from './api/session';
+import { logOut, useCaller, useSession } from './api/session';
 import { CommandPalette, openPalette } from './command-palette';
 import { languages, switchLanguage, type Language } from './i18n';
 import { navigationFor } from './navigation';
@@ -27,6 +27,7 @@ const navbarWidth = 212;
 export function Shell({ children }: { children: ReactNode }) {
   const { t, i18n } = useLingui();
   const caller = useCaller();
+  const session = useSession();
   const [location] = useLocation();
   const [isOpen, { toggle, close }] = useDisclosure(false);
   const isCurrent = (path: string) => (path === '/' ? location === '/' : location.startsWith(path));
@@ -110,7 +111,7 @@ export function Shell({ children }: { children: ReactNode }) {
         ))}
       </AppShell.Navbar>
       <AppShell.Main>{children}</AppShell.Main>
-      <CommandPalette />
+      {session.state === 'ready' && <CommandPalette />}
     </AppShell>
   );
 }

@@ -158,23 +158,27 @@ test('actions: publish a test message', () =>
     });
   }));
 
-test('actions: write a rule for the message that just arrived, and save it', async () => {
-  const page = await open(profile, '/live');
-  await page.getByLabel('Topic filter').fill('line/9/#');
-  await page.keyboard.press('Enter');
-  await page.getByText('connected', { exact: true }).waitFor();
-  await publish(node, 'line/9/speed', '{"rpm": 1450}');
-  const person = new Person(page);
-  await person.click(page.getByRole('button', { name: /line\/9\/speed/ }));
-  await person.click(page.getByRole('button', { name: 'Write a rule for it' }));
-  await page.getByRole('textbox', { name: 'Name' }).fill('line-9');
-  // The message is the sample of the test.
-  await page.getByText('"rpm": 1450').first().waitFor();
-  await person.click(page.getByRole('button', { name: 'Save' }));
-  await eventually('the rule is stored', async () => (await node.call('GET', '/api/v1/rules/line-9')).status === 200);
-  person.finish();
-  await page.close();
-});
+test('actions: write a rule, test it on the message that just arrived, save it and see its output', () =>
+  atHome(async (person) => {
+    const { page } = person;
+    await person.press('Control+k');
+    await page.getByPlaceholder('Find a page').fill('line/9/speed');
+    const choice = page.getByRole('button', { name: 'Write a rule for line/9/speed' });
+    await eventually('the topic is found', async () => {
+      await publish(node, 'line/9/speed', '{"rpm": 1450}');
+      return choice.isVisible();
+    });
+    await person.click(choice);
+    // The message is the sample of the test.
+    await page.getByText('"rpm": 1450').first().waitFor();
+    await page.getByRole('textbox', { name: 'Name' }).fill('line-9');
+    await person.click(page.getByRole('button', { name: 'Save', exact: true }));
+    await page.getByRole('tab', { name: 'Live trace', selected: true }).waitFor();
+    await eventually('the trace shows the output', async () => {
+      await publish(node, 'line/9/speed', '{"rpm": 1451}');
+      return page.locator('main').getByText('1451').first().isVisible();
+    });
+  }));
 
 test('a rule is tested on the next message and the client that published it', async () => {
   await node.expect('POST', '/api/v1/rules', { name: 'line-11', sql: 'SELECT clientid FROM "line/11/+"' });

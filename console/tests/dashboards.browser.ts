@@ -106,3 +106,70 @@ test('dashboards: a share link shows them without an account until it is revoked
   await page.getByText('This link does not work any more').waitFor();
   await page.close();
 });
+
+test('dashboards: states, a chart of two devices and bars are set in the editor', async () => {
+  await node.expect('PUT', '/api/v1/products/press', { name: 'Press' });
+  for (const [id, heat] of [
+    ['press-1', 85],
+    ['press-2', 20],
+  ] as const) {
+    const device = await node.expect('POST', '/api/v1/devices', { id, product: 'press' });
+    await publish(node, 'v1/devices/me/telemetry', JSON.stringify({ heat }), device.issued[0].token);
+  }
+  const telemetry = (device: string) => ({ type: 'telemetry', device, keys: ['heat'] });
+  const states = [
+    { from: 0, state: 'good' },
+    { from: 80, state: 'critical', text: 'too hot' },
+  ];
+  await node.expect('PUT', '/api/v1/dashboards/presses', {
+    name: 'Presses',
+    cards: [
+      card('one', 'statistic', 'Heat', [0, 0, 6, 4], { sources: [telemetry('press-1')], config: { states } }),
+      card('gauge', 'gauge', 'Gauge', [6, 0, 6, 6], { sources: [telemetry('press-1')], config: { states } }),
+      card('both', 'status', 'Both', [12, 0, 8, 6], {
+        sources: [telemetry('press-1'), telemetry('press-2')],
+        config: { states },
+      }),
+      card('chart', 'chart', 'Chart', [0, 6, 24, 8], { sources: [telemetry('press-1')] }),
+    ],
+  });
+  const profile = await loggedIn(browser, node, { viewport: { width: 1280, height: 900 } });
+  const page = await open(profile, '/dashboards/presses');
+  await cardOf(page, 'Heat').getByText('too hot').waitFor();
+  await cardOf(page, 'Both').getByText('too hot').waitFor();
+  await cardOf(page, 'Both').getByText('20', { exact: true }).waitFor();
+
+  await page.getByRole('button', { name: 'Edit', exact: true }).click();
+  await page.getByRole('button', { name: 'Edit Chart', exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'Add a device or group' }).click();
+  await dialog.getByRole('combobox', { name: 'Device', exact: true }).nth(1).click();
+  await page.getByRole('option', { name: 'press-2' }).click();
+  await dialog.getByText('Bars', { exact: true }).click();
+  await dialog.getByRole('textbox', { name: 'Label of press-2 heat' }).fill('The second');
+  await dialog.getByRole('combobox', { name: 'Colour of press-2 heat' }).click();
+  await page.getByRole('option', { name: 'orange' }).click();
+  expectNone(await accessibilityProblems(page));
+  await saveScreenshot(page, '/dashboards/editor', 'light');
+  await dialog.getByRole('button', { name: 'Apply' }).click();
+  await page.getByRole('button', { name: 'Save', exact: true }).click();
+  await cardOf(page, 'Chart').getByText('The second').waitFor();
+  const { cards } = await node.expect('GET', '/api/v1/dashboards/presses');
+  const chart = cards.find((each: { id: string }) => each.id === 'chart');
+  expect(chart.sources).toEqual([telemetry('press-1'), telemetry('press-2')]);
+  expect(chart.config).toEqual({
+    chart: 'bar',
+    lines: [{ device: 'press-2', key: 'heat', label: 'The second', colour: 3 }],
+  });
+  for (const scheme of ['light', 'dark'] as const) {
+    await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+    for (const width of [1280, 390]) {
+      await page.setViewportSize({ width, height: 900 });
+      // The navigation takes a moment to give way.
+      await eventually('the page fits', async () => (await overflowing(page)).length === 0);
+      await saveScreenshot(page, '/dashboards/presses', `${scheme}-${width}`);
+    }
+    expectNone(await accessibilityProblems(page));
+  }
+  await profile.close();
+});

@@ -66,3 +66,55 @@ test('editing: the second of two people can save over the first', async () => {
   expect(stored.name).toBe('Hall of Ann');
   await page.close();
 });
+
+test('editing: a statement that is not saved stays when somebody else saves the rule', async () => {
+  const rule = '/api/v1/rules/hall';
+  const actions: unknown[] = [];
+  await node.expect('PUT', rule, { sql: 'SELECT topic FROM "hall/a"', actions });
+  const page = await open(profile, '/rules/hall');
+  const statement = page.getByRole('textbox', { name: 'SQL statement' });
+  await statement.fill('SELECT topic FROM "hall/ann"');
+  await node.expect('PUT', rule, { sql: 'SELECT topic FROM "hall/bob"', actions });
+  // The page is hidden and shown again, and reads the rule.
+  await eventually('the page has read the other version', async () => {
+    await page.evaluate(() => window.dispatchEvent(new Event('visibilitychange')));
+    return page.getByText('Somebody else changed this meanwhile').isVisible();
+  });
+  expect(await statement.innerText()).toContain('hall/ann');
+  // The look at the trace does not discard it either.
+  await page.getByRole('tab', { name: 'Live trace' }).click();
+  await page.getByRole('tab', { name: 'Definition' }).click();
+  expect(await statement.innerText()).toContain('hall/ann');
+  await page.getByRole('button', { name: 'Save mine over it' }).click();
+  await page.getByText('The rule hall is saved.').waitFor();
+  expect((await node.expect('GET', rule)).sql).toBe('SELECT topic FROM "hall/ann"');
+  await page.close();
+});
+
+test('editing: an alarm rule is saved with the version of the product that was opened', async () => {
+  const product = '/api/v1/products/boiler';
+  const rule = (id: string) => ({
+    id,
+    raise: [{ severity: 'MAJOR', when: { key: 'temperature', is: '>', value: 90 } }],
+  });
+  await node.expect('PUT', product, { alarms: [rule('hot'), rule('dry')] });
+  const page = await open(profile, '/products/boiler?tab=alarms');
+  await page.getByRole('button', { name: 'dry' }).click();
+  const drawer = page.getByRole('dialog');
+  await drawer.getByLabel('Text').fill('The boiler is dry.');
+  // The rule is the first of the list now.
+  await node.expect('PUT', product, { alarms: [rule('dry')] });
+  await eventually('the page has read the other version', async () => {
+    await page.evaluate(() => window.dispatchEvent(new Event('visibilitychange')));
+    return (await page.getByRole('button', { name: 'hot', includeHidden: true }).count()) === 0;
+  });
+  await drawer.getByRole('button', { name: 'Save', exact: true }).click();
+  await drawer.getByText('Somebody else changed this meanwhile').waitFor();
+  await drawer.getByRole('button', { name: 'Save mine over it' }).click();
+  await eventually('the drawer is closed', async () => (await drawer.count()) === 0);
+  const { alarms } = await node.expect('GET', product);
+  expect(alarms.map((each: { id: string; details?: string }) => [each.id, each.details])).toEqual([
+    ['dry', 'The boiler is dry.'],
+  ]);
+  await page.close();
+});

@@ -144,3 +144,23 @@ test('forms: rules are searched by a part of their name and by their state', asy
   await page.getByText('No rule matches').waitFor();
   await page.close();
 });
+
+test('forms: the keyboard chooses the columns of a list', async () => {
+  const page = await open(profile, '/rules');
+  const heads = page.getByRole('columnheader');
+  const before = await heads.count();
+  await page.getByRole('button', { name: 'Columns', exact: true }).focus();
+  await page.keyboard.press('Enter');
+  const first = page.getByRole('menuitemcheckbox').first();
+  await first.waitFor();
+  await first.focus();
+  const isShown = (await first.getAttribute('aria-checked')) === 'true';
+  for (const [key, expected] of [
+    ['Enter', isShown ? before - 1 : before + 1],
+    ['Space', before],
+  ] as const) {
+    await page.keyboard.press(key);
+    await eventually(`${key} changes the columns`, async () => (await heads.count()) === expected);
+  }
+  await page.close();
+});

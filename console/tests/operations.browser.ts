@@ -3,6 +3,7 @@
 import type { ChildProcess } from 'node:child_process';
 import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newChainPath, newRulePath } from '../src/new-paths';
 import { launch, loggedIn, newProfile, open, PageProblems, settled } from './support/browser';
 import { accessibilityProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
 import { eventually, TestNode } from './support/node';
@@ -151,7 +152,7 @@ test('operations: the search finds actions and published topics', async () => {
   await page.keyboard.press('Control+k');
   await search.fill('roof');
   // The node records topics only while somebody asks for them.
-  const found = page.getByRole('button', { name: 'plant/roof/7' });
+  const found = page.getByRole('button', { name: /^plant\/roof\/7/ });
   await eventually('the topic is found', async () => {
     await publish(node, 'plant/roof/7', '1');
     return found.isVisible();
@@ -178,7 +179,7 @@ test('operations: pages say what a role does not permit', async () => {
     return person;
   };
   const viewer = await as('vic');
-  for (const path of ['/settings?tab=backup', '/rules/new', '/chains/new', '/access/people?tab=people']) {
+  for (const path of ['/settings?tab=backup', newRulePath, newChainPath, '/access/people?tab=people']) {
     const page = await open(viewer, path);
     await page.getByRole('heading', { name: 'You may not see this' }).waitFor();
     expectNone(await accessibilityProblems(page));

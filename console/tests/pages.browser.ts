@@ -31,8 +31,13 @@ afterAll(async () => {
   await node?.remove();
 });
 
-/** The nearest page of the navigation above a pattern. */
+/** Lists that are not the first tab of their page. */
+const listTabs: Record<string, string> = { '/firmware/campaigns/:id': '/firmware?tab=campaigns' };
+
+/** The list with links to the pages of a pattern: the nearest page of the navigation above. */
 function listAbove(pattern: string): string {
+  const tab = listTabs[pattern];
+  if (tab !== undefined) return tab;
   const above = navigationPaths.filter((path) => pattern.startsWith(`${path}/`));
   return above.sort((one, other) => other.length - one.length)[0] ?? '/';
 }

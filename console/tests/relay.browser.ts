@@ -122,6 +122,31 @@ test('relay: a page becomes a device, is listed, and answers a command of the co
   await Promise.all([devices, controls].map((each) => each.close()));
 });
 
+test('relay: values of a device are shown with their history, and the device is renamed in the list', async () => {
+  const page = await connected();
+  await sendExample(page, 'Become a device');
+  await lines(page).filter({ hasText: '"identified"' }).first().waitFor();
+  await sendExample(page, 'Report values as a device');
+  const history = await open(profile, '/relay/hall?tab=history');
+  const row = history.getByRole('region', { name: 'Values', exact: true }).getByRole('row').nth(1);
+  await eventually('the value is stored', async () => (await row.textContent())?.includes('21.5'));
+  await history.locator('canvas').first().waitFor();
+  const download = history.waitForEvent('download');
+  await history.getByRole('button', { name: 'Export' }).click();
+  await history.getByRole('menuitem', { name: 'CSV' }).click();
+  expect((await download).suggestedFilename()).toContain('.csv');
+
+  const devices = await open(profile, '/relay/hall?tab=devices');
+  await devices.getByRole('button', { name: 'Rename Test' }).click();
+  const name = devices.getByRole('textbox', { name: 'Name of hall:test-1' });
+  await name.fill('Pump in hall 2');
+  await name.press('Enter');
+  await devices.getByRole('link', { name: 'Pump in hall 2' }).waitFor();
+  const device = await node.expect('GET', '/api/v1/devices/hall:test-1');
+  expect([device.name, device.product]).toEqual(['Pump in hall 2', 'relay-hall']);
+  await Promise.all([page, history, devices].map((each) => each.close()));
+});
+
 test('relay: a page needs the access key, and is told why it is closed', async () => {
   const key = 'an-access-key-of-mine';
   await node.expect('PUT', path, { name: 'Hall', mode: 'direct', access_key: key });

@@ -2,6 +2,7 @@
 
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newRulePath } from '../src/new-paths';
 import { launch, loggedIn, newProfile, open, settled } from './support/browser';
 import { accessibilityProblems, expectNone, saveScreenshot } from './support/checks';
 import { admin, eventually, TestNode } from './support/node';
@@ -115,6 +116,53 @@ test('session: a ban ends the session of an open page', async () => {
   await node.expect('PUT', `/api/v1/operators/${name}`, { role: 'viewer', enabled: false });
   await eventually('the login page is shown', () => page.getByRole('button', { name: 'Log in' }).isVisible());
   await page.getByText('The session has ended').waitFor();
+  await profile.close();
+});
+
+test('session: what was typed stays when the session ends, for the same operator only', async () => {
+  const operators = { first: 'first-writer', second: 'second-writer' };
+  const password = 'a password of both';
+  for (const name of Object.values(operators)) {
+    const body = { role: 'operator', password, must_change_password: false };
+    await node.expect('PUT', `/api/v1/operators/${name}`, body);
+  }
+  const profile = await newProfile(browser, node);
+  const page = await profile.newPage();
+  await page.goto(newRulePath);
+  await submit(page, operators.first, password);
+  const payload = page.locator('main').getByLabel('Payload');
+  // The page of the rule, not the one of the login, which has a name as well.
+  await payload.waitFor();
+  const name = page.locator('main').getByLabel('Name');
+  await name.fill('unsaved');
+  await node.expect('PUT', `/api/v1/operators/${operators.first}`, { role: 'operator', enabled: false });
+  // The test of the rule is a request, unless another one of the page has found the end before.
+  const ended = page.getByText('The session has ended');
+  const noticeEnd = async (value: number) => {
+    await payload.fill(`{"value": ${value}}`, { timeout: 1_000 }).catch(() => {});
+    await ended.waitFor();
+  };
+  await noticeEnd(32);
+  expectNone(await accessibilityProblems(page));
+  await node.expect('PUT', `/api/v1/operators/${operators.first}`, {
+    role: 'operator',
+    password,
+    must_change_password: false,
+  });
+  const login = page.getByRole('dialog', { name: 'Log in' });
+  await login.getByLabel('Name').fill(operators.first);
+  await login.getByRole('textbox', { name: 'Password' }).fill(password);
+  await login.getByRole('button', { name: 'Log in' }).click();
+  await login.waitFor({ state: 'detached' });
+  expect(await name.inputValue()).toBe('unsaved');
+  // Another operator begins with an empty page.
+  await node.expect('PUT', `/api/v1/operators/${operators.first}`, { role: 'operator', enabled: false });
+  await noticeEnd(33);
+  await login.getByLabel('Name').fill(operators.second);
+  await login.getByRole('textbox', { name: 'Password' }).fill(password);
+  await login.getByRole('button', { name: 'Log in' }).click();
+  await login.waitFor({ state: 'detached' });
+  expect(await name.inputValue()).toBe('');
   await profile.close();
 });
 

@@ -89,21 +89,25 @@ fn run(frames: Vec<Frame>) {
             core.send(priority, payload).expect("the queue is empty");
         }
     }
-    let mut is_begun = false;
+    let mut begun = None;
     for frame in frames {
-        if frame.frame_type == FrameType::Hello && !is_begun {
+        if frame.frame_type == FrameType::Hello && begun.is_none() {
             let Ok(hello) = Hello::decode(&frame.payload) else {
                 return;
             };
             core.accept(&hello, false, now);
-            is_begun = true;
+            begun = Some(hello);
             continue;
         }
         let result = core.handle_frame(frame, now);
         let mut slices = VecDeque::new();
         core.poll_transmit(now, &mut slices);
         if result.is_err() {
-            return;
+            // The next carrier continues the link with what is left of this one.
+            let Some(hello) = &begun else {
+                return;
+            };
+            core.accept(hello, true, now);
         }
         let mut opened = 0;
         while let Some(event) = core.next_event() {

@@ -2,7 +2,9 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{TaskError, console, deny, docs, fuzz, layers, profiles, reject_extra_arguments};
+use crate::{
+    TaskError, console, crate_layers, deny, docs, fuzz, layers, profiles, reject_extra_arguments,
+};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     reject_extra_arguments(arguments)?;
@@ -35,6 +37,7 @@ pub(crate) fn steps(report: &mut Report) {
     });
     console::steps(report);
     report.run_step(docs::LINKS_STEP, docs::check_links);
+    report.run_step("crate layers", crate_layers::check);
     report.run_step("module layers", layers::check);
     report.run_step("packages of profiles", profiles::check);
     report.run_step("fuzz targets compile", fuzz::check);

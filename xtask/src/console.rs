@@ -1,4 +1,4 @@
-//! The web console's own checks: types, lint, format, unit tests, translations.
+//! The web console's own checks: types, format, unit tests, translations, licences.
 
 use std::process::Command;
 
@@ -7,7 +7,10 @@ use crate::report::{Report, StepOutcome};
 
 /// Steps with the script of `console/package.json` that does them.
 const STEPS: [(&str, &str); 2] = [
-    ("web console: types, lint, format, translations", "check"),
+    (
+        "web console: types, format, translations, licences",
+        "check",
+    ),
     ("web console: unit tests", "test"),
 ];
 

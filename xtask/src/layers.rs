@@ -18,15 +18,20 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
 use crate::report::StepOutcome;
-use crate::{TaskError, root};
+use crate::{TaskError, crate_layers, root};
 
 /// More re-exports in a row than any sensible code has; guards against cyclic ones.
 const MAX_REEXPORTS: usize = 16;
 
-/// `cargo xtask layers [CRATE]`: prints what the check of one crate, or of all crates, finds.
+/// `cargo xtask layers [CRATE]`: prints what the check of the modules of one crate, or of all crates and their
+/// dependencies, finds.
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     let findings = match arguments {
-        [] => examine_workspace()?,
+        [] => {
+            let mut findings = crate_layers::examine()?;
+            findings.extend(examine_workspace()?);
+            findings
+        }
         [name] => examine_crate(&root().join("crates").join(name))?,
         _ => return Err("`layers` takes at most the folder name of one crate".to_owned()),
     };
@@ -555,4 +560,103 @@ fn item_name(item: &Item) -> Option<String> {
         _ => return None,
     };
     Some(name.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Examines a crate with these files in `src`.
+    fn examine<const N: usize>(name: &str, files: [(&str, &str); N]) -> Vec<String> {
+        let folder = format!("xtask-layers-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        for (file, text) in files {
+            let file = folder.join("src").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let findings = examine_crate(&folder).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let root = format!("{}/", folder.display());
+        (findings.iter().map(|finding| finding.replace(&root, ""))).collect()
+    }
+
+    #[test]
+    fn imports_from_files_below_are_permitted() {
+        let findings = examine(
+            "below",
+            [
+                ("lib.rs", "mod data;\nmod service;\npub use service::run;\n"),
+                (
+                    "data.rs",
+                    "pub struct Data;\n#[cfg(test)]\nmod tests { use crate::service::run; }\n",
+                ),
+                (
+                    "service.rs",
+                    "mod part;\nuse crate::data::Data;\npub fn run(_: Data) { part::step() }\n",
+                ),
+                (
+                    "service/part.rs",
+                    "pub fn step() { let _ = std::mem::size_of::<crate::data::Data>(); }\n",
+                ),
+            ],
+        );
+        assert_eq!(findings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_cycle_is_found_through_imports_paths_and_reexports() {
+        let cycle = "a cycle of 2 files:\n    \
+                     src/data.rs -> src/service.rs: run\n    \
+                     src/service.rs -> src/data.rs: Data";
+        for (name, data) in [
+            (
+                "import",
+                "use super::service::run;\npub struct Data;\npub fn f() { run() }\n",
+            ),
+            (
+                "path",
+                "pub struct Data;\npub fn f() { crate::service::run() }\n",
+            ),
+            (
+                "macro",
+                "pub struct Data;\npub fn f() { println!(\"{:?}\", crate::service::run()) }\n",
+            ),
+        ] {
+            let findings = examine(
+                name,
+                [
+                    ("lib.rs", "mod data;\nmod service;\n"),
+                    ("data.rs", data),
+                    (
+                        "service.rs",
+                        "use crate::data::Data;\npub fn run() { let _: Option<Data> = None; }\n",
+                    ),
+                ],
+            );
+            assert_eq!(findings, [cycle], "{name}");
+        }
+    }
+
+    #[test]
+    fn an_import_through_the_reexport_of_a_module_above_is_found() {
+        let findings = examine(
+            "above",
+            [
+                (
+                    "lib.rs",
+                    "mod error;\nmod service;\npub use error::Failure;\npub fn f() { service::run() }\n",
+                ),
+                ("error.rs", "pub struct Failure;\n"),
+                (
+                    "service.rs",
+                    "use crate::Failure;\npub fn run() { let _ = Failure; }\n",
+                ),
+            ],
+        );
+        let expected = "src/service.rs: `crate::Failure` is imported through a module above; \
+                        write `crate::error::Failure`";
+        assert_eq!(findings, [expected]);
+    }
 }

@@ -5,6 +5,7 @@ mod apt;
 mod bench;
 mod check;
 mod console;
+mod crate_layers;
 mod deny;
 mod disk_space;
 mod docs;
@@ -33,7 +34,8 @@ Commands:
   check                           formatting, clippy, documentation: the fast part of `test`
   fuzz [TARGET] [--seconds N]     run one fuzz target, or all of them (60 s each)
   bench [NAME...] [--seconds N]   measure the figures of the README on this machine
-  layers [CRATE]                  list import cycles of modules and imports through modules above
+  layers [CRATE]                  list import cycles of modules and imports through modules above;
+                                  without a crate, also dependencies that the layers of crates do not permit
   docs [--check]                  write the generated pages of docs/, or say whether they are stale
 ";
 

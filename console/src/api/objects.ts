@@ -1,6 +1,6 @@
 /** Configuration objects: users, products, notifications and so on have the same five routes, versions and origins. */
 
-import { problemOf, ApiError, useChange, usePages, useRead, type Page } from './client';
+import { problemOf, unreachable, useChange, usePages, useRead, type Page } from './client';
 import { authorizedFetch } from './session';
 
 /** What the node adds to every configuration object. */
@@ -35,7 +35,7 @@ export async function send<T>(
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
-    throw new ApiError(0, 'The node cannot be reached.');
+    throw unreachable();
   }
   if (!response.ok) throw await problemOf(response);
   return (response.status === 204 ? null : await response.json()) as T;
@@ -107,10 +107,6 @@ export function useSave<T = ConfigurationObject>(path: string) {
           }),
     [[path]],
   );
-}
-
-export function useRemove(path: string) {
-  return useChange<string, null>((id) => send<null>('DELETE', objectPath(path, id)), [[path]]);
 }
 
 /** Whether the API may change the object; devices have no origin, because no configuration declares them. */

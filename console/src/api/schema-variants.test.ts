@@ -1,6 +1,10 @@
+import { i18n } from '@lingui/core';
 import { expect, test } from 'vitest';
+import { fieldNames } from './field-names';
 import type { Schema, SchemaScope } from './json-schema';
 import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from './schema-variants';
+
+i18n.loadAndActivate({ locale: 'en', messages: {} });
 
 const scope: SchemaScope = { root: {}, schemas: { Unit: { enum: ['day', 'week'], type: 'string' } } };
 
@@ -37,4 +41,13 @@ test('labels are words with a unit', () => {
   expect(fieldLabel('max_wait_ms')).toBe('Max wait (ms)');
   expect(fieldLabel('urls')).toBe('URLs');
   expect(fieldLabel('password_file')).toBe('Password file');
+});
+
+test('labels of known fields are translated, others are made from their names', () => {
+  const id = String(fieldNames.max_wait?.id);
+  i18n.loadAndActivate({ locale: 'zh', messages: { [id]: '最长等待时间' } });
+  expect(fieldLabel('max_wait_ms')).toBe('最长等待时间 (ms)');
+  expect(fieldLabel('lane_limit')).toBe('Lane limit');
+  expect(fieldLabel('constructor')).toBe('Constructor');
+  i18n.loadAndActivate({ locale: 'en', messages: {} });
 });

@@ -1,5 +1,7 @@
 /** What forms need to know of a schema: the alternatives of a union, and names for its fields. */
 
+import { i18n } from '@lingui/core';
+import { fieldNames } from './field-names';
 import { resolved, typesOf, type Schema, type SchemaScope } from './json-schema';
 
 /** The schema of a field without `null` as an alternative: a field either is left out or has a value. */
@@ -71,13 +73,18 @@ const units: [string, string][] = [
 ];
 const abbreviations: Record<string, string> = { qos: 'QoS', urls: 'URLs' };
 
-/** The label of a field: `max_wait_ms` becomes `Max wait (ms)`. */
+/** The label of a field: `max_wait_ms` becomes `Max wait (ms)`, in the language of the page if the name is known. */
 export function fieldLabel(name: string): string {
   const unit = units.find(([suffix]) => name.endsWith(suffix));
   const stem = unit ? name.slice(0, -unit[0].length) : name;
-  const text = stem
+  const known = Object.hasOwn(fieldNames, stem) ? fieldNames[stem] : undefined;
+  const label = known ? i18n._(known) : wordsOf(stem);
+  return unit ? `${label} (${unit[1]})` : label;
+}
+
+function wordsOf(name: string): string {
+  const text = name
     .replaceAll('_', ' ')
     .replace(/\b(url|urls|sql|tls|qos|id|ca|ttl|api|mqtt)\b/g, (word) => abbreviations[word] ?? word.toUpperCase());
-  const label = text.charAt(0).toUpperCase() + text.slice(1);
-  return unit ? `${label} (${unit[1]})` : label;
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -593,6 +593,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getCluster"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/members/{node}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["evictMember"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/members/{node}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["drainMember"];
+        delete: operations["cancelDrain"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/commands": {
         parameters: {
             query?: never;
@@ -2961,6 +3009,86 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/simulations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listSimulations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/simulations/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getSimulation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/simulations/{name}/clean": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["cleanSimulation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/simulations/{name}/start": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["startSimulation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/simulations/{name}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["stopSimulation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/sink-status": {
         parameters: {
             query?: never;
@@ -3491,6 +3619,9 @@ export interface components {
         ApiKeyRole: "viewer" | "operator" | "owner" | "admin";
         AssignedFirmware: {
             assigned_to: string;
+            current_properties: {
+                [key: string]: unknown;
+            };
             current_title: string | null;
             current_version: string | null;
             error: string | null;
@@ -3761,6 +3892,7 @@ export interface components {
             messages_dropped: number;
             messages_received: number;
             messages_sent: number;
+            node: string | null;
             outbox_bytes: number;
             peer_address: string | null;
             product: string | null;
@@ -3773,6 +3905,71 @@ export interface components {
             shard: number;
             subscriptions: number;
             username: string | null;
+        };
+        ClusterDrain: {
+            disconnected: number;
+            since_ms: number;
+        };
+        ClusterMember: {
+            api_url: string | null;
+            connections: number;
+            is_draining: boolean;
+            is_reachable: boolean;
+            is_self: boolean;
+            node: string;
+            queued_bytes: number;
+            repeated_frames: number;
+            round_trip_ms: number | null;
+            server_reference: string | null;
+            sessions: number;
+            silent_ms: number;
+            started_ms: number;
+            version: string;
+        };
+        ClusterMessages: {
+            dropped_behind: number;
+            dropped_no_member: number;
+            invalid: number;
+            lost_frames: number;
+            received: number;
+            sent: number;
+        };
+        ClusterNats: {
+            last_error: string | null;
+            managed: components["schemas"]["ClusterServer"] | null;
+            reconnects: number;
+            round_trip_ms: number | null;
+            server_name: string | null;
+            server_version: string | null;
+            since_ms: number;
+            state: components["schemas"]["NatsConnectionState"];
+        };
+        ClusterObjects: {
+            conflicts: string[];
+            count: number;
+            error: string | null;
+            is_synchronized: boolean;
+            local_only: string[];
+        };
+        ClusterServer: {
+            cpu_seconds: number | null;
+            is_running: boolean;
+            last_error: string | null;
+            pid: number | null;
+            resident_bytes: number | null;
+            restarts: number;
+            version: string;
+        };
+        ClusterStatus: {
+            drain: components["schemas"]["ClusterDrain"] | null;
+            is_complete: boolean;
+            members: components["schemas"]["ClusterMember"][];
+            messages: components["schemas"]["ClusterMessages"];
+            name: string;
+            nats: components["schemas"]["ClusterNats"];
+            node: string;
+            objects: components["schemas"]["ClusterObjects"];
+            problem: string | null;
         };
         Command: {
             acknowledged_at_ms: number | null;
@@ -4205,6 +4402,10 @@ export interface components {
             notes?: string;
             /** @enum {string} */
             origin: "api";
+            /** @default {} */
+            parameters?: {
+                [key: string]: unknown;
+            };
             product: string;
             /** @default null */
             sha256?: string | null;
@@ -4220,9 +4421,13 @@ export interface components {
             signed_by?: string | null;
             /** @default null */
             size?: number | null;
+            /** @default null */
+            tag?: string | null;
             title: string;
             type?: "firmware" | "software";
             updated_at_ms: number;
+            /** @default null */
+            url?: string | null;
             version: number;
         };
         FirmwarePackageInput: {
@@ -4233,6 +4438,10 @@ export interface components {
             firmware_version: string;
             namespace?: string;
             notes?: string;
+            /** @default {} */
+            parameters?: {
+                [key: string]: unknown;
+            };
             product: string;
             /** @default null */
             sha256?: string | null;
@@ -4248,8 +4457,12 @@ export interface components {
             signed_by?: string | null;
             /** @default null */
             size?: number | null;
+            /** @default null */
+            tag?: string | null;
             title: string;
             type?: "firmware" | "software";
+            /** @default null */
+            url?: string | null;
         };
         FirmwarePackageNew: {
             /** @default null */
@@ -4260,6 +4473,10 @@ export interface components {
             id: string;
             namespace?: string;
             notes?: string;
+            /** @default {} */
+            parameters?: {
+                [key: string]: unknown;
+            };
             product: string;
             /** @default null */
             sha256?: string | null;
@@ -4275,8 +4492,12 @@ export interface components {
             signed_by?: string | null;
             /** @default null */
             size?: number | null;
+            /** @default null */
+            tag?: string | null;
             title: string;
             type?: "firmware" | "software";
+            /** @default null */
+            url?: string | null;
         };
         FirmwareType: "firmware" | "software";
         GroupCommandInput: {
@@ -4795,6 +5016,7 @@ export interface components {
             state?: "active" | "disabled";
         };
         NamespaceRole: "viewer" | "operator" | "owner";
+        NatsConnectionState: ("disconnected" | "ready") | "unusable";
         NewCredential: {
             /** @default null */
             token?: string | null;
@@ -5702,7 +5924,7 @@ export interface components {
             } | null;
             timeout_ms?: number;
         };
-        PullSourceState: "disabled" | "waiting" | "asking" | "invalid";
+        PullSourceState: "disabled" | "waiting" | "asking" | "elsewhere" | "invalid";
         PullSourceStatus: {
             failed_runs: number;
             failures: number;
@@ -5714,6 +5936,7 @@ export interface components {
             last_success_at_ms: number | null;
             name: string;
             next_run_at_ms: number | null;
+            not_polled_reason: string | null;
             rows: number;
             runs: number;
             skipped_values: number;
@@ -5757,6 +5980,7 @@ export interface components {
             used: number;
         };
         Readiness: {
+            degraded: string | null;
             ready: boolean;
             reason: string | null;
         };
@@ -6398,6 +6622,76 @@ export interface components {
             /** @default null */
             expires_at_ms?: number | null;
         };
+        Simulation: {
+            defined_devices: number;
+            description: string;
+            devices: number;
+            duration_s: number | null;
+            messages_per_s: number;
+            name: string;
+            phases: string[];
+            products: string[];
+            run: components["schemas"]["SimulationRunView"] | null;
+            unavailable: string | null;
+        };
+        SimulationAction: "run" | "clean";
+        SimulationCondition: {
+            condition: string;
+            found: string;
+            holds: boolean;
+            phase: string;
+        };
+        SimulationFailure: {
+            count: number;
+            kind: string;
+        };
+        SimulationLogLine: {
+            at_ms: number;
+            text: string;
+        };
+        SimulationPhase: {
+            duration_s: number | null;
+            elapsed_s: number;
+            name: string;
+            progress: number | null;
+            state: components["schemas"]["SimulationPhaseState"];
+        };
+        /** @enum {string} */
+        SimulationPhaseState: "waiting" | "running" | "done";
+        SimulationProgress: {
+            ack_p99_ms: number | null;
+            acknowledged: number;
+            answers: number;
+            connected: number;
+            done: number;
+            failures: number;
+            failures_by_kind: components["schemas"]["SimulationFailure"][];
+            log: components["schemas"]["SimulationLogLine"][];
+            phases: components["schemas"]["SimulationPhase"][];
+            received: number;
+            sent: number;
+            sent_per_s: number;
+            stage: components["schemas"]["SimulationStage"];
+            total: number;
+        };
+        SimulationRunView: {
+            action: components["schemas"]["SimulationAction"];
+            conditions: components["schemas"]["SimulationCondition"][];
+            ended_at_ms: number | null;
+            error: string | null;
+            is_stop_requested: boolean;
+            job: string;
+            progress: components["schemas"]["SimulationProgress"];
+            started_at_ms: number;
+            started_by: string;
+            state: components["schemas"]["JobState"];
+        };
+        /** @enum {string} */
+        SimulationStage: "creating" | "running" | "removing";
+        SimulationStartInput: {
+            /** @default null */
+            devices?: number | null;
+        };
         Sink: {
             batch?: {
                 max_bytes?: number | null;
@@ -6627,6 +6921,7 @@ export interface components {
         SubscriptionInfo: {
             client_id: string;
             no_local: boolean;
+            node: string | null;
             qos: number;
             retain_as_published: boolean;
             retain_handling: number;
@@ -7633,8 +7928,10 @@ export interface operations {
                 action?: string;
                 actor?: string;
                 after?: string;
+                from_ms?: number;
                 limit?: number;
                 subject?: string;
+                to_ms?: number;
             };
             header?: never;
             path?: never;
@@ -8161,7 +8458,7 @@ export interface operations {
                 client_id?: string;
                 client_id_contains?: string;
                 limit?: number;
-                sort?: "client_id" | "-client_id" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
+                sort?: "client_id" | "-client_id" | "node" | "-node" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
                 username?: string;
             };
             header?: never;
@@ -8177,6 +8474,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["ClientInfo"][];
+                        missing_nodes: string[];
                         next: string | null;
                     };
                 };
@@ -8210,6 +8508,82 @@ export interface operations {
             header?: never;
             path: {
                 client_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    getCluster: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterStatus"];
+                };
+            };
+        };
+    };
+    evictMember: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    drainMember: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    cancelDrain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                node: string;
             };
             cookie?: never;
         };
@@ -13115,7 +13489,7 @@ export interface operations {
                 client_id_contains?: string;
                 connected?: boolean;
                 limit?: number;
-                sort?: "client_id" | "-client_id" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
+                sort?: "client_id" | "-client_id" | "node" | "-node" | "username" | "-username" | "product" | "-product" | "device" | "-device" | "connected" | "-connected" | "connected_at_ms" | "-connected_at_ms" | "disconnected_at_ms" | "-disconnected_at_ms" | "session_created_at_ms" | "-session_created_at_ms" | "protocol_version" | "-protocol_version" | "peer_address" | "-peer_address" | "listener" | "-listener" | "subscriptions" | "-subscriptions" | "inflight" | "-inflight" | "queued_messages" | "-queued_messages" | "queued_bytes" | "-queued_bytes" | "messages_received" | "-messages_received" | "messages_sent" | "-messages_sent" | "messages_dropped" | "-messages_dropped";
                 username?: string;
             };
             header?: never;
@@ -13131,6 +13505,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["ClientInfo"][];
+                        missing_nodes: string[];
                         next: string | null;
                     };
                 };
@@ -13410,6 +13785,116 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": unknown;
+                };
+            };
+        };
+    };
+    listSimulations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Simulation"][];
+                        next: string | null;
+                    };
+                };
+            };
+        };
+    };
+    getSimulation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Simulation"];
+                };
+            };
+        };
+    };
+    cleanSimulation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
+    startSimulation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SimulationStartInput"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+        };
+    };
+    stopSimulation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Simulation"];
                 };
             };
         };
@@ -13887,6 +14372,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["SubscriptionInfo"][];
+                        missing_nodes: string[];
                         next: string | null;
                     };
                 };

@@ -16,7 +16,11 @@ export interface Caller {
 }
 
 export type Session =
-  { state: 'starting' } | { state: 'logged-out'; expired: boolean } | { state: 'ready'; caller: Caller };
+  | { state: 'starting' }
+  | { state: 'logged-out' }
+  /** Ended by the node. The page waits until the caller logs in again, so that nothing that was typed is lost. */
+  | { state: 'expired'; caller: Caller }
+  | { state: 'ready'; caller: Caller };
 
 interface TokenAnswer {
   token: string;
@@ -28,6 +32,7 @@ let session: Session = { state: 'starting' };
 let token: string | null = null;
 let expiresAt = 0;
 let refreshing: Promise<boolean> | null = null;
+let discardData: () => void = () => undefined;
 const listeners = new Set<() => void>();
 
 function set(next: Session): void {
@@ -48,8 +53,13 @@ export function useSession(): Session {
 /** The caller; only below the login page. */
 export function useCaller(): Caller {
   const current = useSession();
-  if (current.state !== 'ready') throw new Error('nobody is logged in');
+  if (current.state !== 'ready' && current.state !== 'expired') throw new Error('nobody is logged in');
   return current.caller;
+}
+
+/** Sets what discards the data that was read with the role of a caller, for the next one. */
+export function onCallerChange(discard: () => void): void {
+  discardData = discard;
 }
 
 function take(answer: TokenAnswer): void {
@@ -72,7 +82,10 @@ function refresh(): Promise<boolean> {
   return refreshing;
 }
 
-/** `fetch` with the token. A token that expires soon, or was rejected, is replaced first. */
+/**
+ * `fetch` with the token. A token that expires soon, or was rejected, is replaced first. If the session has ended, the request
+ * waits until the same caller logs in again.
+ */
 export async function authorizedFetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
   if (token !== null && Date.now() > expiresAt - 30_000) await refresh().catch(() => false);
   const request = new Request(input, init);
@@ -80,12 +93,43 @@ export async function authorizedFetch(input: RequestInfo | URL, init?: RequestIn
     if (token !== null) copy.headers.set('authorization', `Bearer ${token}`);
     return fetch(copy);
   };
+  if (session.state === 'expired' && !(await resumed(session.caller.name, request.signal)))
+    return new Response(null, { status: 401 });
   const response = await send(request.clone());
-  if (response.status !== 401 || session.state !== 'ready') return response;
-  if (await refresh().catch(() => false)) return send(request);
+  if (response.status !== 401 || session.state === 'starting' || session.state === 'logged-out') return response;
+  const { name } = session.caller;
+  if (session.state === 'ready' && (await refresh().catch(() => false))) return send(request);
+  expire();
+  return (await resumed(name, request.signal)) ? send(request) : response;
+}
+
+function expire(): void {
+  if (session.state !== 'ready') return;
   token = null;
-  set({ state: 'logged-out', expired: true });
-  return response;
+  set({ state: 'expired', caller: session.caller });
+}
+
+/** Waits while the session is expired; whether it is then again one of this caller. */
+function resumed(name: string, signal: AbortSignal): Promise<boolean> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      listeners.delete(check);
+      signal.removeEventListener('abort', abort);
+    };
+    const check = () => {
+      if (session.state === 'expired') return;
+      stop();
+      resolve(session.state === 'ready' && session.caller.name === name);
+    };
+    const abort = () => {
+      stop();
+      reject(new DOMException('The request was aborted.', 'AbortError'));
+    };
+    listeners.add(check);
+    signal.addEventListener('abort', abort);
+    if (signal.aborted) abort();
+    else check();
+  });
 }
 
 async function readCaller(): Promise<Caller | null> {
@@ -106,7 +150,7 @@ async function readCaller(): Promise<Caller | null> {
 export async function startSession(): Promise<void> {
   await refresh().catch(() => false);
   const caller = await readCaller().catch(() => null);
-  set(caller ? { state: 'ready', caller } : { state: 'logged-out', expired: false });
+  set(caller ? { state: 'ready', caller } : { state: 'logged-out' });
 }
 
 export class LoginError extends Error {
@@ -130,7 +174,8 @@ export async function logIn(username: string, password: string): Promise<void> {
   }
   take((await response.json()) as TokenAnswer);
   const caller = await readCaller();
-  set(caller ? { state: 'ready', caller } : { state: 'logged-out', expired: false });
+  if (session.state === 'expired' && session.caller.name !== caller?.name) discardData();
+  set(caller ? { state: 'ready', caller } : { state: 'logged-out' });
 }
 
 /** Changes the caller's password and continues with a new session; the change ends all others. */
@@ -150,7 +195,8 @@ export async function changePassword(username: string, current: string, next: st
 export async function logOut(): Promise<void> {
   await fetch(path, { method: 'DELETE' }).catch(() => undefined);
   token = null;
-  set({ state: 'logged-out', expired: false });
+  set({ state: 'logged-out' });
+  discardData();
 }
 
 const ranks = { viewer: 0, operator: 1, admin: 2 } as const;

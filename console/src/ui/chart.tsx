@@ -37,6 +37,8 @@ interface ChartProps {
   range?: [number, number];
   /** Whether the value axis begins with the values instead of zero. */
   isAutoScaled?: boolean;
+  /** Bars instead of lines: the length of the interval that each bar stands for. */
+  barMs?: number;
   /** Drag across the chart to choose a time range. */
   onZoom?: (fromMs: number, toMs: number) => void;
   /** What the chart shows, for those who cannot see it. */
@@ -55,6 +57,7 @@ export function Chart({
   syncKey,
   range,
   isAutoScaled = false,
+  barMs,
   onZoom,
   label,
 }: ChartProps) {
@@ -138,7 +141,13 @@ export function Chart({
             width: 1.5,
             ...(each.isDashed ? { dash: [5, 4] } : {}),
             spanGaps: isAutoScaled,
-            fill: current.length === 1 && !isAutoScaled ? `${colour(`--tg-chart-${each.colour ?? 1}`)}22` : undefined,
+            ...(barMs === undefined ? {} : { paths: barPaths(barMs, index, current.length) }),
+            fill:
+              barMs !== undefined
+                ? colour(`--tg-chart-${each.colour ?? (index % 6) + 1}`)
+                : current.length === 1 && !isAutoScaled
+                  ? `${colour(`--tg-chart-${each.colour ?? 1}`)}22`
+                  : undefined,
             points: { show: false },
             value: (_: uPlot, value: number | null) => (value == null ? '–' : latest.current.format(value)),
           })),
@@ -151,7 +160,7 @@ export function Chart({
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [box, canZoom, height, isAutoScaled, minTop, scheme, shape, spanMs, syncKey, timeText, width]);
+  }, [barMs, box, canZoom, height, isAutoScaled, minTop, scheme, shape, spanMs, syncKey, timeText, width]);
 
   useEffect(() => {
     const chart = plot.current;
@@ -162,6 +171,23 @@ export function Chart({
   }, [times, series, range?.[0], range?.[1]]);
 
   return <div ref={ref} className="chart" style={{ minHeight: height }} role="img" aria-label={label} />;
+}
+
+/** The part of an interval that its bars fill. */
+const barShare = 0.8;
+
+/** Bars of several series stand side by side within their interval. */
+function barPaths(intervalMs: number, index: number, count: number): uPlot.Series.PathBuilder {
+  const widthMs = (intervalMs * barShare) / count;
+  const shiftMs = (intervalMs * (1 - barShare)) / 2 + index * widthMs;
+  const build = uPlot.paths.bars?.({
+    disp: {
+      x0: { unit: 1, values: (chart) => Array.from(chart.data[0], (ms) => ms + shiftMs) },
+      size: { unit: 1, values: () => [widthMs] },
+    },
+  });
+  if (!build) throw new Error('the library was built without bars');
+  return build;
 }
 
 /** A range around the values with some space, also where all are the same. */

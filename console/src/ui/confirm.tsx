@@ -13,6 +13,8 @@ interface ConfirmProps {
   error?: Error | null;
   /** Nothing is destroyed. */
   isSafe?: boolean;
+  /** A field of the dialog has no valid value. */
+  isInvalid?: boolean;
   onConfirm: () => void;
   onClose: () => void;
 }
@@ -26,6 +28,7 @@ export function Confirm({
   isPending,
   error,
   isSafe = false,
+  isInvalid = false,
   onConfirm,
   onClose,
 }: ConfirmProps) {
@@ -44,7 +47,7 @@ export function Confirm({
             <Button variant="default" onClick={onClose} data-autofocus>
               <Trans>Cancel</Trans>
             </Button>
-            <Button color={isSafe ? undefined : 'red.8'} onClick={onConfirm} loading={isPending}>
+            <Button color={isSafe ? undefined : 'red.8'} onClick={onConfirm} loading={isPending} disabled={isInvalid}>
               {action}
             </Button>
           </Group>

@@ -1,4 +1,4 @@
-import { ActionIcon, Checkbox, Menu, Skeleton, Title, Tooltip, UnstyledButton } from '@mantine/core';
+import { ActionIcon, Menu, Skeleton, Title, Tooltip, UnstyledButton } from '@mantine/core';
 import { useLocalStorage } from '@mantine/hooks';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
@@ -166,20 +166,13 @@ export function DataTable<T>(props: TableProps<T>) {
           </Menu.Target>
           <Menu.Dropdown>
             {columns.slice(1).map((column) => (
-              <Menu.Item
+              <Menu.CheckboxItem
                 key={column.id}
-                component="label"
-                leftSection={
-                  <Checkbox
-                    size="xs"
-                    tabIndex={-1}
-                    checked={chosen[column.id] ?? !column.isHidden}
-                    onChange={(event) => setChosen({ ...chosen, [column.id]: event.currentTarget.checked })}
-                  />
-                }
+                checked={chosen[column.id] ?? !column.isHidden}
+                onChange={(isShown) => setChosen({ ...chosen, [column.id]: isShown })}
               >
                 {column.header}
-              </Menu.Item>
+              </Menu.CheckboxItem>
             ))}
           </Menu.Dropdown>
         </Menu>

@@ -6,22 +6,14 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
 import { ApiError, queryClient } from '../api/client';
-import {
-  isStored,
-  objectPath,
-  send,
-  useRemove,
-  useSave,
-  writable,
-  type ConfigurationObject,
-  type Fields,
-} from '../api/objects';
+import { isStored, objectPath, send, useSave, writable, type ConfigurationObject, type Fields } from '../api/objects';
 import { useSchema } from '../api/schemas';
 import type { SchemaScope } from '../api/json-schema';
-import { Confirm } from './confirm';
+import { ConfirmDeletion } from './confirm-deletion';
 import { FormFields, useForm, type Field } from './object-form';
 import { ctlFields, quoted, ShowCall, type Call } from './show-call';
 import { Loading } from './states';
+import { isVersionConflict, VersionConflict } from './version-conflict';
 
 /** What the console knows about a kind of configuration objects. */
 export interface ObjectKind {
@@ -93,14 +85,15 @@ function EditorForm({
   const [version, setVersion] = useState(object?.version);
   const form = useForm(scope, kind.pseudoFields, object ? writable(object, known) : (initial ?? kind.initial ?? {}));
   const [view, setView] = useState('form');
+  // The text of the JSON view begins again with each version that is loaded.
+  const [loads, setLoads] = useState(0);
   const [isDeleting, setDeleting] = useState(false);
   const save = useSave(kind.path);
-  const remove = useRemove(kind.path);
   const id = object && String(object[kind.idField]);
   const isDeclared = object !== undefined && !isStored(object);
   const isReadOnly = isDeclared || !mayChange;
   const body = kind.toBody?.(form.values) ?? form.values;
-  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const isConflict = isVersionConflict(save.error);
   const rejected =
     save.error instanceof ApiError && save.error.field
       ? { field: save.error.field, message: save.error.message }
@@ -126,10 +119,7 @@ function EditorForm({
     event.preventDefault();
     if (form.submit()) send_(version);
   };
-  const current = async () => {
-    const latest = await send<ConfigurationObject>('GET', objectPath(kind.path, id ?? ''));
-    return latest;
-  };
+  const current = () => send<ConfigurationObject>('GET', objectPath(kind.path, id ?? ''));
 
   return (
     <form onSubmit={submit} noValidate>
@@ -153,7 +143,7 @@ function EditorForm({
         {view === 'form' ? (
           <FormFields form={form} scope={scope} fields={fields} rejected={rejected} isDisabled={isReadOnly} />
         ) : (
-          <JsonFields values={form.values} onChange={form.setAll} isReadOnly={isReadOnly} />
+          <JsonFields key={loads} values={form.values} onChange={form.setAll} isReadOnly={isReadOnly} />
         )}
         {(view === 'json' ? form.problems : hidden).length > 0 && (
           <div role="alert" className="state-critical">
@@ -165,35 +155,16 @@ function EditorForm({
           </div>
         )}
         {isConflict && (
-          <Alert
-            color="yellow"
-            variant="light"
-            role="alert"
-            title={<Trans>Somebody else changed this meanwhile</Trans>}
-          >
-            <Stack gap="xs" align="flex-start">
-              <Text size="sm">
-                <Trans>Nothing was saved, and nothing is lost. Choose which version applies.</Trans>
-              </Text>
-              <div className="row wrap">
-                <Button
-                  variant="default"
-                  onClick={() =>
-                    void current().then((latest) => {
-                      form.setAll(writable(latest, known));
-                      setVersion(latest.version);
-                      save.reset();
-                    })
-                  }
-                >
-                  <Trans>Load their version</Trans>
-                </Button>
-                <Button variant="default" onClick={() => void current().then((latest) => send_(latest.version))}>
-                  <Trans>Save mine over it</Trans>
-                </Button>
-              </div>
-            </Stack>
-          </Alert>
+          <VersionConflict
+            onLoad={async () => {
+              const latest = await current();
+              form.setAll(writable(latest, known));
+              setVersion(latest.version);
+              setLoads((previous) => previous + 1);
+              save.reset();
+            }}
+            onOverwrite={async () => send_((await current()).version)}
+          />
         )}
         {save.error && !isConflict && !(rejected && isRejectedFieldShown && view === 'form') && (
           <Text size="sm" c="var(--tg-critical)" role="alert">
@@ -218,25 +189,20 @@ function EditorForm({
         </div>
       </div>
       {isDeleting && object && id !== undefined && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete {id}?</Trans>}
           action={<Trans>Delete</Trans>}
           call={deleteCall(kind, id)}
-          isPending={remove.isPending}
-          error={remove.error}
           onClose={() => setDeleting(false)}
-          onConfirm={() =>
-            remove.mutate(id, {
-              onSuccess: () => {
-                notifications.show({ message: t`${id} was deleted.` });
-                queryClient.removeQueries({ queryKey: [kind.path, 'one', id] });
-                onClose();
-              },
-            })
-          }
+          invalidates={[[kind.path]]}
+          message={t`${id} was deleted.`}
+          onDeleted={() => {
+            queryClient.removeQueries({ queryKey: [kind.path, 'one', id] });
+            onClose();
+          }}
         >
           <Text size="sm">{kind.deletion(object)}</Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </form>
   );

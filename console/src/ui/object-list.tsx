@@ -7,7 +7,7 @@ import { IconPlus, IconSearch } from '@tabler/icons-react';
 import { useState, type ReactNode } from 'react';
 import { Link, useLocation, useSearchParams } from 'wouter';
 import { isStored, useList, useObject, type ConfigurationObject, type ObjectFrame } from '../api/objects';
-import { useCaller } from '../api/session';
+import { mayInNamespace, useCaller, type NamespaceRole } from '../api/session';
 import { DataTable, pagesOf, type Column } from './data-table';
 import { ObjectEditor, type ObjectKind } from './object-editor';
 import { EmptyState, ErrorState } from './states';
@@ -23,8 +23,14 @@ interface ObjectListProps<T extends ObjectFrame> {
   empty: { title: ReactNode; text: ReactNode };
   /** Whether the objects belong to namespaces. */
   isNamespaced?: boolean;
+  /** The role in its namespace with which an object is changed; default: operator. */
+  namespaceRole?: NamespaceRole;
   /** Where a row leads; default: it opens the editor. */
   rowHref?: (row: T) => string;
+  /** Filters of the page, right of the search. */
+  filters?: ReactNode;
+  /** Which rows the page's filters leave; absent: no filter is set. */
+  isKept?: (row: T) => boolean;
   /** Beside the button that creates an object. */
   actions?: ReactNode;
   /** In the editor, above the form. */
@@ -40,6 +46,7 @@ const refreshMs = 10_000;
 export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
   const { t } = useLingui();
   const { kind, mayChange, onCreated } = props;
+  const caller = useCaller();
   const [location] = useLocation();
   const [parameters] = useSearchParams();
   const [search, setSearch] = useUrlState('q');
@@ -84,7 +91,8 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
       {kind.newTitle}
     </Button>
   );
-  const isFiltered = text !== '' || namespace !== '';
+  const isFiltered = text !== '' || namespace !== '' || props.isKept !== undefined;
+  const rows = props.isKept ? list.rows?.filter(props.isKept) : list.rows;
   return (
     <>
       <DataTable
@@ -95,6 +103,7 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
         rowHref={href}
         initialOrder={props.initialOrder}
         {...pagesOf(list)}
+        rows={rows}
         toolbar={
           <>
             <TextInput
@@ -106,6 +115,7 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
               w={220}
             />
             {props.isNamespaced && <NamespaceSelect value={namespace} onChange={setNamespace} />}
+            {props.filters}
             <div className="row wrap table-actions">
               {props.actions}
               {add}
@@ -143,7 +153,11 @@ export function ObjectList<T extends ObjectFrame>(props: ObjectListProps<T>) {
           key={edited}
           kind={kind}
           id={edited}
-          mayChange={mayChange}
+          mayChange={(object) =>
+            mayChange &&
+            (typeof object.namespace !== 'string' ||
+              mayInNamespace(caller, props.namespaceRole ?? 'operator', object.namespace))
+          }
           details={props.details}
           actions={props.editorActions}
           onClose={() => setEdited('')}
@@ -163,7 +177,7 @@ function Edited({
 }: {
   kind: ObjectKind;
   id: string;
-  mayChange: boolean;
+  mayChange: (object: ConfigurationObject) => boolean;
   details?: (object: ConfigurationObject) => ReactNode;
   actions?: (object: ConfigurationObject) => ReactNode;
   onClose: () => void;
@@ -179,7 +193,7 @@ function Edited({
         <ObjectEditor
           kind={kind}
           object={frozen}
-          mayChange={mayChange}
+          mayChange={mayChange(frozen)}
           onClose={onClose}
           actions={actions?.(object.data)}
         >

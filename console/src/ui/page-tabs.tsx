@@ -12,6 +12,8 @@ export interface PageTab {
   isListed?: boolean;
   /** `false`: the caller's role does not permit it; it is not listed, and its address says so. */
   isPermitted?: boolean;
+  /** Whether the content keeps its state, such as unsaved text, while another tab is open. */
+  isKept?: boolean;
   content: ReactNode;
 }
 
@@ -22,7 +24,13 @@ export function PageTabs({ tabs }: { tabs: PageTab[] }) {
   const [wanted, setOpen] = useUrlState('tab', initial);
   const open = tabs.some(({ id }) => id === wanted) ? wanted : initial;
   return (
-    <Tabs value={open} onChange={(value) => setOpen(value ?? initial)} keepMounted={false}>
+    // Kept panels stay as they are: the other mode runs the clean-up of their effects, as if they were closed.
+    <Tabs
+      value={open}
+      onChange={(value) => setOpen(value ?? initial)}
+      keepMounted={false}
+      keepMountedMode="display-none"
+    >
       <Tabs.List>
         {listed.map(({ id, label }) => (
           <Tabs.Tab key={id} value={id}>
@@ -30,8 +38,8 @@ export function PageTabs({ tabs }: { tabs: PageTab[] }) {
           </Tabs.Tab>
         ))}
       </Tabs.List>
-      {tabs.map(({ id, isPermitted, content }) => (
-        <Tabs.Panel key={id} value={id} pt="md">
+      {tabs.map(({ id, isPermitted, isKept = false, content }) => (
+        <Tabs.Panel key={id} value={id} pt="md" keepMounted={isKept}>
           {isPermitted === false ? (
             <Forbidden>
               <Trans>Your role does not permit this part of the page.</Trans>

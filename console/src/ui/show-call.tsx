@@ -2,6 +2,9 @@ import { Button, Popover, Stack, Text } from '@mantine/core';
 import { Trans } from '@lingui/react/macro';
 import { IconTerminal2 } from '@tabler/icons-react';
 import { CopyText } from './copy';
+import { quoted } from './quoted';
+
+export { quoted };
 
 export interface Call {
   method: 'GET' | 'POST' | 'PUT' | 'DELETE';
@@ -9,11 +12,6 @@ export interface Call {
   body?: unknown;
   /** The same with `tidegate ctl`, without the name of the program. */
   ctl?: string;
-}
-
-/** Text that a shell takes as one word. */
-export function quoted(text: string): string {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 export function curlCommand({ method, path, body }: Call): string {

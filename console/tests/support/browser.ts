@@ -55,6 +55,13 @@ export async function settled(page: Page): Promise<void> {
   await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
 }
 
+/** Changes the theme that the system prefers, and waits until the open page has it. */
+export async function changeTheme(page: Page, theme: 'light' | 'dark'): Promise<void> {
+  await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
+  await page.locator(`html[data-mantine-color-scheme="${theme}"]`).waitFor();
+  await settled(page);
+}
+
 /** Opens a path of the console and waits for its content. */
 export async function open(profile: BrowserContext, path: string): Promise<Page> {
   const page = await profile.newPage();

@@ -14,7 +14,7 @@ use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, EndpointScope, get};
 use crate::object_store::{run_on_store, store_problem};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{PageCursor, Parameter, ParameterType};
+use crate::query_parameters::{PageCursor, Parameter, ParameterType, time_parameter};
 use crate::state::ApiState;
 
 const AUDIT_JOURNAL: &str = "audit";
@@ -23,6 +23,9 @@ const MAX_VALUE_BYTES: usize = 16 * 1024;
 /// Maximum number of entries read for one page of a filtered list. A page may end early; its `next`
 /// continues.
 const MAX_SCANNED_ENTRIES: usize = 10_000;
+
+/// How much earlier than its predecessor an entry may be, because the clock was set back.
+const MAX_CLOCK_STEP_MS: u64 = 24 * 3_600_000;
 
 /// One change, or one login attempt.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -280,6 +283,9 @@ const SUBJECT: Parameter = Parameter {
     shape: ParameterType::Text,
 };
 
+const FROM_MS: Parameter = time_parameter("from_ms", "Start of the time range.");
+const TO_MS: Parameter = time_parameter("to_ms", "End of the time range, exclusive; default: now.");
+
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/api/v1/audit-log", "listAudit", list)
@@ -287,7 +293,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .summary("List audit log entries, newest first")
             .description("Every change made over this API and every login attempt. The oldest entries are deleted at the limit.")
-            .parameters(&[ACTOR, ACTION, SUBJECT])
+            .parameters(&[ACTOR, ACTION, SUBJECT, FROM_MS, TO_MS])
             .paged::<AuditEntry>(),
     ]
 }
@@ -299,6 +305,12 @@ async fn list(call: ApiCall) -> ApiResult {
         call.query.owned_text(ACTION),
         call.query.owned_text(SUBJECT),
     );
+    let from_ms = call.query.number_value(FROM_MS).unwrap_or(0);
+    let to_ms = call.query.number_value(TO_MS).unwrap_or(u64::MAX);
+    if from_ms > to_ms {
+        let detail = format!("to_ms is {to_ms}; expected {from_ms} or more, which is from_ms.");
+        return Err(ProblemDetails::invalid_parameter("to_ms", detail));
+    }
     let mut before = match call.query.after() {
         None => None,
         Some(cursor) => Some(cursor.first.parse::<u64>().map_err(|_| {
@@ -323,11 +335,16 @@ async fn list(call: ApiCall) -> ApiResult {
                 let Ok(entry) = serde_json::from_value::<AuditRecord>(value) else {
                     continue;
                 };
+                // All older entries are before the time range, too.
+                if entry.at_ms.saturating_add(MAX_CLOCK_STEP_MS) < from_ms {
+                    return Ok((rows, None));
+                }
                 let fits = actor.as_ref().is_none_or(|actor| *actor == entry.actor)
                     && action
                         .as_ref()
                         .is_none_or(|start| entry.action.starts_with(start))
-                    && (subject.is_none() || subject == entry.subject);
+                    && (subject.is_none() || subject == entry.subject)
+                    && (from_ms..to_ms).contains(&entry.at_ms);
                 if fits {
                     rows.push(AuditEntry { number, entry });
                 }

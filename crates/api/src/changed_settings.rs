@@ -42,7 +42,10 @@ pub(crate) fn apply_changes(objects: &Objects, program: &dyn ProgramBackend) {
         let key = object.id;
         match program.set_setting(&key, &object.value["value"]) {
             Ok(()) => {
-                tracing::info!(key, "setting has the value that was set over the API");
+                tracing::info!(
+                    key,
+                    "setting changed over the API applies instead of the configuration"
+                );
             }
             Err(SettingChangeError::Fixed) => {
                 tracing::warn!(

@@ -9,7 +9,8 @@ use crate::problem_details::ProblemDetails;
 
 /// The files of the console; the program embeds them.
 pub trait ConsoleSite: Send + Sync {
-    /// The page, with `__CSP_NONCE__` where the nonce of the response belongs. `None`: the console was not built.
+    /// The page, with `__CSP_NONCE__` where the nonce of the response belongs, and `__REGISTRATION__` where `on` or `off`
+    /// tells whether people may register. `None`: the console was not built.
     fn index(&self) -> Option<&'static str>;
     /// Why there is no page.
     fn missing_reason(&self) -> &'static str;
@@ -31,11 +32,13 @@ pub struct ConsoleFile {
 
 /// The place of the nonce in the page.
 const NONCE_MARK: &str = "__CSP_NONCE__";
+/// The place where the page learns whether the form for logins offers registration.
+const REGISTRATION_MARK: &str = "__REGISTRATION__";
 /// Paths of programs: a page there would hide a mistake.
 const PROGRAM_PATHS: [&str; 4] = ["/api/", "/metrics", "/healthz", "/readyz"];
 
 /// The page with a new nonce. `None`: the console was not built.
-pub(crate) fn page(site: &dyn ConsoleSite) -> Option<Response> {
+pub(crate) fn page(site: &dyn ConsoleSite, is_registration_enabled: bool) -> Option<Response> {
     let page = site.index()?;
     let Ok(nonce) = random_secret() else {
         let detail = "The system has no random numbers now; try again.";
@@ -48,7 +51,14 @@ pub(crate) fn page(site: &dyn ConsoleSite) -> Option<Response> {
          font-src 'self'; connect-src 'self' ws: wss:; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'"
     );
-    let mut response = page.replace(NONCE_MARK, &nonce).into_response();
+    let registration = match is_registration_enabled {
+        true => "on",
+        false => "off",
+    };
+    let page = page.replace(NONCE_MARK, &nonce);
+    let mut response = page
+        .replace(REGISTRATION_MARK, registration)
+        .into_response();
     let fields = response.headers_mut();
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     fields.insert(header::CONTENT_TYPE, html);
@@ -66,6 +76,7 @@ pub(crate) fn respond(
     method: &Method,
     path: &str,
     headers: &HeaderMap,
+    is_registration_enabled: bool,
 ) -> Option<Response> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
@@ -80,7 +91,7 @@ pub(crate) fn respond(
     if is_program_path || path.starts_with("/assets/") || !wants_page {
         return None;
     }
-    page(site)
+    page(site, is_registration_enabled)
 }
 
 fn file_response(file: &ConsoleFile, headers: &HeaderMap) -> Response {

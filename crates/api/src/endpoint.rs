@@ -187,6 +187,25 @@ impl Endpoint {
         self.paged_with(schema_of::<T>())
     }
 
+    /// A paged list of `T` with the rows of all nodes of a cluster.
+    pub(crate) fn cluster_paged<T: JsonSchema>(mut self) -> Self {
+        self.parameters.extend([LIMIT, AFTER]);
+        let page = page_schema(schema_of::<T>());
+        let schema: SchemaFn = Arc::new(move |generator| {
+            let mut schema = page(generator);
+            schema["properties"]["missing_nodes"] = serde_json::json!({
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Nodes of the cluster that did not answer, whose rows are missing; empty without a cluster.",
+            });
+            if let Some(required) = schema["required"].as_array_mut() {
+                required.push("missing_nodes".into());
+            }
+            schema
+        });
+        self.response_with(200, "A page.", schema)
+    }
+
     /// A list that is always complete.
     pub(crate) fn unpaged<T: JsonSchema>(self) -> Self {
         self.response_with(200, "All rows.", page_schema(schema_of::<T>()))

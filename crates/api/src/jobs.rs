@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
+use secret::RandomSourceError;
 use serde::Serialize;
 use wall_clock::now_ms;
 
-use crate::access::{RandomSourceError, random_id};
+use crate::access::random_id;
 use crate::job_files::JobFile;
 use crate::node_backend::JobProgress;
 

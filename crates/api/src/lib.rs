@@ -11,6 +11,8 @@ mod blocking;
 mod call;
 mod changed_settings;
 mod client_address;
+mod cluster_backend;
+mod cluster_clients;
 mod command_service;
 mod config;
 mod connection_tracker;
@@ -24,11 +26,14 @@ mod history_recorder;
 mod job_files;
 mod jobs;
 mod landing_page;
+mod local_caller;
 mod node_backend;
+mod node_requests;
 mod object_store;
 mod objects;
 mod openapi;
 mod origin_guard;
+mod peer_ip;
 mod problem_details;
 mod process_metrics;
 mod prometheus;
@@ -36,6 +41,8 @@ mod query_parameters;
 mod resources;
 mod routes;
 mod server;
+mod simulation_backend;
+mod simulation_runs;
 mod socket;
 mod sorted_list;
 mod state;
@@ -43,12 +50,17 @@ mod telemetry_backend;
 mod unwritten_entries;
 
 pub use access::{
-    API_KEY_KIND, FirstOperator, FirstOperatorError, OPERATOR_KIND, RandomSourceError, Role,
-    ensure_first_operator, new_local_token, watch_owner_bans,
+    API_KEY_KIND, FirstOperator, FirstOperatorError, OPERATOR_KIND, Role, ensure_first_operator,
+    new_local_token, watch_owner_bans,
 };
 pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
+pub use cluster_backend::{
+    ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember, ClusterMessages, ClusterNats,
+    ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
+    NodeAnswerFuture,
+};
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};
 pub use console_page::{ConsoleFile, ConsoleSite};
@@ -63,11 +75,17 @@ pub use node_backend::{
     NodeFuture, NotReadyReason, ProgramBackend, QuarantinedFile, QuarantinedPart,
     SettingChangeError, SettingInfo, StoredCertificate, StoredListener,
 };
+pub use node_requests::answer_node_request;
 pub use objects::{
     BackendObjectKind, DASHBOARD_KIND, DeclaredObject, INVITE_KIND, ObjectBackend,
     ObjectValidationError,
 };
 pub use server::{HttpServerError, bind, serve};
+pub use simulation_backend::{
+    NodeCaller, ReadyMadeSimulation, SimulationAction, SimulationBackend, SimulationCondition,
+    SimulationFailure, SimulationLogLine, SimulationObserver, SimulationPhase,
+    SimulationPhaseState, SimulationProgress, SimulationStage, SimulationTask,
+};
 pub use socket::HttpListener;
 pub use state::ApiParts;
 pub use telemetry_backend::{

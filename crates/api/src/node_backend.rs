@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use crate::cluster_backend::ClusterBackend;
+use crate::simulation_backend::SimulationBackend;
+
 /// The future answer of a query to the node.
 pub type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -108,6 +111,7 @@ pub(crate) fn not_ready_reason(why: NotReadyReason) -> &'static str {
         NotReadyReason::Starting => "starting: not all listeners are open yet",
         NotReadyReason::Stopping => "stopping: clients are being disconnected",
         NotReadyReason::Stalled => "stalled: a shard does not respond",
+        NotReadyReason::Draining => "draining: clients are referred to other nodes",
     }
 }
 
@@ -290,6 +294,18 @@ pub trait ProgramBackend: Send + Sync + 'static {
     }
     /// Listeners and certificates that are created while the node runs; `None`: the program has none.
     fn listener_backend(&self) -> Option<&dyn ListenerBackend> {
+        None
+    }
+    /// The cluster that the node is a member of; `None`: it is alone.
+    fn cluster_backend(&self) -> Option<&dyn ClusterBackend> {
+        None
+    }
+    /// What works only in part although the node accepts clients, such as `cluster: ...`.
+    fn degradation(&self) -> Option<&'static str> {
+        None
+    }
+    /// Simulations of device fleets; `None`: the program has none.
+    fn simulation_backend(&self) -> Option<&dyn SimulationBackend> {
         None
     }
     /// Metrics of the process that only the program can read, such as those of the allocator.

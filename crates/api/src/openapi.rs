@@ -61,6 +61,11 @@ const TAGS: &[(&str, &str)] = &[
     ),
     ("commands", "Commands to devices and their results."),
     ("configuration", "Listeners, settings, backup."),
+    ("cluster", "The nodes that act as one broker."),
+    (
+        "simulations",
+        "Fleets of simulated devices that the node starts and that connect to its own listeners.",
+    ),
     ("events", "Live streams of events."),
 ];
 

@@ -17,7 +17,7 @@ use axum::routing::{MethodFilter, on};
 use hyper::body::{Frame, SizeHint};
 use namespaces::NamespaceSelection;
 
-use crate::access;
+use crate::access::{self, LocalOperator};
 use crate::audit;
 use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
 use crate::connection_tracker::ConnectionPermit;
@@ -25,6 +25,7 @@ use crate::console_page;
 use crate::endpoint::{Endpoint, EndpointScope};
 use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
+use crate::peer_ip::PeerIp;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::QueryParameters;
 use crate::resources::{RESOURCES, device_http, tus, upload_body};
@@ -42,10 +43,6 @@ pub(crate) fn route_table(backend: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     }
     table
 }
-
-/// The address a connection comes from; the server adds it to each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PeerIp(pub(crate) IpAddr);
 
 pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
     let mut router = Router::new();
@@ -69,13 +66,15 @@ pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
     }
     let live = app.config.clone();
     let site = app.console.clone();
+    let config = app.config.clone();
     let gate = OriginGuard {
         loopback_only: app.loopback_only,
     };
     router
         .fallback(async move |method: Method, uri: Uri, headers: HeaderMap| {
             let path = uri.path();
-            console_page::respond(&*site, &method, path, &headers).unwrap_or_else(|| {
+            let is_open = config.get().registration_enabled;
+            console_page::respond(&*site, &method, path, &headers, is_open).unwrap_or_else(|| {
                 let detail = format!("There is no resource at {path}; see / for an overview.");
                 ProblemDetails::not_found(detail).into_response()
             })
@@ -102,7 +101,10 @@ async fn dispatch(
     let from = parts.extensions.get::<PeerIp>();
     let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
     let revocations = app.access.revocations();
-    let who = access::authenticate(&app, endpoint.access, &parts.headers, from).await?;
+    let who = match parts.extensions.get::<LocalOperator>() {
+        Some(operator) => operator.identity(),
+        None => access::authenticate(&app, endpoint.access, &parts.headers, from).await?,
+    };
     let path = path?;
     let path = path
         .iter()

@@ -33,9 +33,11 @@ use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker
 use crate::history_recorder;
 use crate::jobs::Jobs;
 use crate::openapi;
+use crate::peer_ip::PeerIp;
 use crate::resources::node::VERSION;
 use crate::resources::openapi_page;
-use crate::routes::{self, PeerIp};
+use crate::routes;
+use crate::simulation_runs::SimulationRuns;
 use crate::socket::{HttpListener, HttpSocket, TimedSocket, read_proxy_header};
 use crate::state::{ApiDocumentation, ApiParts, ApiState};
 use crate::unwritten_entries::UnwrittenEntries;
@@ -168,6 +170,7 @@ fn router(
         observer: parts.observer,
         history: parts.history,
         jobs: Jobs::default(),
+        simulations: SimulationRuns::default(),
         commands: parts.commands,
         console: parts.console,
         is_tls: parts.tls.is_some(),
@@ -180,6 +183,7 @@ fn router(
         changing: Mutex::default(),
         unwritten_audit_entries: UnwrittenEntries::default(),
         stopping,
+        local_router: |app| routes::router(app, routes::route_table(&app.object_backend)),
         documentation: LazyLock::new(Box::new(move || {
             let document = openapi::openapi_document(VERSION, &routes::route_table(&backend));
             ApiDocumentation {

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::call::paged_rows;
@@ -16,7 +16,8 @@ use crate::query_parameters::{PageCursor, Parameter, ParameterType, QueryParamet
 const MAX_SORTED_ROWS: usize = 500_000;
 
 /// Value of the field of a row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Value", from = "Value")]
 pub(crate) enum SortValue {
     Missing,
     Number(f64),
@@ -90,7 +91,20 @@ impl SortValue {
     }
 }
 
+impl From<SortValue> for Value {
+    fn from(value: SortValue) -> Self {
+        value.to_cursor()
+    }
+}
+
+impl From<Value> for SortValue {
+    fn from(value: Value) -> Self {
+        Self::json(&value)
+    }
+}
+
 /// The order that a request selects.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SortOrder {
     /// Field with its sign, as given.
     text: String,
@@ -141,6 +155,17 @@ impl SortOrder {
             after,
         }))
     }
+
+    /// Compares two rows by their values and ids.
+    pub(crate) fn compare(&self, left: (&SortValue, &str), right: (&SortValue, &str)) -> Ordering {
+        let by_value = left.0.compare(right.0, self.is_descending);
+        by_value.then_with(|| left.1.cmp(right.1))
+    }
+
+    /// The cursor behind a row.
+    pub(crate) fn cursor(&self, value: &SortValue, id: &str) -> PageCursor {
+        PageCursor::new(&format!("{} {}", self.text, value.to_cursor()), id)
+    }
 }
 
 struct SortedRow<T> {
@@ -171,11 +196,6 @@ impl<T> SortedPage<T> {
         &self.order.field
     }
 
-    fn compare(&self, left: (&SortValue, &str), right: (&SortValue, &str)) -> Ordering {
-        let by_value = left.0.compare(right.0, self.order.is_descending);
-        by_value.then_with(|| left.1.cmp(right.1))
-    }
-
     /// Offers a row; `id` is unique in the list.
     ///
     /// # Errors
@@ -194,7 +214,7 @@ impl<T> SortedPage<T> {
             return Err(ProblemDetails::invalid_parameter("sort", detail));
         }
         if let Some((last, last_id)) = &self.order.after
-            && self.compare((&value, id), (last, last_id)) != Ordering::Greater
+            && self.order.compare((&value, id), (last, last_id)) != Ordering::Greater
         {
             return Ok(());
         }
@@ -213,9 +233,15 @@ impl<T> SortedPage<T> {
     /// Keeps the rows of the page and one more, which shows that there is a next page.
     fn keep_page(&mut self) {
         let mut rows = std::mem::take(&mut self.rows);
-        rows.sort_by(|a, b| self.compare((&a.value, &a.id), (&b.value, &b.id)));
+        rows.sort_by(|a, b| self.order.compare((&a.value, &a.id), (&b.value, &b.id)));
         rows.truncate(self.limit + 1);
         self.rows = rows;
+    }
+
+    /// The rows of the page, and one more if there is a next page.
+    pub(crate) fn into_rows(mut self) -> Vec<T> {
+        self.keep_page();
+        self.rows.into_iter().map(|row| row.row).collect()
     }
 }
 
@@ -223,10 +249,7 @@ impl<T: Serialize> SortedPage<T> {
     pub(crate) fn into_response(mut self) -> ApiResult {
         self.keep_page();
         let last = self.rows.get(self.limit.saturating_sub(1));
-        let next = last.map(|row| {
-            let first = format!("{} {}", self.order.text, row.value.to_cursor());
-            PageCursor::new(&first, &row.id)
-        });
+        let next = last.map(|row| self.order.cursor(&row.value, &row.id));
         let rows = self.rows.into_iter().map(|row| row.row).collect();
         paged_rows(rows, self.limit, |_| {
             next.clone().unwrap_or_else(|| PageCursor::new("", ""))

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use auth::AuthService;
+use axum::Router;
 use broker::ListenerTls;
 use connect::ConnectorService;
 use devices::pull::PullScheduler;
@@ -28,6 +29,7 @@ use crate::device_service::DeviceService;
 use crate::jobs::Jobs;
 use crate::node_backend::{NodeBackend, ProgramBackend};
 use crate::objects::ObjectBackend;
+use crate::simulation_runs::SimulationRuns;
 use crate::telemetry_backend::TelemetryBackend;
 use crate::unwritten_entries::UnwrittenEntries;
 
@@ -85,6 +87,7 @@ pub(crate) struct ApiState {
     pub(crate) observer: Observer,
     pub(crate) history: NodeHistory,
     pub(crate) jobs: Jobs,
+    pub(crate) simulations: SimulationRuns,
     pub(crate) commands: CommandService,
     pub(crate) console: Arc<dyn ConsoleSite>,
     /// Whether HTTP is served over TLS.
@@ -101,6 +104,8 @@ pub(crate) struct ApiState {
     pub(crate) unwritten_audit_entries: UnwrittenEntries,
     /// Becomes true when the API must stop.
     pub(crate) stopping: watch::Receiver<bool>,
+    /// Creates the routes for requests of the program itself.
+    pub(crate) local_router: fn(&Arc<ApiState>) -> Router,
     pub(crate) documentation: LazyDocumentation,
 }
 

@@ -29,6 +29,8 @@ pub struct TelemetrySample {
     pub key: String,
     pub ts_ms: i64,
     pub value: Value,
+    /// The unit of the key, if it is known.
+    pub unit: Option<String>,
 }
 
 /// A row of an imported file.

@@ -46,7 +46,7 @@ pub use device_directory::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
     OwnedClientDevice,
 };
-pub use login_trial::{LoginTrial, TrialAnswer, TrialCredentials, TrialRejection};
+pub use login_trial::{LoginTrial, LoginTrialError, TrialAnswer, TrialCredentials};
 pub use rules::{DeniedAction, DeniedActionQuery};
 pub use service::{AuthService, AuthSettingsError};
 pub use settings::{AuthLimits, AuthObjectError, AuthSettings, DenialPolicy, NoMatchPolicy};

@@ -41,7 +41,7 @@ pub struct TrialAnswer {
 /// The outcome of a trial.
 pub struct LoginTrial {
     /// `None`: accepted.
-    pub rejection: Option<TrialRejection>,
+    pub rejection: Option<LoginTrialError>,
     /// The answers of the authenticators that were queried, in order.
     pub answers: Vec<TrialAnswer>,
     identity: Option<TrialIdentity>,
@@ -49,7 +49,7 @@ pub struct LoginTrial {
 
 /// Why a client would be rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrialRejection {
+pub struct LoginTrialError {
     /// `ban`, `limit`, `authentication` or `availability`.
     pub step: &'static str,
     pub code: ReasonCode,
@@ -125,7 +125,7 @@ pub(crate) fn described_client<'a>(
     }
 }
 
-fn rejection_of(error: &LoginError) -> TrialRejection {
+fn rejection_of(error: &LoginError) -> LoginTrialError {
     let (step, reason) = match error {
         LoginError::WrongCredentials => ("authentication", "the credentials were not accepted"),
         LoginError::MissingCredentials => (
@@ -138,7 +138,7 @@ fn rejection_of(error: &LoginError) -> TrialRejection {
             "an authenticator or rule source failed or did not answer in time",
         ),
     };
-    TrialRejection {
+    LoginTrialError {
         step,
         code: error.reason_code(),
         reason,
@@ -174,9 +174,9 @@ impl AuthState {
         self: &Arc<Self>,
         request: &LoginRequest,
         answers: &mut Vec<TrialAnswer>,
-    ) -> Result<TrialIdentity, TrialRejection> {
+    ) -> Result<TrialIdentity, LoginTrialError> {
         let now_ms = wall_clock::now_ms();
-        let banned = TrialRejection {
+        let banned = LoginTrialError {
             step: "ban",
             code: ReasonCode::BANNED,
             reason: "the client, its user or its address is banned",
@@ -186,7 +186,7 @@ impl AuthState {
         }
         let has_password = request.password.is_some();
         if (self.login_limiter).is_locked_out(&request.rule_subject(), has_password, now_ms) {
-            return Err(TrialRejection {
+            return Err(LoginTrialError {
                 step: "limit",
                 code: ReasonCode::CONNECTION_RATE_EXCEEDED,
                 reason: "the user or the address is locked out after failed logins",
@@ -199,7 +199,7 @@ impl AuthState {
             return Err(banned);
         }
         if identity.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
-            return Err(TrialRejection {
+            return Err(LoginTrialError {
                 step: "authentication",
                 code: ReasonCode::NOT_AUTHORIZED,
                 reason: "the credentials have expired",

@@ -1,8 +1,9 @@
 //! Load generators and their reports: `tidegate bench`.
 //!
-//! All benchmarks except `rules` and `pipeline` use the network interfaces of a broker only, so any broker can be measured.
+//! All benchmarks except `rules`, `devices`, `pipeline` and `alerts` use the network interfaces of a broker only, so any broker can be measured.
 
 mod alarm_evaluator;
+mod alerts_bench;
 mod alternation;
 mod args;
 mod broker_access;
@@ -36,8 +37,8 @@ use std::process::ExitCode;
 pub use published_reports::commands as commands_of_published_reports;
 
 use load_client::{
-    client_failure, endpoint, host, node_api, packet_scanner, payload_stamp, sequence_checker,
-    timer, transport, units,
+    client_error, endpoint, host, node_api, packet_scanner, payload_stamp, sequence_checker, timer,
+    transport, units,
 };
 
 /// Arguments of `tidegate bench`.
@@ -61,6 +62,8 @@ enum BenchTarget {
     Devices(devices_bench::DevicesArgs),
     /// Measure the telemetry pipeline in this process, from device messages to stored rows
     Pipeline(pipeline_bench::PipelineArgs),
+    /// Run the telemetry pipeline beyond the thresholds of alerts in this process, and show the alerts
+    Alerts(alerts_bench::AlertsArgs),
     /// Send reports of devices over MQTT, and count the rows that the node stores
     Telemetry(telemetry_bench::TelemetryArgs),
     /// Measure relay endpoints, or another WebSocket relay; each message is numbered and checked
@@ -92,6 +95,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchTarget::Rules(arguments) => rules_bench::run(&arguments),
         BenchTarget::Devices(arguments) => devices_bench::run(&arguments),
         BenchTarget::Pipeline(arguments) => pipeline_bench::run(&arguments),
+        BenchTarget::Alerts(arguments) => alerts_bench::run(&arguments),
         BenchTarget::Telemetry(arguments) => telemetry_bench::run(&arguments),
         BenchTarget::Relay { scenario } => scenario.run(),
         BenchTarget::Link { scenario } => scenario.run(),
@@ -138,7 +142,9 @@ mod tests {
         assert!(error("mqtt p2p --qos 3").contains("0..=2"));
         assert!(error("mqtt p2p --payload 10").contains("24 bytes"));
         assert!(error("mqtt p2p --assert p98<5ms").contains("did you mean"));
-        assert!(error("mqtt p2p --broker mqtts://127.0.0.1").contains("--cafile"));
+        assert!(
+            error("mqtt p2p --broker mqtts://127.0.0.1 --cafile /none/ca").contains("/none/ca")
+        );
         assert!(error("mqtt p2p --wildcards 20%").contains("--filters"));
         assert!(error("mqtt p2p --filters 5 --pairs 10").contains("--filters 5"));
         assert!(error("mqtt p2p --pairs 1 --threads 2").contains("--threads 2"));

@@ -36,6 +36,8 @@ pub(crate) struct OwnNode {
     dir: PathBuf,
     /// The content of `node.json`.
     description: Value,
+    /// Cores that the process could use before the first start.
+    cores: Vec<usize>,
 }
 
 impl OwnNode {
@@ -50,6 +52,30 @@ impl OwnNode {
             .map_or_else(std::env::temp_dir, Path::to_owned);
         let dir = parent.join(name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Self::launch(program, options, dir, allowed_cores())
+    }
+
+    /// Stops the node and starts it again with its data. Its addresses are others.
+    pub(crate) fn restart(
+        mut self,
+        program: &Path,
+        options: &OwnNodeOptions<'_>,
+    ) -> anyhow::Result<Self> {
+        self.stop_process();
+        // A node that was killed has left it.
+        let _ = fs::remove_file(self.data_dir().join("node.json"));
+        // What is dropped has no directory any more.
+        let dir = std::mem::take(&mut self.dir);
+        let cores = std::mem::take(&mut self.cores);
+        Self::launch(program, options, dir, cores)
+    }
+
+    fn launch(
+        program: &Path,
+        options: &OwnNodeOptions<'_>,
+        dir: PathBuf,
+        cores: Vec<usize>,
+    ) -> anyhow::Result<Self> {
         let log_path = dir.join("node.log");
         let log = fs::File::create(&log_path)
             .with_context(|| format!("cannot create {}", log_path.display()))?;
@@ -67,15 +93,14 @@ impl OwnNode {
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot duplicate a file")?)
             .stderr(log);
-        let cores = allowed_cores();
         // A child inherits the core of the thread that starts it.
         if let ([first, second, ..], true) = (&cores[..], options.is_pinned) {
             pin_to_core(*first)?;
             let child = command.spawn();
             pin_to_core(*second)?;
-            Self::wait_until_ready(child, program, dir)
+            Self::wait_until_ready(child, program, dir, cores)
         } else {
-            Self::wait_until_ready(command.spawn(), program, dir)
+            Self::wait_until_ready(command.spawn(), program, dir, cores)
         }
     }
 
@@ -83,6 +108,7 @@ impl OwnNode {
         child: std::io::Result<Child>,
         program: &Path,
         dir: PathBuf,
+        cores: Vec<usize>,
     ) -> anyhow::Result<Self> {
         let child = match child {
             Ok(child) => child,
@@ -95,6 +121,7 @@ impl OwnNode {
             child,
             dir,
             description: Value::Null,
+            cores,
         };
         let deadline = Instant::now() + START_LIMIT;
         loop {
@@ -133,10 +160,8 @@ impl OwnNode {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
-}
 
-impl Drop for OwnNode {
-    fn drop(&mut self) {
+    fn stop_process(&mut self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::TERM);
         }
@@ -146,6 +171,14 @@ impl Drop for OwnNode {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Drop for OwnNode {
+    fn drop(&mut self) {
+        self.stop_process();
+        if !self.dir.as_os_str().is_empty() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
     }
 }

@@ -34,6 +34,10 @@ const STRINGS: &str = r#"SELECT split(topic, '/') as parts, substring(clientId, 
     FROM "$EVENT.PUBLISH""#;
 const TIMES: &str = r#"SELECT date(timestamp) as date_str, datetime(timestamp) as datetime_str,
     datetimeToTimestamp("2023-07-29 10:30:15") as ts FROM "$EVENT.PUBLISH""#;
+/// The report names no statement for JSON and conversions; these have three calls, as its others do.
+const JSON: &str = r#"SELECT json(payload) as data, payload.unit as unit, json_encode(payload) as text FROM "$EVENT.PUBLISH""#;
+const CONVERSIONS: &str = r#"SELECT int(payload.value) as whole, float('21.5', 1) as number, str(payload.at) as text
+    FROM "$EVENT.PUBLISH""#;
 const HASHES: &str = r#"SELECT md5(payload) as payload_hash, sha256(clientId) as client_hash, uuid() as message_id
     FROM "$EVENT.PUBLISH""#;
 
@@ -163,6 +167,12 @@ fn measure_evaluations(within: Duration, only: &str, lines: &mut Vec<RulesResult
         ("functions of strings", rule_definition(STRINGS), DATA_TOPIC),
         ("functions of time", rule_definition(TIMES), DATA_TOPIC),
         ("functions of hashes", rule_definition(HASHES), DATA_TOPIC),
+        ("functions of JSON", rule_definition(JSON), DATA_TOPIC),
+        (
+            "functions of conversions",
+            rule_definition(CONVERSIONS),
+            DATA_TOPIC,
+        ),
     ] {
         if !name.starts_with(only) {
             continue;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::config::{
 use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
 use crate::core::recovery::recover_from_store;
+use crate::core::retained_store::RetainedStore;
 use crate::events::EventStream;
 use crate::handle::{BrokerHandle, OpenListeners, OpenedListener};
 use crate::info::ListenerInfo;
@@ -26,6 +27,7 @@ use crate::net::clock::NodeClock;
 use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
+use crate::net::node_router_thread::{self, ClusterAttachment, PeerInbox, RouterSetup};
 use crate::net::quic::QuicThreads;
 use crate::net::shard_thread::{self, ShardRecovery, ShardSetup};
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
@@ -40,6 +42,8 @@ pub struct Broker {
     handle: BrokerHandle,
     threads: Vec<JoinHandle<()>>,
     quic: QuicThreads,
+    /// The thread of the node router, and its inbox.
+    router: Option<(JoinHandle<()>, PeerInbox)>,
 }
 
 impl Broker {
@@ -50,9 +54,22 @@ impl Broker {
         hooks: HookChain,
         store: Option<Store>,
     ) -> Result<Self, StartError> {
+        Self::start_in_cluster(config, hooks, store, None)
+    }
+
+    /// As [`Broker::start`], as one of several nodes that route messages to each other. Listeners open when the
+    /// subscriptions of the other nodes are known here.
+    pub fn start_in_cluster(
+        config: BrokerConfig,
+        hooks: HookChain,
+        store: Option<Store>,
+        cluster: Option<ClusterAttachment>,
+    ) -> Result<Self, StartError> {
         let shards = config.shard_count();
-        if shards > MAX_SHARDS {
-            return Err(StartError::TooManyShards(shards));
+        // The node router takes the number behind the last shard.
+        let most = MAX_SHARDS - usize::from(cluster.is_some());
+        if shards > most {
+            return Err(StartError::TooManyShards { shards, most });
         }
         let clock = NodeClock::new();
         let events = EventStream::new();
@@ -66,12 +83,17 @@ impl Broker {
             decoy: DecoyCredentials::random(DEFAULT_CREDENTIAL_ITERATIONS)
                 .map_err(|_| StartError::NoRandomness)?,
             directory: NodeDirectory::default(),
-            retained: Arc::default(),
+            retained: Arc::new(match &cluster {
+                Some(_) => RetainedStore::in_cluster(),
+                None => RetainedStore::default(),
+            }),
             server_reference: config.server_reference.clone(),
+            is_draining: AtomicBool::new(false),
             metrics: (0..shards)
                 .map(|_| Arc::new(ShardMetrics::default()))
                 .collect(),
             started_ms: clock.now_ms(),
+            is_clustered: cluster.is_some(),
             events,
             relay: hooks.relay_service(),
         });
@@ -111,6 +133,17 @@ impl Broker {
             )?,
             None => Vec::new(),
         };
+        let router = match &cluster {
+            Some(cluster) => Some(spawn_node_router(RouterSetup {
+                attachment: cluster.clone(),
+                inboxes: inboxes.clone(),
+                is_durable: store.is_some(),
+                node: node.clone(),
+                clock,
+                max_queued_bytes: config.limits.max_cross_shard_bytes as usize,
+            })?),
+            None => None,
+        };
         let (ready, is_ready) = std::sync::mpsc::channel();
         let mut threads = Vec::new();
         for (id, listeners) in sockets.per_shard.into_iter().enumerate() {
@@ -118,6 +151,7 @@ impl Broker {
                 id: id as u16,
                 node: node.clone(),
                 inboxes: inboxes.clone(),
+                cluster: cluster.clone(),
                 listeners,
                 hooks: hooks.clone(),
                 clock,
@@ -139,6 +173,7 @@ impl Broker {
             handle,
             threads,
             quic,
+            router: router.zip(cluster.map(|cluster| cluster.inbox)),
         })
     }
 
@@ -165,6 +200,13 @@ impl Broker {
         for thread in self.threads {
             if thread.join().is_err() {
                 tracing::error!("shard thread ended with a panic; this is a bug");
+            }
+        }
+        // Last answers may wait for other nodes until the shards have stopped.
+        if let Some((thread, inbox)) = self.router {
+            inbox.stop();
+            if thread.join().is_err() {
+                tracing::error!("the node router ended with a panic; this is a bug");
             }
         }
         self.quic.stop();
@@ -288,6 +330,16 @@ fn spawn_shard(setup: ShardSetup) -> Result<JoinHandle<()>, StartError> {
     let run = move || {
         if let Err(error) = shard_thread::run_shard(setup) {
             tracing::error!(%error, "shard failed to run");
+        }
+    };
+    thread.spawn(run).map_err(StartError::Thread)
+}
+
+fn spawn_node_router(setup: RouterSetup) -> Result<JoinHandle<()>, StartError> {
+    let thread = std::thread::Builder::new().name("node-router".to_owned());
+    let run = move || {
+        if let Err(error) = node_router_thread::run_node_router(&setup) {
+            tracing::error!(%error, "the node router failed to run");
         }
     };
     thread.spawn(run).map_err(StartError::Thread)

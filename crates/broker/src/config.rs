@@ -11,6 +11,9 @@ use hooks::UserConfig;
 /// Largest number of shards: filters carry sets of shards with this many bits.
 pub const MAX_SHARDS: usize = 64;
 
+/// Largest number of other nodes in a cluster, for the same reason.
+pub const MAX_PEER_NODES: usize = 64;
+
 /// The whole configuration of a broker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BrokerConfig {
@@ -136,6 +139,10 @@ pub struct BrokerLimits {
     pub max_outbox_bytes: u32,
     /// Bytes waiting for all sockets of one shard; beyond, the shard stops reading from publishers.
     pub max_buffered_bytes_per_shard: u64,
+    /// Bytes waiting for slow receivers of relay endpoints, per shard; a message counts once for all of them. Beyond half of it,
+    /// receivers with more than an equal part lose their oldest messages; beyond all of it, the shard stops reading from clients of relay
+    /// endpoints.
+    pub max_relay_backlog_bytes_per_shard: u64,
     /// Bytes in all session queues of one shard; beyond, messages are dropped instead of queued.
     pub max_queued_bytes_per_shard: u64,
     /// Seconds a message may wait for a session; 0: as long as its expiry and the session last.
@@ -199,6 +206,7 @@ impl Default for BrokerLimits {
             queue_qos0_messages: false,
             max_outbox_bytes: 1 << 20,
             max_buffered_bytes_per_shard: 1 << 30,
+            max_relay_backlog_bytes_per_shard: 256 << 20,
             max_queued_bytes_per_shard: 2 << 30,
             max_queued_age_s: 0,
             max_cross_shard_bytes: 16 << 20,

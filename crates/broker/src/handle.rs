@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::control::SHARD_RESPONSE_TIMEOUT;
+use crate::core::drain::DrainScan;
 use crate::core::inspection::{
     OldestQueuedScan, ScanStep, SessionRowScan, ShardScan, TopicScan, client_info,
 };
@@ -96,6 +97,8 @@ pub enum NotReadyReason {
     Stopping,
     /// A shard has not completed a turn for seconds.
     Stalled,
+    /// Clients are referred to other nodes; see [`BrokerHandle::set_draining`].
+    Draining,
 }
 
 impl BrokerHandle {
@@ -228,12 +231,49 @@ impl BrokerHandle {
             .inboxes
             .iter()
             .any(|inbox| inbox.last_turn_ms() < latest_ms);
-        stalled.then_some(NotReadyReason::Stalled)
+        if stalled {
+            return Some(NotReadyReason::Stalled);
+        }
+        self.is_draining().then_some(NotReadyReason::Draining)
+    }
+
+    /// Begins or ends a drain, during which the node accepts no new connections of clients. Sessions stay, and connections
+    /// that other nodes pass on to them are accepted.
+    pub fn set_draining(&self, is_draining: bool) {
+        self.shared.node.is_draining.store(is_draining, Relaxed);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.shared.node.is_draining.load(Relaxed)
+    }
+
+    /// Disconnects up to `most` clients during a drain and returns their number. Those that other nodes have passed on
+    /// stay.
+    pub async fn disconnect_for_drain(&self, most: usize) -> usize {
+        let mut closed = 0;
+        for shard in 0..self.shard_count() as u16 {
+            let scan = DrainScan::new(most - closed);
+            closed += self.scan_shard(shard, scan).await.unwrap_or(0);
+            if closed >= most {
+                break;
+            }
+        }
+        closed
     }
 
     /// Number of shards.
     fn shard_count(&self) -> usize {
         self.shared.inboxes.len()
+    }
+
+    /// Number of connections, and of sessions.
+    pub fn load(&self) -> (u64, u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let directory = &self.shared.node.directory;
+        (
+            directory.connections.load(Relaxed).into(),
+            directory.sessions.load(Relaxed).into(),
+        )
     }
 
     /// Reloads the certificates of all listeners.

@@ -1,13 +1,17 @@
 //! Information about the broker: clients, sessions, subscriptions, topics, listeners. Read-only snapshots for the
 //! control plane; field names are those of the HTTP API.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 /// One connected client, or one session without a connection.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientInfo {
     pub client_id: String,
+    /// The node of the cluster that has the session; `null`: the node is not a member of a cluster.
+    pub node: Option<String>,
     /// `device:ID` for a registered device, whatever credential it presents.
     pub username: Option<String>,
     /// The device and its product, if this node knows them: from the device's first connection after a start.
@@ -15,7 +19,7 @@ pub struct ClientInfo {
     pub product: Option<String>,
     pub connected: bool,
     /// `3.1`, `3.1.1` or `5.0`.
-    pub protocol_version: &'static str,
+    pub protocol_version: Cow<'static, str>,
     pub listener: Option<String>,
     /// `ip:port`, or `unix`.
     pub peer_address: Option<String>,
@@ -27,7 +31,7 @@ pub struct ClientInfo {
     pub disconnected_at_ms: Option<u64>,
     /// Why the last connection ended, as in `$events/client_disconnected`; `null` with a connection, and if it ended before
     /// the node was started.
-    pub disconnect_reason: Option<&'static str>,
+    pub disconnect_reason: Option<Cow<'static, str>>,
     pub session_created_at_ms: u64,
     pub session_expiry_s: u32,
     pub subscriptions: usize,
@@ -45,10 +49,12 @@ pub struct ClientInfo {
 }
 
 /// One subscription of one session.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SubscriptionInfo {
     pub client_id: String,
+    /// The node of the cluster that has the session; `null`: the node is not a member of a cluster.
+    pub node: Option<String>,
     /// As the client wrote it, `$share/...` included.
     pub topic_filter: String,
     pub qos: u8,
@@ -105,7 +111,8 @@ pub struct ListenerCertificate {
 }
 
 /// Selects rows: all that match every given condition, sorted by client id (then topic filter).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ListQuery {
     /// Exact client id.
     pub client_id: Option<String>,

@@ -71,6 +71,7 @@ shard_metrics! {
     DroppedDerived Counter "messages_dropped_total" [reason = "derived_budget"] "Messages that did not reach a subscriber.";
     DroppedOffline Counter "messages_dropped_total" [reason = "offline"] "Messages that did not reach a subscriber.";
     RelayConnections Gauge "relay_connections" [] "Open connections of relay endpoints.";
+    RelayBacklogBytes Gauge "relay_backlog_bytes" [] "Memory of messages that wait for slow receivers of relay endpoints.";
     RelayRejected Counter "relay_connections_rejected_total" [] "Connections that a relay endpoint rejected.";
     RelayReceived Counter "relay_messages_received_total" [] "Messages received from connections of relay endpoints.";
     RelaySent Counter "relay_messages_sent_total" [] "Messages sent to connections of relay endpoints, or queued for them.";

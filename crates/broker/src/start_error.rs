@@ -1,6 +1,5 @@
 //! Why a broker did not start.
 
-use crate::config::MAX_SHARDS;
 use crate::net::tls::TlsError;
 
 /// Why a broker did not start.
@@ -23,8 +22,8 @@ pub enum StartError {
         "user {username}: the credential is not of the form scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY"
     )]
     Credential { username: String },
-    #[error("{0} shards requested; at most {MAX_SHARDS} are supported")]
-    TooManyShards(usize),
+    #[error("{shards} shards requested; at most {most} are supported")]
+    TooManyShards { shards: usize, most: usize },
     #[error("the system provides no random bytes")]
     NoRandomness,
     #[error("cannot start a thread: {0}")]

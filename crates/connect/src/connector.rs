@@ -63,6 +63,8 @@ pub struct ConnectorContext {
     pub name: String,
     /// The node's data directory; relative paths of settings are resolved against it.
     pub directory: Option<PathBuf>,
+    /// The name of the node in its cluster. All nodes of a cluster have the same connectors.
+    pub node: Option<String>,
 }
 
 /// The schema of a settings type.

@@ -47,7 +47,7 @@ pub enum PushError {
     Closed(&'static str),
     /// The request lacks the source's secret.
     Credentials(&'static str),
-    /// Describes the error in the body.
+    /// The body is invalid, with the reason for people.
     Content(String),
     /// Too many requests are being processed.
     TooManyRequests,

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use secret::random_bytes;
 
 use crate::credential::{
-    Credential, PROVISION_USERNAME, PasswordSecret, SecretDigester, SecureLogin, random_bytes,
-    verify_password,
+    Credential, PROVISION_USERNAME, PasswordSecret, SecretDigester, SecureLogin, verify_password,
 };
 use crate::device::Device;
 use crate::product::{CredentialKind, SharedSecure};

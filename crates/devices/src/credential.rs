@@ -12,8 +12,8 @@ use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _, phc::Pas
 use data_encoding::HEXLOWER;
 use md5::{Digest as _, Md5};
 use ring::hmac;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{self, UnparsedPublicKey};
+use secret::{RandomSourceError, random_bytes};
 
 use crate::product::CredentialKind;
 use crate::record_codec::{decode_array, decode_text, encode_text};
@@ -45,19 +45,6 @@ impl SecretDigester {
         hmac::verify(&self.0, secret, digest).is_ok()
     }
 }
-
-pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], RandomSourceError> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| RandomSourceError)?;
-    Ok(bytes)
-}
-
-/// The operating system provides no random numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the operating system provides no random numbers")]
-pub struct RandomSourceError;
 
 /// Generates a secret that cannot be guessed.
 pub(crate) fn generate_token() -> Result<String, RandomSourceError> {

@@ -11,7 +11,7 @@ const MAX_ID_BYTES: usize = 64;
 #[error(
     "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters, and not \".\" or \"..\""
 )]
-pub struct InvalidIdError {
+pub struct IdError {
     found: String,
 }
 
@@ -19,11 +19,11 @@ fn is_allowed(c: char) -> bool {
     !matches!(c, '/' | '+' | '#') && !c.is_control() && !c.is_whitespace()
 }
 
-fn check(text: &str) -> Result<Box<str>, InvalidIdError> {
+fn check(text: &str) -> Result<Box<str>, IdError> {
     // "." and ".." are removed from URL paths.
     let is_step = matches!(text, "." | "..");
     if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(is_allowed) {
-        return Err(InvalidIdError {
+        return Err(IdError {
             found: text.chars().take(MAX_ID_BYTES).collect(),
         });
     }
@@ -62,7 +62,7 @@ macro_rules! id {
         pub struct $name(Box<str>);
 
         impl $name {
-            pub fn new(text: &str) -> Result<Self, InvalidIdError> {
+            pub fn new(text: &str) -> Result<Self, IdError> {
                 check(text).map(Self)
             }
 

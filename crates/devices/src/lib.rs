@@ -37,10 +37,10 @@ mod topic_permissions;
 pub use authenticator::{DeviceAdmission, DeviceAuthenticator, DeviceLookup, PresentedCredentials};
 pub use credential::{
     CredentialError, CredentialSummary as ShownCredential, IssuedCredential, JwtAlgorithmName,
-    NewCredential, PROVISION_USERNAME, RandomSourceError,
+    NewCredential, PROVISION_USERNAME,
 };
 pub use device::Device;
-pub use id::{DeviceId, InvalidIdError, ProductId, id_for_name};
+pub use id::{DeviceId, IdError, ProductId, id_for_name};
 pub use model::{ThingModel, UnknownKeys};
 pub use presence::{DevicePresence, DeviceState, DeviceStateChange, DeviceStates};
 pub use product::{

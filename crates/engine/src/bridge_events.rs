@@ -78,21 +78,21 @@ impl Engine {
         if rules.is_empty() {
             return None;
         }
-        Some(self.with_evaluation_context(|tools| {
-            self.evaluate_with(tools, &snapshot, rules, incoming);
-            tools.take_outcome()
+        Some(self.with_evaluation_context(|context| {
+            self.evaluate_with(context, &snapshot, rules, incoming);
+            context.take_outcome()
         }))
     }
 
     fn evaluate_with(
         &self,
-        tools: &mut EvaluationContext,
+        context: &mut EvaluationContext,
         snapshot: &RuleSnapshot,
         rules: &[Arc<RunningRule>],
         incoming: &BridgeMessage<'_>,
     ) {
-        tools.scratch.reset();
-        let (scratch, at_ms) = (&tools.scratch, now_ms());
+        context.scratch.reset();
+        let (scratch, at_ms) = (&context.scratch, now_ms());
         let event = RuleEvent {
             node: &self.shared.settings.node_name,
             topic: Some(incoming.topic),
@@ -107,7 +107,7 @@ impl Engine {
             index: &snapshot.index,
             rows: &self.shared.rows,
             scratch,
-            stage: &mut tools.stage,
+            stage: &mut context.stage,
             lineage: RuleLineage::default(),
             now_ms: at_ms,
             chained: 0,

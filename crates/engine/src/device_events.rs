@@ -1,8 +1,7 @@
 //! Device events, evaluated by the rules that name them: `FROM "$EVENT.DEVICE"`.
 //!
-//! Events of a shard's clients are evaluated on its thread, inside a hook:
-//! [`Engine::handle_device_event_on`]. All others are evaluated on the control plane:
-//! [`Engine::handle_device_event`]. The engine does not know devices; the device platform calls it.
+//! They are evaluated on the control plane, outside the shards. The engine does not know devices; the device
+//! platform calls it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -94,37 +93,15 @@ impl Engine {
         self.shared.wants_devices.load(Relaxed)
     }
 
-    /// Evaluates the rules FROM `"$EVENT.DEVICE"` on an event, on the thread of this shard. If this returns
-    /// true, a caller inside [`Hooks::publish`](hooks::Hooks::publish) returns
-    /// [`PublishVerdict::ContinueAndCollect`](hooks::PublishVerdict::ContinueAndCollect), so that the
-    /// outputs of the rules are published with the message. Elsewhere the outputs are published when the
-    /// shard has finished with the client.
-    pub fn handle_device_event_on(&self, shard: u16, event: &DeviceEvent<'_>) -> bool {
-        if !self.wants_device_events() {
-            return false;
-        }
-        let lane = &self.shared.device_lanes[usize::from(shard)];
-        let create = || self.shared.evaluation_context(usize::from(shard));
-        let Some(mut tools) = lane.begin_event(create) else {
-            tracing::debug!(
-                device = event.device_id,
-                "device events are nested too deep; event is not evaluated by rules"
-            );
-            return false;
-        };
-        evaluate_device_event(&self.shared, &mut tools, event);
-        lane.end_event(tools)
-    }
-
-    /// Evaluates the rules on an event outside the shards. Resolves when their outputs are published and no
+    /// Evaluates the rules FROM `"$EVENT.DEVICE"` on an event. Resolves when their outputs are published and no
     /// sink is full, so that the caller waits for backpressure.
     pub async fn handle_device_event(&self, event: DeviceEvent<'_>) {
         if !self.wants_device_events() {
             return;
         }
-        let outcome = self.with_evaluation_context(|tools| {
-            evaluate_device_event(&self.shared, tools, &event);
-            tools.take_outcome()
+        let outcome = self.with_evaluation_context(|context| {
+            evaluate_device_event(&self.shared, context, &event);
+            context.take_outcome()
         });
         self.finish_event(event.device_id, outcome).await;
     }
@@ -133,7 +110,7 @@ impl Engine {
 /// Evaluates the rules that want the event.
 fn evaluate_device_event(
     shared: &EngineShared,
-    tools: &mut EvaluationContext,
+    context: &mut EvaluationContext,
     device: &DeviceEvent<'_>,
 ) {
     let snapshot = shared.snapshot.load();
@@ -144,8 +121,8 @@ fn evaluate_device_event(
     if matched_rules.is_empty() {
         return;
     }
-    tools.scratch.reset();
-    let (scratch, at_ms) = (&tools.scratch, now_ms());
+    context.scratch.reset();
+    let (scratch, at_ms) = (&context.scratch, now_ms());
     let event = RuleEvent {
         node: &shared.settings.node_name,
         client_id: device.client_id,
@@ -159,7 +136,7 @@ fn evaluate_device_event(
         index,
         rows: &shared.rows,
         scratch,
-        stage: &mut tools.stage,
+        stage: &mut context.stage,
         lineage: RuleLineage(device.tag),
         now_ms: at_ms,
         chained: 0,

@@ -27,7 +27,6 @@ use crate::rule_hooks::RuleHooksFactory;
 use crate::running_rule::{RuleMonitor, RunningRule};
 use crate::saved_state::SavedRuleState;
 use crate::settings::RuleEngineSettings;
-use crate::shard_device_events::ShardDeviceEvents;
 use crate::trace_record::TraceRecord;
 use crate::window_queue::{WindowCommand, WindowQueue};
 use crate::window_worker::WindowWorker;
@@ -104,7 +103,6 @@ impl Engine {
             ports: Arc::new(EnginePorts::default()),
             wants_devices: AtomicBool::new(false),
             wants_relay: AtomicBool::new(false),
-            device_lanes: (0..shards).map(|_| ShardDeviceEvents::default()).collect(),
             by_serial: Mutex::default(),
             lanes: shards + 2,
         };

@@ -18,7 +18,6 @@ use crate::ports::EnginePorts;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RuleMonitor, RunningRule, compile_rule};
 use crate::settings::RuleEngineSettings;
-use crate::shard_device_events::ShardDeviceEvents;
 use crate::window_queue::WindowQueue;
 
 /// The rules as the shards see them. A snapshot is immutable and replaced as a whole.
@@ -41,8 +40,6 @@ pub(crate) struct EngineShared {
     pub(crate) wants_devices: AtomicBool,
     /// Whether any rule selects events of relay endpoints.
     pub(crate) wants_relay: AtomicBool,
-    /// Device events of each shard.
-    pub(crate) device_lanes: Box<[ShardDeviceEvents]>,
     /// The environment variables that `getenv` may read.
     pub(crate) environment: rules::Environment,
     /// Running rules by serial.

@@ -32,8 +32,8 @@ impl EvaluationContextCell {
         create: impl FnOnce() -> EvaluationContext,
         work: impl FnOnce(&mut EvaluationContext) -> R,
     ) -> R {
-        let mut tools = self.lock();
-        work(tools.get_or_insert_with(create))
+        let mut context = self.lock();
+        work(context.get_or_insert_with(create))
     }
 }
 
@@ -46,10 +46,10 @@ pub(crate) struct EventOutcome {
 
 impl EvaluationContext {
     pub(crate) fn new(stage: LaneContext, environment: Environment) -> Self {
-        let tools = EvaluationResources::new(random_seed(), stage.lane as u16)
+        let resources = EvaluationResources::new(random_seed(), stage.lane as u16)
             .with_environment(environment);
         Self {
-            scratch: EvaluationScratch::new(tools, MAX_IDLE_SCRATCH_BYTES),
+            scratch: EvaluationScratch::new(resources, MAX_IDLE_SCRATCH_BYTES),
             stage,
         }
     }

@@ -30,22 +30,22 @@ impl Engine {
     /// `attempts` of the event are set. Nothing happens if the rule or the action no longer exists, or if it
     /// has no fallback actions any more. Resolves like [`Engine::handle_bridge_message`].
     pub async fn run_fallback(&self, failed: FailedRow<'_>) {
-        let outcome = self.with_evaluation_context(|tools| {
-            self.run_fallback_with(tools, &failed);
-            tools.take_outcome()
+        let outcome = self.with_evaluation_context(|context| {
+            self.run_fallback_with(context, &failed);
+            context.take_outcome()
         });
         self.finish_event(failed.rule, outcome).await;
     }
 
-    fn run_fallback_with(&self, tools: &mut EvaluationContext, failed: &FailedRow<'_>) {
+    fn run_fallback_with(&self, context: &mut EvaluationContext, failed: &FailedRow<'_>) {
         let Some(bound) = self.find_running(failed.rule) else {
             return;
         };
         let Some(action) = bound.actions.get(usize::from(failed.origin.action)) else {
             return;
         };
-        tools.scratch.reset();
-        let (scratch, stage, at_ms) = (&tools.scratch, &mut tools.stage, now_ms());
+        context.scratch.reset();
+        let (scratch, stage, at_ms) = (&context.scratch, &mut context.stage, now_ms());
         let arena = scratch.arena();
         let columns: Vec<_> = (failed.columns.iter())
             .map(|(name, value)| (&*arena.alloc_str(name), to_rule_value(value, arena)))
@@ -110,9 +110,9 @@ mod tests {
             attempts: 3,
         };
         let published = |failed: &FailedRow<'_>| {
-            let outcome = engine.with_evaluation_context(|tools| {
-                engine.run_fallback_with(tools, failed);
-                tools.take_outcome()
+            let outcome = engine.with_evaluation_context(|context| {
+                engine.run_fallback_with(context, failed);
+                context.take_outcome()
             });
             let outgoing = outcome.outgoing?;
             let message = outgoing.iter().next()?;

@@ -37,9 +37,9 @@ impl Engine {
         if found.is_empty() {
             return;
         }
-        let outcome = self.with_evaluation_context(|tools| {
-            tools.scratch.reset();
-            let (scratch, at_ms) = (&tools.scratch, now_ms());
+        let outcome = self.with_evaluation_context(|context| {
+            context.scratch.reset();
+            let (scratch, at_ms) = (&context.scratch, now_ms());
             let event = RuleEvent {
                 node: &self.shared.settings.node_name,
                 client_id: file.client_id,
@@ -51,13 +51,13 @@ impl Engine {
                 index: &snapshot.index,
                 rows: &self.shared.rows,
                 scratch,
-                stage: &mut tools.stage,
+                stage: &mut context.stage,
                 lineage: RuleLineage(0),
                 now_ms: at_ms,
                 chained: 0,
             };
             run.evaluate_all(&view, |at| found.get(at).map(|rule| &***rule));
-            tools.take_outcome()
+            context.take_outcome()
         });
         self.finish_event(file.sender, outcome).await;
     }

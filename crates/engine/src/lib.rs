@@ -36,7 +36,6 @@ mod running_rule;
 mod saved_state;
 mod schema;
 mod settings;
-mod shard_device_events;
 mod template;
 mod test_event;
 mod trace;

@@ -139,9 +139,8 @@ pub enum DevicePortOutcome {
 }
 
 /// Receives telemetry and alarms of rules. Called on shards, on the window thread and on the control plane
-/// (see `lane` of [`SinkPort::send_row`]), so it never blocks. On a shard, it reports resulting events with
-/// [`Engine::handle_device_event_on`](crate::Engine::handle_device_event_on); elsewhere it reports them only
-/// after the call has returned.
+/// (see `lane` of [`SinkPort::send_row`]), so it never blocks. It reports resulting events with
+/// [`Engine::handle_device_event`](crate::Engine::handle_device_event) only after the call has returned.
 pub trait DevicePort: Send + Sync {
     fn write_telemetry(&self, lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome;
     fn write_alarm(&self, lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome;

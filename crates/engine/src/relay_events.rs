@@ -29,15 +29,19 @@ impl Engine {
         if !self.wants_relay_events() {
             return;
         }
-        let outcome = self.with_evaluation_context(|tools| {
-            evaluate_relay_event(&self.shared, tools, event);
-            tools.take_outcome()
+        let outcome = self.with_evaluation_context(|context| {
+            evaluate_relay_event(&self.shared, context, event);
+            context.take_outcome()
         });
         self.finish_event(&event.endpoint_id, outcome).await;
     }
 }
 
-fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, relay: &RelayEvent) {
+fn evaluate_relay_event(
+    shared: &EngineShared,
+    context: &mut EvaluationContext,
+    relay: &RelayEvent,
+) {
     let snapshot = shared.snapshot.load();
     let index = &snapshot.index;
     let (kind, reason) = match &relay.kind {
@@ -53,8 +57,8 @@ fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, re
     if matched_rules.is_empty() {
         return;
     }
-    tools.scratch.reset();
-    let (scratch, at_ms) = (&tools.scratch, now_ms());
+    context.scratch.reset();
+    let (scratch, at_ms) = (&context.scratch, now_ms());
     let event = RuleEvent {
         node: &shared.settings.node_name,
         node_ip: &shared.node_ip,
@@ -71,7 +75,7 @@ fn evaluate_relay_event(shared: &EngineShared, tools: &mut EvaluationContext, re
         index,
         rows: &shared.rows,
         scratch,
-        stage: &mut tools.stage,
+        stage: &mut context.stage,
         lineage: RuleLineage::default(),
         now_ms: at_ms,
         chained: 0,

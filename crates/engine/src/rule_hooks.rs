@@ -21,7 +21,6 @@ use crate::evaluation_context::EvaluationContext;
 use crate::lane_context::LaneContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::RunningRule;
-use crate::shard_device_events::ShardDeviceEvents;
 
 pub(crate) struct RuleHooksFactory(pub(crate) Arc<EngineShared>);
 
@@ -76,12 +75,6 @@ impl RuleHooks {
             stage,
             shared,
         }
-    }
-
-    /// The results of device events on this shard.
-    #[inline]
-    fn device_lane(&self) -> &ShardDeviceEvents {
-        &self.shared.device_lanes[self.stage.lane]
     }
 
     /// Evaluates the rules on an event. Calls `fill` to set the event's fields only if there are candidate
@@ -567,8 +560,7 @@ impl Hooks for RuleHooks {
     }
 
     fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
-        let own = self.stage.take_outgoing();
-        own.or_else(|| self.device_lane().take_outgoing())
+        self.stage.take_outgoing()
     }
 
     fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
@@ -578,8 +570,7 @@ impl Hooks for RuleHooks {
     }
 
     fn has_unsettled_work(&mut self) -> bool {
-        let own = self.stage.take_unsettled();
-        self.device_lane().take_unsettled() || own
+        self.stage.take_unsettled()
     }
 
     fn notify_when_durable(&mut self, done: DurableCallback) {
@@ -588,10 +579,9 @@ impl Hooks for RuleHooks {
             Some(sink_port) => sink_port.notify_when_durable(lane, done),
             None => done(),
         };
-        let settles_devices = self.device_lane().take_unsettled_devices();
         match self.shared.ports.devices.get() {
             // The results may become rows.
-            Some(devices) if self.stage.take_unsettled_devices() || settles_devices => {
+            Some(devices) if self.stage.take_unsettled_devices() => {
                 devices.notify_when_durable(Box::new(rows));
             }
             _ => rows(),
@@ -599,12 +589,7 @@ impl Hooks for RuleHooks {
     }
 
     fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
-        let own = self.stage.take_backpressure();
-        let of_devices = self.device_lane().take_backpressure();
-        match (own, of_devices) {
-            (Some(one), Some(other)) => Some(Box::new(move || one() || other())),
-            (one, other) => one.or(other),
-        }
+        self.stage.take_backpressure()
     }
 
     fn outgoing_dropped(&mut self, topic: &str, tag: u64) {

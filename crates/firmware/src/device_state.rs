@@ -7,11 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use devices::DeviceNo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use store::{Durability, StoreError, Table, Tables};
 
 use crate::package::{FirmwarePackage, FirmwareType};
 
 const MAX_TEXT_CHARS: usize = 255;
+/// Reported properties that are longer as JSON are ignored.
+const MAX_PROPERTIES_BYTES: usize = 8192;
 
 /// State of an installation, in the order in which devices pass through them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -86,6 +89,9 @@ pub struct InstallRecord {
     /// What the device runs, as it has reported.
     pub current_title: Option<String>,
     pub current_version: Option<String>,
+    /// Properties of the firmware that the device runs, as it has reported.
+    #[serde(default)]
+    pub current_properties: Map<String, Value>,
     /// When the state changed, in milliseconds since 1970.
     pub updated_at_ms: u64,
 }
@@ -98,6 +104,8 @@ pub struct InstallReport {
     pub error: Option<String>,
     pub current_title: Option<String>,
     pub current_version: Option<String>,
+    /// Properties of the firmware that the device runs.
+    pub properties: Option<Map<String, Value>>,
 }
 
 impl InstallReport {
@@ -113,6 +121,9 @@ impl InstallReport {
         merge(&mut self.current_title, later.current_title);
         merge(&mut self.current_version, later.current_version);
         self.progress = later.progress.or(self.progress);
+        if later.properties.is_some() {
+            self.properties = later.properties;
+        }
     }
 }
 
@@ -133,6 +144,9 @@ impl InstallRecord {
             error: None,
             current_title: before.and_then(|before| before.current_title.clone()),
             current_version: before.and_then(|before| before.current_version.clone()),
+            current_properties: before
+                .map(|before| before.current_properties.clone())
+                .unwrap_or_default(),
             updated_at_ms: now_ms,
         };
         if record.runs_target() {
@@ -155,6 +169,11 @@ impl InstallRecord {
         }
         if let Some(version) = &report.current_version {
             self.current_version = Some(bounded(version));
+        }
+        if let Some(properties) = &report.properties
+            && Value::Object(properties.clone()).to_string().len() <= MAX_PROPERTIES_BYTES
+        {
+            self.current_properties = properties.clone();
         }
         let state = report.state.as_deref().and_then(InstallState::reported);
         let reports_other = report.current_version.is_some() && !self.runs_target();
@@ -275,6 +294,9 @@ mod tests {
             sha256: None,
             digest_algorithm: DigestAlgorithm::Sha256,
             digest: "00".to_owned(),
+            tag: "pump 2".to_owned(),
+            url: None,
+            parameters: Map::new(),
         };
         InstallRecord::new(&package, None, 1)
     }
@@ -307,5 +329,23 @@ mod tests {
         }
         assert_eq!(record.error.as_deref(), Some("unknown"));
         assert!(!record.apply(&report("FAILED", ""), 3) && record.updated_at_ms == 2);
+    }
+
+    #[test]
+    fn reported_properties_are_kept_within_their_limit() {
+        let mut record = record();
+        let properties = |text: String| InstallReport {
+            properties: Some(Map::from_iter([("chip".to_owned(), text.into())])),
+            ..report("", "1")
+        };
+        assert!(record.apply(&properties("a7".to_owned()), 2));
+        // A report without properties does not remove them.
+        record.apply(&report("", "1"), 3);
+        assert!(!record.apply(&properties("x".repeat(MAX_PROPERTIES_BYTES)), 4));
+        assert_eq!(record.current_properties["chip"], "a7");
+        let mut merged = properties("b".to_owned());
+        merged.merge(report("", "2"));
+        assert!(record.apply(&merged, 5));
+        assert_eq!(record.current_properties["chip"], "b");
     }
 }

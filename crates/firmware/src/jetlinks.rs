@@ -37,6 +37,7 @@ struct MessageFields {
     complete: bool,
     success: Option<bool>,
     error_reason: Option<String>,
+    properties: Option<Value>,
     current_version: Option<Value>,
     request_version: Option<Value>,
 }
@@ -76,11 +77,15 @@ pub(crate) fn read_message(step: &str, json: &str) -> Option<FirmwareMessage> {
                 error: fields.error_reason,
                 // Before the end it is the version that is being installed.
                 current_version: version.filter(|_| fields.complete && !has_failed),
-                current_title: None,
+                ..InstallReport::default()
             })
         }
         "report" | "read/reply" => FirmwareMessage::Report(InstallReport {
             current_version: Some(version?),
+            properties: match fields.properties {
+                Some(Value::Object(properties)) => Some(properties),
+                _ => None,
+            },
             ..InstallReport::default()
         }),
         _ => return None,
@@ -103,7 +108,7 @@ pub(crate) fn package_fields(
     let fields = json!({
         "url": url,
         "version": package.version,
-        "parameters": {},
+        "parameters": package.parameters,
         "sign": digest,
         "signMethod": method,
         "firmwareId": package.id,
@@ -154,6 +159,18 @@ mod tests {
                 .current_version
                 .as_deref(),
             Some("3")
+        );
+        let properties = json!({"chip": "a7", "flash_kib": 512});
+        let read = report(
+            "report",
+            json!({"version": "3", "properties": properties.clone()}),
+        );
+        assert_eq!(read.properties.map(Value::Object), Some(properties));
+        // What is no object is ignored, and the version counts.
+        let read = report("report", json!({"version": "3", "properties": "a7"}));
+        assert_eq!(
+            (read.current_version.as_deref(), read.properties),
+            (Some("3"), None)
         );
         let pull = json!({"messageId": "m", "currentVersion": "1", "requestVersion": ""});
         let pull = read_message("pull", &pull.to_string());

@@ -14,6 +14,8 @@ mod chunk_worker;
 mod definition_error;
 mod device_state;
 mod digest;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod jetlinks;
 mod mqtt_hooks;

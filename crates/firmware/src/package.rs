@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use transfer::FileDigest;
 
 use crate::definition_error::{DefinitionError, check_length, read_definition};
@@ -11,6 +11,8 @@ use crate::signature::PackageSignature;
 
 /// The kind of the configuration objects that define packages.
 pub const KIND: &str = "firmware";
+/// Maximum length of `parameters` as JSON.
+const MAX_PARAMETERS_BYTES: usize = 8192;
 /// Maximum number of packages of a node.
 pub const MAX_PACKAGES: usize = 10_000;
 
@@ -101,6 +103,18 @@ pub struct FirmwareDefinition {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub signed_by: Option<String>,
+    /// Text by which ThingsBoard devices distinguish packages; `null`: title and version.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 255))]
+    pub tag: Option<String>,
+    /// `http://` or `https://` link under which devices download the image instead of from the node, such as that of a mirror. Its
+    /// content must be that of the file, from which size and digests are computed.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 2048))]
+    pub url: Option<String>,
+    /// What JetLinks devices are sent with the package, at most 8192 bytes of JSON.
+    #[serde(default)]
+    pub parameters: Map<String, Value>,
     /// What has changed, for people.
     #[serde(default)]
     #[schemars(length(max = 10000))]
@@ -119,6 +133,21 @@ impl FirmwareDefinition {
         check_length("product", &read.product, (1, 256))?;
         check_length("file", &read.file, (1, 64))?;
         check_length("notes", &read.notes, (0, 10_000))?;
+        if let Some(tag) = &read.tag {
+            check_length("tag", tag, (1, 255))?;
+        }
+        if let Some(url) = &read.url {
+            check_length("url", url, (1, 2048))?;
+            check_url(url)?;
+        }
+        let parameters = Value::Object(read.parameters.clone()).to_string();
+        if parameters.len() > MAX_PARAMETERS_BYTES {
+            let detail = format!(
+                "expected at most {MAX_PARAMETERS_BYTES} bytes of JSON, not {}",
+                parameters.len()
+            );
+            return Err(DefinitionError::new("parameters", detail));
+        }
         Ok(read)
     }
 
@@ -144,6 +173,20 @@ impl FirmwareDefinition {
     }
 }
 
+/// Devices get the link as it is.
+fn check_url(url: &str) -> Result<(), DefinitionError> {
+    let rest = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"));
+    let has_host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    if has_host && is_plain {
+        return Ok(());
+    }
+    let detail = "expected a link such as https://example.com/pump.bin, without spaces; percent-encode other characters";
+    Err(DefinitionError::new("url", detail))
+}
+
 /// A package as it is stored: verified, and complete.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FirmwarePackage {
@@ -158,6 +201,12 @@ pub struct FirmwarePackage {
     pub sha256: Option<FileDigest>,
     pub digest_algorithm: DigestAlgorithm,
     pub digest: String,
+    /// Text by which ThingsBoard devices distinguish packages.
+    pub tag: String,
+    /// Where devices download the image; `None`: from the node.
+    pub url: Option<String>,
+    /// What JetLinks devices are sent with the package.
+    pub parameters: Map<String, Value>,
 }
 
 impl FirmwarePackage {
@@ -173,6 +222,11 @@ impl FirmwarePackage {
             size: read.size.ok_or_else(|| missing("size"))?,
             digest: read.digest.ok_or_else(|| missing("digest"))?,
             sha256: read.sha256,
+            tag: read
+                .tag
+                .unwrap_or_else(|| format!("{} {}", read.title, read.firmware_version)),
+            url: read.url,
+            parameters: read.parameters,
             title: read.title,
             version: read.firmware_version,
             product: read.product,
@@ -186,5 +240,37 @@ impl FirmwarePackage {
     /// The holder of the file of a package, for messages.
     pub(crate) fn holder(id: &str) -> String {
         format!("the firmware package {id:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn dialect_fields_are_checked() {
+        let read = |more: Value| {
+            let mut value = json!({
+                "title": "pump", "firmware_version": "2", "product": "pump", "file": "f",
+            });
+            for (name, field) in more.as_object().into_iter().flatten() {
+                value[name] = field.clone();
+            }
+            FirmwareDefinition::read(&value)
+        };
+        assert!(read(json!({"url": "https://example.com/a%20b?c=d", "tag": "a"})).is_ok());
+        for (more, field) in [
+            (json!({"url": "ftp://example.com/a"}), "url"),
+            (json!({"url": "https:///a"}), "url"),
+            (json!({"url": "https://example.com/a b"}), "url"),
+            (json!({"url": "https://"}), "url"),
+            (json!({"tag": ""}), "tag"),
+            (json!({"parameters": []}), "parameters"),
+            (json!({"parameters": {"a": "b".repeat(9000)}}), "parameters"),
+        ] {
+            let error = read(more.clone()).expect_err("invalid");
+            assert_eq!(error.field, field, "{more} {error}");
+        }
     }
 }

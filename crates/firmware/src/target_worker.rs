@@ -118,9 +118,18 @@ fn announce(
     if let Some(record) = record {
         service.record_changed(device.no, package.kind, &record);
     }
-    // Pushes them to the device if it is online.
-    let attributes = thingsboard::attributes(package);
-    (service.registry()).set_attributes(device, AttributeScope::Shared, attributes)?;
+    let registry = service.registry();
+    let target = thingsboard::target_attributes(package, now_ms());
+    registry.set_attributes(device, AttributeScope::Server, target)?;
+    // Pushes them to the device if it is online. It learns of the removal of those only that it knows.
+    let mut attributes = Vec::new();
+    for (key, value) in thingsboard::attributes(package) {
+        let is_removed = value.is_null();
+        if !is_removed || (registry.attribute(device, AttributeScope::Shared, &key)?).is_some() {
+            attributes.push((key, value));
+        }
+    }
+    registry.set_attributes(device, AttributeScope::Shared, attributes)?;
     send_upgrade(service, device, package);
     installs.update(device.no, package.kind, |record| {
         let mut record = record?;
@@ -138,9 +147,21 @@ fn withdraw(
     device: &Device,
     kind: FirmwareType,
 ) -> Result<(), TargetError> {
-    let keys = thingsboard::attribute_keys(kind).into_iter();
-    let removed = keys.map(|key| (key, Value::Null)).collect();
-    (service.registry()).set_attributes(device, AttributeScope::Shared, removed)?;
+    for (scope, keys) in [
+        (AttributeScope::Server, &thingsboard::target_keys(kind)[..]),
+        (
+            AttributeScope::Shared,
+            &thingsboard::attribute_keys(kind)[..],
+        ),
+    ] {
+        let known = service.registry().attributes(device, scope)?;
+        let known = known.into_iter().map(|attribute| attribute.key);
+        let removed = known.filter(|key| keys.contains(key));
+        let removed: Vec<_> = removed.map(|key| (key, Value::Null)).collect();
+        if !removed.is_empty() {
+            service.registry().set_attributes(device, scope, removed)?;
+        }
+    }
     service.installs().update(device.no, kind, |record| {
         let mut record = record?;
         record.package = None;
@@ -152,7 +173,10 @@ fn withdraw(
 
 /// The members of a message that describes a package, with a link to its image; `None`: the image is missing.
 fn members(service: &FirmwareService, package: &FirmwarePackage) -> Option<String> {
-    let url = service.signed_url(&package.file, now_ms() + LINK_LIFE_MS);
+    let url = match &package.url {
+        Some(url) => Ok(url.clone()),
+        None => service.signed_url(&package.file, now_ms() + LINK_LIFE_MS),
+    };
     let url = url
         .inspect_err(|error| {
             tracing::error!(package = package.id, %error, "the image of a firmware package is missing");

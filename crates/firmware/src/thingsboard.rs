@@ -13,6 +13,8 @@ pub(crate) struct ChunkTopic<'t> {
     pub(crate) kind: FirmwareType,
     pub(crate) request_id: &'t str,
     pub(crate) index: u64,
+    /// As the device wrote it, perhaps with zeros in front: it expects the answer at the same index.
+    index_text: &'t str,
 }
 
 /// The type of a topic that begins like a request for a chunk.
@@ -37,12 +39,13 @@ impl<'t> ChunkTopic<'t> {
             kind,
             request_id,
             index: index.parse().ok()?,
+            index_text: index,
         })
     }
 
     pub(crate) fn response(&self) -> String {
         let prefix = self.kind.prefix();
-        let (request_id, index) = (self.request_id, self.index);
+        let (request_id, index) = (self.request_id, self.index_text);
         format!("v2/{prefix}/response/{request_id}/chunk/{index}")
     }
 }
@@ -52,7 +55,7 @@ pub(crate) fn error_topic(kind: FirmwareType) -> String {
 }
 
 /// The keys of the shared attributes that name the target of a device.
-pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 6] {
+pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 7] {
     let prefix = kind.prefix();
     [
         "title",
@@ -61,22 +64,44 @@ pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 6] {
         "size",
         "checksum_algorithm",
         "checksum",
+        "url",
     ]
     .map(|name| format!("{prefix}_{name}"))
 }
 
-/// The shared attributes of a package, in the order of [`attribute_keys`].
+/// The shared attributes of a package, in the order of [`attribute_keys`]. Those that it does not have are `null`.
 pub(crate) fn attributes(package: &FirmwarePackage) -> Vec<(String, Value)> {
     let values = [
         json!(package.title),
         json!(package.version),
-        json!(format!("{} {}", package.title, package.version)),
+        json!(package.tag),
         json!(package.size),
         json!(package.digest_algorithm.thingsboard_name()),
         json!(package.digest),
+        json!(package.url),
     ];
     let keys = attribute_keys(package.kind).into_iter();
     keys.zip(values).collect()
+}
+
+/// The keys of the server attributes that show people and rules the target of a device.
+pub(crate) fn target_keys(kind: FirmwareType) -> [String; 4] {
+    let prefix = kind.prefix();
+    ["title", "version", "tag", "ts"].map(|name| format!("target_{prefix}_{name}"))
+}
+
+/// The server attributes of a package, which was assigned at this time.
+pub(crate) fn target_attributes(
+    package: &FirmwarePackage,
+    assigned_at_ms: u64,
+) -> Vec<(String, Value)> {
+    let values = [
+        json!(package.title),
+        json!(package.version),
+        json!(package.tag),
+        json!(assigned_at_ms),
+    ];
+    target_keys(package.kind).into_iter().zip(values).collect()
 }
 
 #[cfg(test)]
@@ -90,9 +115,13 @@ mod tests {
             kind: FirmwareType::Software,
             request_id: "7a",
             index: 12,
+            index_text: "12",
         };
         assert_eq!(topic, expected);
         assert_eq!(topic.response(), "v2/sw/response/7a/chunk/12");
+        let topic = ChunkTopic::parse("v2/fw/request/1/chunk/007").unwrap();
+        assert_eq!(topic.index, 7);
+        assert_eq!(topic.response(), "v2/fw/response/1/chunk/007");
         for wrong in [
             "v2/fw/request/7/chunk/",
             "v2/fw/request/7/chunk/-1",

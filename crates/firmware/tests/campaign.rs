@@ -11,9 +11,9 @@ use devices::{
     Device, DeviceNo, NewDevice, PRODUCT_KIND, Registry, RegistryConfig, WritePrecondition,
 };
 use firmware::{
-    CampaignDefinition, CampaignDeviceState, CampaignStatus, ChunkRejection, ChunkSender,
-    DeviceMessenger, FirmwareService, FirmwareSettings, FirmwareType, InstallReport, InstallState,
-    KIND,
+    CampaignAction, CampaignDefinition, CampaignDeviceState, CampaignStatus, ChunkRejection,
+    ChunkSender, DeviceMessenger, FirmwareService, FirmwareSettings, FirmwareType, InstallReport,
+    InstallState, KIND,
 };
 use serde_json::json;
 use store::{ExpectedVersion, Store, StoreConfig};
@@ -133,4 +133,19 @@ fn a_campaign_of_1000_devices_of_which_a_third_fails_halts_and_stays_halted() {
         (CampaignStatus::Halted, view.counts.waiting)
     );
     assert_eq!(reopened.reason, view.reason);
+    // The number of a deleted campaign is not given again, also after a restart.
+    again
+        .start(Arc::new(NoClients), Arc::new(NoClients))
+        .unwrap();
+    again.act_on_campaign(id, CampaignAction::Cancel).unwrap();
+    again.delete_campaign(id).unwrap();
+    again.stop();
+    drop(again);
+    let again = open();
+    again
+        .start(Arc::new(NoClients), Arc::new(NoClients))
+        .unwrap();
+    let definition = CampaignDefinition::read(&json!({"package": "pump-2"})).unwrap();
+    assert_eq!(again.create_campaign(definition).unwrap().id, id + 1);
+    again.stop();
 }

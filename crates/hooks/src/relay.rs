@@ -77,7 +77,12 @@ pub trait RelayEndpoint: Send + Sync {
 
     fn limits(&self) -> RelayLimits;
 
-    /// Appends what receivers get for a message on the endpoint's topic. Called once per message and shard.
+    /// Whether receivers get the payload of each message unchanged, so that [`Self::encode`] would only copy it.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Appends what receivers get for a message on the endpoint's topic. Called at most once per message and shard.
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind;
 
     /// Called when messages were dropped for a receiver that is too slow.
@@ -221,7 +226,7 @@ pub trait RelayConnection: Send + Sync {
 /// it: who knows an endpoint's address may use the endpoint, but a wildcard must not reveal all of them.
 #[must_use]
 #[inline]
-pub fn concerns_relay(action: &ClientAction<'_>) -> bool {
+pub fn targets_relay_endpoint(action: &ClientAction<'_>) -> bool {
     match action {
         ClientAction::Publish { topic, .. } => topic.starts_with(RELAY_TOPIC_PREFIX),
         ClientAction::Subscribe { filter, .. } => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbound::stream::{self, OutboundStream};
+use outbound::write_guard::WriteGuard;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -257,25 +258,16 @@ impl BrokerConnection {
             }
             state.waiting.extend(answer.map(|answer| (*number, answer)));
         }
-        let whole = WriteGuard(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         let mut written = writer.write_all(&bytes).await;
         if written.is_ok() {
             written = writer.flush().await;
         }
-        std::mem::forget(whole);
+        whole.disarm();
         written.map_err(|error| {
             self.close(&format!("the connection broke: {error}"));
             self.close_reason()
         })
-    }
-}
-
-/// Closes a connection whose write is abandoned: what follows would be read as the rest of the request.
-struct WriteGuard<'s>(&'s BrokerConnection);
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        self.0.close("a write was interrupted");
     }
 }
 

@@ -6,7 +6,8 @@
 //! - [`wire`] is the wire format, described byte by byte in `docs/internals/link.md`.
 //! - [`core::LinkCore`] is one end of a link: it queues and numbers messages, sends them by priority, repeats what an
 //!   interruption has lost, and excludes duplicates.
-//! - [`durable`] stores messages and received files, so that they survive the end of the process.
+//! - [`durable`] stores messages and received files, so that they survive the end of the process;
+//!   [`net::connect_with_journal`] and [`net::LinkListener::with_journals`] open links that use it.
 
 pub mod config;
 pub mod core;

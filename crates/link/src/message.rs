@@ -85,6 +85,16 @@ pub struct ReceivedMessage {
 }
 
 impl ReceivedMessage {
+    /// A message that a journal has kept; it occupies no window.
+    pub(crate) fn restored(id: MessageId, payload: Bytes, table: &SizeClassTable) -> Self {
+        Self {
+            id,
+            class: table.classify(payload.len()),
+            payload: payload.into(),
+            cost: 0,
+        }
+    }
+
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }

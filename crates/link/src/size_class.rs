@@ -71,7 +71,7 @@ impl Default for SizeClassTable {
 #[error(
     "size classes: expected limits that do not descend, with medium_limit_bytes of at most 131072, not {0:?}"
 )]
-pub struct InvalidSizeClasses(pub SizeClassTable);
+pub struct SizeClassError(pub SizeClassTable);
 
 impl SizeClassTable {
     /// Every peer accepts frames of this size.
@@ -91,7 +91,7 @@ impl SizeClassTable {
         }
     }
 
-    pub fn validate(self) -> Result<Self, InvalidSizeClasses> {
+    pub fn validate(self) -> Result<Self, SizeClassError> {
         let limits = [
             self.tiny_limit_bytes,
             self.small_limit_bytes,
@@ -101,7 +101,7 @@ impl SizeClassTable {
         if limits.is_sorted() && self.medium_limit_bytes <= Self::MAX_MEDIUM_LIMIT_BYTES {
             Ok(self)
         } else {
-            Err(InvalidSizeClasses(self))
+            Err(SizeClassError(self))
         }
     }
 }

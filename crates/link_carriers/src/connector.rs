@@ -1,7 +1,8 @@
 //! Opens carriers.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
@@ -13,15 +14,15 @@ use crate::address::{CarrierAddress, Transport};
 use crate::quic::QuicTarget;
 use crate::tcp::configure_tcp;
 use crate::websocket::WebSocketStream;
-use crate::{ALPN, BoxedCarrier, quic};
+use crate::{ALPN, BoxedCarrier, quic, tcp};
 
 /// Opens carriers to one address, as [`link::net::connect`] needs them.
 #[derive(Debug)]
 pub struct CarrierConnector {
     address: CarrierAddress,
     tls: Option<TlsTarget>,
-    /// The socket of QUIC connections, and whether it is for IPv6.
-    endpoint: Mutex<Option<(quinn::Endpoint, bool)>>,
+    /// The sockets of QUIC connections by their local addresses.
+    endpoints: Mutex<HashMap<IpAddr, quinn::Endpoint>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl CarrierConnector {
         Ok(Self {
             address,
             tls: target,
-            endpoint: Mutex::default(),
+            endpoints: Mutex::default(),
         })
     }
 
@@ -77,6 +78,14 @@ impl CarrierConnector {
 
     /// Opens a carrier. The caller limits the time.
     pub async fn open(&self) -> io::Result<BoxedCarrier> {
+        self.open_from(None).await
+    }
+
+    /// Opens a carrier from a local address, which has no meaning for a Unix socket. The caller limits the time.
+    ///
+    /// # Errors
+    /// Also if the host has no address of the same family as `source`.
+    pub async fn open_from(&self, source: Option<IpAddr>) -> io::Result<BoxedCarrier> {
         let (transport, host, port) = match &self.address {
             CarrierAddress::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
             CarrierAddress::Network {
@@ -86,9 +95,12 @@ impl CarrierConnector {
             } => (transport, host.as_str(), *port),
         };
         if *transport == Transport::Quic {
-            return self.open_quic(host, port).await;
+            return self.open_quic(host, port, source).await;
         }
-        let stream = TcpStream::connect((host, port)).await?;
+        let stream = match source {
+            None => TcpStream::connect((host, port)).await?,
+            Some(source) => tcp::connect_from(source, host, port).await?,
+        };
         configure_tcp(&stream)?;
         let stream: BoxedCarrier = match &self.tls {
             None => Box::new(stream),
@@ -110,7 +122,12 @@ impl CarrierConnector {
         ))
     }
 
-    async fn open_quic(&self, host: &str, port: u16) -> io::Result<BoxedCarrier> {
+    async fn open_quic(
+        &self,
+        host: &str,
+        port: u16,
+        source: Option<IpAddr>,
+    ) -> io::Result<BoxedCarrier> {
         let Some(tls) = &self.tls else {
             return Err(io::Error::other("QUIC without TLS"));
         };
@@ -120,27 +137,28 @@ impl CarrierConnector {
             server_name: &tls.name,
             alpn: ALPN,
         };
-        let endpoint = |address: SocketAddr| {
-            self.quic_endpoint(address.is_ipv6(), || quic::client_endpoint(address))
+        let endpoint = |server: SocketAddr| match source {
+            Some(source) if source.is_ipv4() != server.is_ipv4() => {
+                Err(tcp::unreachable_from(source, host))
+            }
+            Some(source) => self.quic_endpoint(source),
+            None => self.quic_endpoint(quic::unspecified_address(server)),
         };
         quic::open(target, &tls.config, endpoint).await
     }
 
-    /// All connections use one socket.
-    fn quic_endpoint(
-        &self,
-        is_ipv6: bool,
-        create: impl FnOnce() -> io::Result<quinn::Endpoint>,
-    ) -> io::Result<quinn::Endpoint> {
-        let mut endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*endpoint {
-            Some((endpoint, family)) if *family == is_ipv6 => Ok(endpoint.clone()),
-            _ => {
-                let new = create()?;
-                *endpoint = Some((new.clone(), is_ipv6));
-                Ok(new)
-            }
+    /// All connections from one address use one socket.
+    fn quic_endpoint(&self, local: IpAddr) -> io::Result<quinn::Endpoint> {
+        let mut endpoints = self
+            .endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = endpoints.get(&local) {
+            return Ok(endpoint.clone());
         }
+        let endpoint = quinn::Endpoint::client(SocketAddr::new(local, 0))?;
+        endpoints.insert(local, endpoint.clone());
+        Ok(endpoint)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -57,13 +57,12 @@ pub(crate) fn server_config(tls: &rustls::ServerConfig) -> io::Result<quinn::Ser
     Ok(config)
 }
 
-/// An endpoint that reaches servers with addresses of the same family as `server`.
-pub(crate) fn client_endpoint(server: SocketAddr) -> io::Result<Endpoint> {
-    let local = match server {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    Endpoint::client(local)
+/// The local address of sockets that reach servers with addresses of the same family as `server`.
+pub(crate) fn unspecified_address(server: SocketAddr) -> IpAddr {
+    match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
 }
 
 /// Where a QUIC stream leads.
@@ -85,7 +84,8 @@ pub async fn open_quic_stream(
     target: QuicTarget<'_>,
     tls: &rustls::ClientConfig,
 ) -> io::Result<BoxedCarrier> {
-    open(target, tls, client_endpoint).await
+    let endpoint = |server| Endpoint::client(SocketAddr::new(unspecified_address(server), 0));
+    open(target, tls, endpoint).await
 }
 
 /// Tries the addresses of a host, each a little later than the one before, and takes the first that answers: nothing

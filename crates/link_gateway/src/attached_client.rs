@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::broker_client::{BrokerClient, ClientEnd};
 use crate::identity::ClientIdentity;
 
 /// Where the clients of a link are passed.
-pub(crate) type ClientMailbox = mpsc::Sender<AttachedClient>;
+#[derive(Clone)]
+pub(crate) struct ClientMailbox {
+    pub(crate) clients: mpsc::Sender<AttachedClient>,
+    /// Messages of the link that the broker has not acknowledged on the current connection.
+    pub(crate) in_flight: watch::Receiver<usize>,
+}
 
 /// The client of a link's current carrier.
 pub(crate) struct AttachedClient {

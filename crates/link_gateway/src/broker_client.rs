@@ -7,10 +7,13 @@ use bytes::BytesMut;
 use link::error_code::ErrorCode;
 use link::wire::handshake::{Credentials, Hello};
 use mqtt::{Connect, Packet, PropertiesBuf, QoS, ReasonCode, Version};
-use mqtt_client::{AckMode, AckResult, ClientSession, OutgoingMessage, SessionEvent};
+use mqtt_client::{AckMode, AckResult, ClientSession, OutgoingMessage, PendingAck, SessionEvent};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
+
+use crate::settings::LinkSettings;
+use crate::subscriptions::SubscriptionChange;
 
 /// Largest packet from the broker; larger messages are not sent to peers.
 const MAX_RECEIVED_BYTES: u32 = 1 << 20;
@@ -38,6 +41,8 @@ pub(crate) struct BrokerClient {
     session: ClientSession,
     buffer: BytesMut,
     client_id: String,
+    /// The broker has kept the session of a former connection.
+    is_resumed: bool,
     /// Interval at which the broker expects a packet, if the listener has a longest keep-alive.
     ping: Option<Duration>,
     next_ping: Instant,
@@ -45,7 +50,16 @@ pub(crate) struct BrokerClient {
 
 impl BrokerClient {
     /// Logs in with the credentials of HELLO. The broker limits the time.
-    pub(crate) async fn log_in(stream: UnixStream, hello: &Hello) -> Result<Self, LoginError> {
+    pub(crate) async fn log_in(
+        stream: UnixStream,
+        hello: &Hello,
+        settings: &LinkSettings,
+    ) -> Result<Self, LoginError> {
+        // A generated client id is of no use to the next link.
+        let session_expiry_s = match hello.client_id.as_str() {
+            "" => 0,
+            _ => settings.session_expiry_s,
+        };
         let client_id = match hello.client_id.as_str() {
             "" => format!("link-{}", hello.link_id),
             own => own.to_owned(),
@@ -77,18 +91,21 @@ impl BrokerClient {
         }
         let mut client = Self {
             stream,
-            session: ClientSession::new(Version::V5, AckMode::Automatic, MAX_RECEIVED_BYTES, 0),
+            session: ClientSession::new(Version::V5, AckMode::Manual, MAX_RECEIVED_BYTES, 0),
             buffer: BytesMut::new(),
             client_id: client_id.clone(),
+            is_resumed: false,
             ping: None,
             next_ping: Instant::now(),
         };
         let mut properties = PropertiesBuf::new();
         properties.push(mqtt::Property::MaximumPacketSize(MAX_RECEIVED_BYTES));
+        properties.push(mqtt::Property::ReceiveMaximum(settings.max_deliveries));
+        properties.push(mqtt::Property::SessionExpiryInterval(session_expiry_s));
         client.session.start_connection();
         client.session.send(&Packet::Connect(Connect {
             version: Version::V5,
-            clean_start: true,
+            clean_start: session_expiry_s == 0,
             keep_alive_s: 0,
             client_id: &client_id,
             username,
@@ -110,6 +127,7 @@ impl BrokerClient {
                     if let Some(assigned) = info.assigned_client_id {
                         client.client_id = assigned;
                     }
+                    client.is_resumed = info.session_present;
                     let keep_alive_s = info.server_keep_alive_s.unwrap_or(0);
                     client.ping =
                         (keep_alive_s > 0).then(|| Duration::from_secs(keep_alive_s.into()) / 2);
@@ -123,6 +141,11 @@ impl BrokerClient {
 
     pub(crate) fn client_id(&self) -> &str {
         &self.client_id
+    }
+
+    /// Whether the broker has kept the session of a former connection.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     fn schedule_ping(&mut self) {
@@ -152,6 +175,28 @@ impl BrokerClient {
             properties: &PropertiesBuf::new(),
             topic_alias: None,
         })
+    }
+
+    /// Requests a change of the subscriptions. The answer is an event.
+    ///
+    /// # Errors
+    /// If the request is larger than the broker accepts.
+    pub(crate) fn change_subscriptions(
+        &mut self,
+        change: &SubscriptionChange,
+    ) -> Result<(), String> {
+        let properties = PropertiesBuf::new();
+        match change {
+            SubscriptionChange::Subscribe(filters) => self.session.subscribe(filters, &properties),
+            SubscriptionChange::Unsubscribe(filters) => {
+                self.session.unsubscribe(filters, &properties)
+            }
+        }
+    }
+
+    /// Tells the broker that the peer has a message.
+    pub(crate) fn acknowledge(&mut self, message: PendingAck) {
+        self.session.acknowledge(message);
     }
 
     /// The next event of the broker. It may be cancelled.
@@ -192,9 +237,12 @@ impl BrokerClient {
         }
     }
 
-    /// Ends the connection as a client that leaves.
-    pub(crate) fn leave(mut self) {
-        let properties = PropertiesBuf::new();
+    /// Ends the connection as a client that leaves, and its session unless that is kept.
+    pub(crate) fn leave(mut self, is_session_kept: bool) {
+        let mut properties = PropertiesBuf::new();
+        if !is_session_kept {
+            properties.push(mqtt::Property::SessionExpiryInterval(0));
+        }
         self.session.disconnect(ReasonCode::SUCCESS, &properties);
         // A full socket means that the broker does not read; then the end of the connection tells it the same.
         let _ = self.stream.try_write(&self.session.out);

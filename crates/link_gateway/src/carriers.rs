@@ -121,8 +121,9 @@ impl LinkCarriers {
                 ..
             } = accepted;
             let hello = self.links.receive_hello(carrier).await?;
+            LinkServer::wait_for_acknowledgements(&self.shared, hello.hello().link_id).await;
             let stream = connection.attach(peer, certificate.as_ref())?;
-            let login = BrokerClient::log_in(stream, hello.hello()).await;
+            let login = BrokerClient::log_in(stream, hello.hello(), &self.shared.settings).await;
             Ok::<_, CarrierError>((hello, login))
         });
         let (hello, login) = match begun.await {
@@ -173,7 +174,8 @@ impl LinkCarriers {
         let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(error) => {
-                client.leave();
+                let is_kept = client.is_resumed();
+                client.leave(is_kept);
                 return Err(error);
             }
         };
@@ -183,8 +185,9 @@ impl LinkCarriers {
         let attached = AttachedClient::new(client, identity, ended, carrier_ended);
         let (link, is_known) = (admitted.link().clone(), admitted.is_known());
         if !LinkServer::attach(&self.shared, link_id, &link, is_known, attached).await {
-            // The link has just ended; the peer begins a new one.
-            return admitted.run_until(std::future::ready(None)).await;
+            // Nobody serves the link any more. The peer connects again, and gets a new one.
+            admitted.end_link();
+            return Err(CarrierError::EndOfStream);
         }
         let end = async {
             match end.await {

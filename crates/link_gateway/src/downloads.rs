@@ -6,6 +6,7 @@ use devices::Device;
 use firmware::FirmwareType;
 use link::net::Link;
 use link::priority::Priority;
+use link::size_class::SizeClass;
 use namespaces::NamespaceSelection;
 use tokio::task::block_in_place;
 use transfer::{FileInfo, FileState, FileTarget};
@@ -38,6 +39,7 @@ pub(crate) async fn serve_request(
         return;
     }
     for file in found.unwrap_or_default() {
+        shared.metrics.count_sent(SizeClass::Huge);
         let sent = file.send(link, request.request, &shared.files, &shared.firmware);
         match sent.await {
             Ok(()) => LinkMetrics::count(&shared.metrics.files_sent),

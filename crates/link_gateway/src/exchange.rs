@@ -1,5 +1,5 @@
 //! What the two ends of a link for files tell each other: JSON in messages and in the metadata of streams, and
-//! publications in a binary form.
+//! publications in a binary form. A peer of a node may also subscribe.
 
 use bytes::Bytes;
 use link::message::MessageId;
@@ -72,6 +72,84 @@ impl FileRequest {
             files,
             error,
         })
+    }
+}
+
+/// Changes the subscriptions of the peer at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubscriptionRequestKind {
+    Subscribe(Vec<RequestedSubscription>),
+    /// The topic filters.
+    Unsubscribe(Vec<String>),
+}
+
+/// Asks a node to change subscriptions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionRequest {
+    pub request: u64,
+    #[serde(flatten)]
+    pub kind: SubscriptionRequestKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedSubscription {
+    /// Topic filter.
+    pub filter: String,
+    /// Highest QoS of the messages that are delivered: 0 or 1.
+    #[serde(default = "default_qos")]
+    pub qos: u8,
+}
+
+fn default_qos() -> u8 {
+    1
+}
+
+/// The answer to [`SubscriptionRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionAnswer {
+    pub request: u64,
+    /// A reason code of MQTT for each topic filter; none if the request was invalid.
+    pub reason_codes: Vec<u8>,
+    /// Why the request was invalid, or the broker's explanation.
+    pub error: Option<String>,
+}
+
+impl SubscriptionAnswer {
+    /// The answer to a request that is invalid as a whole.
+    #[must_use]
+    pub fn rejection(request: u64, error: String) -> Self {
+        Self {
+            request,
+            reason_codes: Vec::new(),
+            error: Some(error),
+        }
+    }
+
+    /// The answer as a message of a link.
+    #[must_use]
+    pub fn message(&self) -> Bytes {
+        to_message(self)
+    }
+}
+
+/// What the peer of a node asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerRequest {
+    Files(FileRequest),
+    Subscriptions(SubscriptionRequest),
+}
+
+impl PeerRequest {
+    /// # Errors
+    /// Names the invalid field.
+    pub fn decode(message: &[u8]) -> Result<Self, serde_json::Error> {
+        let value: Value = serde_json::from_slice(message)?;
+        if value.get("subscribe").is_some() || value.get("unsubscribe").is_some() {
+            serde_json::from_value(value).map(Self::Subscriptions)
+        } else {
+            serde_json::from_value(value).map(Self::Files)
+        }
     }
 }
 
@@ -198,6 +276,49 @@ mod tests {
             publication.encode(&mut bytes);
             assert!(Publication::is_publication(&bytes));
             assert_eq!(Publication::decode(&bytes), Ok(publication));
+        }
+    }
+
+    #[test]
+    fn requests_of_peers_are_distinguished() {
+        let decode = |text: &str| PeerRequest::decode(text.as_bytes());
+        assert!(matches!(
+            decode(r#"{"request": 1, "names": ["firmware"], "resume": true}"#),
+            Ok(PeerRequest::Files(FileRequest { request: 1, .. }))
+        ));
+        let subscribe = decode(
+            r#"{"request": 2, "subscribe": [{"filter": "a/#"}, {"filter": "b", "qos": 0}]}"#,
+        );
+        let requested = |filter: &str, qos| RequestedSubscription {
+            filter: filter.to_owned(),
+            qos,
+        };
+        let expected = SubscriptionRequest {
+            request: 2,
+            kind: SubscriptionRequestKind::Subscribe(vec![requested("a/#", 1), requested("b", 0)]),
+        };
+        assert_eq!(subscribe.ok(), Some(PeerRequest::Subscriptions(expected)));
+        assert!(matches!(
+            decode(r#"{"request": 3, "unsubscribe": ["a/#"]}"#),
+            Ok(PeerRequest::Subscriptions(SubscriptionRequest {
+                request: 3,
+                ..
+            }))
+        ));
+        for (text, expected) in [
+            (
+                r#"{"request": 1, "names": ["firmware"]}"#,
+                "missing field `resume`",
+            ),
+            (r#"{"subscribe": []}"#, "missing field `request`"),
+            (
+                r#"{"request": 1, "subscribe": [{"qos": 1}]}"#,
+                "missing field `filter`",
+            ),
+            ("[", "EOF"),
+        ] {
+            let error = decode(text).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -2,12 +2,14 @@
 //!
 //! Each carrier is a connection of a client of the broker. The gateway logs the client in through a
 //! [`broker::GatewayListener`], so that authentication, bans, limits, permissions and presence are those of all clients.
-//! A message is published over that connection, and acknowledged on the link when the broker has acknowledged it. Files
-//! pass [`transfer::FileService`] directly: what is acknowledged survives a kill of the node.
+//! A message is published over that connection, and acknowledged on the link when the broker has acknowledged it. A message
+//! for the peer is acknowledged to the broker when the peer has acknowledged it. Files pass [`transfer::FileService`]
+//! directly: what is acknowledged survives a kill of the node.
 
 mod attached_client;
 mod broker_client;
 mod carriers;
+mod deliveries;
 mod downloads;
 pub mod exchange;
 mod gateway;
@@ -18,6 +20,7 @@ mod outgoing_files;
 mod publications;
 mod settings;
 mod shared;
+mod subscriptions;
 mod uploads;
 
 pub use gateway::{GatewayParts, LinkGateway};

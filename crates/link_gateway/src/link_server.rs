@@ -1,39 +1,54 @@
-//! Serves one link over all its connections: publishes its messages, and starts the transfers of its files.
+//! Serves one link over all its connections: publishes its messages, delivers those for the peer, and starts the
+//! transfers of its files.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::Bytes;
 use link::message::{MessageId, ReceivedMessage};
-use link::net::{IncomingStream, Link};
+use link::net::{IncomingStream, Link, LinkError};
 use link::priority::Priority;
 use link::wire::handshake::LinkId;
 use mqtt::ReasonCode;
-use mqtt_client::SessionEvent;
-use tokio::sync::{mpsc, oneshot};
+use mqtt_client::{ReceivedMessage as BrokerMessage, SessionEvent};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attached_client::{AttachedClient, ClientMailbox};
 use crate::broker_client::{BrokerClient, ClientEnd, end_of};
+use crate::deliveries::DeliveryQueue;
 use crate::downloads::serve_request;
-use crate::exchange::{FileAnswer, FileRequest, Publication, PublicationRejection};
+use crate::exchange::{
+    FileAnswer, FileRequest, PeerRequest, Publication, PublicationRejection, SubscriptionAnswer,
+    SubscriptionRequest, SubscriptionRequestKind,
+};
 use crate::metrics::LinkMetrics;
 use crate::publications::PublicationQueue;
 use crate::shared::GatewayShared;
+use crate::subscriptions::{PeerSubscriptions, SubscriptionChange};
 use crate::uploads::receive_file;
 
-/// Messages for the peer that wait for room in the link.
+/// Messages and answers for the peer that wait for room in the link.
 const MAX_OUTGOING: usize = 64;
+/// How long the broker may take to acknowledge messages of a carrier that has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct LinkServer {
     shared: Arc<GatewayShared>,
     link: Link,
     clients: mpsc::Receiver<AttachedClient>,
     client: Option<AttachedClient>,
+    /// The carrier of the client has ended: it sends nothing more, and leaves when the broker has acknowledged what it has
+    /// sent, at this time at the latest.
+    drain_until: Option<Instant>,
     publications: PublicationQueue,
-    outgoing: VecDeque<Bytes>,
+    in_flight: watch::Sender<usize>,
+    subscriptions: PeerSubscriptions,
+    /// Messages and answers for the peer.
+    outgoing: DeliveryQueue,
     tasks: JoinSet<()>,
 }
 
@@ -41,11 +56,17 @@ pub(crate) struct LinkServer {
 enum LinkServerEvent {
     Attached(AttachedClient),
     CarrierEnded,
+    /// The broker has not acknowledged the messages of a carrier that has ended.
+    DrainTimeout,
     Broker(io::Result<SessionEvent>),
     Message(ReceivedMessage),
     Stream(IncomingStream),
-    /// The first outgoing message is queued.
-    Queued,
+    /// The link has taken the first outgoing message.
+    Queued(MessageId),
+    /// The link is shutting down and takes nothing more for the peer.
+    SendingEnded,
+    /// The peer has acknowledged the first message that the broker waits for.
+    Settled,
     TaskDone,
     LinkEnded,
 }
@@ -67,23 +88,42 @@ impl LinkServer {
             mailboxes.get(&id).cloned()
         };
         match mailbox {
-            Some(mailbox) => mailbox.send(client).await.is_ok(),
+            Some(mailbox) => mailbox.clients.send(client).await.is_ok(),
             None => false,
         }
     }
 
+    /// Waits until the broker has acknowledged what the former connection of a link has published, or for
+    /// [`DRAIN_TIMEOUT`]. Another login of the same client would end that connection, and the messages would be published
+    /// again.
+    pub(crate) async fn wait_for_acknowledgements(shared: &GatewayShared, id: LinkId) {
+        let mailbox = shared.mailboxes().get(&id).cloned();
+        if let Some(ClientMailbox { mut in_flight, .. }) = mailbox {
+            // A server that has ended waits for nothing.
+            let _ = timeout(DRAIN_TIMEOUT, in_flight.wait_for(|count| *count == 0)).await;
+        }
+    }
+
     fn start(shared: &Arc<GatewayShared>, id: LinkId, link: Link) -> ClientMailbox {
-        let (mailbox, clients) = mpsc::channel(1);
+        let (sender, clients) = mpsc::channel(1);
+        let (in_flight, in_flight_count) = watch::channel(0);
+        let mailbox = ClientMailbox {
+            clients: sender,
+            in_flight: in_flight_count,
+        };
         let server = Self {
             publications: PublicationQueue::new(shared.settings.message_window_bytes),
             shared: shared.clone(),
             link,
             clients,
             client: None,
-            outgoing: VecDeque::new(),
+            drain_until: None,
+            in_flight,
+            subscriptions: PeerSubscriptions::default(),
+            outgoing: DeliveryQueue::new(MAX_OUTGOING),
             tasks: JoinSet::new(),
         };
-        let (shared, own) = (shared.clone(), mailbox.downgrade());
+        let (shared, own) = (shared.clone(), mailbox.clients.downgrade());
         tokio::spawn(async move {
             shared.metrics.links.fetch_add(1, Relaxed);
             server.run().await;
@@ -91,7 +131,7 @@ impl LinkServer {
             // A newer link may have the same id.
             let mut mailboxes = shared.mailboxes();
             if let (Some(own), Some(current)) = (own.upgrade(), mailboxes.get(&id))
-                && own.same_channel(current)
+                && own.same_channel(&current.clients)
             {
                 mailboxes.remove(&id);
             }
@@ -102,47 +142,76 @@ impl LinkServer {
     async fn run(mut self) {
         loop {
             match self.next_event().await {
-                LinkServerEvent::Attached(client) => {
-                    self.detach();
-                    self.client = Some(client);
+                LinkServerEvent::Attached(client) => self.attach_client(client),
+                LinkServerEvent::CarrierEnded => {
+                    self.drain_until = Some(Instant::now() + DRAIN_TIMEOUT);
                 }
-                LinkServerEvent::CarrierEnded => self.detach(),
+                LinkServerEvent::DrainTimeout => self.detach(),
                 LinkServerEvent::Broker(Ok(event)) => self.handle_event(event),
                 LinkServerEvent::Broker(Err(_)) => self.end_client(ClientEnd::Lost),
                 LinkServerEvent::Message(message) => self.receive(message),
                 LinkServerEvent::Stream(stream) => self.receive_stream(stream),
-                LinkServerEvent::Queued => drop(self.outgoing.pop_front()),
+                LinkServerEvent::Queued(id) => {
+                    let sent = self.outgoing.next_unsent().map_or(0, Bytes::len);
+                    let class = self.shared.settings.size_classes().classify(sent);
+                    self.shared.metrics.count_sent(class);
+                    self.outgoing.set_sent(id);
+                }
+                LinkServerEvent::SendingEnded => self.outgoing.close(),
+                LinkServerEvent::Settled => self.settle(),
                 LinkServerEvent::TaskDone => {}
                 LinkServerEvent::LinkEnded => break,
             }
-            self.publish();
+            if self.drain_until.is_none() {
+                self.change_subscriptions();
+                self.publish();
+            } else if self.publications.in_flight() == 0 {
+                self.detach();
+            }
+            self.report_in_flight();
         }
         self.detach();
     }
 
     async fn next_event(&mut self) -> LinkServerEvent {
-        let may_answer = self.outgoing.len() < MAX_OUTGOING;
-        let is_attached = self.client.is_some();
-        let may_receive = is_attached && may_answer && self.publications.has_room();
+        let may_answer = self.outgoing.has_room();
+        let drain_until = self.drain_until;
+        let is_attached = self.client.is_some() && drain_until.is_none();
+        let may_receive = is_attached
+            && may_answer
+            && self.publications.has_room()
+            && self.subscriptions.has_room();
         let may_start = is_attached && self.has_task_room();
-        let first = self.outgoing.front().cloned().unwrap_or_default();
+        let next = self.outgoing.next_unsent().cloned();
+        let has_next = next.is_some();
+        let next = next.unwrap_or_default();
+        let awaited = self.outgoing.first_sent();
         let (client, carrier) = match &mut self.client {
-            Some(client) => (Some(&mut client.client), Some(&mut client.carrier)),
+            Some(client) if is_attached => (Some(&mut client.client), Some(&mut client.carrier)),
+            Some(client) => (Some(&mut client.client), None),
             None => (None, None),
         };
         let link_ended = |_| LinkServerEvent::LinkEnded;
         tokio::select! {
             Some(client) = self.clients.recv() => LinkServerEvent::Attached(client),
             () = carrier_ended(carrier) => LinkServerEvent::CarrierEnded,
-            event = broker_event(client), if may_answer => LinkServerEvent::Broker(event),
+            () = elapsed(drain_until) => LinkServerEvent::DrainTimeout,
+            // Without a carrier, only acknowledgements are of interest.
+            event = broker_event(client), if may_answer || drain_until.is_some() => {
+                LinkServerEvent::Broker(event)
+            }
             message = self.link.receive(), if may_receive => {
                 message.map_or_else(link_ended, LinkServerEvent::Message)
             }
             stream = self.link.receive_stream(), if may_start => {
                 stream.map_or_else(link_ended, LinkServerEvent::Stream)
             }
-            queued = self.link.send(Priority::High, first), if !self.outgoing.is_empty() => {
-                queued.map_or_else(link_ended, |_| LinkServerEvent::Queued)
+            queued = self.link.send(Priority::High, next), if has_next => {
+                // Its messages must still be acknowledged. If it has ended, that is another event.
+                queued.map_or(LinkServerEvent::SendingEnded, LinkServerEvent::Queued)
+            }
+            settled = settled(&self.link, awaited) => {
+                settled.map_or_else(link_ended, |()| LinkServerEvent::Settled)
             }
             Some(_) = self.tasks.join_next() => LinkServerEvent::TaskDone,
             error = self.link.ended() => link_ended(error),
@@ -153,17 +222,45 @@ impl LinkServer {
         self.tasks.len() < self.shared.settings.max_transfers as usize
     }
 
+    fn attach_client(&mut self, client: AttachedClient) {
+        self.detach();
+        if !client.client.is_resumed() {
+            self.outgoing.forget_session();
+            self.subscriptions.restore();
+        }
+        self.client = Some(client);
+    }
+
+    fn report_in_flight(&self) {
+        let count = self.publications.in_flight();
+        self.in_flight.send_if_modified(|known| {
+            let is_changed = *known != count;
+            *known = count;
+            is_changed
+        });
+    }
+
+    fn reset(&mut self) {
+        self.drain_until = None;
+        self.publications.reset();
+        self.subscriptions.reset();
+        self.outgoing.reset();
+    }
+
     /// The peer has no connection any more; for the broker the client leaves.
     fn detach(&mut self) {
-        self.publications.reset();
+        self.reset();
         if let Some(attached) = self.client.take() {
-            attached.client.leave();
+            let has_left = matches!(self.link.end(), Some(LinkError::ShutDown));
+            // A session without subscriptions has nothing to wait for.
+            let may_wait = attached.client.is_resumed() || !self.subscriptions.is_empty();
+            attached.client.leave(may_wait && !has_left);
         }
     }
 
     /// The broker has ended the connection.
     fn end_client(&mut self, end: ClientEnd) {
-        self.publications.reset();
+        self.reset();
         if let Some(attached) = self.client.take() {
             // The carrier may have ended meanwhile.
             let _ = attached.ended.send(end);
@@ -183,18 +280,52 @@ impl LinkServer {
                     self.reject(publication.id, topic, answer.reason, answer.to_string());
                 }
             }
-            SessionEvent::Message(message) => {
-                let mut encoded = Vec::new();
-                Publication {
-                    topic: &message.topic,
-                    payload: &message.payload,
-                    retain: message.retain,
-                }
-                .encode(&mut encoded);
-                self.outgoing.push_back(encoded.into());
+            // The session keeps it for the next connection.
+            SessionEvent::Message(_) if self.drain_until.is_some() => {}
+            SessionEvent::Message(message) => self.deliver(&message),
+            SessionEvent::Subscribed {
+                codes,
+                reason_string,
+            }
+            | SessionEvent::Unsubscribed {
+                codes,
+                reason_string,
+            } => {
+                let answer = self.subscriptions.complete(&codes, reason_string);
+                self.answer_subscription(answer);
             }
             SessionEvent::Disconnected { answer, .. } => self.end_client(end_of(answer.reason)),
             _ => {}
+        }
+    }
+
+    /// Sends a message of the broker to the peer, unless it is on its way already.
+    fn deliver(&mut self, message: &BrokerMessage) {
+        let encode = || {
+            let mut encoded = Vec::new();
+            Publication {
+                topic: &message.topic,
+                payload: &message.payload,
+                retain: message.retain,
+            }
+            .encode(&mut encoded);
+            encoded.into()
+        };
+        let is_settled = self
+            .outgoing
+            .push_message(encode, message.pending_ack, message.dup);
+        if is_settled
+            && let (Some(attached), Some(packet)) = (&mut self.client, message.pending_ack)
+        {
+            attached.client.acknowledge(packet);
+        }
+    }
+
+    /// The peer has acknowledged a message that the broker waits for.
+    fn settle(&mut self) {
+        let packet = self.outgoing.settle_first();
+        if let (Some(attached), Some(packet)) = (&mut self.client, packet) {
+            attached.client.acknowledge(packet);
         }
     }
 
@@ -209,12 +340,50 @@ impl LinkServer {
         }
         // It needs no durability: a peer that learns of the loss of a link asks again.
         self.link.acknowledge(id);
-        match serde_json::from_slice::<FileRequest>(&payload.into_bytes()) {
-            Ok(request) => self.answer(request),
+        match PeerRequest::decode(&payload.into_bytes()) {
+            Ok(PeerRequest::Files(request)) => self.answer(request),
+            Ok(PeerRequest::Subscriptions(request)) => self.request_subscriptions(request),
             Err(error) => {
                 let reason = format!("it is neither a publication nor a request: {error}");
                 self.reject(id, "", ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, reason);
             }
+        }
+    }
+
+    fn request_subscriptions(&mut self, request: SubscriptionRequest) {
+        let SubscriptionRequest { request, kind } = request;
+        let change = match kind {
+            SubscriptionRequestKind::Subscribe(all) => SubscriptionChange::subscribe(all),
+            SubscriptionRequestKind::Unsubscribe(all) => SubscriptionChange::unsubscribe(all),
+        };
+        match change {
+            Ok(change) => self.subscriptions.push(request, change),
+            Err(error) => {
+                let answer = SubscriptionAnswer::rejection(request, error);
+                self.answer_subscription(Some(answer));
+            }
+        }
+    }
+
+    fn answer_subscription(&mut self, answer: Option<SubscriptionAnswer>) {
+        if let Some(answer) = answer {
+            self.outgoing.push(answer.message());
+        }
+    }
+
+    /// Sends the next change of the subscriptions to the broker.
+    fn change_subscriptions(&mut self) {
+        while let Some(attached) = &mut self.client
+            && let Some(change) = self.subscriptions.next_unsent()
+        {
+            let answer = match attached.client.change_subscriptions(change) {
+                Ok(()) => {
+                    self.subscriptions.set_sent();
+                    return;
+                }
+                Err(error) => self.subscriptions.reject_next(error),
+            };
+            self.answer_subscription(answer);
         }
     }
 
@@ -238,7 +407,7 @@ impl LinkServer {
                 error,
             };
             let answer = serde_json::to_vec(&answer).expect("texts and numbers are valid JSON");
-            self.outgoing.push_back(answer.into());
+            self.outgoing.push(answer.into());
             return;
         }
         let (shared, link) = (self.shared.clone(), self.link.clone());
@@ -251,6 +420,7 @@ impl LinkServer {
         let Some(attached) = &self.client else {
             return;
         };
+        self.shared.metrics.count_received_file();
         let (shared, identity) = (self.shared.clone(), attached.identity.clone());
         self.tasks
             .spawn(async move { receive_file(&shared, &identity, stream).await });
@@ -260,7 +430,7 @@ impl LinkServer {
     fn publish(&mut self) {
         while let Some(attached) = &mut self.client
             && attached.client.has_quota()
-            && self.outgoing.len() < MAX_OUTGOING
+            && self.outgoing.has_room()
             && let Some((at, pending)) = self.publications.next_unsent()
         {
             let sent = match Publication::decode(&pending.content) {
@@ -295,7 +465,7 @@ impl LinkServer {
     fn reject(&mut self, id: MessageId, topic: &str, code: ReasonCode, reason: String) {
         LinkMetrics::count(&self.shared.metrics.messages_rejected);
         let rejection = PublicationRejection::message(id, topic, code, reason);
-        self.outgoing.push_back(rejection);
+        self.outgoing.push(rejection);
     }
 }
 
@@ -303,6 +473,21 @@ async fn carrier_ended(carrier: Option<&mut oneshot::Receiver<()>>) {
     match carrier {
         // Its sender is only dropped.
         Some(carrier) => drop(carrier.await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn elapsed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the peer has acknowledged a message.
+async fn settled(link: &Link, id: Option<MessageId>) -> Result<(), LinkError> {
+    match id {
+        Some(id) => link.settled(id).await,
         None => std::future::pending().await,
     }
 }

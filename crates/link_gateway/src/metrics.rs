@@ -10,22 +10,32 @@ pub(crate) struct LinkMetrics {
     pub(crate) links: AtomicU64,
     pub(crate) carriers: AtomicU64,
     pub(crate) carriers_rejected: AtomicU64,
-    /// Messages by size class.
-    pub(crate) messages: [AtomicU64; CLASSES.len()],
+    /// Messages by size class; files are of the class huge.
+    messages: ClassCounters,
     pub(crate) message_bytes: AtomicU64,
     pub(crate) messages_rejected: AtomicU64,
+    /// Messages, answers and files for peers by size class.
+    messages_sent: ClassCounters,
     pub(crate) files_received: AtomicU64,
     pub(crate) files_rejected: AtomicU64,
     pub(crate) files_sent: AtomicU64,
 }
 
-const CLASSES: [(SizeClass, &str); 5] = [
-    (SizeClass::Tiny, "tiny"),
-    (SizeClass::Small, "small"),
-    (SizeClass::Medium, "medium"),
-    (SizeClass::Large, "large"),
-    (SizeClass::Huge, "huge"),
-];
+/// A counter for each size class.
+#[derive(Debug, Default)]
+struct ClassCounters([AtomicU64; SizeClass::ALL.len()]);
+
+impl ClassCounters {
+    fn count(&self, class: SizeClass) {
+        LinkMetrics::count(&self.0[class as usize]);
+    }
+
+    fn family(&self, name: &'static str, help: &'static str) -> MetricFamily {
+        let classes = SizeClass::ALL.iter().zip(&self.0);
+        let values = classes.map(|(class, count)| (class.name(), count.load(Relaxed) as f64));
+        MetricFamily::by_label(name, help, MetricKind::Counter, "class", values)
+    }
+}
 
 impl LinkMetrics {
     pub(crate) fn count(counter: &AtomicU64) {
@@ -33,16 +43,22 @@ impl LinkMetrics {
     }
 
     pub(crate) fn count_message(&self, class: SizeClass, bytes: usize) {
-        let at = CLASSES.iter().position(|(known, _)| *known == class);
-        Self::count(&self.messages[at.expect("the table contains all classes")]);
+        self.messages.count(class);
         self.message_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A peer has begun to send a file.
+    pub(crate) fn count_received_file(&self) {
+        self.messages.count(SizeClass::Huge);
+    }
+
+    pub(crate) fn count_sent(&self, class: SizeClass) {
+        self.messages_sent.count(class);
     }
 
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let counter =
             |name, help, value: &AtomicU64| MetricFamily::counter(name, help, value.load(Relaxed));
-        let messages = CLASSES.iter().zip(&self.messages);
-        let messages = messages.map(|((_, name), count)| (*name, count.load(Relaxed) as f64));
         vec![
             MetricFamily::gauge(
                 "links",
@@ -59,12 +75,9 @@ impl LinkMetrics {
                 "Connections of link listeners that failed in a handshake or whose clients were rejected.",
                 &self.carriers_rejected,
             ),
-            MetricFamily::by_label(
+            self.messages.family(
                 "link_messages_total",
-                "Messages received over links.",
-                MetricKind::Counter,
-                "class",
-                messages,
+                "Messages received over links by size class; files are of the class huge.",
             ),
             counter(
                 "link_message_bytes_total",
@@ -75,6 +88,10 @@ impl LinkMetrics {
                 "link_messages_rejected_total",
                 "Messages of links that were not published.",
                 &self.messages_rejected,
+            ),
+            self.messages_sent.family(
+                "link_messages_sent_total",
+                "Messages and answers sent to peers of links by size class; files are of the class huge.",
             ),
             counter(
                 "link_files_received_total",
@@ -92,5 +109,35 @@ impl LinkMetrics {
                 &self.files_sent,
             ),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hooks::MetricValue;
+
+    #[test]
+    fn messages_and_files_are_counted_by_size_class() {
+        let metrics = LinkMetrics::default();
+        metrics.count_message(SizeClass::Tiny, 100);
+        metrics.count_received_file();
+        metrics.count_sent(SizeClass::Large);
+        metrics.count_sent(SizeClass::Huge);
+        for (name, expected) in [
+            ("link_messages_total", [1.0, 0.0, 0.0, 0.0, 1.0]),
+            ("link_messages_sent_total", [0.0, 0.0, 0.0, 1.0, 1.0]),
+        ] {
+            let families = metrics.families();
+            let family = families.iter().find(|family| family.name == name);
+            let samples = &family.expect("it is exported").samples;
+            for ((sample, expected), class) in samples.iter().zip(expected).zip(SizeClass::ALL) {
+                assert_eq!(sample.labels, [("class", class.name().to_owned())]);
+                assert!(
+                    matches!(sample.value, MetricValue::Number(value) if value == expected),
+                    "{name} {class}"
+                );
+            }
+        }
     }
 }

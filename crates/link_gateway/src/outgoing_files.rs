@@ -9,7 +9,7 @@ use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 use firmware::{FirmwarePackage, FirmwareService};
 use link::core::NewStream;
 use link::error_code::ErrorCode;
-use link::net::{Link, LinkError};
+use link::net::{Link, LinkError, PieceBuffers};
 use link::priority::Priority;
 use link::wire::control::TransferId;
 use tokio::task::block_in_place;
@@ -64,16 +64,21 @@ enum FileSource<'a> {
 }
 
 impl FileSource<'_> {
-    fn read(&self, offset: u64, len: u64) -> Result<Bytes, TransferError> {
+    fn read(
+        &self,
+        offset: u64,
+        len: u64,
+        buffers: &mut PieceBuffers,
+    ) -> Result<Bytes, TransferError> {
         match self {
             Self::Image(firmware, package) => firmware.read_chunk(package, offset, len),
             Self::File(file) => {
-                let mut piece = vec![0; len as usize];
+                let mut piece = buffers.take(len as usize);
                 file.read_exact_at(&mut piece, offset).map_err(|error| {
                     let detail = format!("cannot read a file: {error}");
                     TransferError::new(transfer::TransferErrorKind::Storage, detail)
                 })?;
-                Ok(piece.into())
+                Ok(buffers.sent(piece))
             }
         }
     }
@@ -142,11 +147,12 @@ impl OfferedFile {
     ) -> Result<(), SendFileError> {
         let stream = link.send_stream(new).await?;
         let known = stream.accepted().await?;
+        let mut buffers = PieceBuffers::default();
         let mut offset = 0;
         while offset < self.size {
             let len = PIECE_BYTES.min(self.size - offset);
             if !known.covers(offset..offset + len) {
-                let piece = block_in_place(|| source.read(offset, len))?;
+                let piece = block_in_place(|| source.read(offset, len, &mut buffers))?;
                 stream.write(offset, piece).await?;
                 files.count_sent(len);
             }

@@ -55,6 +55,12 @@ impl PublicationQueue {
         }
     }
 
+    /// How many messages are sent on the current connection and not acknowledged.
+    pub(crate) fn in_flight(&self) -> usize {
+        let pending = self.pending.iter();
+        pending.filter(|it| it.packet_id.is_some()).count()
+    }
+
     /// The first message that is not sent on the current connection.
     pub(crate) fn next_unsent(&self) -> Option<(usize, &PendingPublication)> {
         let mut all = self.pending.iter().enumerate();
@@ -103,9 +109,12 @@ mod tests {
         queue.set_sent(0, 7);
         queue.set_sent(1, 8);
         assert!(queue.next_unsent().is_none());
+        assert_eq!(queue.in_flight(), 2);
         assert_eq!(queue.complete(7).map(|it| it.id.number), Some(1));
         assert!(queue.complete(7).is_none());
+        assert_eq!(queue.in_flight(), 1);
         queue.reset();
+        assert_eq!(queue.in_flight(), 0);
         let unsent = queue.next_unsent();
         assert_eq!(unsent.map(|(at, it)| (at, it.id.number)), Some((0, 2)));
     }

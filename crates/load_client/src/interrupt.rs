@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first one ends the run in order, the second one ends the process.
+//! Ctrl-C, SIGTERM and SIGHUP, the end of the terminal: the first one ends the run in order, the second one ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,12 +31,19 @@ impl Interrupt {
             .enable_all()
             .build()?;
         // Registered before the caller creates anything that must be removed.
-        let (mut interrupts, mut terminations) = {
+        let (mut interrupts, mut terminations, mut hangups) = {
             let _context = runtime.enter();
+            // `nohup` lets a process ignore this signal.
+            let hangups = (!is_hangup_ignored()).then(|| signal(SignalKind::hangup()));
             (
                 signal(SignalKind::interrupt())?,
                 signal(SignalKind::terminate())?,
+                hangups.transpose()?,
             )
+        };
+        let mut hangup = async move || match &mut hangups {
+            Some(hangups) => hangups.recv().await,
+            None => std::future::pending().await,
         };
         let watch = move || {
             runtime.block_on(async {
@@ -44,6 +51,7 @@ impl Interrupt {
                     tokio::select! {
                         _ = interrupts.recv() => {}
                         _ = terminations.recv() => {}
+                        _ = hangup() => {}
                     }
                     if state.is_requested.swap(true, Ordering::Relaxed) {
                         if let Some(action) = state.before_exit.get() {
@@ -74,4 +82,15 @@ impl Interrupt {
         // Set once.
         let _ = self.0.before_exit.set(action);
     }
+}
+
+/// Whether the process was started with SIGHUP ignored.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_some_and(|mask| mask & 1 == 1)
 }

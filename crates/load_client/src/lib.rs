@@ -4,7 +4,7 @@
 //! `bench` measures brokers with it, `simulate` connects fleets of devices.
 
 pub mod assertion;
-pub mod client_failure;
+pub mod client_error;
 pub mod endpoint;
 pub mod host;
 pub mod interrupt;

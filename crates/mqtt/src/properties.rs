@@ -233,6 +233,12 @@ impl<'a> Properties<'a> {
         Self(bytes)
     }
 
+    /// Validates the properties of a PUBLISH to a server, in the form of [`Properties::as_bytes`].
+    pub fn of_publish(bytes: &'a [u8]) -> Result<Self, Error> {
+        validate(bytes, PropertyScope::PublishFromClient)?;
+        Ok(Self(bytes))
+    }
+
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -293,8 +293,9 @@ impl ClientSession {
         for (filter, options) in filters {
             packet.push(filter, *options);
         }
+        let before = self.out.len();
         packet.encode(properties.as_properties(), self.version, &mut self.out);
-        Ok(())
+        self.check_request_size(packet_id, before)
     }
 
     pub fn unsubscribe(&mut self, filters: &[String], properties: &PropertiesBuf) -> Result<()> {
@@ -303,8 +304,23 @@ impl ClientSession {
         for filter in filters {
             packet.push(filter);
         }
+        let before = self.out.len();
         packet.encode(properties.as_properties(), self.version, &mut self.out);
-        Ok(())
+        self.check_request_size(packet_id, before)
+    }
+
+    /// Withdraws a SUBSCRIBE or UNSUBSCRIBE that the broker would not accept.
+    fn check_request_size(&mut self, packet_id: u16, before: usize) -> Result<()> {
+        let packet_bytes = self.out.len() - before;
+        if packet_bytes as u64 <= u64::from(self.server_max_packet_size) {
+            return Ok(());
+        }
+        self.out.truncate(before);
+        self.waiting.remove(&packet_id);
+        Err(format!(
+            "the request makes a packet of {packet_bytes} bytes, the broker takes {} at most",
+            self.server_max_packet_size
+        ))
     }
 
     /// Sends DISCONNECT. Before MQTT 5 there are no reason codes.

@@ -1,5 +1,5 @@
 //! Namespaces: parts of a node that belong to different people. A namespace owns products with their devices, device
-//! groups, notifications and API keys, and limits their number.
+//! groups, notifications, relay endpoints, files, firmware packages, dashboards, API keys and invites, and limits their number.
 //!
 //! This crate knows definitions and limits. Which objects a namespace owns, and who may use it, is known by the crates
 //! above.

@@ -16,3 +16,5 @@ pub mod stream;
 pub mod target_policy;
 pub mod tls;
 pub mod url_encoding;
+#[cfg(feature = "stream")]
+pub mod write_guard;

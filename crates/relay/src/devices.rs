@@ -11,7 +11,6 @@ use wall_clock::now_ms;
 use crate::device_messages::{DeviceRequest, Identity, RequestError, response};
 use crate::events::ConnectionEvents;
 use crate::system_message::{policy_close, system_message};
-use crate::units::unit_of;
 
 /// Requests of one connection that may wait for their responses.
 pub(crate) const MAX_PENDING_REQUESTS: u32 = 16;
@@ -118,13 +117,6 @@ impl DeviceConnection {
     #[must_use]
     pub fn product(&self) -> Option<String> {
         (self.events.endpoint.active().definition.product).clone()
-    }
-
-    /// The unit of a key that the thing model does not tell.
-    #[must_use]
-    pub fn unit_of(&self, key: &str) -> Option<String> {
-        let active = self.events.endpoint.active();
-        unit_of(&active.definition.units, key).map(str::to_owned)
     }
 
     /// The broker's client id of the connection.

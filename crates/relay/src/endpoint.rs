@@ -62,10 +62,9 @@ pub(crate) struct Endpoint {
 
 /// An open connection. Its parts share this, since most connections are idle and there are many.
 pub(crate) struct EndpointConnection {
-    /// The broker's client id: the topic, `/`, and the id of the connection.
-    client_id: Box<str>,
-    /// The sender of its messages in the history, unless it is a device.
-    name: Box<str>,
+    /// In one allocation, the client id and the name.
+    texts: Box<str>,
+    client_id_len: u32,
     pub(crate) handle: Arc<dyn RelayConnection>,
     pub(crate) peer: PeerAddress,
     pub(crate) connected_ms: u64,
@@ -78,25 +77,31 @@ impl EndpointConnection {
         handle: Arc<dyn RelayConnection>,
         (peer, connected_ms): (PeerAddress, u64),
     ) -> Arc<Self> {
+        let mut texts = endpoint.client_id(id);
+        let client_id_len = texts.len() as u32;
+        texts.push_str("connection ");
+        texts.push_str(id);
         Arc::new(Self {
-            client_id: endpoint.client_id(id).into(),
-            name: format!("connection {id}").into(),
+            texts: texts.into(),
+            client_id_len,
             handle,
             peer,
             connected_ms,
         })
     }
 
+    /// The broker's client id: the topic, `/`, and the id of the connection.
     pub(crate) fn client_id(&self) -> &str {
-        &self.client_id
+        &self.texts[..self.client_id_len as usize]
     }
 
+    /// The sender of its messages in the history, unless it is a device.
     pub(crate) fn name(&self) -> &str {
-        &self.name
+        &self.texts[self.client_id_len as usize..]
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.client_id.rsplit('/').next().unwrap_or_default()
+        self.client_id().rsplit('/').next().unwrap_or_default()
     }
 }
 
@@ -148,6 +153,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Messages and bytes of the history.
+fn history_limits(definition: &EndpointDefinition) -> (usize, usize) {
+    (
+        usize::from(definition.history_messages),
+        definition.history_bytes as usize,
+    )
+}
+
 impl Endpoint {
     pub(crate) fn new(
         id: &str,
@@ -175,11 +188,11 @@ impl Endpoint {
     }
 
     pub(crate) fn set_definition(&self, definition: EndpointDefinition) {
-        if definition.history_messages == 0 {
-            *lock(&self.history) = MessageHistory::default();
-        }
         let is_direct = definition.mode == Mode::Direct;
+        let limits = history_limits(&definition);
         self.active.store(Arc::new(definition.into()));
+        // After the definition, so that messages that other shards keep meanwhile have the new limits, too.
+        lock(&self.history).limit_to(limits);
         self.is_direct.store(is_direct, Relaxed);
     }
 
@@ -257,17 +270,16 @@ impl Endpoint {
         sender: &str,
         at_ms: u64,
     ) {
-        let active = self.active();
-        let definition = &active.definition;
-        let limits = (
-            usize::from(definition.history_messages),
-            definition.history_bytes as usize,
-        );
+        if self.active().definition.history_messages == 0 {
+            return;
+        }
+        let mut history = lock(&self.history);
+        // Under the lock, so that lower limits that were applied meanwhile are not exceeded.
+        let limits = history_limits(&self.active().definition);
         if limits.0 == 0 {
             return;
         }
         let obsolete = payloads.len().saturating_sub(limits.0);
-        let mut history = lock(&self.history);
         for (position, payload) in payloads.enumerate() {
             if position >= obsolete {
                 history.push(payload, sender, at_ms, limits);
@@ -297,6 +309,10 @@ impl RelayEndpoint for Endpoint {
 
     fn limits(&self) -> RelayLimits {
         self.active().limits
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct.load(Relaxed)
     }
 
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {

@@ -114,10 +114,25 @@ impl MessageHistory {
         };
         self.bytes += message.size();
         self.messages.push_back(message);
-        while self.bytes > max_bytes {
-            if !self.remove_oldest() {
-                break;
-            }
+        self.remove_excess((max_messages, max_bytes));
+    }
+
+    /// Applies new limits, which may be lower than before, and releases the memory of what is removed.
+    pub(crate) fn limit_to(&mut self, limits: (usize, usize)) {
+        let before = self.messages.len();
+        self.remove_excess(limits);
+        if self.messages.len() == before {
+            return;
+        }
+        self.texts.drain(..self.begin);
+        self.begin = 0;
+        self.texts.shrink_to_fit();
+        self.messages.shrink_to_fit();
+    }
+
+    fn remove_excess(&mut self, (max_messages, max_bytes): (usize, usize)) {
+        while (self.messages.len() > max_messages || self.bytes > max_bytes) && self.remove_oldest()
+        {
         }
     }
 
@@ -197,6 +212,34 @@ mod tests {
         }
         assert_eq!(push(&"x".repeat(500), (3, 600)), 1);
         assert_eq!(push("y", (3, 100)), 1);
+    }
+
+    #[test]
+    fn lower_limits_apply_at_once_and_release_memory() {
+        let mut history = MessageHistory::default();
+        for number in 0..40 {
+            let text = format!("{number:02}{}", "x".repeat(998));
+            history.push(KeptPayload::Text(text.as_bytes()), "s", 1, (50, 100_000));
+        }
+        let texts = |history: &MessageHistory| -> Vec<String> {
+            let entries = history.newest(100).into_iter();
+            let text = |entry: HistoryEntry| match entry.payload {
+                HistoryPayload::Text(text) => text[..2].to_owned(),
+                HistoryPayload::BinaryBytes(_) => panic!("only texts"),
+            };
+            entries.map(text).collect()
+        };
+        history.limit_to((40, 100_000));
+        assert_eq!(texts(&history).len(), 40);
+        history.limit_to((3, 100_000));
+        assert_eq!(texts(&history), ["39", "38", "37"]);
+        assert!(history.texts.capacity() < 4000);
+        history.limit_to((3, 2500));
+        assert_eq!(texts(&history), ["39", "38"]);
+        history.push(KeptPayload::Text(b"40"), "s", 1, (3, 2500));
+        assert_eq!(texts(&history), ["40", "39", "38"]);
+        history.limit_to((0, 2500));
+        assert_eq!((texts(&history).len(), history.bytes), (0, 0));
     }
 
     #[test]

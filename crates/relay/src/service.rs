@@ -24,6 +24,7 @@ use crate::message_history::HistoryEntry;
 use crate::owner_ban::OwnerBan;
 use crate::statistics::{ChangedEndpoints, StatisticsCounters, StatisticsRecord};
 use crate::system_message::{internal_error_close, policy_close};
+use crate::units::unit_of;
 
 /// Sub-protocols that begin with this carry an access key.
 const KEY_SUBPROTOCOL_PREFIX: &str = "key.";
@@ -32,8 +33,6 @@ const KEY_PARAMETER: &str = "key";
 /// Characters of ids made here.
 const ID_CHARACTERS: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// Length of endpoint ids made here: almost 60 bits that cannot be guessed.
-const ENDPOINT_ID_LEN: usize = 10;
 const CONNECTION_ID_LEN: usize = 16;
 
 type EndpointMap = HashMap<String, Arc<Endpoint>, RandomState>;
@@ -127,15 +126,20 @@ impl RelayService {
         Some(active.definition.namespace.clone())
     }
 
+    /// The unit of a key of an endpoint's devices that the thing model does not tell: that of the endpoint, or the usual one for the
+    /// key. `None` also if the namespace has no such endpoint.
+    pub fn unit_of(&self, id: &str, namespace: &str, key: &str) -> Option<String> {
+        let endpoint = self.endpoint(id)?;
+        let active = endpoint.active();
+        let is_of_namespace = active.definition.namespace == namespace;
+        let unit = is_of_namespace.then(|| unit_of(&active.definition.units, key))?;
+        unit.map(str::to_owned)
+    }
+
     /// Sends a text message as it is, whatever the mode, to all connections of an endpoint, and returns their number.
     /// `None`: there is no such endpoint.
     pub fn send_to_all(&self, id: &str, text: &str) -> Option<usize> {
         Some(self.endpoint(id)?.send_to_all(text))
-    }
-
-    /// An id for a new endpoint.
-    pub fn new_endpoint_id() -> Option<String> {
-        random_id(ENDPOINT_ID_LEN)
     }
 
     /// Adds an endpoint, or changes it. `stored_statistics` is called for a new one only.
@@ -169,6 +173,20 @@ impl RelayService {
             endpoint.close_all(&disabled_close(&reason, now_ms));
         }
         Ok(())
+    }
+
+    /// Adds the endpoints that exist when the node starts, and their stored statistics. Each change copies the table of endpoints, so
+    /// that adding many one by one would take quadratic time.
+    pub(crate) fn add_all(
+        &self,
+        endpoints: impl IntoIterator<Item = (String, EndpointDefinition, StatisticsRecord)>,
+    ) {
+        let endpoints = endpoints.into_iter().map(|(id, definition, record)| {
+            let counters = StatisticsCounters::restored(record, self.inner.changed.clone());
+            let endpoint = Arc::new(Endpoint::new(&id, definition, counters));
+            (id, endpoint)
+        });
+        self.change(|map| map.extend(endpoints));
     }
 
     fn lock_removed(&self) -> MutexGuard<'_, Vec<String>> {

@@ -1,5 +1,6 @@
 //! Endpoints and their statistics in the store of the node.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -87,17 +88,21 @@ pub fn open_endpoints(
     declared: &[(String, Value)],
 ) -> Result<StoredStatistics, StoreError> {
     let statistics = StoredStatistics::open(objects)?;
-    for (id, value) in declared {
-        apply(service, &statistics, id, Some(value.clone()))?;
-    }
-    let ids: Arc<[String]> = declared.iter().map(|(id, _)| id.clone()).collect();
-    let mut result = Ok(());
+    let ids: Arc<HashSet<String>> = Arc::new(declared.iter().map(|(id, _)| id.clone()).collect());
+    let mut found = declared.to_vec();
     objects.for_each(KIND, |object| {
-        if result.is_ok() && !ids.contains(&object.id) {
-            result = apply(service, &statistics, &object.id, Some(object.value));
+        if !ids.contains(&object.id) {
+            found.push((object.id, object.value));
         }
     })?;
-    result?;
+    let mut endpoints = Vec::with_capacity(found.len());
+    for (id, value) in found {
+        if let Some(definition) = read_stored(&id, value) {
+            let record = statistics.read(&id)?;
+            endpoints.push((id, definition, record));
+        }
+    }
+    service.add_all(endpoints);
     let (service, stored, kept) = (service.clone(), objects.downgrade(), statistics.clone());
     objects.observe_changes(Box::new(move |change| {
         if change.kind != KIND || ids.contains(&change.id) {
@@ -126,13 +131,72 @@ fn apply(
         service.remove(id);
         return Ok(());
     };
-    match EndpointDefinition::read_stored(value) {
-        Ok(definition) => {
-            service.set(id, definition, || statistics.read(id))?;
-        }
-        Err(error) => {
-            tracing::error!(endpoint = id, %error, "stored endpoint is invalid; ignored");
-        }
+    match read_stored(id, value) {
+        Some(definition) => service.set(id, definition, || statistics.read(id)),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// `None`, and an entry in the log, if the definition is invalid.
+fn read_stored(id: &str, value: Value) -> Option<EndpointDefinition> {
+    let definition = EndpointDefinition::read_stored(value);
+    definition
+        .inspect_err(|error| {
+            tracing::error!(endpoint = id, %error, "stored endpoint is invalid; ignored");
+        })
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::{ExpectedVersion, Store, StoreConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_start_reads_declared_and_stored_endpoints_with_their_statistics() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
+        let put = |id: &str, value: Value| {
+            (store.objects())
+                .put(KIND, id, value, ExpectedVersion::Any)
+                .unwrap();
+        };
+        put("stored", json!({"name": "stored"}));
+        put("both", json!({"name": "stored"}));
+        put("invalid", json!({"mode": 7}));
+        let declared = ["both", "declared"].map(|id| (id.to_owned(), json!({"name": "declared"})));
+        let open = || {
+            let service = RelayService::new();
+            let statistics = open_endpoints(&service, store.objects(), &declared).unwrap();
+            (service, statistics)
+        };
+        let (service, statistics) = open();
+        let ids: Vec<_> = service.all_statuses().into_iter().map(|it| it.id).collect();
+        assert_eq!(ids, ["both", "declared", "stored"]);
+        for (id, messages) in [("both", 2), ("stored", 3)] {
+            let topic = format!("$relay/{id}");
+            let message = hooks::MessageView::from_client("c", &topic, b"x", 1);
+            for _ in 0..messages {
+                hooks::relay::RelayService::published(&service, id, &message);
+            }
+        }
+        statistics.write_changed(&service).unwrap();
+        drop(service);
+        let (restored, _) = open();
+        let messages = |id| restored.status(id).unwrap().statistics.total_messages;
+        assert_eq!(
+            (messages("both"), messages("declared"), messages("stored")),
+            (2, 0, 3)
+        );
+        // Changes are followed from then on; those of declared ones are not.
+        put("stored", json!({"disabled_reason": "closed"}));
+        put("both", json!({"disabled_reason": "closed"}));
+        put("new", json!({}));
+        let is_enabled = |id| restored.status(id).map(|status| status.is_enabled);
+        assert_eq!(is_enabled("stored"), Some(false));
+        assert_eq!(is_enabled("both"), Some(true));
+        assert_eq!(is_enabled("new"), Some(true));
+    }
 }

@@ -121,7 +121,7 @@ fn main() {
 /// The best of several rounds, to reduce the influence of other load on the machine.
 fn run(label: &str, zone: &Zone, name: &str, values: &[Value<'_>]) {
     let function = functions::find(name).expect("a function");
-    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut resources = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
     let mut arena = Arena::new();
     let mut best = f64::INFINITY;
@@ -131,7 +131,7 @@ fn run(label: &str, zone: &Zone, name: &str, values: &[Value<'_>]) {
             for _ in 0..100 {
                 let mut context = FunctionContext {
                     arena: &arena,
-                    tools: &mut tools,
+                    resources: &mut resources,
                     kv: &mut kv,
                     message: None,
                     zone,

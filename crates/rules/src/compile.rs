@@ -7,6 +7,7 @@ use crate::plan::aliases::Alias;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::resolver::{NameScope, Resolver};
 use crate::plan::{ColumnTarget, Op, OpId, OutputColumn};
+use crate::program::Program;
 use crate::rule::{Rule, RuleBody, WindowedBody};
 use crate::rule_source::{EventKind, RuleSource, own_fields};
 use crate::statement_error::{Span, StatementError};
@@ -55,7 +56,8 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
         },
     };
     let warnings = std::mem::take(&mut resolver.warnings).into();
-    let plan = resolver.builder.finish();
+    let program = Program::new(resolver.builder, options.limits.evaluation_limits());
+    let plan = &program.plan;
     let keys = parts
         .filter
         .map(|filter| plan.extract_keys(filter))
@@ -74,10 +76,7 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
         indexed_filter: found_filter,
         filter: parts.filter,
         body: parts.body,
-        plan,
-        dialect,
-        zone: options.timezone.clone(),
-        limits: options.limits.evaluation_limits(),
+        program,
         warnings,
         max_outputs: options.limits.max_outputs,
         limit: statement.limit.map_or(usize::MAX, |limit| {

@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn snowflake_ids_increase_even_if_the_clock_does_not() {
-        let mut tools = EvaluationResources::new([1; 32], 5);
+        let mut resources = EvaluationResources::new([1; 32], 5);
         let mut last = 0;
         for at in 0..10_000 {
-            let id = tools.ids.snowflake(1_690_599_987_495 - at / 5_000);
+            let id = resources.ids.snowflake(1_690_599_987_495 - at / 5_000);
             assert!(id > last);
             assert_eq!(id >> 12 & 0x3ff, 5);
             last = id;

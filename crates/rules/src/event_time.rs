@@ -1,14 +1,13 @@
 //! The timestamp contained in an event, read by an expression that a rule defines beside its statement.
 
-use crate::compile_options::{CompileOptions, EvaluationLimits};
-use crate::eval::Evaluator;
-use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::compile_options::CompileOptions;
+use crate::evaluation_error::EvaluationError;
 use crate::event_view::EventView;
-use crate::function_context::Dialect;
 use crate::functions::time_ms;
+use crate::plan::OpId;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::resolver::{NameScope, Resolver};
-use crate::plan::{OpId, Plan};
+use crate::program::Program;
 use crate::rule::{Rule, RuleState};
 use crate::rule_source::{EventKind, RuleSource, own_fields};
 use crate::statement_error::StatementError;
@@ -18,11 +17,8 @@ use crate::zone::Zone;
 
 /// A compiled timestamp expression, such as `payload.ts`.
 pub struct EventTime {
-    plan: Plan,
+    program: Program,
     node: OpId,
-    dialect: Dialect,
-    zone: Zone,
-    limits: EvaluationLimits,
 }
 
 /// Smaller numbers are seconds (until the year 5138).
@@ -44,7 +40,7 @@ impl EventTime {
         let bounds = &options.limits;
         bounds.check_length("expression", text)?;
         let expression = parse_expression(text, 0, bounds)?;
-        let builder = PlanBuilder::new(rule.dialect, options.timezone.clone(), bounds.max_depth);
+        let builder = PlanBuilder::new(rule.dialect(), options.timezone.clone(), bounds.max_depth);
         let mut resolver = Resolver::new(text, builder, bounds, NameScope::Event);
         resolver.builder.text("");
         resolver.is_open = rule.sources.iter().any(RuleSource::has_open_fields);
@@ -53,11 +49,8 @@ impl EventTime {
             (rule.sources.iter()).all(|source| *source == RuleSource::Event(EventKind::Device));
         let node = resolver.resolve_expr(&expression)?;
         Ok(Self {
-            plan: resolver.builder.finish(),
+            program: Program::new(resolver.builder, bounds.evaluation_limits()),
             node,
-            dialect: rule.dialect,
-            zone: options.timezone.clone(),
-            limits: bounds.evaluation_limits(),
         })
     }
 
@@ -70,18 +63,11 @@ impl EventTime {
         view: &EventView<'a>,
         state: &mut RuleState,
     ) -> Result<Option<u64>, EvaluationError> {
-        let mut tools = view.tools.borrow_mut();
-        let mut evaluator = Evaluator::new(
-            &self.plan,
-            view,
-            &mut tools,
-            &mut state.kv,
-            &self.zone,
-            self.dialect,
-        );
-        evaluator.set_limits(self.limits);
-        let value = catch_panic(|| evaluator.evaluate(self.node))?;
-        Ok(to_unix_ms(&value, &self.zone))
+        let program = &self.program;
+        let value = program.evaluate(view, &mut state.kv, |evaluator| {
+            evaluator.evaluate(self.node)
+        })?;
+        Ok(to_unix_ms(&value, program.zone()))
     }
 }
 

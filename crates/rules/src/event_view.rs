@@ -13,17 +13,17 @@ use crate::value::{Arena, Value};
 /// Memory shared by the evaluations on one shard: the arena, and what functions keep between messages.
 pub struct EvaluationScratch {
     arena: Arena,
-    tools: RefCell<EvaluationResources>,
+    resources: RefCell<EvaluationResources>,
     shrink_above_bytes: usize,
 }
 
 impl EvaluationScratch {
     /// Retains at most about `keep_bytes` of memory between messages.
     #[must_use]
-    pub fn new(tools: EvaluationResources, keep_bytes: usize) -> Self {
+    pub fn new(resources: EvaluationResources, keep_bytes: usize) -> Self {
         Self {
             arena: Arena::new(),
-            tools: RefCell::new(tools),
+            resources: RefCell::new(resources),
             shrink_above_bytes: keep_bytes,
         }
     }
@@ -46,8 +46,8 @@ impl EvaluationScratch {
     }
 
     /// Random numbers, ids and compiled expressions. Panics while a rule is being evaluated.
-    pub(crate) fn tools(&self) -> RefMut<'_, EvaluationResources> {
-        self.tools.borrow_mut()
+    pub(crate) fn resources(&self) -> RefMut<'_, EvaluationResources> {
+        self.resources.borrow_mut()
     }
 
     /// Creates the view of an event. `now_ms` is the time that functions see.
@@ -58,7 +58,7 @@ impl EvaluationScratch {
             event,
             now_ms,
             arena: &self.arena,
-            tools: &self.tools,
+            resources: &self.resources,
             id: Cell::new(None),
             client_ip: Cell::new(None),
             payload: Cell::new(None),
@@ -74,7 +74,7 @@ pub struct EventView<'a> {
     pub(crate) event: &'a RuleEvent<'a>,
     pub(crate) now_ms: u64,
     pub(crate) arena: &'a Arena,
-    pub(crate) tools: &'a RefCell<EvaluationResources>,
+    pub(crate) resources: &'a RefCell<EvaluationResources>,
     id: Cell<Option<Value<'a>>>,
     client_ip: Cell<Option<Value<'a>>>,
     payload: Cell<Option<Value<'a>>>,

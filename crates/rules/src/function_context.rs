@@ -53,7 +53,7 @@ pub trait MessageSource<'a> {
 /// The argument of every function call besides its values.
 pub struct FunctionContext<'a, 'e> {
     pub arena: &'a Arena,
-    pub tools: &'e mut EvaluationResources,
+    pub resources: &'e mut EvaluationResources,
     /// The rule's key-value store.
     pub kv: &'e mut KvStore,
     pub message: Option<&'e dyn MessageSource<'a>>,

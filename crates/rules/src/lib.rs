@@ -28,6 +28,7 @@ pub mod language_reference;
 mod lazy_document;
 mod list_positions;
 mod plan;
+mod program;
 mod publish_columns;
 pub mod random;
 pub mod rule;

@@ -1,19 +1,18 @@
 //! A compiled rule and its evaluation for one event.
 
-use crate::compile_options::EvaluationLimits;
 use crate::eval::{Evaluator, OutputColumns};
-use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::evaluation_error::EvaluationError;
 use crate::event::RuleEvent;
 use crate::event_view::EventView;
 use crate::function_context::Dialect;
 use crate::index_keys::IndexKeys;
 use crate::kv_store::{KvLimits, KvStore};
-use crate::plan::{OpId, OutputColumn, Plan};
+use crate::plan::{OpId, OutputColumn};
+use crate::program::Program;
 use crate::rule_source::RuleSource;
 use crate::statement_error::StatementError;
 use crate::value::Value;
 use crate::window::{ClosedWindow, WindowDefinition, WindowSample};
-use crate::zone::Zone;
 
 /// A compiled statement. It is immutable and small: see [`Rule::size_bytes`].
 pub struct Rule {
@@ -23,10 +22,7 @@ pub struct Rule {
     /// The part of WHERE that remains for events selected by the index, see [`Rule::run_indexed`].
     pub(crate) indexed_filter: Option<OpId>,
     pub(crate) body: RuleBody,
-    pub(crate) plan: Plan,
-    pub(crate) dialect: Dialect,
-    pub(crate) zone: Zone,
-    pub(crate) limits: EvaluationLimits,
+    pub(crate) program: Program,
     pub(crate) max_outputs: usize,
     /// Probable mistakes that are not errors.
     pub(crate) warnings: Box<[StatementError]>,
@@ -122,7 +118,7 @@ impl Rule {
 
     #[must_use]
     pub fn dialect(&self) -> Dialect {
-        self.dialect
+        self.program.dialect
     }
 
     /// The window of a rule with GROUP BY. Such a rule is evaluated with [`Rule::sample_event`] and
@@ -315,7 +311,7 @@ impl Rule {
         size_of::<Self>()
             + size_of_val(&*self.sources)
             + self.sources.iter().map(source).sum::<usize>()
-            + self.plan.size_bytes()
+            + self.program.plan.size_bytes()
             + size_of_val(&*self.warnings)
             + body
             + topics.sum::<usize>()
@@ -328,28 +324,22 @@ impl Rule {
         state: &mut RuleState,
         work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, EvaluationError>,
     ) -> Result<T, EvaluationError> {
-        let mut tools = view.tools.borrow_mut();
-        let mut evaluator = Evaluator::new(
-            &self.plan,
-            view,
-            &mut tools,
-            &mut state.kv,
-            &self.zone,
-            self.dialect,
-        );
-        evaluator.set_limits(self.limits);
         // EMQX has no windows, so its strict null handling does not apply to them: their aggregates skip
         // nulls.
-        evaluator.needs_values =
-            self.dialect == Dialect::Emqx && !matches!(self.body, RuleBody::Windowed(_));
-        catch_panic(|| work(&mut evaluator))
+        let needs_values =
+            self.dialect() == Dialect::Emqx && !matches!(self.body, RuleBody::Windowed(_));
+        self.program.evaluate(view, &mut state.kv, |evaluator| {
+            evaluator.needs_values = needs_values;
+            work(evaluator)
+        })
     }
 
     /// In EMQX's dialect a rule that reads a part of the payload fails if the payload is not JSON, wherever
     /// the error is.
     #[inline]
     fn check_payload(&self, view: &EventView<'_>) -> Result<(), EvaluationError> {
-        let is_wrong = self.dialect == Dialect::Emqx && self.plan.reads_payload && !view.is_json();
+        let is_wrong =
+            self.dialect() == Dialect::Emqx && self.program.plan.reads_payload && !view.is_json();
         if is_wrong {
             Err(view.not_json_error())
         } else {

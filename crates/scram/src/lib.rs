@@ -636,7 +636,7 @@ fn xor(a: &ScramKey, b: &ScramKey) -> ScramKey {
 }
 
 /// Compares in a time that does not depend on the position of the first difference.
-fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     let differences = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
     a.len() == b.len() && std::hint::black_box(differences) == 0
 }

@@ -1,6 +1,7 @@
-//! Secrets in settings and API objects: given directly or in a file, and never shown.
+//! Secrets in settings and API objects: given directly or in a file, and never shown. Random bytes for generated ones.
 
 mod object;
+mod random;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,6 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 pub use object::{MASK, SecretFields, written_and_shown_schemas};
+pub use random::{RandomSourceError, random_bytes};
 
 /// Secrets are short; keys in PEM are the longest.
 const MAX_FILE_BYTES: u64 = 64 << 10;

@@ -180,7 +180,7 @@ pub(crate) fn request_form(
             "this kind needs a product with `protocol` thingsboard, jetlinks, native or relay; use `kind = \"topic\"`"
                 .to_owned(),
         ),
-        (DeviceProtocol::Relay, RequestKind::Command | RequestKind::Function) => {
+        (DeviceProtocol::Relay, RequestKind::Command | RequestKind::Function | RequestKind::File) => {
             relay(None, RELAY_SUCCESS)
         }
         (DeviceProtocol::Relay, RequestKind::Read) => relay(
@@ -194,14 +194,14 @@ pub(crate) fn request_form(
             "devices of relay endpoints are not told about attributes; let them send `request` with config_query"
                 .to_owned(),
         ),
-        (DeviceProtocol::Thingsboard, RequestKind::Command | RequestKind::Function) => {
+        (DeviceProtocol::Thingsboard, RequestKind::Command | RequestKind::Function | RequestKind::File) => {
             thingsboard(None, "{\"success\":true}")
         }
         (DeviceProtocol::Thingsboard, RequestKind::Read) => thingsboard(Some("readProperties"), "{values}"),
         (DeviceProtocol::Thingsboard, RequestKind::Write) => {
             thingsboard(Some("writeProperties"), "{\"success\":true}")
         }
-        (DeviceProtocol::Native, RequestKind::Command | RequestKind::Function) => {
+        (DeviceProtocol::Native, RequestKind::Command | RequestKind::Function | RequestKind::File) => {
             native(None, "{\"success\":true}")
         }
         (DeviceProtocol::Native, RequestKind::Read) => {
@@ -210,7 +210,7 @@ pub(crate) fn request_form(
         (DeviceProtocol::Native, RequestKind::Write) => {
             native(Some("writeProperties"), "{\"success\":true}")
         }
-        (DeviceProtocol::Jetlinks, RequestKind::Command | RequestKind::Function) => jetlinks(
+        (DeviceProtocol::Jetlinks, RequestKind::Command | RequestKind::Function | RequestKind::File) => jetlinks(
             "/{product}/{id}/function/invoke",
             "/{product}/{id}/function/invoke/reply",
             "{\"messageId\":\"{request.id}\",\"timestamp\":{now},\"success\":true,\"output\":true}",

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::creation_mark::MARK;
 use crate::definition::{FirmwareDefinition, SimulationDefinition};
 use crate::random::RandomKey;
+use crate::setup_mode::SetupMode;
 
 const PACKAGES: &str = "/api/v1/firmware";
 const ASSIGNMENTS: &str = "/api/v1/firmware-assignments";
@@ -23,11 +24,20 @@ const CAMPAIGNS: &str = "/api/v1/firmware-campaigns";
 pub(crate) struct FirmwareSetup<'a> {
     node: &'a NodeApi,
     definition: &'a SimulationDefinition,
+    mode: SetupMode,
 }
 
 impl<'a> FirmwareSetup<'a> {
-    pub(crate) fn new(node: &'a NodeApi, definition: &'a SimulationDefinition) -> Self {
-        Self { node, definition }
+    pub(crate) fn new(
+        node: &'a NodeApi,
+        definition: &'a SimulationDefinition,
+        mode: SetupMode,
+    ) -> Self {
+        Self {
+            node,
+            definition,
+            mode,
+        }
     }
 
     /// Creates all packages. The names of those created before an error are in `created`.
@@ -53,7 +63,8 @@ impl<'a> FirmwareSetup<'a> {
         let id = package_id(name);
         ensure!(
             self.node.get(&path(PACKAGES, &id))?.is_none(),
-            "the firmware package `{id}` exists on the node; remove what an earlier run has left with --clean"
+            "the firmware package `{id}` exists on the node; {}",
+            self.mode.remedy()
         );
         let upload = format!("/api/v1/uploads/{}.bin", url_encode(&id));
         let file = self
@@ -75,25 +86,34 @@ impl<'a> FirmwareSetup<'a> {
         created.map(drop)
     }
 
-    /// Removes packages with their campaigns and files.
+    /// Removes packages with their campaigns and files. After a failure, the others are removed, too.
     pub(crate) fn remove(&self, names: impl Iterator<Item = &'a String>) -> anyhow::Result<u64> {
         let mut removed = 0;
+        let mut first_error = None;
         for name in names {
-            let id = package_id(name);
-            let package = self.node.get(&path(PACKAGES, &id))?;
-            let Some(package) = package.filter(|package| package["notes"] == MARK) else {
-                continue;
-            };
-            self.remove_campaigns(&id)?;
-            self.node.delete(&path(ASSIGNMENTS, &id))?;
-            ensure!(
-                self.node.delete(&path(PACKAGES, &id))?,
-                "the node keeps the firmware package `{id}`, since it is still assigned"
-            );
-            self.delete_file(&package["file"])?;
-            removed += 1;
+            match self.remove_package(name) {
+                Ok(is_removed) => removed += u64::from(is_removed),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
         }
-        Ok(removed)
+        first_error.map_or(Ok(removed), Err)
+    }
+
+    /// Removes a package that a simulation has created; `false`: there is none.
+    fn remove_package(&self, name: &str) -> anyhow::Result<bool> {
+        let id = package_id(name);
+        let package = self.node.get(&path(PACKAGES, &id))?;
+        let Some(package) = package.filter(|package| package["notes"] == MARK) else {
+            return Ok(false);
+        };
+        self.remove_campaigns(&id)?;
+        self.node.delete(&path(ASSIGNMENTS, &id))?;
+        ensure!(
+            self.node.delete(&path(PACKAGES, &id))?,
+            "the node keeps the firmware package `{id}`, since it is still assigned"
+        );
+        self.delete_file(&package["file"])?;
+        Ok(true)
     }
 
     /// Removes what earlier runs of the file have left.

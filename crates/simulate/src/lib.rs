@@ -3,9 +3,15 @@
 //! A `definition` is what a file contains. It is compiled to a `plan`, from which `preview` prints messages and
 //! `run` connects devices to a broker.
 
+mod command_plan;
+mod condition_argument;
+mod created_devices;
 mod creation_mark;
 mod definition;
+mod device_history;
+mod device_limit;
 mod device_protocol;
+mod embedded;
 mod firmware_setup;
 mod gateway_protocol;
 mod image_digest;
@@ -28,8 +34,11 @@ mod script;
 mod script_compiler;
 mod secure_login;
 mod setup;
+mod setup_mode;
+mod simulation_run;
 mod state;
 mod suggestion;
+mod target_api;
 mod template;
 mod translation;
 mod verification_plan;
@@ -40,21 +49,32 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use load_client::units::Unit;
 use wall_clock::now_ms;
 
+use condition_argument::ConditionArgument;
 pub use definition::DefinitionErrors;
-use definition::{SimulationDefinition, SourceDocument};
-use firmware_setup::CampaignRunner;
-use load_client::interrupt::Interrupt;
+use definition::{DefinitionError, SimulationDefinition, SourceDocument};
+pub use embedded::{
+    CleanResult, ConditionResult, EmbeddedOptions, EmbeddedProgress, EmbeddedSimulation,
+    SimulationInfo, ready_made_simulations,
+};
+pub use load_client::interrupt::Interrupt;
+pub use load_client::node_api::{NodeApi, NodeRequest, NodeTransport};
 use machine::MachineShare;
 use machine_report::MachineReport;
 use plan::SimulationPlan;
+use plan_compiler::CompileOptions;
 use report::{ReportSubject, SimulationReport};
-use run::{DisplayKind, MetricsEndpoint, RunDisplay, RunEnvironment, RunResult, TargetAccess};
-use setup::{CreatedObjects, FleetSetup};
+use run::{DisplayKind, MetricsEndpoint, RunDisplay, RunResult, TargetAccess};
+pub use run::{PhaseSnapshot, PhaseSnapshotStage, RunSnapshot};
+pub use setup::ForeignObjectError;
+use setup::{CreatedObjects, SetupProgress};
+use setup_mode::SetupMode;
+use simulation_run::SimulationRun;
 
 const AFTER_HELP: &str = "\
-The exit status is 1 if a condition of a phase does not hold, and 2 if the file is wrong.";
+The exit status is 1 if a condition does not hold, and 2 if the file is wrong.";
 
 /// Arguments of `tidegate simulate`.
 #[derive(clap::Args, Clone, Debug)]
@@ -78,12 +98,18 @@ pub struct SimulateArgs {
     /// Remove the products and devices that earlier runs of the file have left, and end
     #[arg(long, conflicts_with_all = ["check", "preview", "print"])]
     clean: bool,
+    /// Leave products, devices and other objects on the node; the next run with --keep uses them again
+    #[arg(long, conflicts_with_all = ["check", "preview", "print", "clean", "machines"])]
+    keep: bool,
     /// Set a field of the file, such as fleet.meters.count=1000 or target.broker=mqtt://10.0.0.5:1883
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
     /// Seed of all random values, instead of that of the file
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Also require a condition, such as steady:ack_p99<50ms, verify:lost==0, or disconnects==0 for each phase (repeatable)
+    #[arg(long = "assert", value_name = "[PHASE:]CONDITION", conflicts_with_all = ["preview", "print", "clean"])]
+    conditions: Vec<ConditionArgument>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -124,7 +150,16 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         document.set(&format!("seed={seed}"))?;
     }
     let folder = file.parent().unwrap_or(Path::new(""));
-    let (definition, plan) = plan_compiler::compile(&document, folder, arguments.machines)?;
+    let options = CompileOptions {
+        machine: arguments.machines,
+        ..CompileOptions::default()
+    };
+    let (definition, mut plan) = plan_compiler::compile(&document, folder, options)?;
+    for argument in &arguments.conditions {
+        let field = || format!("--assert {}", argument.text());
+        let added = argument.add_to(&mut plan);
+        added.map_err(|message| document.errors(vec![DefinitionError::new(field(), message)]))?;
+    }
     if let Some(count) = arguments.preview {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         let printed = preview::print(&plan, count, now_ms(), arguments.json, &mut out)
@@ -158,60 +193,49 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     }
     let is_quiet = arguments.quiet || arguments.json;
     let interrupt = Interrupt::watch()?;
-    let setup = FleetSetup::new(
-        (&plan, &definition),
-        folder,
-        &interrupt,
-        arguments.machines.is_some(),
-        is_quiet,
-    )?;
+    let show_progress = |progress: SetupProgress| {
+        if !is_quiet {
+            print_progress(progress);
+        }
+    };
+    let run = SimulationRun {
+        definition: &definition,
+        plan: &plan,
+        access: &access,
+        node: SimulationRun::node_of_file((&definition, &plan), folder)?,
+        mode: SetupMode {
+            shares_products: arguments.machines.is_some(),
+            keeps: arguments.keep,
+            is_embedded: false,
+        },
+        interrupt: &interrupt,
+        progress: &show_progress,
+    };
     if arguments.clean {
-        let setup = setup
+        let setup = run
+            .setup()
             .context("no product of the file has create = true; there is nothing to remove")?;
-        let (devices, products) = setup.clean()?;
+        let removed = setup.clean()?;
+        for title in &removed.kept {
+            eprintln!("{title} is kept: no simulation created it");
+        }
         return print(&format!(
-            "removed {devices} devices and {products} products\n"
+            "removed {} devices and {} other objects\n",
+            removed.devices, removed.others
         ));
     }
-    let measures_storage = plan
-        .verification
-        .as_ref()
-        .is_some_and(|verification| verification.storage);
-    let storage_node = measures_storage
-        .then(|| setup::node_api(&definition.target, folder))
-        .transpose()?;
     let metrics = arguments.metrics.as_deref();
     let metrics = metrics.map(MetricsEndpoint::bind).transpose()?;
     if let Some(metrics) = &metrics {
         eprintln!("metrics at http://{}/metrics", metrics.address());
     }
-    let has_campaigns = plan.phases.iter().any(|phase| phase.campaign.is_some());
-    let campaigns = has_campaigns
-        .then(|| setup::node_api(&definition.target, folder))
-        .transpose()?
-        .map(|node| CampaignRunner::new(node, &definition));
-    let environment = RunEnvironment {
-        storage_node,
-        metrics,
-        campaigns,
-    };
     let started = jiff::Timestamp::now();
-    let mut created = CreatedObjects::default();
-    let is_created = setup
-        .as_ref()
-        .map_or(Ok(()), |setup| setup.create(&mut created));
     let subject = (subject_name(arguments), access.broker.as_str());
-    let result = is_created.and_then(|()| {
+    let open_display = |_: &CreatedObjects| {
         let kind = DisplayKind::choose(is_quiet, arguments.no_screen);
-        let display = RunDisplay::open(kind, &interrupt, subject)?;
-        run::run(&plan, &access, &environment, &interrupt, display)
-    });
-    // Also after a failure and an interrupt.
-    let is_removed = setup
-        .as_ref()
-        .map_or(Ok(()), |setup| setup.remove(&created));
-    let result = result?;
-    is_removed.context("cannot remove what the simulation has created; repeat it with --clean")?;
+        RunDisplay::open(kind, &interrupt, subject)
+    };
+    let result = run.run(metrics, open_display, || {})?;
     let report = make_report(arguments, (&definition, &plan), &access, (started, &result))?;
     match arguments.machines {
         Some(machine) if arguments.json => {
@@ -298,23 +322,25 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn print_progress(progress: SetupProgress) {
+    let count = |count: u64| Unit::Count.format(count as f64);
+    let verb = match progress.is_removal {
+        true => "removed",
+        false => "created",
+    };
+    let (done, total) = (count(progress.done), count(progress.total));
+    match progress.done == progress.total {
+        true => eprint!("\r\x1b[K"),
+        false => eprint!("\r\x1b[K{verb} {done} of {total} devices"),
+    }
+}
+
 fn summary(definition: &SimulationDefinition, plan: &SimulationPlan) -> String {
     let mut text = String::new();
     if !definition.description.is_empty() {
         text += &format!("{}\n", definition.description);
     }
     for fleet in &plan.fleets {
-        let everyone = fleet
-            .sends
-            .iter()
-            .filter(|send| send.random_devices.is_none());
-        let of_all: f64 = everyone
-            .map(|send| f64::from(fleet.count) * 1e9 / send.interval_ns as f64)
-            .sum();
-        let random = fleet.sends.iter().filter_map(|send| {
-            let devices = send.random_devices?;
-            Some(f64::from(devices) * 1e9 / send.interval_ns as f64)
-        });
         text += &format!(
             "fleet {}: {} devices, {} values, {} sends, {} responses, up to {:.1} messages/s\n",
             fleet.name,
@@ -322,7 +348,7 @@ fn summary(definition: &SimulationDefinition, plan: &SimulationPlan) -> String {
             fleet.state.names().len(),
             fleet.sends.len(),
             fleet.responses.len(),
-            of_all + random.sum::<f64>(),
+            fleet.messages_per_s(),
         );
     }
     let phases: Vec<&str> = plan

@@ -84,9 +84,14 @@ impl MachineShare {
                 *random = part;
             }
         }
+        for command in &mut definition.command {
+            command.rate /= f64::from(self.count);
+        }
         for phase in &mut definition.phase {
             if let Some(rate) = &mut phase.connect_rate {
-                *rate /= f64::from(self.count);
+                for number in rate.numbers_mut() {
+                    *number /= f64::from(self.count);
+                }
             }
             if let Some(concurrency) = &mut phase.connect_concurrency {
                 *concurrency = concurrency.div_ceil(self.count);
@@ -100,7 +105,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::definition::SourceDocument;
+    use crate::definition::{PhaseCurve, SourceDocument};
 
     const TEXT: &str = r#"
 [fleet.gateways]
@@ -114,7 +119,7 @@ count = 10
 send = [{ every = "1s", random_devices = 7, topic = "t", payload = "" }]
 [[phase]]
 name = "a"
-connect_rate = 30
+connect_rate = { from = 30, to = 60 }
 connect_concurrency = 100
 "#;
 
@@ -138,7 +143,11 @@ connect_concurrency = 100
             next.1 += children.count;
             next.2 += meters.count;
             next.3 += meters.send[0].random_devices.expect("set");
-            assert_eq!(definition.phase[0].connect_rate, Some(10.0));
+            let ramp = PhaseCurve::Ramp {
+                from: 10.0,
+                to: 20.0,
+            };
+            assert_eq!(definition.phase[0].connect_rate, Some(ramp));
             assert_eq!(definition.phase[0].connect_concurrency, Some(34));
         }
         assert_eq!(next, (5, 115, 10, 7));

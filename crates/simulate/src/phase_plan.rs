@@ -1,7 +1,7 @@
 //! Phases, checked: how each connects, loads and ends.
 
 use crate::definition::{
-    DefinitionError, FaultDefinition, FaultKind, LoadDefinition, PhaseDefinition,
+    DefinitionError, FaultDefinition, FaultKind, PhaseCurve, PhaseDefinition, ReconnectDefinition,
 };
 use crate::metrics::Assertion;
 use crate::suggestion::unknown_name;
@@ -12,6 +12,8 @@ const MAX_FAULTS: usize = 100;
 /// A fault that is repeated more often is one that lasts.
 const MIN_FAULT_INTERVAL_NS: u64 = 10_000_000;
 const MAX_FACTOR: f64 = 1e6;
+const MIN_CONNECT_RATE: f64 = 0.001;
+const MAX_CONNECT_RATE: f64 = 1e6;
 const DEFAULT_CONCURRENCY: u32 = 100;
 
 #[derive(Clone, Debug)]
@@ -23,9 +25,11 @@ pub(crate) struct PhasePlan {
     /// Share of the devices that are to be connected.
     pub(crate) devices: f64,
     /// Connections begun per second.
-    pub(crate) connect_rate: Option<f64>,
+    pub(crate) connect_rate: Option<PhaseCurve>,
     pub(crate) connect_concurrency: u32,
-    pub(crate) load: LoadDefinition,
+    /// Instead of that of each fleet.
+    pub(crate) reconnect: Option<ReconnectDefinition>,
+    pub(crate) load: PhaseCurve,
     pub(crate) burst: u32,
     pub(crate) assertions: Vec<Assertion>,
     pub(crate) faults: Vec<FaultPlan>,
@@ -72,7 +76,8 @@ impl PhasePlan {
             devices: 1.0,
             connect_rate: None,
             connect_concurrency: DEFAULT_CONCURRENCY,
-            load: LoadDefinition::default(),
+            reconnect: None,
+            load: PhaseCurve::default(),
             burst: 0,
             assertions: Vec::new(),
             faults: Vec::new(),
@@ -81,19 +86,22 @@ impl PhasePlan {
 
     /// Factor of all rates so long after the start of the phase.
     pub(crate) fn load_at(&self, elapsed_ns: u64) -> f64 {
-        let part = match self.end {
+        self.load.at(self.part(elapsed_ns))
+    }
+
+    /// Connections begun per second so long after the start of the phase; `None`: not limited.
+    pub(crate) fn connect_rate_at(&self, elapsed_ns: u64) -> Option<f64> {
+        let rate = self.connect_rate.as_ref()?;
+        Some(rate.at(self.part(elapsed_ns)))
+    }
+
+    /// The part of the phase that has passed, from 0 to 1.
+    fn part(&self, elapsed_ns: u64) -> f64 {
+        match self.end {
             PhaseEnd::After { ns } | PhaseEnd::Campaign { limit_ns: ns } => {
                 (elapsed_ns as f64 / ns.max(1) as f64).min(1.0)
             }
             PhaseEnd::Connected | PhaseEnd::Interrupt => 0.0,
-        };
-        match &self.load {
-            LoadDefinition::Factor(factor) => *factor,
-            LoadDefinition::Steps(steps) => {
-                let at = (part * steps.len() as f64) as usize;
-                steps[at.min(steps.len() - 1)]
-            }
-            LoadDefinition::Ramp { from, to } => from + (to - from) * part,
         }
     }
 }
@@ -134,16 +142,8 @@ pub(crate) fn compile(
             let message = unknown_name("firmware", name, firmware.iter().copied());
             error("campaign", message);
         }
-        check_load(definition, &mut error);
-        if definition
-            .connect_rate
-            .is_some_and(|rate| !(0.001..=1e6).contains(&rate))
-        {
-            error(
-                "connect_rate",
-                "expected 0.001 to 1000000 connections per second".to_owned(),
-            );
-        }
+        check_curve(definition, "load", &mut error);
+        check_curve(definition, "connect_rate", &mut error);
         let concurrency = definition
             .connect_concurrency
             .unwrap_or(DEFAULT_CONCURRENCY);
@@ -180,8 +180,9 @@ pub(crate) fn compile(
             },
             campaign: definition.campaign.clone(),
             devices: definition.devices.0,
-            connect_rate: definition.connect_rate,
+            connect_rate: definition.connect_rate.clone(),
             connect_concurrency: concurrency,
+            reconnect: definition.reconnect.clone(),
             load: definition.load.clone(),
             burst: definition.burst,
             assertions,
@@ -234,31 +235,34 @@ fn compile_fault(
     }
 }
 
-fn check_load(definition: &PhaseDefinition, error: &mut impl FnMut(&str, String)) {
-    let factors = match &definition.load {
-        LoadDefinition::Factor(factor) => vec![*factor],
-        LoadDefinition::Steps(steps) => steps.clone(),
-        LoadDefinition::Ramp { from, to } => vec![*from, *to],
+/// Checks the `load` or the `connect_rate` of a phase.
+fn check_curve(definition: &PhaseDefinition, field: &str, error: &mut impl FnMut(&str, String)) {
+    let (curve, min, max, unit) = match field {
+        "connect_rate" => {
+            let Some(rate) = &definition.connect_rate else {
+                return;
+            };
+            let is_constant = matches!(rate, PhaseCurve::Constant(_));
+            let min = if is_constant { MIN_CONNECT_RATE } else { 0.0 };
+            (rate, min, MAX_CONNECT_RATE, " connections per second")
+        }
+        _ => (&definition.load, 0.0, MAX_FACTOR, ""),
     };
-    if factors.is_empty() || factors.len() > MAX_STEPS {
-        error(
-            "load",
-            format!("expected 1 to {MAX_STEPS} steps, found {}", factors.len()),
-        );
+    let mut curve = curve.clone();
+    let numbers = curve.numbers_mut();
+    if numbers.is_empty() || numbers.len() > MAX_STEPS {
+        let message = format!("expected 1 to {MAX_STEPS} steps, found {}", numbers.len());
+        error(field, message);
     }
-    if factors
+    if numbers
         .iter()
-        .any(|factor| !(0.0..=MAX_FACTOR).contains(factor))
+        .any(|number| !(min..=max).contains(&**number))
     {
-        error("load", format!("factors are from 0 to {MAX_FACTOR}"));
+        error(field, format!("expected {min} to {max}{unit}"));
     }
-    let is_timed =
-        matches!(definition.load, LoadDefinition::Factor(_)) || definition.duration.is_some();
-    if !is_timed {
-        error(
-            "load",
-            "steps and ramps need a `duration` of the phase".to_owned(),
-        );
+    if !matches!(curve, PhaseCurve::Constant(_)) && definition.duration.is_none() {
+        let message = "steps and ramps need a `duration` of the phase".to_owned();
+        error(field, message);
     }
 }
 
@@ -297,8 +301,10 @@ mod tests {
             format!("{errors:?}")
         };
         assert!(errors(json!({"name": "a", "load": [1, 2]})).contains("need a `duration`"));
-        assert!(errors(json!({"name": "a", "load": -1})).contains("from 0 to"));
+        assert!(errors(json!({"name": "a", "load": -1})).contains("0 to"));
         assert!(errors(json!({"name": "a", "connect_rate": 0})).contains("connect_rate"));
+        let ramp = json!({"name": "a", "connect_rate": {"from": 0, "to": 9}});
+        assert!(errors(ramp).contains("need a `duration`"));
         assert!(
             errors(json!({"name": "a", "campaign": "imgae"})).contains("did you mean `image`?")
         );

@@ -1,7 +1,8 @@
 //! A simulation, checked and compiled: what previews and runs use.
 
+use crate::command_plan::CommandPlan;
 use crate::definition::{DeviceProtocol, FleetTransport, RequestKind, SendStart, TimeRange};
-use crate::phase_plan::PhasePlan;
+use crate::phase_plan::{PhaseEnd, PhasePlan};
 use crate::random::RandomKey;
 use crate::script::ScriptPlan;
 use crate::state::{DeviceState, StateProgram};
@@ -13,6 +14,7 @@ use wall_clock::now_ms;
 pub(crate) struct SimulationPlan {
     pub(crate) seed: u64,
     pub(crate) fleets: Vec<FleetPlan>,
+    pub(crate) commands: Vec<CommandPlan>,
     pub(crate) phases: Vec<PhasePlan>,
     pub(crate) verification: Option<VerificationPlan>,
 }
@@ -33,6 +35,10 @@ pub(crate) struct FleetPlan {
     /// Whether connections to a relay endpoint identify themselves as devices.
     pub(crate) identifies: bool,
     pub(crate) id: Template,
+    /// Name and tags of devices that are created.
+    pub(crate) display_name: Option<Template>,
+    pub(crate) tags: Vec<(String, Template)>,
+    pub(crate) history: Vec<HistoryPlan>,
     pub(crate) client_id: Template,
     pub(crate) username: Option<Template>,
     pub(crate) password: Option<Template>,
@@ -63,6 +69,14 @@ pub(crate) struct FleetScript {
     pub(crate) plan: ScriptPlan,
     /// All values of a device as a JSON object.
     pub(crate) state: Template,
+}
+
+/// Values that a new device reports about the time before, beginning and ending so long before now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HistoryPlan {
+    pub(crate) from_ms: u64,
+    pub(crate) to_ms: u64,
+    pub(crate) every_ms: u64,
 }
 
 /// JetLinks' `secureId` and `secureKey`.
@@ -194,7 +208,39 @@ impl FleetPlan {
     }
 }
 
+impl FleetPlan {
+    /// The id of the device at a position of the fleet in the API of the node.
+    pub(crate) fn device_id(&self, seed: u64, at: u32) -> String {
+        let text = |template| self.identity_text(template, seed, self.first + at);
+        match &self.endpoint {
+            Some(endpoint) => format!("{}:{}", text(endpoint), text(&self.client_id)),
+            None => text(&self.id),
+        }
+    }
+
+    /// Messages of all its devices per second, without responses and changes of load.
+    pub(crate) fn messages_per_s(&self) -> f64 {
+        let rates = self.sends.iter().map(|send| {
+            let devices = send.random_devices.unwrap_or(self.count);
+            f64::from(devices) * 1e9 / send.interval_ns as f64
+        });
+        rates.sum()
+    }
+}
+
 impl SimulationPlan {
+    /// Sum of the durations of all phases; `None`: one of them has no end of its own. Phases that end when devices are connected do
+    /// not count.
+    pub(crate) fn duration_ns(&self) -> Option<u64> {
+        let durations = self.phases.iter().map(|phase| match phase.end {
+            PhaseEnd::Connected => Some(0),
+            PhaseEnd::After { ns } => Some(ns),
+            PhaseEnd::Campaign { limit_ns } => Some(limit_ns).filter(|ns| *ns != u64::MAX),
+            PhaseEnd::Interrupt => None,
+        });
+        durations.sum()
+    }
+
     /// What the fleets and the verification use, each once.
     pub(crate) fn transports(&self) -> Vec<FleetTransport> {
         let of_fleets = self.fleets.iter().map(|fleet| fleet.transport);

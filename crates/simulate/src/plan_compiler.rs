@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::created_devices;
 use crate::definition::{
     DefinitionError, DefinitionErrors, DeviceProtocol, FleetDefinition, FleetTransport,
     RequestKind, ResponseDefinition, SendDefinition, SendKind, SimulationDefinition,
@@ -14,7 +15,7 @@ use crate::plan::{
     AnswerPlan, FleetPlan, GatewayPlan, ImageKind, ResponsePlan, SecureCredentials, SendPlan,
     SimulationPlan, UpdatePlan,
 };
-use crate::state::StateProgram;
+use crate::state::{ReplaySources, StateProgram};
 use crate::suggestion::unknown_name;
 use crate::template::{GatewayScope, Template, TemplateScope};
 use crate::verification_plan::SendProperties;
@@ -26,20 +27,41 @@ const MAX_FLEETS: usize = 1000;
 /// Messages of a connection that are not acknowledged; gateways may have as many more as they have children.
 const MAX_IN_FLIGHT: usize = 100;
 const MAX_IN_FLIGHT_OF_GATEWAYS: usize = 10_000;
+/// Method of commands that name a file.
+const FILE_METHOD: &str = "download";
 /// Chunks of images fit into the packets that devices accept.
 const MAX_CHUNK_BYTES: u32 = 64 * 1024;
 const DEFAULT_CHUNK_BYTES: u32 = 16 * 1024;
 /// An upload is one request whose body is made in memory.
 const MAX_IMAGE_BYTES: u32 = 64 << 20;
 
+/// What a run changes of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CompileOptions {
+    pub(crate) machine: Option<MachineShare>,
+    /// More devices are reduced to this number.
+    pub(crate) max_devices: Option<u32>,
+    /// Creates all products, whatever the file says.
+    pub(crate) creates_products: bool,
+}
+
 /// Reads and compiles a document; `folder` is that of the file.
 pub(crate) fn compile(
     document: &SourceDocument,
     folder: &Path,
-    machine: Option<MachineShare>,
+    options: CompileOptions,
 ) -> Result<(SimulationDefinition, SimulationPlan), DefinitionErrors> {
     let mut definition = SimulationDefinition::read(document)?;
     let mut errors = Vec::new();
+    let machine = options.machine;
+    if options.creates_products {
+        for product in definition.product.values_mut() {
+            product.create = true;
+        }
+    }
+    if let Some(max_devices) = options.max_devices {
+        crate::device_limit::apply(&mut definition, max_devices);
+    }
     if let Some(machine) = machine {
         machine.apply(&mut definition, &mut errors);
     }
@@ -57,11 +79,19 @@ pub(crate) fn compile(
     }
     let mut fleets = Vec::new();
     let mut gateway_filters: Vec<Vec<String>> = Vec::new();
+    let secret = match created_devices::random_secret() {
+        Ok(secret) => secret,
+        Err(message) => {
+            errors.push(DefinitionError::new("", message));
+            String::new()
+        }
+    };
     for (number, (name, fleet)) in definition.fleet.iter().enumerate() {
         let mut compiler = FleetCompiler {
             path: format!("fleet.{name}"),
             name,
             fleet,
+            secret: &secret,
             protocol: DeviceProtocol::Raw,
             transport: FleetTransport::Mqtt,
             gateway: None,
@@ -71,7 +101,11 @@ pub(crate) fn compile(
         compiler.gateway = compiler.find_gateway(&definition);
         compiler.protocol = compiler.find_protocol(&definition);
         compiler.transport = compiler.find_transport();
-        fleets.push(compiler.compile(number as u32, folder));
+        let sources = ReplaySources {
+            folder,
+            target: &definition.target,
+        };
+        fleets.push(compiler.compile(number as u32, &sources));
         gateway_filters.push(compiler.gateway_filters);
     }
     connect_children(&mut fleets, &gateway_filters);
@@ -89,6 +123,7 @@ pub(crate) fn compile(
     }
     let names: Vec<&str> = definition.fleet.keys().map(String::as_str).collect();
     check_firmware(&definition, &mut errors);
+    created_devices::check(&definition, &mut errors);
     if machine.is_some() && !definition.firmware.is_empty() {
         errors.push(DefinitionError::new(
             "firmware",
@@ -97,6 +132,7 @@ pub(crate) fn compile(
     }
     let firmware: Vec<&str> = definition.firmware.keys().map(String::as_str).collect();
     let phases = crate::phase_plan::compile(&definition.phase, &names, &firmware, &mut errors);
+    let commands = crate::command_plan::compile(&definition.command, &names, &mut errors);
     let verification = definition.verify.as_ref().map(|verify| {
         let version = definition.target.version.into();
         let mut sends = fleets.iter().flat_map(|fleet| &fleet.sends);
@@ -112,6 +148,7 @@ pub(crate) fn compile(
     let plan = SimulationPlan {
         seed: definition.seed,
         fleets,
+        commands,
         phases,
         verification,
     };
@@ -134,6 +171,7 @@ fn connect_children(fleets: &mut [FleetPlan], filters: &[Vec<String>]) {
             state: None,
             is_response: false,
             gateway: None,
+            secret: None,
         };
         let subscriptions: Vec<Template> = filters[child]
             .iter()
@@ -192,6 +230,8 @@ struct FleetCompiler<'d> {
     path: String,
     name: &'d str,
     fleet: &'d FleetDefinition,
+    /// In credentials.
+    secret: &'d str,
     protocol: DeviceProtocol,
     transport: FleetTransport,
     gateway: Option<GatewayFleet<'d>>,
@@ -258,6 +298,7 @@ impl<'d> FleetCompiler<'d> {
             state: None,
             is_response: false,
             gateway: None,
+            secret: None,
         };
         Some(GatewayFleet {
             number,
@@ -333,17 +374,6 @@ impl<'d> FleetCompiler<'d> {
             ),
             _ => {}
         }
-        for (field, is_set) in [
-            ("on", !self.fleet.on.is_empty()),
-            ("subscribe", !self.fleet.subscribe.is_empty()),
-        ] {
-            if is_set && transport == FleetTransport::Link {
-                self.error(
-                    field,
-                    "links have no subscriptions, and a node sends no requests to devices over them",
-                );
-            }
-        }
         if is_relay && self.fleet.endpoint.is_none() {
             self.error("endpoint", "name the relay endpoint of the devices");
         }
@@ -371,7 +401,7 @@ impl<'d> FleetCompiler<'d> {
         })
     }
 
-    fn compile(&mut self, number: u32, folder: &Path) -> FleetPlan {
+    fn compile(&mut self, number: u32, sources: &ReplaySources<'_>) -> FleetPlan {
         let (name, fleet) = (self.name, self.fleet);
         let product = fleet.product.as_deref().unwrap_or_default();
         let identity = TemplateScope {
@@ -382,6 +412,7 @@ impl<'d> FleetCompiler<'d> {
             state: None,
             is_response: false,
             gateway: None,
+            secret: None,
         };
         let id = self.template("id", &fleet.id, &identity);
         if fleet.count > 1
@@ -413,12 +444,23 @@ impl<'d> FleetCompiler<'d> {
             }
             DeviceProtocol::Raw | DeviceProtocol::Relay => None,
         });
-        let username = username.map(|text| self.template("username", text, &of_device));
+        let of_credentials = TemplateScope {
+            secret: Some(self.secret),
+            ..of_device
+        };
+        let username = username.map(|text| self.template("username", text, &of_credentials));
         let password = fleet
             .password
             .as_deref()
-            .map(|text| self.template("password", text, &of_device));
-        let secure = self.compile_secure(&of_device);
+            .map(|text| self.template("password", text, &of_credentials));
+        let secure = self.compile_secure(&of_credentials);
+        let display_name = fleet.name.as_deref();
+        let display_name = display_name.map(|text| self.template("name", text, &of_device));
+        let tags = fleet.tags.iter().map(|(name, text)| {
+            let tag = self.template(&format!("tags.{name}"), text, &of_device);
+            (name.clone(), tag)
+        });
+        let tags = tags.collect();
         let keep_alive_s = fleet.keep_alive.ns / 1_000_000_000;
         if keep_alive_s > u64::from(u16::MAX) {
             self.error("keep_alive", "expected at most 65535 s");
@@ -428,7 +470,7 @@ impl<'d> FleetCompiler<'d> {
         }
         self.check_qos("qos", fleet.qos);
         let state_path = format!("{}.state", self.path);
-        let state = StateProgram::compile(fleet.state.iter(), &state_path, folder, self.errors);
+        let state = StateProgram::compile(fleet.state.iter(), &state_path, sources, self.errors);
         let gateway = self.gateway.take();
         let gateway_scope = gateway.as_ref().map(|gateway| GatewayScope {
             id: &gateway.id,
@@ -446,9 +488,14 @@ impl<'d> FleetCompiler<'d> {
             self.error("send", format!("at most {MAX_SENDS} sends are allowed"));
         }
         let sends = fleet.send.iter().enumerate();
-        let sends = sends
+        let sends: Vec<SendPlan> = sends
             .map(|(at, send)| self.compile_send(at, send, &of_message, &state))
             .collect();
+        let history = created_devices::compile_history(fleet, self.protocol, &sends)
+            .unwrap_or_else(|(field, message)| {
+                self.error(&field, message);
+                Vec::new()
+            });
         let script = fleet.script.as_ref().and_then(|script| {
             if self.gateway_is_set() {
                 self.error(
@@ -458,7 +505,7 @@ impl<'d> FleetCompiler<'d> {
                 return None;
             }
             let path = format!("{}.script", self.path);
-            crate::script_compiler::compile(script, &path, folder, &state, self.errors)
+            crate::script_compiler::compile(script, &path, sources.folder, &state, self.errors)
         });
         let mut subscriptions = Vec::new();
         for (at, filter) in fleet.subscribe.iter().enumerate() {
@@ -508,6 +555,9 @@ impl<'d> FleetCompiler<'d> {
             endpoint,
             identifies: self.protocol == DeviceProtocol::Relay,
             id: id.clone(),
+            display_name,
+            tags,
+            history,
             client_id,
             username,
             password,
@@ -758,12 +808,26 @@ impl<'d> FleetCompiler<'d> {
         let topic = response.answer_topic.as_ref().unwrap_or(&form.answer_topic);
         let payload = |text: &str| format!("{}{text}{}", form.front, form.back);
         let success = payload(response.answer.as_deref().unwrap_or(form.success));
+        let failure = match response.kind {
+            RequestKind::File => form
+                .failure
+                .replace(
+                    "simulated failure",
+                    "the file cannot be downloaded or is damaged",
+                )
+                .replace("\"simulated\"", "\"download\""),
+            _ => form.failure.to_owned(),
+        };
         let answer = (!topic.is_empty()).then(|| AnswerPlan {
             topic: self.template(&field("answer_topic"), topic, &of_answer),
             success: self.template(&field("answer"), &success, &of_answer),
-            failure: self.template(&field("answer"), &payload(form.failure), &of_answer),
+            failure: self.template(&field("answer"), &payload(&failure), &of_answer),
         });
-        let method = response.method.clone().or(form.method.map(str::to_owned));
+        let method = match response.kind {
+            RequestKind::File => Some(FILE_METHOD),
+            _ => form.method,
+        };
+        let method = response.method.clone().or(method.map(str::to_owned));
         let filter = self.template(&field("topic"), &form.filter, scope);
         let plan = self.response_plan(response, scope, (filter, method, answer));
         Some((plan, subscription))

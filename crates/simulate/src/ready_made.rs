@@ -18,6 +18,7 @@ macro_rules! ready_made {
 
 /// All of them, in the order of the list.
 pub(crate) const READY_MADE: &[ReadyMadeSimulation] = ready_made![
+    "demo",
     "weather",
     "smart-home",
     "vehicles",
@@ -47,8 +48,9 @@ mod tests {
         for simulation in READY_MADE {
             let document =
                 SourceDocument::parse(Path::new(simulation.name), simulation.text).unwrap();
-            let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""), None)
-                .unwrap_or_else(|errors| panic!("{errors}"));
+            let (definition, plan) =
+                crate::plan_compiler::compile(&document, Path::new(""), Default::default())
+                    .unwrap_or_else(|errors| panic!("{errors}"));
             assert!(!definition.description.is_empty(), "{}", simulation.name);
             let mut out = Vec::new();
             crate::preview::print(&plan, 200, 0, true, &mut out).unwrap();

@@ -45,7 +45,7 @@ pub(crate) struct PhaseReport {
     pub(crate) values: MetricValues,
     /// Connects by duration, as in JetLinks' report.
     pub(crate) classes: Vec<(String, u64)>,
-    pub(crate) failures: load_client::client_failure::FailureLog,
+    pub(crate) failures: load_client::client_error::FailureLog,
     pub(crate) conditions: Vec<AssertionOutcome>,
 }
 
@@ -151,7 +151,7 @@ fn number(unit: Unit, value: f64) -> Value {
 
 impl PhaseReport {
     fn new(plan: &SimulationPlan, result: &PhaseResult) -> Self {
-        let values = phase_values(result, plan.verification.is_some());
+        let values = phase_values(result, plan);
         let phase = &plan.phases[result.phase];
         let classes = match result.counts.connect.is_empty() {
             true => Vec::new(),
@@ -249,7 +249,7 @@ fn set_deliveries(values: &mut MetricValues, counts: &PhaseCounts) {
     }
 }
 
-fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
+fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
     let counts = &result.counts;
     let mut values = MetricValues::default();
     let per_s = |count: u64| count as f64 / result.seconds.max(1e-9);
@@ -265,15 +265,31 @@ fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
     values.set("sent_rate", per_s(counts.sent));
     values.set("skipped", counts.skipped as f64);
     values.set("missed", counts.missed as f64);
+    let mut sends = plan.fleets.iter().flat_map(|fleet| &fleet.sends);
+    if sends.any(|send| send.random_devices.is_some()) {
+        values.set("offline", counts.offline as f64);
+    }
     values.set("sent_bytes", counts.sent_bytes as f64);
     values.set("acknowledged", counts.acknowledged as f64);
-    values.set("refused", counts.refused as f64);
+    values.set("rejected", counts.rejected as f64);
     values.set("unacknowledged", counts.unacknowledged as f64);
     values.set("received", counts.received as f64);
     values.set("requests", counts.requests as f64);
     values.set("answers", counts.answers as f64);
     values.set("failed_answers", counts.failed_answers as f64);
     values.set("unanswered", counts.unanswered as f64);
+    if counts.downloaded_files + counts.failed_downloads > 0 {
+        values.set("downloaded_files", counts.downloaded_files as f64);
+        values.set("failed_downloads", counts.failed_downloads as f64);
+        values.set("damaged_images", counts.damaged_images as f64);
+        values.set("downloaded_bytes", counts.downloaded_bytes as f64);
+    }
+    if counts.commands > 0 {
+        values.set("commands", counts.commands as f64);
+        values.set("failed_commands", counts.failed_commands as f64);
+        values.set("skipped_commands", counts.skipped_commands as f64);
+        values.set_latencies("command_", &counts.command);
+    }
     if counts.updates > 0 {
         values.set("updates", counts.updates as f64);
     }
@@ -296,7 +312,7 @@ fn phase_values(result: &PhaseResult, is_verified: bool) -> MetricValues {
     ] {
         values.set_latencies(prefix, histogram);
     }
-    if is_verified {
+    if plan.verification.is_some() {
         set_deliveries(&mut values, counts);
     }
     values

@@ -2,34 +2,58 @@
 //!
 //! Nothing that exists is changed. Products and devices that a simulation has created carry [`MARK`], and only those are removed.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod removal;
+#[cfg(test)]
+mod tests;
 
-use anyhow::{Context as _, bail, ensure};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use anyhow::{bail, ensure};
 use load_client::node_api::NodeApi;
-use load_client::units::Unit;
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
-use crate::creation_mark::{MARK, TAG};
+use crate::creation_mark::{MARK, TAG, is_marked, marked};
 use crate::definition::{
-    FleetTransport, ProductDefinition, SimulationDefinition, TargetDefinition,
+    FleetTransport, ObjectDefinition, ProductDefinition, SimulationDefinition,
 };
+use crate::device_history::DeviceHistory;
 use crate::firmware_setup::FirmwareSetup;
 use crate::plan::{FleetPlan, SimulationPlan};
+use crate::setup_mode::SetupMode;
 use load_client::interrupt::Interrupt;
 
 /// Devices of one request.
 const DEVICES_PER_REQUEST: u32 = 5000;
-/// Requests to remove devices that are sent at a time.
-const REMOVERS: usize = 8;
+
+/// An id of the simulation belongs to an object that no simulation has created.
+#[derive(Debug)]
+pub struct ForeignObjectError {
+    title: String,
+}
+
+impl fmt::Display for ForeignObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} exists and was not created by a simulation; rename or delete it first",
+            self.title
+        )
+    }
+}
+
+impl std::error::Error for ForeignObjectError {}
 
 /// What a run has created.
 #[derive(Debug, Default)]
 pub(crate) struct CreatedObjects {
     products: Vec<String>,
+    /// Number of objects of the file, of which the first ones were created.
+    objects: usize,
+    /// Products, relay endpoints and other objects that did not exist.
+    pub(crate) new_objects: usize,
     /// Relay endpoints.
     endpoints: Vec<String>,
     /// Number of the fleet, and positions in it.
@@ -38,13 +62,32 @@ pub(crate) struct CreatedObjects {
     firmware: Vec<String>,
 }
 
-/// The HTTP API of the node.
-pub(crate) fn node_api(
-    target: &TargetDefinition,
-    folder: &std::path::Path,
-) -> anyhow::Result<NodeApi> {
-    let token_file = target.token_file.as_ref().map(|file| folder.join(file));
-    NodeApi::new(&target.api, token_file.as_deref()).context("target.api and target.token_file")
+impl CreatedObjects {
+    /// Adds devices at these positions of a fleet.
+    fn add_devices(&mut self, number: usize, positions: impl Iterator<Item = u32>) {
+        for at in positions {
+            match self.devices.last_mut() {
+                Some((last, range)) if *last == number && range.end == at => range.end += 1,
+                _ => self.devices.push((number, at..at + 1)),
+            }
+        }
+    }
+}
+
+/// How far the creation or removal of devices is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetupProgress {
+    pub(crate) is_removal: bool,
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+}
+
+/// An object by its path, and the field with the mark.
+struct MarkedObject {
+    path: String,
+    /// Such as `the product `meter``.
+    title: String,
+    field: &'static str,
 }
 
 pub(crate) struct FleetSetup<'a> {
@@ -52,64 +95,60 @@ pub(crate) struct FleetSetup<'a> {
     plan: &'a SimulationPlan,
     definition: &'a SimulationDefinition,
     interrupt: &'a Interrupt,
-    /// Whether other machines create the same products, and devices of their own.
-    shares_products: bool,
-    is_quiet: bool,
+    mode: SetupMode,
+    progress: &'a (dyn Fn(SetupProgress) + Sync),
 }
 
 impl<'a> FleetSetup<'a> {
-    /// `None`: no product of the simulation is to be created.
+    /// Whether a run creates anything.
+    pub(crate) fn is_needed(definition: &SimulationDefinition) -> bool {
+        !definition.object.is_empty() || definition.product.values().any(|product| product.create)
+    }
+
     pub(crate) fn new(
         (plan, definition): (&'a SimulationPlan, &'a SimulationDefinition),
-        folder: &std::path::Path,
+        node: NodeApi,
         interrupt: &'a Interrupt,
-        shares_products: bool,
-        is_quiet: bool,
-    ) -> anyhow::Result<Option<Self>> {
-        if !definition.product.values().any(|product| product.create) {
-            return Ok(None);
-        }
-        let node = node_api(&definition.target, folder)?;
-        Ok(Some(Self {
+        mode: SetupMode,
+        progress: &'a (dyn Fn(SetupProgress) + Sync),
+    ) -> Self {
+        Self {
             node,
             plan,
             definition,
             interrupt,
-            shares_products,
-            is_quiet,
-        }))
+            mode,
+            progress,
+        }
     }
 
     /// Creates everything. What was created before an error is in `created`.
     pub(crate) fn create(&self, created: &mut CreatedObjects) -> anyhow::Result<()> {
         for (name, product) in self.products() {
             let mut body = product.fields.clone();
-            body.insert("description".to_owned(), json!(MARK));
-            let exists = !self
-                .node
-                .create(&product_path(name), &Value::Object(body))?;
-            let is_shared = exists && self.shares_products && self.is_created(name)?;
-            ensure!(
-                !exists || is_shared,
-                "the product `{name}` exists on the node; set create = false to use it with its devices, or remove what an \
-                 earlier run has left with --clean"
-            );
+            let description = marked(body.get("description").unwrap_or(&Value::Null));
+            body.insert("description".to_owned(), json!(description));
+            let is_new = self.create_object(&product_object(name), &Value::Object(body))?;
+            created.new_objects += usize::from(is_new);
             created.products.push(name.clone());
         }
         for (endpoint, fleet) in self.endpoints() {
-            let is_new = self
-                .node
-                .create(&endpoint_path(&endpoint), &self.endpoint(fleet))?;
-            let is_shared =
-                !is_new && self.shares_products && self.is_created_endpoint(&endpoint)?;
-            ensure!(
-                is_new || is_shared,
-                "the relay endpoint `{endpoint}` exists on the node; choose another `endpoint`, or remove what an earlier run has \
-                 left with --clean"
-            );
+            let is_new = self.create_object(&endpoint_object(&endpoint), &self.endpoint(fleet))?;
+            created.new_objects += usize::from(is_new);
             created.endpoints.push(endpoint);
         }
-        let total = self.fleets().map(|(_, fleet)| u64::from(fleet.count)).sum();
+        for object in &self.definition.object {
+            let field = object.kind.description_field();
+            let mut body = object.fields.clone();
+            let description = marked(body.get(field).unwrap_or(&Value::Null));
+            body.insert(field.to_owned(), json!(description));
+            let is_new = self.create_object(&configuration_object(object), &Value::Object(body))?;
+            created.new_objects += usize::from(is_new);
+            created.objects += 1;
+        }
+        let imported = self.fleets();
+        let imported = imported.filter(|(_, fleet)| fleet.transport != FleetTransport::Relay);
+        let total = imported.map(|(_, fleet)| u64::from(fleet.count)).sum();
         let mut done = 0;
         for (number, fleet) in self.fleets() {
             if fleet.transport == FleetTransport::Relay {
@@ -123,15 +162,28 @@ impl<'a> FleetSetup<'a> {
                 self.create_devices((number, fleet), from..to, created)?;
                 done += u64::from(to - from);
                 from = to;
-                self.show_progress("created", done, total);
+                self.report(false, done, total);
             }
         }
-        self.end_progress();
         self.firmware().create(&mut created.firmware)
     }
 
+    /// Creates an object, unless it may exist and an earlier run or another machine has created it. Returns whether it is new.
+    fn create_object(&self, object: &MarkedObject, body: &Value) -> anyhow::Result<bool> {
+        let is_new = self.node.create(&object.path, body)?;
+        let may_exist = self.mode.shares_products || self.mode.keeps;
+        if is_new || (may_exist && self.is_created(object)?) {
+            return Ok(is_new);
+        }
+        let title = &object.title;
+        match may_exist {
+            true => Err(foreign_object(title)),
+            false => bail!("{title} exists on the node; {}", self.mode.remedy()),
+        }
+    }
+
     fn firmware(&self) -> FirmwareSetup<'_> {
-        FirmwareSetup::new(&self.node, self.definition)
+        FirmwareSetup::new(&self.node, self.definition, self.mode)
     }
 
     fn create_devices(
@@ -140,19 +192,74 @@ impl<'a> FleetSetup<'a> {
         positions: Range<u32>,
         created: &mut CreatedObjects,
     ) -> anyhow::Result<()> {
-        let lines: String = positions
-            .clone()
-            .map(|at| format!("{}\n", self.device(fleet, at)))
-            .collect();
-        let imported = self
-            .node
-            .post_lines("/api/v1/device-import?create_only=true", &lines)?;
+        let new = match self.mode.keeps {
+            true => self.adopt_devices((number, fleet), positions, created)?,
+            false => positions.collect(),
+        };
+        self.create_new_devices((number, fleet), &new, created)?;
+        if fleet.history.is_empty() || new.is_empty() {
+            return Ok(());
+        }
+        DeviceHistory::new(&self.node, self.plan)?.report((number, fleet), &new, self.interrupt)
+    }
+
+    /// Gives devices of an earlier run new credentials, and returns the positions of the others.
+    fn adopt_devices(
+        &self,
+        (number, fleet): (usize, &FleetPlan),
+        positions: Range<u32>,
+        created: &mut CreatedObjects,
+    ) -> anyhow::Result<Vec<u32>> {
+        let (mut new, mut existing) = (Vec::new(), Vec::new());
+        for at in positions {
+            let id = fleet.device_id(self.plan.seed, at);
+            match self.node.get(&device_path(&id))? {
+                None => new.push(at),
+                Some(device) if device["tags"][TAG] == MARK => existing.push(at),
+                Some(_) => return Err(foreign_object(&format!("the device `{id}`"))),
+            }
+        }
+        if !existing.is_empty() {
+            let answer = self.node.post_lines(
+                "/api/v1/device-import",
+                &self.device_lines(fleet, &existing),
+            )?;
+            ensure!(
+                answer["rejected"] == 0,
+                "the node does not change the devices of an earlier run: {}",
+                answer["rejections"]
+            );
+        }
+        created.add_devices(number, existing.into_iter());
+        Ok(new)
+    }
+
+    fn device_lines(&self, fleet: &FleetPlan, positions: &[u32]) -> String {
+        let positions = positions.iter();
+        positions
+            .map(|at| format!("{}\n", self.device(fleet, *at)))
+            .collect()
+    }
+
+    fn create_new_devices(
+        &self,
+        (number, fleet): (usize, &FleetPlan),
+        positions: &[u32],
+        created: &mut CreatedObjects,
+    ) -> anyhow::Result<()> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let imported = self.node.post_lines(
+            "/api/v1/device-import?create_only=true",
+            &self.device_lines(fleet, positions),
+        )?;
         let rejections = imported["rejections"]
             .as_array()
             .cloned()
             .unwrap_or_default();
         if imported["rejected"] == 0 {
-            created.devices.push((number, positions));
+            created.add_devices(number, positions.iter().copied());
             return Ok(());
         }
         let rejected_lines: Vec<u64> = rejections
@@ -160,17 +267,17 @@ impl<'a> FleetSetup<'a> {
             .filter_map(|rejection| rejection["line"].as_u64())
             .collect();
         let is_complete = imported["rejected"].as_u64() == Some(rejected_lines.len() as u64);
-        for (line, at) in (1..).zip(positions).filter(|_| is_complete) {
+        for (line, &at) in (1..).zip(positions).filter(|_| is_complete) {
             if !rejected_lines.contains(&line) {
-                created.devices.push((number, at..at + 1));
+                created.add_devices(number, std::iter::once(at));
             }
         }
         bail!(
-            "the node does not accept {} devices of the fleet `{}`; the first: {}. Remove what an earlier run has left with \
-             --clean, or choose another `id`",
+            "the node does not accept {} devices of the fleet `{}`; the first: {}. If they exist, {}",
             imported["rejected"],
             fleet.name,
-            rejections.first().unwrap_or(&Value::Null)
+            rejections.first().unwrap_or(&Value::Null),
+            self.mode.remedy()
         )
     }
 
@@ -200,21 +307,6 @@ impl<'a> FleetSetup<'a> {
         endpoints.into_iter().collect()
     }
 
-    /// Whether a simulation has created the endpoint.
-    fn is_created_endpoint(&self, endpoint: &str) -> anyhow::Result<bool> {
-        let found = self.node.get(&endpoint_path(endpoint))?;
-        Ok(found.is_some_and(|found| found["name"] == MARK))
-    }
-
-    /// The id of a device in the API.
-    fn device_id(&self, fleet: &FleetPlan, at: u32) -> String {
-        let text = |template| fleet.identity_text(template, self.plan.seed, fleet.first + at);
-        match &fleet.endpoint {
-            Some(endpoint) => format!("{}:{}", text(endpoint), text(&fleet.client_id)),
-            None => text(&fleet.id),
-        }
-    }
-
     /// A device as the API has it.
     fn device(&self, fleet: &FleetPlan, at: u32) -> Value {
         let text = |template| fleet.identity_text(template, self.plan.seed, fleet.first + at);
@@ -234,6 +326,12 @@ impl<'a> FleetSetup<'a> {
         let mut device = json!({
             "id": text(&fleet.id), "product": fleet.product, "credentials": credentials, "tags": {TAG: MARK},
         });
+        if let Some(name) = &fleet.display_name {
+            device["name"] = json!(text(name));
+        }
+        for (name, value) in &fleet.tags {
+            device["tags"][name] = json!(text(value));
+        }
         if !fleet.child_fleets.is_empty() {
             device["gateway"] = json!(true);
         }
@@ -246,112 +344,10 @@ impl<'a> FleetSetup<'a> {
         device
     }
 
-    /// Removes what a run has created.
-    pub(crate) fn remove(&self, created: &CreatedObjects) -> anyhow::Result<()> {
-        self.firmware().remove(created.firmware.iter())?;
-        // Before the devices, so that none registers itself again.
-        for endpoint in &created.endpoints {
-            self.node.delete(&endpoint_path(endpoint))?;
-        }
-        // A gateway with children cannot be removed.
-        for removes_children in [true, false] {
-            let devices = created
-                .devices
-                .iter()
-                .map(|(number, positions)| (&self.plan.fleets[*number], positions.clone()));
-            let devices = devices
-                .filter(|(fleet, _)| fleet.gateway.is_some() == removes_children)
-                .flat_map(|(fleet, positions)| positions.map(move |at| (fleet, at)));
-            self.remove_devices(devices, false)?;
-        }
-        for product in created.products.iter().rev() {
-            let path = product_path(product);
-            let is_removed = self.node.delete(&path)?;
-            ensure!(
-                is_removed || self.shares_products,
-                "the node keeps the product `{product}`, since other devices use it"
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether a simulation has created the product.
-    fn is_created(&self, product: &str) -> anyhow::Result<bool> {
-        let found = self.node.get(&product_path(product))?;
-        Ok(found.is_some_and(|found| found["description"] == MARK))
-    }
-
-    /// Removes what earlier runs of the file have left; returns the number of devices and products.
-    pub(crate) fn clean(&self) -> anyhow::Result<(u64, u64)> {
-        self.firmware().clean()?;
-        let mut removed = 0;
-        for (endpoint, _) in self.endpoints() {
-            if self.is_created_endpoint(&endpoint)? {
-                self.node.delete(&endpoint_path(&endpoint))?;
-            }
-        }
-        for removes_children in [true, false] {
-            let devices = self
-                .fleets()
-                .filter(|(_, fleet)| fleet.gateway.is_some() == removes_children)
-                .flat_map(|(_, fleet)| (0..fleet.count).map(move |at| (fleet, at)));
-            removed += self.remove_devices(devices, true)?;
-        }
-        let mut products = 0;
-        for (name, _) in self.products() {
-            if self.is_created(name)? && self.node.delete(&product_path(name))? {
-                products += 1;
-            }
-        }
-        Ok((removed, products))
-    }
-
-    /// Removes devices with several requests at a time; `verifies` spares those without the mark.
-    fn remove_devices(
-        &self,
-        devices: impl Iterator<Item = (&'a FleetPlan, u32)> + Send,
-        verifies: bool,
-    ) -> anyhow::Result<u64> {
-        let devices = Mutex::new(devices);
-        let removed = AtomicU64::new(0);
-        let remove_some = || -> anyhow::Result<()> {
-            loop {
-                let next = devices.lock().ok().and_then(|mut devices| devices.next());
-                let Some((fleet, at)) = next else {
-                    return Ok(());
-                };
-                let id = self.device_id(fleet, at);
-                let path = format!("/api/v1/devices/{}", url_encode(&id));
-                if verifies {
-                    let Some(device) = self.node.get(&path)? else {
-                        continue;
-                    };
-                    // Devices of relay endpoints have no tags; the product that they belong to is that of the simulation.
-                    let is_ours = match fleet.transport {
-                        FleetTransport::Relay => self.is_created(&fleet.product)?,
-                        _ => device["tags"][TAG] == MARK,
-                    };
-                    if !is_ours {
-                        continue;
-                    }
-                }
-                self.node.delete(&path)?;
-                let count = removed.fetch_add(1, Ordering::Relaxed) + 1;
-                if count.is_multiple_of(u64::from(DEVICES_PER_REQUEST)) {
-                    self.show_progress("removed", count, self.plan.devices());
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            let removers: Vec<_> = (0..REMOVERS).map(|_| scope.spawn(remove_some)).collect();
-            removers.into_iter().try_for_each(|remover| {
-                remover
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a thread of the simulation panicked"))?
-            })
-        })?;
-        self.end_progress();
-        Ok(removed.into_inner())
+    /// Whether a simulation has created the object; `false`: it exists, or was created by others.
+    fn is_created(&self, object: &MarkedObject) -> anyhow::Result<bool> {
+        let found = self.node.get(&object.path)?;
+        Ok(found.is_some_and(|found| is_marked(&found[object.field])))
     }
 
     /// Products to create.
@@ -375,24 +371,47 @@ impl<'a> FleetSetup<'a> {
         })
     }
 
-    fn show_progress(&self, verb: &str, done: u64, total: u64) {
-        if !self.is_quiet {
-            let count = |count: u64| Unit::Count.format(count as f64);
-            eprint!("\r\x1b[K{verb} {} of {} devices", count(done), count(total));
-        }
-    }
-
-    fn end_progress(&self) {
-        if !self.is_quiet {
-            eprint!("\r\x1b[K");
-        }
+    fn report(&self, is_removal: bool, done: u64, total: u64) {
+        (self.progress)(SetupProgress {
+            is_removal,
+            done,
+            total,
+        });
     }
 }
 
-fn endpoint_path(id: &str) -> String {
-    format!("/api/v1/endpoints/{}", url_encode(id))
+fn foreign_object(title: &str) -> anyhow::Error {
+    ForeignObjectError {
+        title: title.to_owned(),
+    }
+    .into()
 }
 
-fn product_path(name: &str) -> String {
-    format!("/api/v1/products/{name}")
+fn device_path(id: &str) -> String {
+    format!("/api/v1/devices/{}", url_encode(id))
+}
+
+fn endpoint_object(id: &str) -> MarkedObject {
+    MarkedObject {
+        path: format!("/api/v1/endpoints/{}", url_encode(id)),
+        title: format!("the relay endpoint `{id}`"),
+        field: "name",
+    }
+}
+
+fn product_object(name: &str) -> MarkedObject {
+    MarkedObject {
+        path: format!("/api/v1/products/{}", url_encode(name)),
+        title: format!("the product `{name}`"),
+        field: "description",
+    }
+}
+
+fn configuration_object(object: &ObjectDefinition) -> MarkedObject {
+    let collection = object.kind.collection();
+    MarkedObject {
+        path: format!("/api/v1/{collection}/{}", url_encode(&object.id)),
+        title: format!("{collection}/{}", object.id),
+        field: object.kind.description_field(),
+    }
 }

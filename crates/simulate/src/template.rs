@@ -34,8 +34,11 @@ enum Segment {
     Text(Range<usize>),
     /// Index of the device, with at least so many digits.
     Index(u8),
-    /// Index of the device's gateway.
+    /// Remainder of the index after a division by this number.
+    IndexRemainder(u32),
+    /// Index of the device's gateway, and its remainder.
     GatewayIndex(u8),
+    GatewayIndexRemainder(u32),
     /// Milliseconds since 1970.
     Now,
     /// Seconds since 1970.
@@ -99,6 +102,8 @@ pub(crate) struct TemplateScope<'a> {
     pub(crate) is_response: bool,
     /// The gateway of the device, if it has one.
     pub(crate) gateway: Option<GatewayScope<'a>>,
+    /// A random text of the run, for credentials; none elsewhere.
+    pub(crate) secret: Option<&'a str>,
 }
 
 /// What replaces `{gateway}` and `{gateway_product}`.
@@ -211,8 +216,12 @@ impl Template {
         let from = self.segments.len();
         self.push_template(id);
         for segment in &mut self.segments[from..] {
-            if let Segment::Index(digits) = *segment {
-                *segment = Segment::GatewayIndex(digits);
+            match *segment {
+                Segment::Index(digits) => *segment = Segment::GatewayIndex(digits),
+                Segment::IndexRemainder(divisor) => {
+                    *segment = Segment::GatewayIndexRemainder(divisor);
+                }
+                _ => {}
             }
         }
     }
@@ -257,6 +266,18 @@ impl Template {
                     ));
                 }
             },
+            _ if let Some(divisor) = name.strip_prefix("index%") => match divisor.parse() {
+                Ok(divisor @ 1..) => Segment::IndexRemainder(divisor),
+                _ => {
+                    return Err(format!(
+                        "`{{{name}}}`: expected a number above 0, such as {{index%4}}"
+                    ));
+                }
+            },
+            "secret" if let Some(secret) = scope.secret => {
+                self.push_text(secret);
+                return Ok(());
+            }
             "now" => Segment::Now,
             "now_s" => Segment::NowSeconds,
             "time" => Segment::Time,
@@ -302,6 +323,12 @@ fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
     let device = &input.device;
     match segment {
         Segment::Index(digits) => write_index(input.index, *digits, out),
+        Segment::IndexRemainder(divisor) => {
+            write_integer(i64::from(input.index % divisor), out);
+        }
+        Segment::GatewayIndexRemainder(divisor) => {
+            write_integer(i64::from(input.gateway_index % divisor), out);
+        }
         Segment::GatewayIndex(digits) => write_index(input.gateway_index, *digits, out),
         Segment::Now => write_integer(device.wall_ms as i64, out),
         Segment::NowSeconds => write_integer((device.wall_ms / 1000) as i64, out),
@@ -329,7 +356,7 @@ fn render_other(segment: &Segment, input: &RenderInput<'_>, out: &mut Vec<u8>) {
 fn placeholder(text: &str) -> Option<&str> {
     let end = text
         .find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'))?;
-    let end = match text[..end] == *"index" && text[end..].starts_with(':') {
+    let end = match text[..end] == *"index" && text[end..].starts_with([':', '%']) {
         true => end + 1 + text[end + 1..].find(|letter: char| !letter.is_ascii_digit())?,
         false => end,
     };
@@ -372,6 +399,9 @@ fn unknown_placeholder(name: &str, scope: &TemplateScope<'_>) -> String {
     ];
     if scope.id.is_some() {
         known.push("id");
+    }
+    if scope.secret.is_some() {
+        known.push("secret");
     }
     if scope.gateway.is_some() {
         known.extend(["gateway", "gateway_product"]);
@@ -518,7 +548,10 @@ mod tests {
         let program = StateProgram::compile(
             values.iter().map(|(a, b)| (a, b)),
             "state",
-            Path::new(""),
+            &crate::state::ReplaySources {
+                folder: Path::new(""),
+                target: &Default::default(),
+            },
             &mut errors,
         );
         assert!(errors.is_empty(), "{errors:?}");
@@ -534,6 +567,7 @@ mod tests {
             state: None,
             is_response: false,
             gateway: None,
+            secret: None,
         };
         let id = Template::compile("m-{index}", &scope)?;
         let program = program();

@@ -89,6 +89,12 @@ impl Objects {
         input: &mut dyn Read,
         mode: ImportMode,
     ) -> Result<ImportReport, ImportError> {
+        if self.is_replicated() {
+            return Err(StoreError::Cluster(
+                "restore the backup on a node that is in no cluster, before it joins".to_owned(),
+            )
+            .into());
+        }
         let mut spool = RowSpool::new();
         let objects = parse_backup(input, &mut spool)?;
         let mut rows = spool.finish()?;

@@ -27,6 +27,9 @@ pub enum StoreError {
     /// The keyed state is being reopened after a write error.
     #[error("the store is recovering from a write error; try again in a moment")]
     Recovering,
+    /// Objects that all nodes of a cluster have cannot be changed now.
+    #[error("the configuration objects of the cluster cannot be changed now: {0}")]
+    Cluster(String),
     /// Stored data cannot be decoded.
     #[error("{what} in the store is damaged: {detail}")]
     Damaged { what: String, detail: String },

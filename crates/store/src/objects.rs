@@ -10,8 +10,10 @@ use serde_json::Value;
 use wall_clock::now_ms;
 
 use crate::error::{ObjectError, StoreError};
+use crate::expected_version::ExpectedVersion;
 use crate::journal_entries::{JournalEntry, JournalNumbers};
 use crate::keyed_state::{KeyedDatabase, KeyedState, u64_at};
+use crate::object_replication::ReplicationSlot;
 use crate::tables::Tables;
 
 const COUNTER: &[u8] = b"object_version";
@@ -32,17 +34,6 @@ pub struct Object {
     pub version: u64,
     pub created_ms: u64,
     pub updated_ms: u64,
-}
-
-/// Precondition of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpectedVersion {
-    /// No precondition.
-    Any,
-    /// The object must not exist.
-    Absent,
-    /// The object must have this version.
-    Version(u64),
 }
 
 /// Notification of a changed object.
@@ -83,6 +74,7 @@ pub(crate) struct ObjectsInner {
     /// Acquired before `writing` is released, so that observers are notified in the order of the changes.
     notify_lock: Mutex<()>,
     observers: RwLock<Vec<ObjectObserver>>,
+    pub(crate) replication: ReplicationSlot,
 }
 
 #[derive(Default)]
@@ -99,6 +91,7 @@ impl Objects {
                 writing: Mutex::default(),
                 notify_lock: Mutex::default(),
                 observers: RwLock::default(),
+                replication: ReplicationSlot::new(),
             }),
         }
     }
@@ -198,6 +191,9 @@ impl Objects {
         expected: ExpectedVersion,
         entry: Option<&dyn Fn(&Object) -> JournalEntry>,
     ) -> Result<Object, ObjectError> {
+        if let Some(replication) = self.replication_of(kind) {
+            return self.put_replicated(&**replication, (kind, id), &value, expected, entry);
+        }
         check_names(kind, id)?;
         let mut writing = self.lock_writes();
         let db = self.db()?;
@@ -251,6 +247,9 @@ impl Objects {
         expected: ExpectedVersion,
         entry: Option<&JournalEntry>,
     ) -> Result<bool, ObjectError> {
+        if let Some(replication) = self.replication_of(kind) {
+            return self.delete_replicated(&**replication, (kind, id), expected, entry);
+        }
         let mut writing = self.lock_writes();
         let db = self.db()?;
         let current = read(&db, kind, id)?;

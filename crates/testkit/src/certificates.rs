@@ -65,15 +65,26 @@ impl CertificateAuthority {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let common_name = names[0].clone();
         let params = CertificateParams::new(names).expect("the test's names are right");
-        let usage = ExtendedKeyUsagePurpose::ServerAuth;
-        self.sign(file_name, params, &common_name, usage)
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(file_name, params, &common_name, usages)
+    }
+
+    /// A certificate for a program on this machine that accepts and opens connections, such as a server of a cluster.
+    pub fn issue_peer(&self, file_name: &str) -> TlsIdentity {
+        let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let params = CertificateParams::new(names).expect("the names are right");
+        let usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.sign(file_name, params, file_name, usages)
     }
 
     /// A certificate for a client.
     pub fn issue_client(&self, common_name: &str) -> TlsIdentity {
         let params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
-        let usage = ExtendedKeyUsagePurpose::ClientAuth;
-        self.sign(common_name, params, common_name, usage)
+        let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(common_name, params, common_name, usages)
     }
 
     fn sign(
@@ -81,13 +92,13 @@ impl CertificateAuthority {
         file_name: &str,
         mut params: CertificateParams,
         common_name: &str,
-        usage: ExtendedKeyUsagePurpose,
+        usages: Vec<ExtendedKeyUsagePurpose>,
     ) -> TlsIdentity {
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
+        params.extended_key_usages = usages;
         let key = generate_key();
         let certificate = params
             .signed_by(&key, &self.issuer)

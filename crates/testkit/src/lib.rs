@@ -12,7 +12,7 @@ mod server;
 pub use certificates::{CertificateAuthority, TlsIdentity};
 pub use parquet::query_parquet;
 pub use proxy::{Proxy, ProxyMode};
-pub use server::{DATABASE, NatsClient, PASSWORD, Rows, ServerKind, TestServer, USER};
+pub use server::{DATABASE, NatsClient, PASSWORD, Rows, ServerKind, TestServer, USER, free_port};
 
 /// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test
 /// "passes"; `cargo xtask test` counts these lines.

@@ -11,6 +11,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 
 use crate::argument_help::describe_arguments;
 use crate::client::{ClientError, PubArgs, SubArgs};
+use crate::cluster_command::{ClusterCommand, ClusterUsageError};
 use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
 use crate::ctl::{CtlArgs, CtlError, DemoArgs, RuleArgs};
 use crate::exit_status::ExitStatus;
@@ -37,6 +38,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
         Some(error) => error.exit_status(),
         None if error.is::<ConfigErrors>()
             || error.is::<UnknownSettingError>()
+            || error.is::<ClusterUsageError>()
             || error.is::<simulate::DefinitionErrors>() =>
         {
             ExitStatus::Usage
@@ -72,6 +74,9 @@ enum CliCommand {
     Sub(SubArgs),
     /// Inspect and control a running node over its HTTP API
     Ctl(CtlArgs),
+    /// Start a cluster of several nodes on this machine, to try it out
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Test or trace a rule
     Rule(RuleArgs),
     /// Fill a running node with a small live fleet, to try it out
@@ -214,12 +219,13 @@ impl Cli {
         match self.command.unwrap_or(CliCommand::Serve(self.serve)) {
             CliCommand::Serve(arguments) => {
                 disk::restrict_umask();
-                let config = config::load(&arguments.into_sources())?;
-                crate::serve::run(config)?;
+                let sources = arguments.into_sources();
+                crate::serve::run(config::load(&sources)?, &sources)?;
             }
             CliCommand::Pub(arguments) => arguments.run()?,
             CliCommand::Sub(arguments) => arguments.run()?,
             CliCommand::Ctl(arguments) => arguments.run()?,
+            CliCommand::Cluster(command) => return command.run(),
             CliCommand::Demo(arguments) => arguments.run()?,
             CliCommand::Rule(arguments) => {
                 if let Err(status) = arguments.run()? {

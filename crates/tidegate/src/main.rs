@@ -5,6 +5,7 @@ mod argument_help;
 mod backup;
 mod cli;
 mod client;
+mod cluster_command;
 mod config;
 mod ctl;
 mod exit_status;

@@ -304,7 +304,9 @@ impl FileService {
     /// Sets what removes the sent parts of cancelled exports from the systems of their sinks; callable once.
     pub fn set_export_discard(&self, discard: ExportDiscard) {
         if self.inner.export_discard.set(discard).is_err() {
-            tracing::error!("second discard of exports ignored; this is a bug");
+            tracing::error!(
+                "the function that discards exports is set twice; ignoring the second one; this is a bug"
+            );
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Bytes are written to `data` first, then their range to `ranges`. A range is acknowledged when its entry is in the log.
 //! An entry whose bytes may not be on disk yet carries their checksum; after a start, such a range counts only if the
-//! checksum matches. A checkpoint says that the bytes of all earlier entries are synced.
+//! checksum matches. A checkpoint says that the bytes of all earlier entries are synced. It precedes a change of bytes that have such
+//! an entry: their checksum would not match any more, and all of the range would be lost.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -186,6 +187,7 @@ impl PartialFile {
         if !digested.is_empty() && !self.is_equal(offset, digested)? {
             self.digest.reset();
         }
+        self.prepare_change(offset, bytes)?;
         self.data.write_all_at(bytes, offset)?;
         self.digest.append(offset, bytes);
         self.pending.push((range, crc32c::crc32c(bytes)));
@@ -197,7 +199,45 @@ impl PartialFile {
         if self.digest.at() > offset {
             self.digest.reset();
         }
+        self.prepare_change(offset, bytes)?;
         self.data.write_all_at(bytes, offset)
+    }
+
+    /// Makes entries whose bytes are about to change independent of their checksums.
+    fn prepare_change(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = offset..offset + bytes.len() as u64;
+        let changes = |overlap: Range<u64>| {
+            let from = (overlap.start - offset) as usize;
+            let to = (overlap.end - offset) as usize;
+            Ok::<_, io::Error>(!self.is_equal(overlap.start, &bytes[from..to])?)
+        };
+        let mut is_pending_changed = false;
+        for (pending, _) in &self.pending {
+            let overlap = pending.start.max(range.start)..pending.end.min(range.end);
+            if !overlap.is_empty() && changes(overlap)? {
+                is_pending_changed = true;
+                break;
+            }
+        }
+        let mut is_changed = is_pending_changed;
+        if self.has_unsynced && !is_changed {
+            let mut at = range.start;
+            let missing = self.recorded.missing(range.clone());
+            for gap in missing.iter().chain(std::iter::once(range.end..range.end)) {
+                if at < gap.start && changes(at..gap.start)? {
+                    is_changed = true;
+                    break;
+                }
+                at = gap.end;
+            }
+        }
+        if is_pending_changed {
+            self.commit(false)?;
+        }
+        match is_changed {
+            true => self.checkpoint(),
+            false => Ok(()),
+        }
     }
 
     /// Makes staged bytes count after the next [`commit`](Self::commit).
@@ -381,6 +421,36 @@ mod tests {
         data.set_len(5).unwrap();
         drop(file);
         assert!(PartialFile::open(dir.path()).unwrap().received().is_empty());
+    }
+
+    #[test]
+    fn a_change_of_a_part_does_not_lose_the_rest() {
+        for (commits_first, commits_change) in
+            [(true, false), (true, true), (false, true), (false, false)]
+        {
+            for is_staged in [false, true] {
+                let dir = tempfile::tempdir().unwrap();
+                let mut file = PartialFile::create(dir.path()).unwrap();
+                file.write(0, b"0123456789").unwrap();
+                if commits_first {
+                    file.commit(false).unwrap();
+                }
+                if is_staged {
+                    file.stage(4, b"xyz").unwrap();
+                } else {
+                    file.write(4, b"xyz").unwrap();
+                }
+                // The same bytes as before, and more.
+                file.write(8, b"89ab").unwrap();
+                if commits_change {
+                    file.commit(false).unwrap();
+                }
+                drop(file);
+                let end = if commits_change { 12 } else { 10 };
+                let file = PartialFile::open(dir.path()).unwrap();
+                assert_eq!(received(&file), [(0, end)]);
+            }
+        }
     }
 
     #[test]

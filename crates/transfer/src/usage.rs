@@ -102,12 +102,18 @@ impl UsageTable {
                         settings.max_bytes_per_product,
                         "files.max_bytes_per_product",
                     )),
-                    None,
+                    Some((
+                        settings.max_transfers_per_product,
+                        "files.max_transfers_per_product",
+                    )),
                 ),
                 UsageScope::Namespace(_) => (
                     namespace.files.map(|limit| (limit, "quota files")),
                     namespace.bytes.map(|limit| (limit, "quota file_megabytes")),
-                    None,
+                    Some((
+                        settings.max_transfers_per_namespace,
+                        "files.max_transfers_per_namespace",
+                    )),
                 ),
                 UsageScope::Node => (
                     Some((settings.max_files, "files.max_files")),
@@ -208,5 +214,27 @@ mod tests {
         assert!(more.is_err());
         table.remove(&owner, added);
         assert!(table.0.is_empty());
+        type Limit = fn(&mut TransferSettings) -> &mut u64;
+        let limits: [(&str, Limit); 4] = [
+            ("device \"d\"", |all| &mut all.max_transfers_per_owner),
+            ("product \"p\"", |all| &mut all.max_transfers_per_product),
+            ("namespace \"n\"", |all| {
+                &mut all.max_transfers_per_namespace
+            }),
+            ("node", |all| &mut all.max_transfers),
+        ];
+        for (scope, limit) in limits {
+            let mut settings = TransferSettings::default();
+            *limit(&mut settings) = 2;
+            let unlimited = NamespaceFileLimits::default();
+            assert_eq!(
+                table.check(&owner, one(0, 0, 2), &settings, unlimited),
+                Ok(())
+            );
+            let rejected = table.check(&owner, one(0, 0, 3), &settings, unlimited);
+            let detail = rejected.expect_err(scope).detail;
+            let expected = format!("the {scope} may have 2 transfers");
+            assert!(detail.starts_with(&expected), "{detail}");
+        }
     }
 }

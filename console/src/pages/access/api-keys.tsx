@@ -11,7 +11,7 @@ import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import { Ago } from '../../ui/time';
 import { useNamespaceNames } from '../relay/endpoint-kind';
-import { useRoleNames } from './grants';
+import { RoleName, useRoleNames } from './grants';
 import { ValidityBadge, ValidUntil } from './validity';
 
 type ApiKey = Schemas['ApiKey'];
@@ -57,7 +57,7 @@ export function ApiKeys() {
   };
   const columns: Column<ApiKey>[] = [
     { id: 'description', header: t`Purpose`, sort: (row) => row.description, cell: (row) => row.description || '–' },
-    { id: 'role', header: t`Role`, sort: (row) => row.role, cell: (row) => row.role },
+    { id: 'role', header: t`Role`, sort: (row) => row.role, cell: (row) => <RoleName role={row.role} /> },
     {
       id: 'namespace',
       header: t`Namespace`,
@@ -90,6 +90,7 @@ export function ApiKeys() {
         columns={columns}
         mayChange={mayInNamespace(caller, 'owner')}
         isNamespaced
+        namespaceRole="owner"
         onCreated={setCreated}
         empty={{
           title: <Trans>No API keys yet</Trans>,

@@ -1,23 +1,29 @@
-import { Drawer, Stack, Text, TextInput, Title } from '@mantine/core';
+import { Button, Drawer, Stack, Text, TextInput, Title } from '@mantine/core';
+import { notifications } from '@mantine/notifications';
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconSearch } from '@tabler/icons-react';
+import { IconDownload, IconSearch } from '@tabler/icons-react';
 import { useState } from 'react';
 import type { Schemas } from '../../api/client';
-import { useList } from '../../api/objects';
-import { formatTime } from '../../format';
+import { send, useList, withQuery } from '../../api/objects';
+import { formatNumber, formatTime } from '../../format';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { download } from '../../ui/download';
 import { Facts, Page } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { auditCsv, dayStartMs } from './audit-file';
 import { changesBetween } from './object-changes';
 
 type Entry = Schemas['AuditEntry'];
 
 const path = '/api/v1/audit-log';
 const refreshMs = 10_000;
+/** Entries of a file at most. */
+const maxExported = 20_000;
+const exportedPage = 1_000;
 
 /** Who changed what, and when. */
 export default function AuditPage() {
@@ -25,9 +31,35 @@ export default function AuditPage() {
   const [actor, setActor] = useUrlState('actor');
   const [action, setAction] = useUrlState('action');
   const [subject, setSubject] = useUrlState('subject');
-  const [filters] = useDebouncedValue({ actor: actor.trim(), action: action.trim(), subject: subject.trim() }, 300);
+  const [from, setFrom] = useUrlState('from');
+  const [to, setTo] = useUrlState('to');
+  const [isExporting, setExporting] = useState(false);
+  const [texts] = useDebouncedValue({ actor: actor.trim(), action: action.trim(), subject: subject.trim() }, 300);
+  const filters = { ...texts, from_ms: dayStartMs(from), to_ms: dayStartMs(to, 1) };
+  const isOrdered = filters.from_ms === undefined || filters.to_ms === undefined || filters.from_ms < filters.to_ms;
   const [opened, setOpened] = useState<Entry>();
-  const log = useList<Entry>(path, filters, { every: refreshMs, pageSize: 200 });
+  const log = useList<Entry>(path, filters, { every: refreshMs, pageSize: 200, enabled: isOrdered });
+  const save = async () => {
+    setExporting(true);
+    try {
+      const entries: Entry[] = [];
+      let after: string | null | undefined;
+      do {
+        const query = { ...filters, after, limit: exportedPage };
+        const page = await send<{ data: Entry[]; next: string | null }>('GET', withQuery(path, query));
+        entries.push(...page.data);
+        after = page.next;
+      } while (after && entries.length < maxExported);
+      if (after) {
+        const count = formatNumber(entries.length);
+        notifications.show({ message: t`The file has the newest ${count} entries. Choose days for older ones.` });
+      }
+      download('audit-log.csv', auditCsv(entries), 'text/csv');
+    } catch (error) {
+      notifications.show({ color: 'red', message: t`The export failed: ${(error as Error).message}` });
+    }
+    setExporting(false);
+  };
   const columns: Column<Entry>[] = [
     {
       id: 'time',
@@ -38,7 +70,7 @@ export default function AuditPage() {
         </button>
       ),
     },
-    { id: 'ago', header: t`Ago`, cell: (row) => <Ago ms={row.at_ms} />, isHidden: true },
+    { id: 'ago', header: t`Age`, cell: (row) => <Ago ms={row.at_ms} />, isHidden: true },
     { id: 'actor', header: t`Who`, cell: (row) => row.actor },
     { id: 'action', header: t`Action`, cell: (row) => <span className="mono">{row.action}</span> },
     { id: 'subject', header: t`Subject`, cell: (row) => row.subject ?? '–' },
@@ -54,7 +86,19 @@ export default function AuditPage() {
     { id: 'role', header: t`Role`, cell: (row) => row.role ?? '–', isHidden: true },
     { id: 'number', header: t`Number`, align: 'right', cell: (row) => row.number, isHidden: true },
   ];
-  const isFiltered = Boolean(actor || action || subject);
+  const isFiltered = Boolean(actor || action || subject || from || to);
+  const day = (label: string, value: string, onChange: (value: string) => void) => (
+    <label className="row">
+      <span className="dimmed">{label}</span>
+      <TextInput
+        type="date"
+        w={140}
+        value={value}
+        error={!isOrdered}
+        onChange={(event) => onChange(event.currentTarget.value)}
+      />
+    </label>
+  );
   const field = (label: string, value: string, onChange: (value: string) => void, icon = false) => (
     <TextInput
       aria-label={label}
@@ -69,7 +113,20 @@ export default function AuditPage() {
     <Page
       title={t`Audit log`}
       description={<Trans>Every change over the API and this console, and every failed login.</Trans>}
-      actions={<ShowCall method="GET" path={path} ctl="audit" />}
+      actions={
+        <>
+          <ShowCall method="GET" path={withQuery(path, filters)} ctl="audit" />
+          <Button
+            variant="default"
+            leftSection={<IconDownload size={14} />}
+            loading={isExporting}
+            disabled={!isOrdered}
+            onClick={() => void save()}
+          >
+            CSV
+          </Button>
+        </>
+      }
     >
       <DataTable
         name="audit"
@@ -77,11 +134,14 @@ export default function AuditPage() {
         columns={columns}
         rowKey={(row) => String(row.number)}
         {...pagesOf(log)}
+        rows={isOrdered ? log.rows : []}
         toolbar={
           <>
             {field(t`Who`, actor, setActor, true)}
             {field(t`Action, such as user.put`, action, setAction)}
             {field(t`Subject`, subject, setSubject)}
+            {day(t`First day`, from, setFrom)}
+            {day(t`Last day`, to, setTo)}
           </>
         }
         empty={

@@ -1,6 +1,7 @@
 import { ActionIcon, Button, Input, Select, Stack } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconX } from '@tabler/icons-react';
+import type { ReactNode } from 'react';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import type { InputProps } from '../../ui/field-inputs';
@@ -19,6 +20,20 @@ export function useRoleNames() {
     namespace: [viewer, operator, owner],
     key: [viewer, operator, owner, admin],
   };
+}
+
+/** A role, without what it permits. */
+export function RoleName({ role }: { role: Schemas['ApiKeyRole'] }): ReactNode {
+  switch (role) {
+    case 'viewer':
+      return <Trans>viewer</Trans>;
+    case 'operator':
+      return <Trans>operator</Trans>;
+    case 'owner':
+      return <Trans>owner</Trans>;
+    default:
+      return <Trans>admin</Trans>;
+  }
 }
 
 /** Roles in namespaces. */

@@ -14,8 +14,10 @@ import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import { ShowCall } from '../../ui/show-call';
 import { Ago } from '../../ui/time';
+import { useUrlState } from '../../ui/url-state';
 import { useNamespaceNames } from '../relay/endpoint-kind';
-import { useRoleNames } from './grants';
+import { registerLink } from './registration';
+import { RoleName, useRoleNames } from './grants';
 import { ValidityBadge, ValidUntil } from './validity';
 
 type Invite = Schemas['Invite'];
@@ -73,14 +75,15 @@ export function Invites() {
       { name: 'enabled', label: t`Active`, help: '' },
     ],
   };
+  const [state, setState] = useUrlState('state');
   const columns: Column<Invite>[] = [
     {
       id: 'namespace',
       header: t`Namespace`,
       sort: (row) => row.namespace,
-      cell: (row) => row.namespace ?? <Trans>one of their own</Trans>,
+      cell: (row) => row.namespace ?? <Trans>a new one for each person</Trans>,
     },
-    { id: 'role', header: t`Role`, sort: (row) => row.role, cell: (row) => row.role },
+    { id: 'role', header: t`Role`, sort: (row) => row.role, cell: (row) => <RoleName role={row.role} /> },
     {
       id: 'used',
       header: t`Used`,
@@ -121,11 +124,30 @@ export function Invites() {
         label={t`Invitations`}
         columns={columns}
         mayChange={mayChange}
+        isNamespaced
+        {...(state ? { isKept: (row: Invite) => stateOf(row) === state } : {})}
+        filters={
+          <Select
+            aria-label={t`State`}
+            placeholder={t`Any state`}
+            clearable
+            w={150}
+            value={state || null}
+            onChange={(next) => setState(next ?? '')}
+            data={[
+              { value: 'unused', label: t`unused` },
+              { value: 'used', label: t`partly used` },
+              { value: 'used_up', label: t`used up` },
+              { value: 'expired', label: t`expired` },
+              { value: 'disabled', label: t`not active` },
+            ]}
+          />
+        }
         onCreated={setCreated}
         actions={
           mayChange && (
             <Button variant="default" leftSection={<IconTicket size={14} />} onClick={() => setBatch(true)}>
-              <Trans>Several at once</Trans>
+              <Trans>Create several</Trans>
             </Button>
           )
         }
@@ -139,12 +161,28 @@ export function Invites() {
           title={<Trans>The code of the invitation</Trans>}
           secret={String(created.code)}
           onClose={() => setCreated(undefined)}
-        />
+        >
+          <Text size="sm">
+            <Trans>This link opens the page for registration with the code:</Trans>
+          </Text>
+          <CopyText text={registerLink(String(created.code))} />
+        </Issued>
       )}
       {isBatch && <Batch onClose={() => setBatch(false)} />}
     </>
   );
 }
+
+/** What an invitation can still be used for. */
+function stateOf({ enabled, used_by, max_uses, expires_at_ms }: Invite): string {
+  if (enabled === false) return 'disabled';
+  if (used_by.length >= max_uses) return 'used_up';
+  if (expires_at_ms != null && expires_at_ms < Date.now()) return 'expired';
+  return used_by.length > 0 ? 'used' : 'unused';
+}
+
+/** Codes with their links, for a spreadsheet. */
+const codesCsv = (codes: string[]) => ['code,link', ...codes.map((code) => `${code},${registerLink(code)}`)].join('\n');
 
 function Batch({ onClose }: { onClose: () => void }) {
   const { t } = useLingui();
@@ -170,14 +208,14 @@ function Batch({ onClose }: { onClose: () => void }) {
       {codes ? (
         <Stack gap="sm">
           <Alert color="yellow" variant="light">
-            <Trans>Keep these now: they are not shown again.</Trans>
+            <Trans>Keep these links now: they are not shown again. People register with them.</Trans>
           </Alert>
-          <CopyText text={codes.join('\n')} />
+          <CopyText text={codes.map((code) => registerLink(code)).join('\n')} />
           <div className="row" style={{ justifyContent: 'flex-end' }}>
             <Button
               variant="default"
               leftSection={<IconDownload size={14} />}
-              onClick={() => download('invitations.csv', ['code', ...codes].join('\n'), 'text/csv')}
+              onClick={() => download('invitations.csv', codesCsv(codes), 'text/csv')}
             >
               CSV
             </Button>

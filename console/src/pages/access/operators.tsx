@@ -1,19 +1,20 @@
-import { Alert, Badge, Button, Modal, Stack, Text, TextInput } from '@mantine/core';
+import { Alert, Badge, Button, Modal, NumberInput, Select, Stack, Text, TextInput } from '@mantine/core';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconBan } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, type Schemas } from '../../api/client';
-import { objectPath, send, type ConfigurationObject } from '../../api/objects';
+import { objectPath, send, useList, type ConfigurationObject } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
-import { formatTime } from '../../format';
+import { formatNumber, formatTime } from '../../format';
 import type { Column } from '../../ui/data-table';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { Ago } from '../../ui/time';
-import { GrantsInput, useRoleNames } from './grants';
+import { useUrlState } from '../../ui/url-state';
+import { GrantsInput, RoleName, useRoleNames } from './grants';
 
 type Operator = Schemas['Operator'];
 
@@ -24,6 +25,7 @@ export function Operators() {
   const { t } = useLingui();
   const caller = useCaller();
   const roles = useRoleNames().node;
+  const names = { viewer: t`viewer`, operator: t`operator`, owner: t`owner`, admin: t`admin` };
   const kind: ObjectKind = {
     path,
     command: 'operators',
@@ -55,6 +57,10 @@ export function Operators() {
       { name: 'enabled', label: t`May log in`, help: t`Disabling ends all sessions.` },
     ],
   };
+  const [role, setRole] = useUrlState('role');
+  const [least, setLeast] = useUrlState('endpoints');
+  const endpoints = useEndpointCounts();
+  const isKept = (row: Operator) => hasRole(row, role) && endpoints.countOf(row) >= Number(least || 0);
   const columns: Column<Operator>[] = [
     {
       id: 'role',
@@ -64,12 +70,12 @@ export function Operators() {
         <span className="row">
           {row.role && (
             <Badge variant="light" tt="none">
-              {row.role}
+              <RoleName role={row.role} />
             </Badge>
           )}
           {row.namespaces.map((grant) => (
             <Badge key={grant.namespace} variant="default" tt="none">
-              {grant.namespace}: {grant.role}
+              {grant.namespace}: <RoleName role={grant.role} />
             </Badge>
           ))}
         </span>
@@ -94,6 +100,13 @@ export function Operators() {
           </StateBadge>
         ),
     },
+    {
+      id: 'endpoints',
+      header: t`Endpoints`,
+      align: 'right',
+      sort: (row) => endpoints.countOf(row),
+      cell: (row) => formatNumber(endpoints.countOf(row)),
+    },
     { id: 'email', header: t`E-mail`, sort: (row) => row.email, cell: (row) => row.email ?? '–' },
     { id: 'description', header: t`Description`, cell: (row) => row.description || '–' },
     {
@@ -109,11 +122,63 @@ export function Operators() {
       label={t`People`}
       columns={columns}
       mayChange={mayOnNode(caller, 'admin')}
+      {...(role || least ? { isKept } : {})}
+      filters={
+        <>
+          <Select
+            aria-label={t`Role`}
+            placeholder={t`Any role`}
+            clearable
+            w={190}
+            value={role || null}
+            onChange={(next) => setRole(next ?? '')}
+            data={[
+              { group: t`On the whole node`, items: nodeRoles.map((each) => ({ value: each, label: names[each] })) },
+              {
+                group: t`In a namespace`,
+                items: namespaceRoles.map((each) => ({ value: `namespace.${each}`, label: names[each] })),
+              },
+            ]}
+          />
+          <NumberInput
+            aria-label={t`Endpoints at least`}
+            placeholder={t`Endpoints at least`}
+            min={0}
+            allowDecimal={false}
+            hideControls
+            w={150}
+            value={least === '' ? '' : Number(least)}
+            onChange={(next) => setLeast(next === '' || Number(next) <= 0 ? '' : String(next))}
+          />
+        </>
+      }
       details={(object) => <BanInfo operator={object as unknown as Operator} />}
       editorActions={(object) => <BanButton operator={object as unknown as Operator & ConfigurationObject} />}
-      empty={{ title: <Trans>Nobody yet</Trans>, text: <Trans>People log in with a name and a password.</Trans> }}
+      empty={{ title: <Trans>No people yet</Trans>, text: <Trans>People log in with a name and a password.</Trans> }}
     />
   );
+}
+
+const nodeRoles = ['viewer', 'operator', 'admin'] as const;
+const namespaceRoles = ['viewer', 'operator', 'owner'] as const;
+
+/** Whether a person has a role on the node, or with `namespace.` before it in a namespace; an empty text is any. */
+function hasRole({ role, namespaces }: Operator, wanted: string): boolean {
+  if (wanted === '') return true;
+  const [, inNamespace] = wanted.split('.');
+  return inNamespace === undefined ? role === wanted : namespaces.some((grant) => grant.role === inNamespace);
+}
+
+/** The relay endpoints of the namespaces that people own. */
+function useEndpointCounts() {
+  const endpoints = useList<Schemas['RelayEndpoint']>('/api/v1/endpoints', {}, { pageSize: 1_000 });
+  const counts = new Map<string, number>();
+  for (const { namespace = 'default' } of endpoints.rows ?? []) counts.set(namespace, (counts.get(namespace) ?? 0) + 1);
+  const countOf = ({ namespaces }: Operator) =>
+    namespaces
+      .filter(({ role }) => role === 'owner')
+      .reduce((sum, { namespace }) => sum + (counts.get(namespace) ?? 0), 0);
+  return { countOf };
 }
 
 function BanInfo({ operator }: { operator: Operator }) {

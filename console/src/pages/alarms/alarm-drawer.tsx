@@ -1,18 +1,18 @@
 import { Button, Drawer, Group, Stack, Text, Textarea, Timeline, Title } from '@mantine/core';
-import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconCheck, IconTrash } from '@tabler/icons-react';
 import { useState, type ReactNode } from 'react';
 import { Link } from 'wouter';
 import { useChange } from '../../api/client';
 import { send, useObject } from '../../api/objects';
-import { mayInNamespace, useCaller } from '../../api/session';
+import { useCaller } from '../../api/session';
 import { formatTime } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { Facts } from '../../ui/page';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { ErrorState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
+import { mayChangeAlarm } from './alarm-access';
 import { AlarmSubject, alarmsPath, isCleared, type Alarm } from './alarm-list';
 import { AlarmStateName, SeverityBadge } from './severity';
 
@@ -38,11 +38,10 @@ function Contents({ alarm, onClose }: { alarm: Alarm; onClose: () => void }) {
   const { t } = useLingui();
   const caller = useCaller();
   const [isDeleting, setDeleting] = useState(false);
-  const mayChange = mayInNamespace(caller, 'operator');
+  const mayChange = mayChangeAlarm(caller, alarm);
   const path = `${alarmsPath}/${alarm.id}`;
   const changes = [[alarmsPath], ['alarm-counts']];
   const act = useChange((action: 'acknowledge' | 'clear') => send('POST', `${path}/${action}`), changes);
-  const remove = useChange(() => send('DELETE', path), changes);
   const values = Object.entries(alarm.values as Record<string, unknown>);
   const isAcknowledged = alarm.acknowledged_at_ms != null;
   return (
@@ -125,21 +124,14 @@ function Contents({ alarm, onClose }: { alarm: Alarm; onClose: () => void }) {
         )}
       </div>
       {isDeleting && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete alarm {alarm.id}?</Trans>}
           action={<Trans>Delete</Trans>}
-          call={{ method: 'DELETE', path, ctl: `alarms delete ${alarm.id}` }}
-          isPending={remove.isPending}
-          error={remove.error}
+          call={{ path, ctl: `alarms delete ${alarm.id}` }}
           onClose={() => setDeleting(false)}
-          onConfirm={() =>
-            remove.mutate(undefined, {
-              onSuccess: () => {
-                notifications.show({ message: t`Alarm ${alarm.id} was deleted.` });
-                onClose();
-              },
-            })
-          }
+          invalidates={changes}
+          message={t`Alarm ${alarm.id} was deleted.`}
+          onDeleted={onClose}
         >
           <Text size="sm">
             <Trans>
@@ -147,7 +139,7 @@ function Contents({ alarm, onClose }: { alarm: Alarm; onClose: () => void }) {
               the next message of the device raises another.
             </Trans>
           </Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </Stack>
   );

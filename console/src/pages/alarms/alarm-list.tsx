@@ -7,7 +7,7 @@ import { useEffect, useState } from 'react';
 import { Link, useLocation, useSearchParams } from 'wouter';
 import { queryClient, useChange, useRead, type Schemas } from '../../api/client';
 import { send, useList } from '../../api/objects';
-import { mayInNamespace, useCaller } from '../../api/session';
+import { useCaller } from '../../api/session';
 import { openStream } from '../../api/stream';
 import { formatNumber, formatTime } from '../../format';
 import { Confirm } from '../../ui/confirm';
@@ -15,8 +15,9 @@ import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '.
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { mayChangeAlarm, nodeProduct } from './alarm-access';
 import { AlarmDrawer } from './alarm-drawer';
-import { AlarmStateName, SeverityBadge, severities, type Severity } from './severity';
+import { AlarmStateName, SeverityBadge, severities, useSeverityOptions } from './severity';
 
 export type Alarm = Schemas['Alarm'];
 
@@ -38,6 +39,7 @@ export function useAlarmChanges(query: string, onChange: () => void): void {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const close = openStream({
       path: `/api/v1/alarm-events${query}`,
+      onReopen: onChange,
       onEvent: () => {
         timer ??= setTimeout(() => {
           timer = undefined;
@@ -69,11 +71,17 @@ const nodeOrder: NodeOrder = {
 const isUnacknowledged = (alarm: Alarm) => alarm.state.endsWith('_UNACK');
 export const isCleared = (alarm: Alarm) => alarm.state.startsWith('CLEARED');
 
-/** Alarms of the node, or of one device; active ones first. */
-export function AlarmList({ device }: { device?: string }) {
+interface AlarmListProps {
+  /** Only alarms of this device. */
+  device?: string;
+  /** Only alarms of devices of this product whose ids begin with a text. */
+  product?: { id: string; devicePrefix: string };
+}
+
+/** Alarms of the node, or of some devices; active ones first. */
+export function AlarmList({ device, product }: AlarmListProps) {
   const { t } = useLingui();
   const caller = useCaller();
-  const mayChange = mayInNamespace(caller, 'operator');
   const [location] = useLocation();
   const [parameters] = useSearchParams();
   const [shown, setShown] = useUrlState('show', 'active');
@@ -85,10 +93,11 @@ export function AlarmList({ device }: { device?: string }) {
   const [typeText] = useDebouncedValue(type.trim(), 300);
   const [isAsking, setAsking] = useState(false);
   const state = states[shown as keyof typeof states] ?? states.active;
+  const severityOptions = useSeverityOptions();
   const sort = useNodeOrder(nodeOrder);
   const list = useList<Alarm>(
     alarmsPath,
-    { state, severity, device: device ?? deviceText, type: typeText, sort },
+    { state, severity, device: device ?? deviceText, product: product?.id, type: typeText, sort },
     { every: refreshMs, pageSize: 200 },
   );
   useAlarmChanges(device ? `?device=${encodeURIComponent(device)}` : '', readAgain);
@@ -98,7 +107,8 @@ export function AlarmList({ device }: { device?: string }) {
     return `${location}?${next.toString()}`;
   };
   const acknowledge = useAcknowledge();
-  const waiting = (list.rows ?? []).filter(isUnacknowledged);
+  const rows = product ? list.rows?.filter(({ deviceId }) => deviceId.startsWith(product.devicePrefix)) : list.rows;
+  const waiting = (rows ?? []).filter((alarm) => isUnacknowledged(alarm) && mayChangeAlarm(caller, alarm));
   const columns: Column<Alarm>[] = [
     {
       id: 'type',
@@ -152,7 +162,7 @@ export function AlarmList({ device }: { device?: string }) {
       id: 'action',
       header: t`Action`,
       cell: (alarm) =>
-        mayChange && isUnacknowledged(alarm) ? (
+        isUnacknowledged(alarm) && mayChangeAlarm(caller, alarm) ? (
           <Button
             size="compact-xs"
             variant="default"
@@ -183,6 +193,7 @@ export function AlarmList({ device }: { device?: string }) {
         rowKey={(alarm) => String(alarm.id)}
         rowHref={href}
         {...pagesOf(list)}
+        rows={rows}
         toolbar={
           <>
             <SegmentedControl
@@ -203,7 +214,7 @@ export function AlarmList({ device }: { device?: string }) {
               w={190}
               value={severity ? severity.split(',') : []}
               onChange={(values) => setSeverity(values.join(','))}
-              data={severities.map((value: Severity) => ({ value, label: severityLabel(value) }))}
+              data={severityOptions}
             />
             {device === undefined && (
               <TextInput
@@ -222,7 +233,7 @@ export function AlarmList({ device }: { device?: string }) {
               value={type}
               onChange={(event) => setType(event.currentTarget.value)}
             />
-            {mayChange && waiting.length > 1 && (
+            {waiting.length > 1 && (
               <Button variant="default" leftSection={<IconCheck size={14} />} onClick={() => setAsking(true)}>
                 <Trans>Acknowledge {formatNumber(waiting.length)}</Trans>
               </Button>
@@ -283,13 +294,9 @@ export function AlarmList({ device }: { device?: string }) {
   );
 }
 
-function severityLabel(severity: Severity): string {
-  return severity.charAt(0) + severity.slice(1).toLowerCase();
-}
-
 /** The device of an alarm, or the node. */
 export function AlarmSubject({ alarm }: { alarm: Alarm }) {
-  if (alarm.productId === '$node') {
+  if (alarm.productId === nodeProduct) {
     return (
       <span className="dimmed">
         <Trans>this node</Trans>

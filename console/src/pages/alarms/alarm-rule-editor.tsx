@@ -21,8 +21,11 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
 import { useList } from '../../api/objects';
+import { useConditionalSave, withItem, withoutItem, type ReadValue } from '../../ui/conditional-save';
+import { Confirm } from '../../ui/confirm';
 import { DataTable, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
+import { VersionConflict } from '../../ui/version-conflict';
 import {
   comparisons,
   conditionText,
@@ -41,10 +44,10 @@ import { severities, SeverityBadge, type Severity } from './severity';
 const maxRaise = 8;
 
 interface RuleListProps {
-  rules: AlarmRule[] | undefined;
+  stored: ReadValue<AlarmRule[]> | undefined;
+  /** Reads the newest version. */
+  read: () => Promise<ReadValue<AlarmRule[]>>;
   mayChange: boolean;
-  /** Saves the whole list. */
-  onSave: (rules: AlarmRule[]) => Promise<unknown>;
   /** Keys that conditions can use. */
   keys: string[];
   /** Whether keys other than those are an error. */
@@ -54,9 +57,11 @@ interface RuleListProps {
   error?: Error | null;
 }
 
-export function AlarmRuleList({ rules, mayChange, onSave, keys, empty, toolbar, error }: RuleListProps) {
+export function AlarmRuleList({ stored, read, mayChange, keys, empty, toolbar, error }: RuleListProps) {
   const { t } = useLingui();
-  const [edited, setEdited] = useState<number | 'new' | null>(null);
+  const rules = stored?.value;
+  // The rules as they were when one was opened: what is saved is a change of these.
+  const [edited, setEdited] = useState<{ rule?: AlarmRule; opened: ReadValue<AlarmRule[]> } | null>(null);
   const words = { and: t`and`, or: t`or` };
   const columns: Column<AlarmRule>[] = [
     {
@@ -64,7 +69,7 @@ export function AlarmRuleList({ rules, mayChange, onSave, keys, empty, toolbar, 
       header: t`Alarm`,
       sort: (rule) => rule.id,
       cell: (rule) => (
-        <button type="button" className="link-button" onClick={() => setEdited(rules?.indexOf(rule) ?? null)}>
+        <button type="button" className="link-button" onClick={() => stored && setEdited({ rule, opened: stored })}>
           {rule.id}
         </button>
       ),
@@ -97,7 +102,11 @@ export function AlarmRuleList({ rules, mayChange, onSave, keys, empty, toolbar, 
     },
   ];
   const add = mayChange && (
-    <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+    <Button
+      leftSection={<IconPlus size={14} />}
+      disabled={!stored}
+      onClick={() => stored && setEdited({ opened: stored })}
+    >
       <Trans>New alarm rule</Trans>
     </Button>
   );
@@ -122,18 +131,8 @@ export function AlarmRuleList({ rules, mayChange, onSave, keys, empty, toolbar, 
           </EmptyState>
         }
       />
-      {edited !== null && rules && (
-        <RuleDrawer
-          rule={edited === 'new' ? undefined : rules[edited]}
-          taken={rules.map((rule) => rule.id)}
-          keys={keys}
-          mayChange={mayChange}
-          onClose={() => setEdited(null)}
-          onSave={(rule) =>
-            onSave(edited === 'new' ? [...rules, rule] : rules.map((each, at) => (at === edited ? rule : each)))
-          }
-          onDelete={edited === 'new' ? undefined : () => onSave(rules.filter((_, at) => at !== edited))}
-        />
+      {edited && (
+        <RuleDrawer {...edited} read={read} keys={keys} mayChange={mayChange} onClose={() => setEdited(null)} />
       )}
     </>
   );
@@ -143,39 +142,37 @@ const newRule: AlarmRule = { id: '', raise: [{ severity: 'MAJOR', when: { key: '
 
 interface RuleDrawerProps {
   rule?: AlarmRule;
-  taken: string[];
+  opened: ReadValue<AlarmRule[]>;
+  read: () => Promise<ReadValue<AlarmRule[]>>;
   keys: string[];
   mayChange: boolean;
-  onSave: (rule: AlarmRule) => Promise<unknown>;
-  onDelete?: () => Promise<unknown>;
   onClose: () => void;
 }
 
-function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }: RuleDrawerProps) {
+function RuleDrawer({ rule, opened, read, keys, mayChange, onClose }: RuleDrawerProps) {
   const { t } = useLingui();
   const [value, setValue] = useState<AlarmRule>(rule ?? newRule);
   const [view, setView] = useState('form');
-  const [error, setError] = useState<string>();
-  const [isPending, setPending] = useState(false);
+  const [loads, setLoads] = useState(0);
+  const [isDeleting, setDeleting] = useState(false);
+  const edit = useConditionalSave(opened, read, onClose);
+  const removal = useConditionalSave(opened, read, onClose);
   const [isSubmitted, setSubmitted] = useState(false);
   const notifications = useList<{ name: string }>('/api/v1/notifications');
   const set = (change: Partial<AlarmRule>) => setValue((previous) => ({ ...previous, ...change }));
-  const isTaken = value.id !== rule?.id && taken.includes(value.id);
-  const finish = async (work: Promise<unknown>) => {
-    setPending(true);
-    setError(undefined);
-    try {
-      await work;
-      onClose();
-    } catch (failure) {
-      setError((failure as Error).message);
-      setPending(false);
-    }
-  };
+  const isTaken = value.id !== rule?.id && edit.value.some((each) => each.id === value.id);
+  const changed = (rules: AlarmRule[]) => withItem(rules, rule?.id, value);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     setSubmitted(true);
-    if (isComplete(value) && !isTaken) void finish(onSave(value));
+    if (isComplete(value) && !isTaken) void edit.save(changed);
+  };
+  const load = async () => {
+    const theirs = (await edit.load()).find((each) => each.id === rule?.id);
+    // They have removed it, or it is a new one.
+    if (rule && !theirs) onClose();
+    if (theirs) setValue(theirs);
+    setLoads((previous) => previous + 1);
   };
   const isMissing = (condition: Condition) =>
     isSubmitted && !isComplete({ id: 'x', raise: [{ severity: '', when: condition }] });
@@ -194,7 +191,7 @@ function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }:
             ]}
           />
           {view === 'json' ? (
-            <RuleJson value={value} onChange={setValue} />
+            <RuleJson key={loads} value={value} onChange={setValue} />
           ) : (
             <>
               <TextInput
@@ -215,7 +212,7 @@ function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }:
                 <Trans>Raise</Trans>
               </Title>
               {value.raise.map((clause, index) => (
-                <Card key={index} withBorder padding="sm">
+                <Card key={`${loads} ${index}`} withBorder padding="sm">
                   <Stack gap="xs">
                     <Group justify="space-between">
                       <Select
@@ -267,7 +264,7 @@ function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }:
                 }
               />
               {value.clear && (
-                <Card withBorder padding="sm">
+                <Card key={loads} withBorder padding="sm">
                   <ClauseEditor
                     clause={value.clear}
                     keys={keys}
@@ -302,32 +299,45 @@ function RuleDrawer({ rule, taken, keys, mayChange, onSave, onDelete, onClose }:
               />
             </>
           )}
-          {error && (
-            <Text size="sm" c="var(--tg-critical)" role="alert">
-              {error}
-            </Text>
+          {edit.isConflict ? (
+            <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+          ) : (
+            edit.error && (
+              <Text size="sm" c="var(--tg-critical)" role="alert">
+                {edit.error.message}
+              </Text>
+            )
           )}
         </Stack>
         {mayChange && (
           <div className="drawer-footer">
-            {onDelete ? (
-              <Button
-                variant="default"
-                leftSection={<IconTrash size={14} />}
-                loading={isPending}
-                onClick={() => void finish(onDelete())}
-              >
+            {rule ? (
+              <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setDeleting(true)}>
                 <Trans>Delete this rule</Trans>
               </Button>
             ) : (
               <span />
             )}
-            <Button type="submit" loading={isPending}>
+            <Button type="submit" loading={edit.isPending}>
               <Trans>Save</Trans>
             </Button>
           </div>
         )}
       </form>
+      {isDeleting && rule && (
+        <Confirm
+          title={<Trans>Delete the alarm rule {rule.id}?</Trans>}
+          action={<Trans>Delete this rule</Trans>}
+          isPending={removal.isPending}
+          error={removal.error}
+          onClose={() => setDeleting(false)}
+          onConfirm={() => void removal.save((rules) => withoutItem(rules, rule.id))}
+        >
+          <Text size="sm">
+            <Trans>It raises no more alarms. Alarms that it has raised stay.</Trans>
+          </Text>
+        </Confirm>
+      )}
     </Drawer>
   );
 }

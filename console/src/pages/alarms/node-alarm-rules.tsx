@@ -5,12 +5,15 @@ import { useState } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { send } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
+import { rejectOtherVersion, type ReadValue } from '../../ui/conditional-save';
 import { Confirm } from '../../ui/confirm';
 import { ShowCall } from '../../ui/show-call';
 import { AlarmRuleList } from './alarm-rule-editor';
 import type { AlarmRule } from './condition';
 
 const path = '/api/v1/node-alarm-rules';
+
+const readRules = (signal?: AbortSignal) => send<Schemas['NodeAlarmRules']>('GET', path, { signal });
 
 /** Metrics of the node that its alarm rules can use. */
 const keys = [
@@ -32,8 +35,15 @@ export function NodeAlarmRules() {
   const caller = useCaller();
   const mayChange = mayOnNode(caller, 'operator');
   const [isAsking, setAsking] = useState(false);
-  const rules = useRead([path], (signal) => send<Schemas['NodeAlarmRules']>('GET', path, { signal }));
+  const rules = useRead([path], readRules);
   const save = useChange((next: AlarmRule[]) => send('PUT', path, { body: { rules: next } }), [[path]]);
+  const stored = ({ rules: list }: Schemas['NodeAlarmRules']): ReadValue<AlarmRule[]> => ({
+    value: list as unknown as AlarmRule[],
+    save: async (next) => {
+      rejectOtherVersion(list, (await readRules()).rules);
+      await save.mutateAsync(next);
+    },
+  });
   const reset = useChange(() => send('DELETE', path), [[path]]);
   return (
     <Stack gap="md">
@@ -49,11 +59,11 @@ export function NodeAlarmRules() {
         </Alert>
       )}
       <AlarmRuleList
-        rules={rules.data?.rules as AlarmRule[] | undefined}
+        stored={rules.data && stored(rules.data)}
+        read={async () => stored(await readRules())}
         error={rules.error}
         keys={keys}
         mayChange={mayChange}
-        onSave={(next) => save.mutateAsync(next)}
         empty={<Trans>The node raises no alarms about itself.</Trans>}
         toolbar={
           <>

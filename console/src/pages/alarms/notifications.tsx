@@ -10,7 +10,7 @@ import type { Column } from '../../ui/data-table';
 import type { ObjectKind } from '../../ui/object-editor';
 import { ObjectList } from '../../ui/object-list';
 import type { InputProps } from '../../ui/field-inputs';
-import { severities } from './severity';
+import { SeverityBadge, useSeverityOptions } from './severity';
 
 type Notification = Schemas['Notification'];
 
@@ -27,6 +27,7 @@ export function Notifications() {
   const { t } = useLingui();
   const caller = useCaller();
   const kind = useNotificationKind();
+  const changes = new Map(useChangeOptions().map(({ value, label }) => [value, label]));
   const status = useRead(
     ['/api/v1/notification-status'],
     (signal) => send<{ data: Schemas['NotificationStatus'][] }>('GET', '/api/v1/notification-status', { signal }),
@@ -38,9 +39,23 @@ export function Notifications() {
     {
       id: 'severities',
       header: t`Severities`,
-      cell: (row) => row.severities?.join(', ').toLowerCase() || <Trans>all</Trans>,
+      cell: (row) =>
+        row.severities?.length ? (
+          <span className="row">
+            {row.severities.map((severity) => (
+              <SeverityBadge key={severity} severity={severity} />
+            ))}
+          </span>
+        ) : (
+          <Trans>all</Trans>
+        ),
     },
-    { id: 'on', header: t`Changes`, cell: (row) => row.on?.join(', '), isHidden: true },
+    {
+      id: 'on',
+      header: t`Changes`,
+      cell: (row) => row.on?.map((each) => changes.get(each) ?? each).join(', '),
+      isHidden: true,
+    },
     {
       id: 'enabled',
       header: t`Active`,
@@ -83,6 +98,18 @@ export function Notifications() {
   );
 }
 
+/** Changes of alarms that can be sent, with their names. */
+function useChangeOptions() {
+  const { t } = useLingui();
+  return [
+    { value: 'raised', label: t`raised` },
+    { value: 'severity_changed', label: t`severity changed` },
+    { value: 'acknowledged', label: t`acknowledged` },
+    { value: 'cleared', label: t`cleared` },
+    { value: 'removed', label: t`removed` },
+  ];
+}
+
 function TargetName({ target }: { target: Target }) {
   if (target.sink) return <Trans>sink {target.sink}</Trans>;
   if (target.endpoint) return <Trans>endpoint {target.endpoint}</Trans>;
@@ -91,6 +118,8 @@ function TargetName({ target }: { target: Target }) {
 
 function useNotificationKind(): ObjectKind {
   const { t } = useLingui();
+  const severities = useSeverityOptions();
+  const changes = useChangeOptions();
   return {
     path,
     command: 'notifications',
@@ -120,13 +149,7 @@ function useNotificationKind(): ObjectKind {
         name: 'on',
         label: t`Changes`,
         help: t`Changes of alarms that are sent.`,
-        options: [
-          { value: 'raised', label: t`raised` },
-          { value: 'severity_changed', label: t`severity changed` },
-          { value: 'acknowledged', label: t`acknowledged` },
-          { value: 'cleared', label: t`cleared` },
-          { value: 'removed', label: t`removed` },
-        ],
+        options: changes,
       },
       { name: 'products', label: t`Products`, help: t`None: alarms of all products.` },
       { name: 'types', label: t`Alarm types`, help: t`None: all types.` },

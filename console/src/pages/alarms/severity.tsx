@@ -1,4 +1,4 @@
-import { Trans } from '@lingui/react/macro';
+import { Trans, useLingui } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
 import type { Schemas } from '../../api/client';
 import { StateBadge, type Health } from '../../ui/state-badge';
@@ -28,6 +28,19 @@ export function SeverityName({ severity }: { severity: Severity }): ReactNode {
     default:
       return <Trans>indeterminate</Trans>;
   }
+}
+
+/** Severities to choose from, with their names. */
+export function useSeverityOptions(): { value: Severity; label: string }[] {
+  const { t } = useLingui();
+  const labels: Record<Severity, string> = {
+    CRITICAL: t`critical`,
+    MAJOR: t`major`,
+    MINOR: t`minor`,
+    WARNING: t`warning`,
+    INDETERMINATE: t`indeterminate`,
+  };
+  return severities.map((value) => ({ value, label: labels[value] }));
 }
 
 export function SeverityBadge({ severity, isCleared }: { severity: Severity; isCleared?: boolean }) {

@@ -2,21 +2,23 @@ import { ActionIcon, Alert, Button, Group, Menu, Select, Skeleton, Stack, Text, 
 import { notifications } from '@mantine/notifications';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconDeviceFloppy, IconPlus, IconTrash } from '@tabler/icons-react';
-import { lazy, Suspense, useState } from 'react';
+import { lazy, Suspense, useMemo, useState } from 'react';
 import { useLocation, useParams } from 'wouter';
-import { ApiError } from '../../api/client';
 import type { Schema, SchemaScope } from '../../api/json-schema';
-import { isStored, objectPath, useObject, useRemove, useSave, type ConfigurationObject } from '../../api/objects';
+import { isStored, objectPath, useObject, useSave, type ConfigurationObject } from '../../api/objects';
 import { useSchema } from '../../api/schemas';
 import { variantName, variantStart } from '../../api/schema-variants';
 import { mayOnNode, useCaller } from '../../api/session';
-import { Confirm } from '../../ui/confirm';
+import { newPart } from '../../new-paths';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
+import { useEditedObject, useReportedChange, type EditedObject } from '../../ui/edited-object';
 import { GeneratedForm, formProblems, type Control } from '../../ui/schema-form';
 import { ObjectSelect } from '../../ui/object-select';
 import { Page, Panel } from '../../ui/page';
 import { PendingPage } from '../../ui/pending-page';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState, Forbidden } from '../../ui/states';
+import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
 import './chains.css';
 import {
   closesCycle,
@@ -45,8 +47,9 @@ const start: Chain = {
 export default function ChainPage() {
   const { t } = useLingui();
   const mayWrite = mayOnNode(useCaller(), 'operator');
-  const id = decodeURIComponent(useParams<{ id: string }>().id ?? 'new');
-  if (id === 'new') {
+  const { id: coded = newPart } = useParams<{ id: string }>();
+  const id = decodeURIComponent(coded);
+  if (coded === newPart) {
     return (
       <Page title={t`New chain`}>
         {mayWrite ? (
@@ -73,28 +76,43 @@ function StoredChain({ id }: { id: string }) {
       />
     );
   }
-  const { nodes, relations, first, description } = chain.data as unknown as Chain;
+  const { data } = chain;
   return (
-    <Page title={id} description={description}>
-      <Editor
-        key={chain.data.version}
+    <Page title={id} description={data.description as string | undefined}>
+      <StoredEditor
         id={id}
-        stored={chain.data}
-        start={{ nodes, relations, ...(first ? { first } : {}), ...(description ? { description } : {}) }}
+        newest={data}
+        read={async () => (await chain.refetch({ throwOnError: true })).data ?? data}
       />
     </Page>
   );
 }
 
-function Editor({
-  id,
-  stored,
-  start: initial,
-}: {
+interface StoredEditorProps {
+  id: string;
+  newest: ConfigurationObject;
+  read: () => Promise<ConfigurationObject>;
+}
+
+/** Edits the stored chain; changes stay, also when somebody else saves another version. */
+function StoredEditor({ id, newest, read }: StoredEditorProps) {
+  const edited = useEditedObject(newest);
+  const { base } = edited;
+  const initial = useMemo(() => {
+    const { nodes, relations, first, description } = base as unknown as Chain;
+    return { nodes, relations, ...(first ? { first } : {}), ...(description ? { description } : {}) };
+  }, [base]);
+  return <Editor key={base.version} id={id} stored={{ ...edited, read }} start={initial} />;
+}
+
+interface EditorProps {
   id: string | null;
-  stored: ConfigurationObject | null;
+  /** `null`: a new chain. */
+  stored: (EditedObject<ConfigurationObject> & { read: () => Promise<ConfigurationObject> }) | null;
   start: Chain;
-}) {
+}
+
+function Editor({ id, stored, start: initial }: EditorProps) {
   const { t } = useLingui();
   const caller = useCaller();
   const [, navigate] = useLocation();
@@ -104,15 +122,28 @@ function Editor({
   const [isDeleting, setDeleting] = useState(false);
   const scope = useSchema('RuleChainInput');
   const save = useSave(path);
-  const remove = useRemove(path);
-  const isDeclared = stored !== null && !isStored(stored);
+  const isDeclared = stored !== null && !isStored(stored.base);
   const isReadOnly = isDeclared || !mayOnNode(caller, 'operator');
   const chosen = id ?? newId.trim();
   const items = scope?.root.properties?.nodes?.items;
   const variants = items?.oneOf ?? [];
   const node = chain.nodes.find((each) => each.id === selected);
   const body = id === null ? { id: chosen, ...chain } : { ...chain };
-  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const isChanged = JSON.stringify(chain) !== JSON.stringify(initial);
+  useReportedChange(isChanged, stored?.setChanged);
+  const isConflict =
+    stored !== null && !save.isPending && (isVersionConflict(save.error) || (isChanged && stored.isOutdated));
+  const submit = (version: number | undefined) =>
+    save.mutate(
+      { id: id ?? undefined, version, body },
+      {
+        onSuccess: (saved) => {
+          notifications.show({ message: t`${chosen} was saved.` });
+          stored?.load(saved);
+          if (id === null) navigate(`/chains/${encodeURIComponent(chosen)}`);
+        },
+      },
+    );
   const wrong = scope ? chain.nodes.filter((each) => nodeProblems(each, variants, scope).length > 0) : [];
   const add = (variant: Schema) => {
     const type = variantName(variant);
@@ -128,7 +159,7 @@ function Editor({
     <Stack gap="md">
       {isDeclared && (
         <Alert color="gray" variant="light">
-          <Trans>This is declared in {stored.declared_at ?? stored.origin} and is changed there.</Trans>
+          <Trans>This is declared in {stored.base.declared_at ?? stored.base.origin} and is changed there.</Trans>
         </Alert>
       )}
       {id === null && (
@@ -229,16 +260,17 @@ function Editor({
           </Panel>
         )}
       </div>
-      {save.error && (
-        <Text size="sm" c="var(--tg-critical)" role="alert">
-          {isConflict ? (
-            <Trans>
-              Somebody else has changed this in the meantime. Close it and open it again to see their version.
-            </Trans>
-          ) : (
-            save.error.message
-          )}
-        </Text>
+      {isConflict ? (
+        <VersionConflict
+          onLoad={async () => stored.load(await stored.read())}
+          onOverwrite={async () => submit((await stored.read()).version)}
+        />
+      ) : (
+        save.error && (
+          <Text size="sm" c="var(--tg-critical)" role="alert">
+            {save.error.message}
+          </Text>
+        )
       )}
       <Group justify="space-between">
         <Group gap="xs">
@@ -247,23 +279,8 @@ function Editor({
               size="sm"
               leftSection={<IconDeviceFloppy size={15} />}
               loading={save.isPending}
-              disabled={
-                chosen === '' ||
-                chain.nodes.length === 0 ||
-                wrong.length > 0 ||
-                (id !== null && JSON.stringify(chain) === JSON.stringify(initial))
-              }
-              onClick={() =>
-                save.mutate(
-                  { id: id ?? undefined, version: stored?.version, body },
-                  {
-                    onSuccess: () => {
-                      notifications.show({ message: t`${chosen} was saved.` });
-                      if (id === null) navigate(`/chains/${encodeURIComponent(chosen)}`);
-                    },
-                  },
-                )
-              }
+              disabled={chosen === '' || chain.nodes.length === 0 || wrong.length > 0 || (id !== null && !isChanged)}
+              onClick={() => submit(stored?.base.version)}
             >
               <Trans>Save</Trans>
             </Button>
@@ -287,19 +304,19 @@ function Editor({
         )}
       </Group>
       {isDeleting && id !== null && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete the chain {id}?</Trans>}
           action={<Trans>Delete the chain</Trans>}
-          call={{ method: 'DELETE', path: objectPath(path, id), ctl: `rule-chains delete ${quoted(id)}` }}
-          isPending={remove.isPending}
-          error={remove.error}
+          call={{ path: objectPath(path, id), ctl: `rule-chains delete ${quoted(id)}` }}
           onClose={() => setDeleting(false)}
-          onConfirm={() => remove.mutate(id, { onSuccess: () => navigate('/chains') })}
+          invalidates={[[path]]}
+          message={t`${id} was deleted.`}
+          onDeleted={() => navigate('/chains')}
         >
           <Text size="sm">
             <Trans>This deletes the chain with its nodes. It is rejected while a product names it.</Trans>
           </Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </Stack>
   );

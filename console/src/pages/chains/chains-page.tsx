@@ -6,6 +6,7 @@ import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
+import { newChainPath } from '../../new-paths';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { SearchField, useSearch } from '../../ui/search-toolbar';
@@ -53,7 +54,7 @@ export default function ChainsPage() {
     { id: 'description', header: t`Description`, cell: (row) => row.description || '–' },
   ];
   const add = mayOnNode(caller, 'operator') && (
-    <Button component={Link} href="/chains/new" leftSection={<IconPlus size={14} />}>
+    <Button component={Link} href={newChainPath} leftSection={<IconPlus size={14} />}>
       <Trans>New chain</Trans>
     </Button>
   );

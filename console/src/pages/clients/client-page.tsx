@@ -170,6 +170,32 @@ function DisconnectReason({ reason }: { reason: string }) {
       return <Trans>not permitted</Trans>;
     case 'protocol_error':
       return <Trans>the client violated the protocol</Trans>;
+    case 'taken_over':
+      return <Trans>the client connected again elsewhere</Trans>;
+    case 'discarded':
+      return <Trans>the client connected again with a new session</Trans>;
+    case 'credentials_expired':
+      return <Trans>its credentials expired</Trans>;
+    case 'queue_full':
+      return <Trans>too many messages were waiting for it</Trans>;
+    case 'slow_receiver':
+      return <Trans>it received too slowly</Trans>;
+    case 'quota_exceeded':
+      return <Trans>it exceeded a quota</Trans>;
+    case 'packet_timeout':
+      return <Trans>a packet did not arrive completely in time</Trans>;
+    case 'connect_timeout':
+      return <Trans>CONNECT did not arrive in time</Trans>;
+    case 'store_full':
+      return <Trans>the storage of the node was full</Trans>;
+    case 'store_failed':
+      return <Trans>the node could not store a message</Trans>;
+    case 'rejected':
+      return <Trans>the node rejected the connection</Trans>;
+    case 'closed_by_server':
+      return <Trans>the node closed the connection</Trans>;
+    case 'closed_by_other_node':
+      return <Trans>another node of the cluster closed the connection</Trans>;
     default:
       return <span className="mono">{reason}</span>;
   }
@@ -227,6 +253,7 @@ function Overview({ client, atMs }: { client: Client; atMs: number }) {
               ),
             ],
             [<Trans>Clean start</Trans>, client.clean_start ? <Trans>yes</Trans> : <Trans>no</Trans>],
+            ...(client.node === null ? [] : [[<Trans>Node</Trans>, client.node] as [ReactNode, ReactNode]]),
             [<Trans>Shard</Trans>, client.shard],
           ]}
         />

@@ -21,6 +21,7 @@ type Sort = NonNullable<NonNullable<paths['/api/v1/sessions']['get']['parameters
 
 const nodeOrder: NodeOrder = {
   client: 'client_id',
+  node: 'node',
   state: 'connected',
   since: 'connected_at_ms',
   user: 'username',
@@ -79,6 +80,9 @@ function ClientList() {
   );
   const clients = usePages<Client>(['clients', state, wanted, sort], read, { every: refreshMs });
 
+  const missingNodes = [...new Set(clients.data?.pages.flatMap((page) => page.missing_nodes ?? []))].join(', ');
+  const isCluster = clients.rows?.some((client) => client.node !== null) ?? false;
+
   const columns: Column<Client>[] = [
     {
       id: 'client',
@@ -90,6 +94,9 @@ function ClientList() {
         </Link>
       ),
     },
+    ...(isCluster
+      ? [{ id: 'node', header: t`Node`, sort: (client: Client) => client.node, cell: (client: Client) => client.node }]
+      : []),
     {
       id: 'state',
       header: t`State`,
@@ -175,21 +182,28 @@ function ClientList() {
       label={t`Clients`}
       columns={columns}
       nodeOrder={nodeOrder}
-      rowKey={(client) => client.client_id}
+      rowKey={(client) => `${client.client_id} ${client.node ?? ''}`}
       rowHref={(client) => clientHref(client.client_id)}
       {...pagesOf(clients)}
       toolbar={
-        <SearchToolbar
-          label={t`Part of a client id`}
-          search={search}
-          state={state}
-          setState={setState}
-          states={[
-            { value: 'all', label: t`All` },
-            { value: 'connected', label: t`Connected` },
-            { value: 'disconnected', label: t`Not connected` },
-          ]}
-        />
+        <>
+          <SearchToolbar
+            label={t`Part of a client id`}
+            search={search}
+            state={state}
+            setState={setState}
+            states={[
+              { value: 'all', label: t`All` },
+              { value: 'connected', label: t`Connected` },
+              { value: 'disconnected', label: t`Not connected` },
+            ]}
+          />
+          {missingNodes && (
+            <StateBadge health="warning">
+              <Trans>No answer of {missingNodes}</Trans>
+            </StateBadge>
+          )}
+        </>
       }
       empty={
         wanted || state !== 'all' ? (

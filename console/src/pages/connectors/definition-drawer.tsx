@@ -3,23 +3,23 @@ import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlugConnected, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
-import { ApiError } from '../../api/client';
 import type { Schema, SchemaScope } from '../../api/json-schema';
 import {
   isStored,
   objectPath,
   send,
   useObject,
-  useRemove,
   useSave,
   type ConfigurationObject,
   type Fields,
 } from '../../api/objects';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
+import { useEditedObject, useReportedChange, type EditedObject } from '../../ui/edited-object';
 import { formProblems, GeneratedForm, type Control } from '../../ui/schema-form';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { ErrorState, Loading } from '../../ui/states';
+import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
 
 /** The result of a test, as the API reports it for connectors, sinks and pull sources. */
 interface TestOutcome {
@@ -88,7 +88,7 @@ export function DefinitionDrawer(props: DrawerProps) {
   const { definition, name, onClose } = props;
   return (
     <Drawer opened onClose={onClose} position="right" size="lg" title={name ?? definition.newTitle}>
-      {name === null ? <DrawerForm {...props} object={null} /> : <Stored {...props} name={name} />}
+      {name === null ? <DrawerForm {...props} stored={null} /> : <Stored {...props} name={name} />}
     </Drawer>
   );
 }
@@ -97,26 +97,46 @@ function Stored(props: DrawerProps & { name: string }) {
   const object = useObject(props.definition.path, props.name);
   if (object.error && !object.data) return <ErrorState error={object.error} retry={() => void object.refetch()} />;
   if (!object.data) return <Loading />;
-  return <DrawerForm key={object.data.version} {...props} object={object.data} />;
+  const { data } = object;
+  return (
+    <StoredForm
+      {...props}
+      newest={data}
+      read={async () => (await object.refetch({ throwOnError: true })).data ?? data}
+    />
+  );
+}
+
+type StoredObject = EditedObject<ConfigurationObject> & { read: () => Promise<ConfigurationObject> };
+
+/** Edits the stored object; what was typed stays, also when somebody else saves another version. */
+function StoredForm({
+  newest,
+  read,
+  ...props
+}: DrawerProps & { newest: ConfigurationObject } & Pick<StoredObject, 'read'>) {
+  const edited = useEditedObject(newest);
+  return <DrawerForm key={edited.base.version} {...props} stored={{ ...edited, read }} />;
 }
 
 function DrawerForm({
   definition,
   name,
-  object,
+  stored,
   initial,
   mayChange,
   onClose,
   onSaved,
-}: DrawerProps & { object: ConfigurationObject | null }) {
+}: DrawerProps & { stored: StoredObject | null }) {
   const { t } = useLingui();
   const { path, oneOf = [] } = definition;
-  const [values, setValues] = useState<Fields>(object ? valuesOf(object) : (initial ?? {}));
+  const object = stored?.base ?? null;
+  const [start] = useState<Fields>(object ? valuesOf(object) : (initial ?? {}));
+  const [values, setValues] = useState(start);
   const [newName, setNewName] = useState('');
   const [showAll, setShowAll] = useState(false);
   const [isDeleting, setDeleting] = useState(false);
   const save = useSave(path);
-  const remove = useRemove(path);
   const isDeclared = object !== null && !isStored(object);
   const isReadOnly = isDeclared || !mayChange;
   const form = definition.schemaOf(values);
@@ -130,16 +150,9 @@ function DrawerForm({
     ...oneOf.filter((each) => each !== variant),
     ...(definition.hidden ?? []),
   ];
-  const submit = (event: FormEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    setShowAll(true);
-    const element = event.currentTarget;
-    // The problems are shown by the next rendering.
-    setTimeout(() => element.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus());
-    if (!form || chosen === '' || formProblems(body, form.schema, form.scope).some((each) => each.path !== 'name'))
-      return;
+  const submitVersion = (version: number | undefined) =>
     save.mutate(
-      { id: name ?? undefined, version: object?.version, body },
+      { id: name ?? undefined, version, body },
       {
         onSuccess: () => {
           notifications.show({ message: t`${chosen} was saved.` });
@@ -148,8 +161,20 @@ function DrawerForm({
         },
       },
     );
+  const submit = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    setShowAll(true);
+    const element = event.currentTarget;
+    // The problems are shown by the next rendering.
+    setTimeout(() => element.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus());
+    if (!form || chosen === '' || formProblems(body, form.schema, form.scope).some((each) => each.path !== 'name'))
+      return;
+    submitVersion(object?.version);
   };
-  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const isChanged = JSON.stringify(values) !== JSON.stringify(start);
+  useReportedChange(isChanged, stored?.setChanged);
+  const isConflict =
+    stored !== null && !save.isPending && (isVersionConflict(save.error) || (isChanged && stored.isOutdated));
   const testPath = definition.testPath?.(name);
   return (
     <form onSubmit={submit} noValidate>
@@ -202,16 +227,17 @@ function DrawerForm({
           </Stack>
         </fieldset>
         {testPath && mayChange && <Test path={testPath} body={name === null ? body : undefined} />}
-        {save.error && (
-          <Text size="sm" c="var(--tg-critical)" role="alert">
-            {isConflict ? (
-              <Trans>
-                Somebody else has changed this in the meantime. Close it and open it again to see their version.
-              </Trans>
-            ) : (
-              save.error.message
-            )}
-          </Text>
+        {isConflict ? (
+          <VersionConflict
+            onLoad={async () => stored.load(await stored.read())}
+            onOverwrite={async () => submitVersion((await stored.read()).version)}
+          />
+        ) : (
+          save.error && (
+            <Text size="sm" c="var(--tg-critical)" role="alert">
+              {save.error.message}
+            </Text>
+          )
         )}
         <Group justify="space-between">
           <Group gap="xs">
@@ -235,24 +261,17 @@ function DrawerForm({
         </Group>
       </Stack>
       {isDeleting && name !== null && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete {name}?</Trans>}
           action={<Trans>Delete</Trans>}
-          call={{ method: 'DELETE', path: objectPath(path, name), ctl: `${definition.command} delete ${name}` }}
-          isPending={remove.isPending}
-          error={remove.error}
+          call={{ path: objectPath(path, name), ctl: `${definition.command} delete ${name}` }}
           onClose={() => setDeleting(false)}
-          onConfirm={() =>
-            remove.mutate(name, {
-              onSuccess: () => {
-                notifications.show({ message: t`${name} was deleted.` });
-                onClose();
-              },
-            })
-          }
+          invalidates={[[path]]}
+          message={t`${name} was deleted.`}
+          onDeleted={onClose}
         >
           <Text size="sm">{definition.deletion(name)}</Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </form>
   );

@@ -261,7 +261,7 @@ function DeadLetters({ name, total }: { name: string; total: number }) {
   const columns: Column<Letter>[] = [
     {
       id: 'chosen',
-      header: t`Choice`,
+      header: t`Selected`,
       width: 40,
       cell: (row) => (
         <Checkbox

@@ -1,8 +1,10 @@
 /** The data of cards: read with the caller's role, or with the token of a share link. */
 
 import { createContext, useContext } from 'react';
-import { ApiError, problemOf, useRead, type Schemas } from '../../api/client';
+import { problemOf, unreachable, useRead, type Schemas } from '../../api/client';
 import { send, withQuery } from '../../api/objects';
+import { niceInterval } from '../telemetry/series';
+import { rangeOf, type Card, type CardConfig } from './dashboard';
 
 export interface LatestOfDevice {
   device: string;
@@ -72,7 +74,7 @@ export function sharedSource(token: string): DashboardSource {
         response = await fetch(path, { signal, headers: { authorization: `Bearer ${token}` } });
       } catch (error) {
         if (signal.aborted) throw error;
-        throw new ApiError(0, 'The node cannot be reached.');
+        throw unreachable();
       }
       if (!response.ok) throw await problemOf(response);
       return response.json();
@@ -81,7 +83,14 @@ export function sharedSource(token: string): DashboardSource {
   };
 }
 
-export const DashboardContext = createContext<{ source: DashboardSource; spanMs: number } | null>(null);
+interface DashboardContextValue {
+  source: DashboardSource;
+  spanMs: number;
+  /** Whether the caller may send commands to the devices of the dashboard. */
+  mayControl: boolean;
+}
+
+export const DashboardContext = createContext<DashboardContextValue | null>(null);
 
 export function useDashboardContext() {
   const context = useContext(DashboardContext);
@@ -90,21 +99,31 @@ export function useDashboardContext() {
 }
 
 const latestEveryMs = 2_000;
-const chartPoints = 200;
+const slowestEveryMs = 60_000;
+const linePoints = 200;
+const barPoints = 40;
+
+/** The length of the intervals of a chart. */
+export const chartIntervalMs = (spanMs: number, config: CardConfig) =>
+  config.chart === 'bar' ? niceInterval(spanMs, barPoints) : Math.max(1_000, Math.ceil(spanMs / linePoints));
 
 /** The data of a card, read again every two seconds, or as often as a chart gets a new point. */
-export function useCardData(card: string, isChart: boolean, isEnabled: boolean) {
+export function useCardData({ id, kind, config }: Card, isEnabled: boolean) {
   const { source, spanMs } = useDashboardContext();
-  const intervalMs = Math.max(1_000, Math.ceil(spanMs / chartPoints));
+  const isChart = kind === 'chart';
+  const rangeNow = () => rangeOf(config, spanMs, Date.now());
+  const [from, to] = rangeNow();
+  const lengthMs = to - from;
+  const intervalMs = chartIntervalMs(lengthMs, config);
   return useRead<CardData>(
-    ['dashboard-card', source.key, card, isChart ? spanMs : 0],
+    ['dashboard-card', source.key, id, isChart ? [config.from_ms, lengthMs, intervalMs] : 0],
     (signal) => {
-      const to = Date.now();
-      const query = isChart ? { from_ms: to - spanMs, to_ms: to, interval_ms: intervalMs } : {};
-      return source.read(withQuery(source.cardPath(card), query), signal);
+      const [from_ms, to_ms] = rangeNow();
+      const query = isChart ? { from_ms, to_ms, interval_ms: intervalMs } : {};
+      return source.read(withQuery(source.cardPath(id), query), signal);
     },
     {
-      every: isChart ? Math.min(Math.max(latestEveryMs, intervalMs), 60_000) : latestEveryMs,
+      every: isChart ? Math.min(Math.max(latestEveryMs, intervalMs), slowestEveryMs) : latestEveryMs,
       enabled: isEnabled,
       keep: true,
     },

@@ -2,26 +2,41 @@ import {
   Button,
   Drawer,
   Group,
-  MultiSelect,
   NumberInput,
   SegmentedControl,
   Select,
   Stack,
-  TagsInput,
   Textarea,
   TextInput,
 } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
-import { api, unwrap, useRead } from '../../api/client';
 import { ObjectSelect } from '../../ui/object-select';
+import {
+  choiceOf,
+  DeviceChoices,
+  DeviceField,
+  MetricsField,
+  targetOf,
+  TopicsField,
+  type DeviceChoice,
+} from './card-sources';
+import { storedStates } from './card-values';
+import { ChartFields } from './chart-fields';
 import type { Card, CardConfig, CardSource } from './dashboard';
+import { ValueStatesField } from './value-states';
 
 const telemetryKinds = ['statistic', 'gauge', 'chart', 'table', 'map'];
+/** Kinds that show several devices. */
+const listKinds = ['chart', 'table', 'map', 'status'];
+/** Kinds whose values can have states. */
+const stateKinds = ['statistic', 'gauge', 'table', 'status'];
 /** Kinds that also show topics or metrics of the node. */
 const originKinds = ['statistic', 'gauge', 'chart', 'table'];
 
 type Origin = 'devices' | 'topics' | 'node';
+/** What a card of states shows. */
+type Subject = 'devices' | 'telemetry' | 'alarms';
 
 const mapKeys = ['latitude', 'longitude'];
 
@@ -42,40 +57,50 @@ export function CardEditor({
   const [title, setTitle] = useState(card.title);
   const [config, setConfig] = useState<CardConfig>(card.config);
   const first = card.sources[0];
-  const [device, setDevice] = useState(first && 'device' in first ? first.device : undefined);
-  const [group, setGroup] = useState(first && 'device_group' in first ? first.device_group : undefined);
-  const [keys, setKeys] = useState(first?.type === 'telemetry' ? first.keys : card.kind === 'map' ? mapKeys : []);
-  const [subject, setSubject] = useState(first?.type === 'alarms' ? 'alarms' : 'devices');
+  const initialKeys = card.kind === 'map' ? mapKeys : [];
+  const [devices, setDevices] = useState<DeviceChoice[]>(() => {
+    const stored = card.sources.filter(({ type }) => type === 'telemetry' || type === 'devices').map(choiceOf);
+    return stored.length > 0 ? stored : [{ keys: initialKeys }];
+  });
+  const [alarms, setAlarms] = useState<{ device?: string; product?: string }>(
+    first?.type === 'alarms' ? { device: first.device, product: first.product } : {},
+  );
+  const [subject, setSubject] = useState<Subject>(
+    first?.type === 'alarms' || first?.type === 'telemetry' ? first.type : 'devices',
+  );
   const [origin, setOrigin] = useState<Origin>(
     first?.type === 'topics' || first?.type === 'node' ? first.type : 'devices',
   );
   const [topics, setTopics] = useState(first?.type === 'topics' ? first.topics : []);
   const [metrics, setMetrics] = useState(first?.type === 'node' ? first.metrics : []);
   const hasOrigins = isOfNode && originKinds.includes(card.kind);
-  const isTelemetry = telemetryKinds.includes(card.kind) && origin === 'devices';
+  const isTelemetry =
+    (telemetryKinds.includes(card.kind) && origin === 'devices') || (card.kind === 'status' && subject === 'telemetry');
   const isAlarms = card.kind === 'status' && subject === 'alarms';
-  const needsDevice = isTelemetry || card.kind === 'status' || card.kind === 'control';
-  const latest = useRead(
-    ['devices', 'latest', device],
-    (signal) =>
-      unwrap(api.GET('/api/v1/devices/{id}/telemetry/latest', { params: { path: { id: device ?? '' } }, signal })),
-    { enabled: isTelemetry && device !== undefined },
-  );
+  const needsDevice = isTelemetry || (card.kind === 'status' && !isAlarms) || card.kind === 'control';
+  const hasStates = stateKinds.includes(card.kind) && (card.kind !== 'status' || isTelemetry);
   const set = (change: Partial<CardConfig>) => setConfig((previous) => ({ ...previous, ...change }));
   const number = (value: string | number) => (value === '' ? undefined : Number(value));
-  const target = group ? { device_group: group } : device ? { device } : null;
   const sources = (): CardSource[] => {
     if (origin === 'topics') return topics.length > 0 ? [{ type: 'topics', topics }] : [];
     if (origin === 'node') return metrics.length > 0 ? [{ type: 'node', metrics }] : [];
-    if (isAlarms) return [{ type: 'alarms', ...(device ? { device } : {}) }];
-    if (!target || !needsDevice) return [];
-    if (isTelemetry) return keys.length > 0 ? [{ type: 'telemetry', ...target, keys }] : [];
-    return [{ type: 'devices', ...target }];
+    if (isAlarms) return [{ ...alarms, type: 'alarms' }];
+    if (!needsDevice) return [];
+    return devices.flatMap((choice): CardSource[] => {
+      const target = targetOf(choice);
+      if (!target) return [];
+      if (!isTelemetry) return [{ type: 'devices', ...target }];
+      return choice.keys.length > 0 ? [{ type: 'telemetry', ...target, keys: choice.keys }] : [];
+    });
   };
-  const isComplete = (origin === 'devices' && !needsDevice) || isAlarms || sources().length > 0;
+  const wanted = origin === 'devices' && needsDevice ? devices.length : 1;
+  const isComplete = (origin === 'devices' && !needsDevice) || isAlarms || sources().length === wanted;
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    const used = Object.entries(config).filter(([, value]) => value !== undefined && value !== '');
+    const states = storedStates(config.states ?? []);
+    const used = Object.entries({ ...config, states: hasStates && states.length > 0 ? states : undefined }).filter(
+      ([, value]) => value !== undefined && value !== '',
+    );
     onSave({ ...card, title, config: Object.fromEntries(used), sources: sources() });
   };
   return (
@@ -93,9 +118,10 @@ export function CardEditor({
             <SegmentedControl
               aria-label={t`What the card shows`}
               value={subject}
-              onChange={setSubject}
+              onChange={(next) => setSubject(next as Subject)}
               data={[
                 { value: 'devices', label: t`Devices` },
+                { value: 'telemetry', label: t`Values` },
                 { value: 'alarms', label: t`Alarms` },
               ]}
             />
@@ -129,33 +155,36 @@ export function CardEditor({
             </>
           )}
           {origin === 'node' && <MetricsField value={metrics} onChange={setMetrics} />}
+          {isAlarms && (
+            <>
+              <DeviceField
+                value={alarms.device ?? null}
+                isDisabled={false}
+                isRequired={false}
+                onChange={(device) => setAlarms({ ...alarms, device: device ?? undefined })}
+              />
+              <ObjectSelect
+                kind="products"
+                label={t`Product`}
+                required={false}
+                value={alarms.product}
+                onChange={(product) => setAlarms({ ...alarms, product: product as string | undefined })}
+              />
+            </>
+          )}
           {needsDevice && (
-            <DeviceField
-              value={device ?? null}
-              isDisabled={group !== undefined}
-              isRequired={!isAlarms && group === undefined}
-              onChange={(next) => setDevice(next ?? undefined)}
+            <DeviceChoices
+              value={devices}
+              onChange={setDevices}
+              hasKeys={isTelemetry}
+              mayAdd={listKinds.includes(card.kind)}
+              mayBeGroup={card.kind !== 'control'}
+              keysHelp={card.kind === 'map' ? t`The keys of the position.` : undefined}
+              initialKeys={initialKeys}
             />
           )}
-          {needsDevice && !isAlarms && card.kind !== 'control' && (
-            <ObjectSelect
-              kind="device-groups"
-              label={t`or a group`}
-              required={false}
-              value={group}
-              onChange={(next) => setGroup(next as string | undefined)}
-            />
-          )}
-          {isTelemetry && (
-            <TagsInput
-              label={t`Keys`}
-              required
-              description={card.kind === 'map' ? t`The keys of the position.` : undefined}
-              data={Object.keys(latest.data?.values ?? {}).sort()}
-              value={keys}
-              acceptValueOnBlur
-              onChange={setKeys}
-            />
+          {card.kind === 'chart' && (
+            <ChartFields config={config} set={set} devices={origin === 'devices' ? devices : []} />
           )}
           {card.kind === 'text' && (
             <Textarea
@@ -199,7 +228,7 @@ export function CardEditor({
               />
             </>
           )}
-          {originKinds.includes(card.kind) || card.kind === 'control' ? (
+          {originKinds.includes(card.kind) || card.kind === 'control' || (card.kind === 'status' && isTelemetry) ? (
             <TextInput
               label={t`Unit`}
               maxLength={32}
@@ -223,7 +252,7 @@ export function CardEditor({
               />
             </Group>
           )}
-          {['statistic', 'gauge', 'table'].includes(card.kind) && (
+          {['statistic', 'gauge', 'table', 'chart'].includes(card.kind) && (
             <NumberInput
               label={t`Digits after the point`}
               min={0}
@@ -231,6 +260,13 @@ export function CardEditor({
               value={config.digits ?? ''}
               placeholder="2"
               onChange={(value) => set({ digits: number(value) })}
+            />
+          )}
+          {hasStates && (
+            <ValueStatesField
+              value={config.states ?? []}
+              isNumeric={card.kind === 'gauge'}
+              onChange={(states) => set({ states })}
             />
           )}
           <Group justify="flex-end">
@@ -241,92 +277,5 @@ export function CardEditor({
         </Stack>
       </form>
     </Drawer>
-  );
-}
-
-interface NamesFieldProps {
-  value: string[];
-  onChange: (value: string[]) => void;
-}
-
-/** At most as many as a source may have. */
-const maxNames = 50;
-
-/** Exact topics; those with a part of the typed text are offered. */
-function TopicsField({ value, onChange }: NamesFieldProps) {
-  const { t } = useLingui();
-  const [text, setText] = useState('');
-  const found = useRead(
-    ['published-topics', 'found', text],
-    (signal) =>
-      unwrap(api.GET('/api/v1/published-topics', { params: { query: { contains: text, limit: 20 } }, signal })),
-    { enabled: text !== '' },
-  );
-  return (
-    <TagsInput
-      label={t`Topics`}
-      required
-      description={t`Without wildcards. Messages are shown from when the card is first opened.`}
-      maxTags={maxNames}
-      data={found.data?.data.map(({ topic }) => topic) ?? []}
-      value={value}
-      acceptValueOnBlur
-      onSearchChange={setText}
-      onChange={(topics) => onChange(topics.filter((topic) => !/[+#]/.test(topic)))}
-    />
-  );
-}
-
-function MetricsField({ value, onChange }: NamesFieldProps) {
-  const { t } = useLingui();
-  const known = useRead(['node', 'metrics'], (signal) => unwrap(api.GET('/api/v1/node/metrics', { signal })));
-  const options = known.data?.data.map(({ name }) => name) ?? [];
-  return (
-    <MultiSelect
-      label={t`Metrics`}
-      required
-      searchable
-      maxValues={maxNames}
-      data={[...new Set([...value, ...options])]}
-      value={value}
-      onChange={onChange}
-    />
-  );
-}
-
-function DeviceField({
-  value,
-  isDisabled,
-  isRequired,
-  onChange,
-}: {
-  value: string | null;
-  isDisabled: boolean;
-  isRequired: boolean;
-  onChange: (value: string | null) => void;
-}) {
-  const { t } = useLingui();
-  const [text, setText] = useState('');
-  const found = useRead(
-    ['devices', 'found', text],
-    (signal) =>
-      unwrap(api.GET('/api/v1/devices', { params: { query: { limit: 50, ...(text ? { text } : {}) } }, signal })),
-    { keep: true },
-  );
-  const ids = (found.data?.data ?? []).map(({ id }) => id);
-  return (
-    <Select
-      label={t`Device`}
-      searchable
-      clearable
-      required={isRequired}
-      disabled={isDisabled}
-      onSearchChange={(next) => setText(next === value ? '' : next.trim())}
-      filter={({ options }) => options}
-      data={value !== null && !ids.includes(value) ? [value, ...ids] : ids}
-      value={value}
-      onChange={onChange}
-      nothingFoundMessage={t`No device matches`}
-    />
   );
 }

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { CardData, TopicStatus } from './card-data';
-import { valuesOf } from './card-values';
-import { newCard, type Card } from './dashboard';
+import { gaugeBands, stateOf, storedStates, valuesOf } from './card-values';
+import { newCard, rangeOf, type Card, type ValueState } from './dashboard';
 
 const card = (change: Partial<Card>): Card => ({ ...newCard([], 'table'), ...change });
 const dataOf = (...sources: CardData['sources']): CardData => ({ at_ms: 7, sources });
@@ -41,4 +41,64 @@ test('metrics without a sample are left out', () => {
     dataOf({ type: 'node', metrics, ts_ms: [] }),
   );
   expect(values).toEqual([{ subject: '', key: 'connections', value: 0, tsMs: 7 }]);
+});
+
+const limits: ValueState[] = [
+  { from: 80, state: 'critical', text: 'too hot' },
+  { from: 60, state: 'warning' },
+  { from: -10, state: 'good' },
+];
+
+test('the largest limit that a number reaches decides its state, in any order of the limits', () => {
+  const states = [-10.1, -10, 59.9, 60, 80, 500].map((value) => stateOf(value, limits)?.state);
+  expect(states).toEqual([undefined, 'good', 'good', 'warning', 'critical', 'critical']);
+  expect(stateOf('80', limits)).toBeUndefined();
+  expect(stateOf(80)).toBeUndefined();
+});
+
+test('an equal text decides before limits, also that of a number or a boolean', () => {
+  const states: ValueState[] = [
+    { equals: 'run', state: 'good' },
+    { equals: 'false', state: 'unknown', text: 'off' },
+    { from: 0, state: 'warning' },
+    { equals: '7', state: 'critical' },
+  ];
+  expect(['run', false, 7, 6, 'stop'].map((value) => stateOf(value, states)?.state)).toEqual([
+    'good',
+    'unknown',
+    'critical',
+    'warning',
+    undefined,
+  ]);
+});
+
+test('bands of a gauge end where the next begins, within its limits', () => {
+  expect(gaugeBands(0, 100, limits)).toEqual([
+    { state: 'good', begin: 0, end: 0.6 },
+    { state: 'warning', begin: 0.6, end: 0.8 },
+    { state: 'critical', begin: 0.8, end: 1 },
+  ]);
+  expect(gaugeBands(0, 50, limits)).toEqual([{ state: 'good', begin: 0, end: 1 }]);
+});
+
+test('entered numbers become limits, and rows without a value are left out', () => {
+  expect(
+    storedStates([
+      { equals: ' 2.5 ', state: 'good' },
+      { equals: 'on', state: 'good', text: 'x' },
+      { equals: '', state: 'warning' },
+      { from: 3, state: 'critical' },
+    ]),
+  ).toEqual([
+    { from: 2.5, state: 'good' },
+    { equals: 'on', state: 'good', text: 'x' },
+    { from: 3, state: 'critical' },
+  ]);
+});
+
+test('a chart has its own time range, or that of the page', () => {
+  expect(rangeOf({}, 1_000, 5_000)).toEqual([4_000, 5_000]);
+  expect(rangeOf({ span_s: 3 }, 1_000, 5_000)).toEqual([2_000, 5_000]);
+  expect(rangeOf({ from_ms: 1, to_ms: 2 }, 1_000, 5_000)).toEqual([1, 2]);
+  expect(rangeOf({ from_ms: 2, to_ms: 1 }, 1_000, 5_000)).toEqual([4_000, 5_000]);
 });

@@ -1,7 +1,7 @@
 /** Latest values of a card, whatever they come from. */
 
 import type { CardData, TopicStatus } from './card-data';
-import type { Card } from './dashboard';
+import type { Card, ValueState } from './dashboard';
 
 export interface CardValue {
   /** The device or topic; empty for metrics of the node. */
@@ -17,6 +17,30 @@ function payloadOf({ payload, payload_encoding, is_truncated }: TopicStatus): un
   if (payload_encoding !== 'text') return `${payload} (base64)`;
   if (is_truncated) return `${payload}…`;
   return payload.trim() !== '' && Number.isFinite(Number(payload)) ? Number(payload) : payload;
+}
+
+const textOf = (value: unknown) => (typeof value === 'string' ? value : JSON.stringify(value));
+
+/** What a value means, if the card says it. */
+export function stateOf(value: unknown, states: readonly ValueState[] = []): ValueState | undefined {
+  const equal = states.find(({ equals }) => equals !== undefined && equals === textOf(value));
+  if (equal || typeof value !== 'number') return equal;
+  return states
+    .filter(({ from }) => from !== undefined && from <= value)
+    .reduce<ValueState | undefined>(
+      (best, each) => ((best?.from ?? -Infinity) <= (each.from ?? 0) ? each : best),
+      undefined,
+    );
+}
+
+/** The parts of a gauge from 0 to 1 that have a state. */
+export function gaugeBands(min: number, max: number, states: readonly ValueState[] = []) {
+  const part = (value: number) => Math.min(1, Math.max(0, (value - min) / (max - min || 1)));
+  const starts = states.flatMap(({ from, state }) => (from === undefined ? [] : [{ from, state }]));
+  starts.sort((a, b) => a.from - b.from);
+  return starts
+    .map(({ from, state }, index) => ({ state, begin: part(from), end: part(starts[index + 1]?.from ?? max) }))
+    .filter(({ begin, end }) => end > begin);
 }
 
 /** Latest values in the order of the keys, topics or metrics that the card names. */
@@ -44,5 +68,15 @@ export function valuesOf(card: Card, data: CardData): CardValue[] {
         return found ? [{ subject: device, key, value: found.value, tsMs: found.ts_ms }] : [];
       }),
     );
+  });
+}
+
+/** Entered states as they are stored: a number is a limit, everything else a text; without either there is no state. */
+export function storedStates(entered: readonly ValueState[]): ValueState[] {
+  return entered.flatMap(({ equals, from, ...rest }): ValueState[] => {
+    const text = equals?.trim() ?? '';
+    if (text !== '' && !Number.isFinite(Number(text))) return [{ equals: text, ...rest }];
+    const limit = text === '' ? from : Number(text);
+    return limit === undefined ? [] : [{ from: limit, ...rest }];
   });
 }

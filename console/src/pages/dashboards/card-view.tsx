@@ -13,14 +13,15 @@ import { SeverityBadge } from '../alarms/severity';
 import { DeviceStateBadge } from '../devices/device-state';
 import { paramsOf } from '../devices/controls';
 import { aligned, linesOf } from '../telemetry/series';
-import { useCardData, useDashboardContext, type CardData, type LatestOfDevice } from './card-data';
-import { valuesOf, type CardValue } from './card-values';
-import type { Card, CardConfig } from './dashboard';
+import { chartIntervalMs, useCardData, useDashboardContext, type CardData, type LatestOfDevice } from './card-data';
+import { gaugeBands, stateOf, valuesOf, type CardValue } from './card-values';
+import { rangeOf, type Card, type CardConfig, type LineStyle, type ValueState } from './dashboard';
+import { useStateNames } from './value-states';
 
 /** The content of a card, live. */
 export function CardView({ card }: { card: Card }) {
   const needsData = card.sources.length > 0 && card.kind !== 'control';
-  const { data, error } = useCardData(card.id, card.kind === 'chart', needsData);
+  const { data, error } = useCardData(card, needsData);
   if (card.kind === 'text') return <TextCard card={card} />;
   if (card.kind === 'control') return <ControlCard card={card} />;
   if (card.kind === 'live_messages') return <LiveMessages filter={card.config.topic_filter ?? ''} />;
@@ -35,6 +36,19 @@ export function CardView({ card }: { card: Card }) {
   if (!data) return null;
   const problem = data.sources.find((each) => each.type === 'problem');
   if (problem?.type === 'problem') return <Note>{problem.detail}</Note>;
+  const isTruncated = data.sources.some((each) => 'is_truncated' in each && each.is_truncated);
+  if (!isTruncated || !['status', 'table', 'chart', 'map'].includes(card.kind)) return contentOf(card, data);
+  return (
+    <div className="truncated-card">
+      <div>{contentOf(card, data)}</div>
+      <Text size="xs" c="dimmed">
+        <Trans>There is more than the card can show.</Trans>
+      </Text>
+    </div>
+  );
+}
+
+function contentOf(card: Card, data: CardData): ReactNode {
   switch (card.kind) {
     case 'statistic':
       return <Statistic card={card} data={data} />;
@@ -97,6 +111,7 @@ function Statistic({ card, data }: { card: Card; data: CardData }) {
   const [first] = valuesOf(card, data);
   if (!first) return <NoValue />;
   const text = shown(first.value, card.config);
+  const state = stateOf(first.value, card.config.states);
   // Payloads such as JSON, which would not fit in the size of a number.
   const isLong = text.length > maxNumberChars;
   return (
@@ -106,13 +121,20 @@ function Statistic({ card, data }: { card: Card; data: CardData }) {
           {text}
         </CardScroller>
       ) : (
-        <div className="card-number">{text}</div>
+        <div className={`card-number ${state ? `state-${state.state}` : ''}`}>{text}</div>
       )}
+      {state && <StateText state={state} />}
       <Text size="xs" c="dimmed">
         {nameOf(first)} · <Ago ms={first.tsMs} />
       </Text>
     </div>
   );
+}
+
+/** What the value means. */
+function StateText({ state }: { state: ValueState }) {
+  const names = useStateNames();
+  return <StateBadge health={state.state}>{state.text ?? names[state.state]}</StateBadge>;
 }
 
 function NoValue() {
@@ -124,21 +146,31 @@ function NoValue() {
 }
 
 const arcLength = Math.PI * 80;
+const bandLength = Math.PI * 92;
 
 function Gauge({ card, data }: { card: Card; data: CardData }) {
   const [first] = valuesOf(card, data);
   if (!first || typeof first.value !== 'number') return <NoValue />;
   const { min = 0, max = 100 } = card.config;
   const part = Math.min(1, Math.max(0, (first.value - min) / (max - min || 1)));
+  const state = stateOf(first.value, card.config.states);
   return (
     <div className="card-gauge">
       <svg viewBox="0 0 200 120" role="img" aria-label={`${nameOf(first)}: ${shown(first.value, card.config)}`}>
         <path d="M20 105 A80 80 0 0 1 180 105" className="gauge-track" />
         <path
           d="M20 105 A80 80 0 0 1 180 105"
-          className="gauge-value"
+          className={`gauge-value ${state ? `gauge-${state.state}` : ''}`}
           strokeDasharray={`${part * arcLength} ${arcLength}`}
         />
+        {gaugeBands(min, max, card.config.states).map(({ state: band, begin, end }) => (
+          <path
+            key={begin}
+            d="M8 105 A92 92 0 0 1 192 105"
+            className={`gauge-band gauge-${band}`}
+            strokeDasharray={`0 ${begin * bandLength} ${(end - begin) * bandLength} ${bandLength}`}
+          />
+        ))}
         <text x="100" y="96" textAnchor="middle" className="gauge-text">
           {shown(first.value, card.config)}
         </text>
@@ -149,9 +181,12 @@ function Gauge({ card, data }: { card: Card; data: CardData }) {
           {formatNumber(max)}
         </text>
       </svg>
-      <Text size="xs" c="dimmed" ta="center">
-        {nameOf(first)}
-      </Text>
+      <div className="row wrap centered">
+        {state && <StateText state={state} />}
+        <Text size="xs" c="dimmed">
+          {nameOf(first)}
+        </Text>
+      </div>
     </div>
   );
 }
@@ -159,32 +194,35 @@ function Gauge({ card, data }: { card: Card; data: CardData }) {
 function ChartCard({ card, data }: { card: Card; data: CardData }) {
   const { t } = useLingui();
   const { spanMs } = useDashboardContext();
-  const chart = useMemo(() => chartOf(data), [data]);
+  const { config } = card;
+  const chart = useMemo(() => chartOf(data, config.lines), [config.lines, data]);
+  const [from, to] = rangeOf(config, spanMs, data.at_ms);
   if (chart.series.length === 0) return <NoValue />;
   return (
     <Chart
       label={card.title || t`Chart`}
       height={Math.max(80, card.h * 44 - 130)}
       times={chart.times}
-      range={[data.at_ms - spanMs, data.at_ms]}
-      isAutoScaled
+      range={[from, to]}
+      {...(config.chart === 'bar' ? { barMs: chartIntervalMs(to - from, config) } : { isAutoScaled: true })}
       syncKey="dashboard"
-      format={(value) => shown(value, card.config)}
+      format={(value) => shown(value, config)}
       series={chart.series}
     />
   );
 }
 
 /** Lines of telemetry, or else of the metrics of the node, which have their times in common. */
-function chartOf({ sources }: CardData): { times: number[]; series: Series[] } {
+function chartOf({ sources }: CardData, styles: readonly LineStyle[] = []): { times: number[]; series: Series[] } {
   const rows = sources.flatMap((each) => (each.type === 'telemetry' ? each.intervals : []));
   const lines = linesOf(rows, 'avg');
   if (lines.length > 0) {
     const { times, values } = aligned(lines);
-    const series = lines.map(({ device, key }, index) => ({
-      label: lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`,
-      values: values[index] ?? [],
-    }));
+    const series = lines.map(({ device, key }, index) => {
+      const style = styles.find((each) => each.device === device && each.key === key);
+      const name = lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`;
+      return { label: style?.label ?? name, colour: style?.colour, values: values[index] ?? [] };
+    });
     return { times, series };
   }
   const node = sources.find((each) => each.type === 'node');
@@ -192,11 +230,20 @@ function chartOf({ sources }: CardData): { times: number[]; series: Series[] } {
   return { times: node?.ts_ms ?? [], series: metrics.map(({ name, avg }) => ({ label: name, values: avg })) };
 }
 
+/** A value, with its state if the card gives it one. */
+function ShownValue({ value, config }: { value: unknown; config: CardConfig }) {
+  const state = stateOf(value, config.states);
+  const text = shown(value, config);
+  return state ? <StateBadge health={state.state}>{state.text ?? text}</StateBadge> : <>{text}</>;
+}
+
 function StatusCard({ card, data }: { card: Card; data: CardData }) {
   const { t } = useLingui();
   const { source } = useDashboardContext();
   const devices = data.sources.flatMap((each) => (each.type === 'devices' ? each.devices : []));
   const alarms = data.sources.flatMap((each) => (each.type === 'alarms' ? each.alarms : []));
+  const values = valuesOf(card, data);
+  const hasOneKey = values.every(({ key }) => key === values[0]?.key);
   return (
     <CardScroller label={card.title || t`States`}>
       <ul className="card-list">
@@ -223,7 +270,13 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
             </li>
           );
         })}
-        {devices.length + alarms.length === 0 && (
+        {values.map((each) => (
+          <li key={nameOf(each)}>
+            <span className="grow">{hasOneKey ? each.subject : nameOf(each)}</span>
+            <ShownValue value={each.value} config={card.config} />
+          </li>
+        ))}
+        {devices.length + alarms.length + values.length === 0 && (
           <li>
             <StateBadge health="good">
               <Trans>nothing to show</Trans>
@@ -264,7 +317,7 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
               {hasSubjects && <td>{each.subject}</td>}
               {hasKeys && <td>{each.key}</td>}
               <td className="right card-value" title={shown(each.value, card.config)}>
-                {shown(each.value, card.config)}
+                <ShownValue value={each.value} config={card.config} />
               </td>
               <td className="right dimmed">
                 <Ago ms={each.tsMs} />
@@ -342,7 +395,7 @@ function MapCard({ data }: { data: CardData }) {
 /** Sends a command to the device of the card. */
 function ControlCard({ card }: { card: Card }) {
   const { t } = useLingui();
-  const { source } = useDashboardContext();
+  const { source, mayControl } = useDashboardContext();
   const { control = 'button', method = '', min = 0, max = 100, unit } = card.config;
   const [value, setValue] = useState<number>(min);
   const [isOn, setOn] = useState(false);
@@ -350,7 +403,7 @@ function ControlCard({ card }: { card: Card }) {
   const [isPending, setPending] = useState(false);
   const target = card.sources[0];
   const device = target && 'device' in target ? target.device : undefined;
-  const isDisabled = source.isShared || !device || method === '' || isPending;
+  const isDisabled = !mayControl || !device || method === '' || isPending;
   const run = async (input?: boolean | number) => {
     if (!device) return;
     setPending(true);
@@ -422,6 +475,8 @@ function ControlCard({ card }: { card: Card }) {
         {outcome?.text ??
           (source.isShared ? (
             <Trans>Controls work only for people who are logged in.</Trans>
+          ) : !mayControl ? (
+            <Trans>Commands are sent with the role operator.</Trans>
           ) : !device || method === '' ? (
             <Trans>Edit the card to choose a device and the method of the command.</Trans>
           ) : control === 'slider' ? (
@@ -442,6 +497,8 @@ interface LoggedMessage {
 }
 
 const maxLogged = 50;
+/** Long enough to publish a message elsewhere and come back. */
+const logHiddenMs = 60_000;
 
 function LiveMessages({ filter }: { filter: string }) {
   const { t } = useLingui();
@@ -454,6 +511,7 @@ function LiveMessages({ filter }: { filter: string }) {
     setMessages([]);
     return openStream({
       path: withQuery('/api/v1/messages/live', { topic_filter: filter, max_per_s: 10, payload_bytes: 512 }),
+      hiddenMs: logHiddenMs,
       onEvent: ({ type, data }) => {
         if (type !== 'message') return;
         const message = data as Omit<LoggedMessage, 'id'> & { direction: string };

@@ -5,10 +5,9 @@ import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconDots, IconDownload, IconEdit, IconMaximize, IconPlus, IconShare, IconTrash } from '@tabler/icons-react';
 import { useMemo, useState } from 'react';
 import { useLocation, useParams } from 'wouter';
-import { ApiError } from '../../api/client';
-import { isStored, objectPath, useObject, useRemove, useSave } from '../../api/objects';
-import { mayInNamespace, useCaller } from '../../api/session';
-import { Confirm } from '../../ui/confirm';
+import { isStored, objectPath, useObject, useSave } from '../../api/objects';
+import { mayInNamespace, mayOnNode, useCaller } from '../../api/session';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { download } from '../../ui/download';
 import { Page } from '../../ui/page';
 import { PendingPage } from '../../ui/pending-page';
@@ -16,8 +15,10 @@ import { ShowCall } from '../../ui/show-call';
 import { SpanSelect, useSpan } from '../../ui/span-select';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
+import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
 import { DashboardContext, dashboardSource } from './card-data';
 import { CardEditor } from './card-editor';
+import { useCardKindNames } from './card-kind';
 import { bodyOf, newCard, path, placed, type Card, type CardKind, type StoredDashboard } from './dashboard';
 import './dashboards.css';
 import { Grid } from './grid';
@@ -35,10 +36,17 @@ export default function DashboardPage() {
       />
     );
   }
-  return <Dashboard stored={dashboard.data} />;
+  const { data } = dashboard;
+  return <Dashboard stored={data} read={async () => (await dashboard.refetch({ throwOnError: true })).data ?? data} />;
 }
 
-function Dashboard({ stored }: { stored: StoredDashboard }) {
+interface DashboardProps {
+  stored: StoredDashboard;
+  /** Reads the newest version. */
+  read: () => Promise<StoredDashboard>;
+}
+
+function Dashboard({ stored, read }: DashboardProps) {
   const { t } = useLingui();
   const caller = useCaller();
   const [, navigate] = useLocation();
@@ -51,22 +59,19 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
   const [isDeleting, setDeleting] = useState(false);
   const { ref, toggle } = useFullscreenElement<HTMLDivElement>();
   const save = useSave<StoredDashboard>(path);
-  const remove = useRemove(path);
-  const mayChange = isStored(stored) && mayInNamespace(caller, 'operator', stored.namespace ?? undefined);
+  const isOperator =
+    stored.namespace === null ? mayOnNode(caller, 'operator') : mayInNamespace(caller, 'operator', stored.namespace);
+  const mayChange = isStored(stored) && isOperator;
   const isEditing = edit !== '' && mayChange;
   const shown = isEditing ? (draft ?? stored) : stored;
   const context = useMemo(
-    () => ({ source: dashboardSource(stored.id, stored.version), spanMs }),
-    [spanMs, stored.id, stored.version],
+    () => ({ source: dashboardSource(stored.id, stored.version), spanMs, mayControl: isOperator }),
+    [isOperator, spanMs, stored.id, stored.version],
   );
   const change = (next: Partial<StoredDashboard>) => setDraft((previous) => ({ ...(previous ?? stored), ...next }));
-  const done = () => {
-    if (draft === null) {
-      setEdit('');
-      return;
-    }
+  const saveDraft = (edition: StoredDashboard, version: number | undefined) =>
     save.mutate(
-      { id: draft.id, version: draft.version, body: bodyOf(draft) },
+      { id: edition.id, version, body: bodyOf(edition) },
       {
         onSuccess: () => {
           setDraft(null);
@@ -75,19 +80,14 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
         },
       },
     );
+  const done = () => {
+    if (draft === null) {
+      setEdit('');
+      return;
+    }
+    saveDraft(draft, draft.version);
   };
-  const kinds: [CardKind, string][] = [
-    ['statistic', t`One value`],
-    ['gauge', t`Gauge`],
-    ['chart', t`Chart over time`],
-    ['status', t`States of devices, or alarms`],
-    ['table', t`Table of values`],
-    ['map', t`Positions`],
-    ['text', t`Text`],
-    ['control', t`Control that sends a command`],
-    ['live_messages', t`Messages of a topic`],
-  ];
-  const isConflict = save.error instanceof ApiError && save.error.status === 412;
+  const kinds = Object.entries(useCardKindNames()) as [CardKind, string][];
   const add = (
     <Menu position="bottom-start">
       <Menu.Target>
@@ -116,6 +116,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
               variant="default"
               onClick={() => {
                 setDraft(null);
+                save.reset();
                 setEdit('');
               }}
             >
@@ -190,14 +191,22 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
           />
         </div>
       )}
-      {save.error && (
-        <Text size="sm" c="var(--tg-critical)" role="alert">
-          {isConflict ? (
-            <Trans>Somebody else has changed this dashboard in the meantime. Cancel to see their version.</Trans>
-          ) : (
-            save.error.message
-          )}
-        </Text>
+      {isEditing && draft && isVersionConflict(save.error) ? (
+        <VersionConflict
+          onLoad={async () => {
+            await read();
+            setDraft(null);
+            save.reset();
+          }}
+          onOverwrite={async () => saveDraft(draft, (await read()).version)}
+        />
+      ) : (
+        isEditing &&
+        save.error && (
+          <Text size="sm" c="var(--tg-critical)" role="alert">
+            {save.error.message}
+          </Text>
+        )
       )}
       <div ref={ref} className="dashboard-screen">
         {shown.cards.length === 0 ? (
@@ -244,14 +253,14 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
       )}
       {isSharing && <ShareLinks dashboard={stored} onClose={() => setSharing(false)} />}
       {isDeleting && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete {stored.name || stored.id}?</Trans>}
           action={<Trans>Delete the dashboard</Trans>}
-          call={{ method: 'DELETE', path: objectPath(path, stored.id), ctl: `dashboards delete ${stored.id}` }}
-          isPending={remove.isPending}
-          error={remove.error}
+          call={{ path: objectPath(path, stored.id), ctl: `dashboards delete ${stored.id}` }}
           onClose={() => setDeleting(false)}
-          onConfirm={() => remove.mutate(stored.id, { onSuccess: () => navigate('/dashboards') })}
+          invalidates={[[path]]}
+          message={t`${stored.name || stored.id} was deleted.`}
+          onDeleted={() => navigate('/dashboards')}
         >
           <Text size="sm">
             <Plural
@@ -260,7 +269,7 @@ function Dashboard({ stored }: { stored: StoredDashboard }) {
               other="This deletes the dashboard with # cards. Its share links end."
             />
           </Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </Page>
   );

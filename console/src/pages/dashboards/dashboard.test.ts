@@ -1,5 +1,8 @@
+import { i18n } from '@lingui/core';
 import { expect, test } from 'vitest';
 import { imported, newCard, placed, type Card } from './dashboard';
+
+i18n.loadAndActivate({ locale: 'en', messages: {} });
 
 const card = (id: string, x: number, y: number, w = 6, h = 4): Card => ({
   ...{ id, kind: 'text', title: '', x, y, w, h, sources: [], config: {} },

@@ -1,6 +1,8 @@
 /** Dashboards as the API keeps them, and changes of their grid. */
 
+import { t } from '@lingui/core/macro';
 import type { ConfigurationObject, Fields } from '../../api/objects';
+import type { Health } from '../../ui/state-badge';
 
 export const path = '/api/v1/dashboards';
 export const columns = 24;
@@ -16,6 +18,24 @@ export type CardSource =
   | { type: 'topics'; topics: string[] }
   | { type: 'node'; metrics: string[] };
 
+/** What a value means: a text that is equal, or a number that is at least `from`; of several numbers the largest counts. */
+export interface ValueState {
+  from?: number;
+  equals?: string;
+  state: Health;
+  /** Instead of the value or the name of the state. */
+  text?: string;
+}
+
+/** How a chart draws a key of a device. */
+export interface LineStyle {
+  device: string;
+  key: string;
+  label?: string;
+  /** 1 to 6. */
+  colour?: number;
+}
+
 /** Display options; the node keeps them as they are. */
 export interface CardConfig {
   unit?: string;
@@ -23,6 +43,14 @@ export interface CardConfig {
   min?: number;
   max?: number;
   text?: string;
+  states?: ValueState[];
+  lines?: LineStyle[];
+  chart?: 'line' | 'bar';
+  /** The time range of a chart, instead of the one that is chosen above the cards: its length until now. */
+  span_s?: number;
+  /** A time range that does not move; both or none. */
+  from_ms?: number;
+  to_ms?: number;
   /** What a card of topics shows of each: the last message, or messages per second. */
   shows?: 'message' | 'rate';
   topic_filter?: string;
@@ -125,6 +153,12 @@ export function newCard(cards: readonly Card[], kind: CardKind): Card {
 export function imported(text: string): Fields {
   const value = JSON.parse(text) as Record<string, unknown>;
   if (typeof value !== 'object' || value === null || !Array.isArray(value.cards))
-    throw new Error('the file has no list "cards"');
+    throw new Error(t`the file has no list "cards"`);
   return { name: String(value.name ?? ''), description: String(value.description ?? ''), cards: value.cards };
+}
+
+/** The time range of a chart: its own, or else `spanMs` until now. */
+export function rangeOf({ from_ms, to_ms, span_s }: CardConfig, spanMs: number, now: number): [number, number] {
+  if (from_ms !== undefined && to_ms !== undefined && from_ms < to_ms) return [from_ms, to_ms];
+  return [now - (span_s === undefined ? spanMs : span_s * 1_000), now];
 }

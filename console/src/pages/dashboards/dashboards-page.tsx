@@ -1,14 +1,16 @@
-import { Button, FileButton, TextInput } from '@mantine/core';
+import { Button, FileButton, Group, Modal, Select, Stack, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconSearch, IconUpload } from '@tabler/icons-react';
+import { useState, type FormEvent } from 'react';
 import { Link, useLocation } from 'wouter';
 import { useChange } from '../../api/client';
 import { send, useList, type Fields } from '../../api/objects';
-import { mayInNamespace, useCaller } from '../../api/session';
+import { mayInNamespace, mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
+import { NamespaceSelect } from '../../ui/object-list';
 import { Page } from '../../ui/page';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
@@ -23,23 +25,28 @@ export default function DashboardsPage() {
   const [, navigate] = useLocation();
   const [search, setSearch] = useUrlState('search');
   const [wanted] = useDebouncedValue(search.trim(), 200);
-  const list = useList<StoredDashboard>(path);
   const text = wanted.toLowerCase();
+  const create = useChange((body: Fields) => send<StoredDashboard>('POST', path, { body }), [[path]]);
+  // A new dashboard that waits for the choice of its namespace.
+  const [pending, setPending] = useState<Fields | null>(null);
+  const [namespace, setNamespace] = useUrlState('namespace');
+  const list = useList<StoredDashboard>(path, { namespace });
   const rows = text
     ? list.rows?.filter(({ id, name }) => id.toLowerCase().includes(text) || name.toLowerCase().includes(text))
     : list.rows;
-  const create = useChange((body: Fields) => send<StoredDashboard>('POST', path, { body }), [[path]]);
-  // People with roles in namespaces only create dashboards of their namespace.
-  const namespace =
-    caller.role === null ? caller.namespaces.find(({ role }) => role !== 'viewer')?.namespace : undefined;
-  const add = (body: Fields) =>
+  const choices = useNamespaceChoices();
+  const createIn = (body: Fields, owner: string | null) =>
     create.mutate(
-      { ...body, ...(namespace ? { namespace } : {}) },
+      { ...body, ...(owner === null ? {} : { namespace: owner }) },
       {
         onSuccess: ({ id }) => navigate(`${dashboardHref(id)}?edit=1`),
         onError: (error) => notifications.show({ color: 'red', message: error.message }),
       },
     );
+  const add = (body: Fields) => {
+    if (choices.isQuestion) setPending(body);
+    else createIn(body, choices.initial);
+  };
   const load = (file: File | null) => {
     void file
       ?.text()
@@ -115,19 +122,22 @@ export default function DashboardsPage() {
         {...pagesOf(list)}
         rows={rows}
         toolbar={
-          <TextInput
-            aria-label={t`Part of a name`}
-            placeholder={t`Part of a name`}
-            leftSection={<IconSearch size={14} />}
-            value={search}
-            onChange={(event) => setSearch(event.currentTarget.value)}
-            w={240}
-          />
+          <>
+            <TextInput
+              aria-label={t`Part of a name`}
+              placeholder={t`Part of a name`}
+              leftSection={<IconSearch size={14} />}
+              value={search}
+              onChange={(event) => setSearch(event.currentTarget.value)}
+              w={240}
+            />
+            <NamespaceSelect value={namespace} onChange={setNamespace} />
+          </>
         }
         empty={
-          text ? (
+          text || namespace ? (
             <EmptyState title={<Trans>No dashboard matches</Trans>}>
-              <Trans>Change the search.</Trans>
+              <Trans>Change the search or the filters.</Trans>
             </EmptyState>
           ) : (
             <EmptyState title={<Trans>No dashboards yet</Trans>} actions={actions}>
@@ -138,6 +148,71 @@ export default function DashboardsPage() {
           )
         }
       />
+      {pending && (
+        <ChooseNamespace
+          names={choices.names}
+          mayBeOfNode={choices.mayBeOfNode}
+          isPending={create.isPending}
+          onClose={() => setPending(null)}
+          onChoose={(owner) => createIn(pending, owner)}
+        />
+      )}
     </Page>
+  );
+}
+
+/** Where the caller may create dashboards: in namespaces, and as an operator of the whole node without one. */
+function useNamespaceChoices() {
+  const caller = useCaller();
+  const mayBeOfNode = mayOnNode(caller, 'operator');
+  const all = useList<{ id: string }>('/api/v1/namespaces', {}, { enabled: mayBeOfNode });
+  const own = caller.namespaces.filter(({ role }) => role !== 'viewer').map((grant) => grant.namespace);
+  const names = mayBeOfNode ? (all.rows ?? []).map(({ id }) => id) : own;
+  return { mayBeOfNode, names, isQuestion: names.length > 1, initial: mayBeOfNode ? null : (own[0] ?? null) };
+}
+
+function ChooseNamespace({
+  names,
+  mayBeOfNode,
+  isPending,
+  onClose,
+  onChoose,
+}: {
+  names: string[];
+  mayBeOfNode: boolean;
+  isPending: boolean;
+  onClose: () => void;
+  onChoose: (namespace: string | null) => void;
+}) {
+  const { t } = useLingui();
+  const [chosen, setChosen] = useState<string | null>(mayBeOfNode ? null : (names[0] ?? null));
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    onChoose(chosen);
+  };
+  return (
+    <Modal opened onClose={onClose} title={<Trans>New dashboard</Trans>}>
+      <form onSubmit={submit}>
+        <Stack gap="sm">
+          <Select
+            label={t`Namespace`}
+            description={t`A dashboard shows only what belongs to its namespace. This cannot be changed later.`}
+            placeholder={mayBeOfNode ? t`none: the node with all devices` : undefined}
+            searchable
+            clearable={mayBeOfNode}
+            allowDeselect={mayBeOfNode}
+            data-autofocus
+            data={names}
+            value={chosen}
+            onChange={setChosen}
+          />
+          <Group justify="flex-end">
+            <Button type="submit" loading={isPending}>
+              <Trans>Create</Trans>
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </Modal>
   );
 }

@@ -27,7 +27,7 @@ export default function KioskPage() {
     { every: 30_000 },
   );
   useDocumentTitle(dashboard.data?.name ?? 'Tidegate');
-  const context = useMemo(() => ({ source, spanMs: spanMsOf(span) }), [source, span]);
+  const context = useMemo(() => ({ source, spanMs: spanMsOf(span), mayControl: false }), [source, span]);
   if (dashboard.error instanceof ApiError && dashboard.error.status === 401) {
     return (
       <main className="kiosk">

@@ -3,6 +3,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { useState } from 'react';
 import { useChange } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
+import { Confirm } from '../../ui/confirm';
 import { CopyText } from '../../ui/copy';
 import { ShowCall } from '../../ui/show-call';
 import { Ago } from '../../ui/time';
@@ -22,7 +23,7 @@ export function ShareLinks({ dashboard, onClose }: { dashboard: StoredDashboard;
   });
   const create = useChange(() => send<Share & { token: string }>('POST', shares, { body: body() }), [[path]]);
   const revoke = useChange((id: string) => send<null>('DELETE', `${shares}/${encodeURIComponent(id)}`), [[path]]);
-  const error = create.error ?? revoke.error;
+  const [revoking, setRevoking] = useState<Share>();
   return (
     <Modal opened onClose={onClose} title={<Trans>Share {dashboard.name || dashboard.id}</Trans>} size="lg">
       <Stack gap="md">
@@ -65,9 +66,9 @@ export function ShareLinks({ dashboard, onClose }: { dashboard: StoredDashboard;
             <Trans>Create a link</Trans>
           </Button>
         </Group>
-        {error && (
+        {create.error && (
           <Text size="sm" c="var(--tg-critical)" role="alert">
-            {error.message}
+            {create.error.message}
           </Text>
         )}
         {dashboard.shares.length > 0 && (
@@ -87,12 +88,7 @@ export function ShareLinks({ dashboard, onClose }: { dashboard: StoredDashboard;
                     )}
                   </td>
                   <td className="right">
-                    <Button
-                      variant="default"
-                      size="compact-xs"
-                      loading={revoke.isPending && revoke.variables === share.id}
-                      onClick={() => revoke.mutate(share.id)}
-                    >
+                    <Button variant="default" size="compact-xs" onClick={() => setRevoking(share)}>
                       <Trans>Revoke</Trans>
                     </Button>
                   </td>
@@ -105,6 +101,21 @@ export function ShareLinks({ dashboard, onClose }: { dashboard: StoredDashboard;
           <ShowCall method="POST" path={shares} body={{ description }} />
         </div>
       </Stack>
+      {revoking && (
+        <Confirm
+          title={<Trans>Revoke the link {revoking.description || revoking.id}?</Trans>}
+          action={<Trans>Revoke</Trans>}
+          call={{ method: 'DELETE', path: `${shares}/${encodeURIComponent(revoking.id)}` }}
+          isPending={revoke.isPending}
+          error={revoke.error}
+          onClose={() => setRevoking(undefined)}
+          onConfirm={() => revoke.mutate(revoking.id, { onSuccess: () => setRevoking(undefined) })}
+        >
+          <Text size="sm">
+            <Trans>Everybody who has the link loses access at once. It cannot be restored.</Trans>
+          </Text>
+        </Confirm>
+      )}
     </Modal>
   );
 }

@@ -2,10 +2,11 @@ import { Button, Group, Loader, Modal, Select, Stack, Text, TextInput } from '@m
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
 import { Link } from 'wouter';
-import { api, ApiError, unwrap, useChange, useRead, type Schemas } from '../../api/client';
+import { api, ApiError, unwrap, useChange, type Schemas } from '../../api/client';
 import { useMqttPort } from '../../api/mqtt-port';
 import { CopyText } from '../../ui/copy';
 import { ShowCall } from '../../ui/show-call';
+import { useProducts } from '../products/products';
 
 /** Adds a device, and shows its credential once, in a command that is ready to run. */
 export function AddDevice({ onClose }: { onClose: () => void }) {
@@ -13,7 +14,7 @@ export function AddDevice({ onClose }: { onClose: () => void }) {
   const [id, setId] = useState('');
   const [name, setName] = useState('');
   const [product, setProduct] = useState<string | null>(null);
-  const products = useRead(['products'], (signal) => unwrap(api.GET('/api/v1/products', { signal })));
+  const products = useProducts();
   const known = products.data?.data ?? [];
   const chosen = product ?? known[0]?.id ?? null;
   const body = { id, product: chosen ?? 'default', ...(name ? { name } : {}) };
@@ -112,7 +113,8 @@ function Added({ device, onClose }: { device: Schemas['Device']; onClose: () => 
   );
 }
 
-function exampleCommand(credential: Schemas['IssuedCredential'], port: string): string {
+/** A command that sends a value as the device. */
+export function exampleCommand(credential: Schemas['IssuedCredential'], port: string): string {
   const user =
     credential.type === 'token'
       ? `-u ${credential.token}`

@@ -4,6 +4,7 @@ import { IconPlus } from '@tabler/icons-react';
 import { useState, type FormEvent } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
+import { Confirm } from '../../ui/confirm';
 import { DataTable, type Column } from '../../ui/data-table';
 import { ctlFields, quoted, ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
@@ -135,7 +136,10 @@ function EditAttribute({
       return text;
     }
   })();
-  const save = useChange((body: object) => send('PUT', path, { body }), [['devices', 'attributes', device]]);
+  const put = (body: object) => send('PUT', path, { body });
+  const save = useChange(put, [['devices', 'attributes', device]]);
+  const removal = useChange(put, [['devices', 'attributes', device]]);
+  const [isRemoving, setRemoving] = useState(false);
   const body = { [key]: value };
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -179,11 +183,7 @@ function EditAttribute({
             />
             <div className="row">
               {attribute && (
-                <Button
-                  variant="default"
-                  loading={save.isPending}
-                  onClick={() => save.mutate({ [key]: null }, { onSuccess: onClose })}
-                >
+                <Button variant="default" onClick={() => setRemoving(true)}>
                   <Trans>Remove</Trans>
                 </Button>
               )}
@@ -194,6 +194,21 @@ function EditAttribute({
           </div>
         </Stack>
       </form>
+      {isRemoving && (
+        <Confirm
+          title={<Trans>Remove the attribute {key}?</Trans>}
+          action={<Trans>Remove</Trans>}
+          call={{ method: 'PUT', path, body: { [key]: null } }}
+          isPending={removal.isPending}
+          error={removal.error}
+          onClose={() => setRemoving(false)}
+          onConfirm={() => removal.mutate({ [key]: null }, { onSuccess: onClose })}
+        >
+          <Text size="sm">
+            <Trans>This deletes the attribute with its value.</Trans>
+          </Text>
+        </Confirm>
+      )}
     </Modal>
   );
 }

@@ -17,10 +17,18 @@ import { useState, type FormEvent } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
 import { formatDuration } from '../../format';
+import {
+  rejectOtherVersion,
+  useConditionalSave,
+  withItem,
+  withoutItem,
+  type ReadValue,
+} from '../../ui/conditional-save';
 import { Confirm } from '../../ui/confirm';
 import { Panel } from '../../ui/page';
 import { StateBadge, type Health } from '../../ui/state-badge';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
+import { VersionConflict } from '../../ui/version-conflict';
 import { controlsAttribute, controlsOf, paramsOf, type Control, type ControlKind } from './controls';
 
 type Command = Schemas['Command'];
@@ -31,26 +39,40 @@ const newControl: Control = { id: '', kind: 'switch', label: '', command: '' };
 function useControls(device: string) {
   const path = `${objectPath(devices, device)}/attributes/server`;
   const key = ['devices', 'attributes', device, 'server'];
-  const read = useRead(key, async (signal) => {
+  const readNow = async (signal?: AbortSignal) => {
     const answer = await send<{ data: Schemas['DeviceAttribute'][] }>('GET', path, { signal });
     return controlsOf(answer.data.find((each) => each.key === controlsAttribute)?.value);
-  });
-  const save = useChange(
+  };
+  const read = useRead(key, readNow);
+  const change = useChange(
     (controls: Control[]) => send('PUT', path, { body: { [controlsAttribute]: controls } }),
     [key],
   );
-  return { read, save };
+  // Attributes have no version.
+  const stored = (controls: Control[]): ReadValue<Control[]> => ({
+    value: controls,
+    save: async (next) => {
+      rejectOtherVersion(controls, await readNow());
+      await change.mutateAsync(next);
+    },
+  });
+  return { read, stored, readStored: async () => stored(await readNow()) };
 }
 
 /** Switches, sliders, numbers and buttons that send commands; everybody who may see the device sees the same. */
 export function ControlPanel({ device, mayChange }: { device: string; mayChange: boolean }) {
-  const { read, save } = useControls(device);
-  const [edited, setEdited] = useState<Control>();
+  const { read, stored, readStored } = useControls(device);
+  // The controls as they were when one was opened: what is saved is a change of these.
+  const [edited, setEdited] = useState<{ control: Control; opened: ReadValue<Control[]> }>();
   if (read.error && !read.data) return <ErrorState error={read.error} retry={() => void read.refetch()} />;
   if (!read.data) return <Loading />;
   const controls = read.data;
   const add = mayChange && (
-    <Button variant="default" leftSection={<IconPlus size={14} />} onClick={() => setEdited(newControl)}>
+    <Button
+      variant="default"
+      leftSection={<IconPlus size={14} />}
+      onClick={() => setEdited({ control: newControl, opened: stored(controls) })}
+    >
       <Trans>Add a control</Trans>
     </Button>
   );
@@ -68,34 +90,12 @@ export function ControlPanel({ device, mayChange }: { device: string; mayChange:
               control={control}
               device={device}
               mayChange={mayChange}
-              onEdit={() => setEdited(control)}
+              onEdit={() => setEdited({ control, opened: stored(controls) })}
             />
           ))}
         </div>
       )}
-      {edited && (
-        <ControlEditor
-          control={edited}
-          isPending={save.isPending}
-          error={save.error}
-          onClose={() => setEdited(undefined)}
-          onSave={(control) => {
-            const next = edited.id
-              ? controls.map((each) => (each.id === edited.id ? control : each))
-              : [...controls, { ...control, id: crypto.randomUUID?.() ?? String(Date.now()) }];
-            save.mutate(next, { onSuccess: () => setEdited(undefined) });
-          }}
-          onDelete={
-            edited.id
-              ? () =>
-                  save.mutate(
-                    controls.filter((each) => each.id !== edited.id),
-                    { onSuccess: () => setEdited(undefined) },
-                  )
-              : undefined
-          }
-        />
-      )}
+      {edited && <ControlEditor {...edited} read={readStored} onClose={() => setEdited(undefined)} />}
     </Panel>
   );
 }
@@ -114,6 +114,8 @@ function ControlCard({
   const { t } = useLingui();
   const { kind, label, min = 0, max = 100, step = 1, unit = '' } = control;
   const [value, setValue] = useState<boolean | number>(kind === 'switch' ? false : min);
+  // What the device was sent last, so that a control never shows what was not sent.
+  const [sent, setSent] = useState(value);
   const [asked, setAsked] = useState<{ value: boolean | number | undefined }>();
   const run = useChange(
     (next: boolean | number | undefined) =>
@@ -122,9 +124,14 @@ function ControlCard({
       }),
     [['/api/v1/commands'], ['devices', 'commands', device]],
   );
+  const start = (next: boolean | number | undefined) =>
+    run.mutate(next, {
+      onSuccess: () => next !== undefined && setSent(next),
+      onError: () => kind !== 'number' && setValue(sent),
+    });
   const request = (next: boolean | number | undefined) => {
     if (control.isDangerous) setAsked({ value: next });
-    else run.mutate(next);
+    else start(next);
   };
   const input = () => {
     switch (kind) {
@@ -232,9 +239,12 @@ function ControlCard({
             ctl: `commands send ${device} ${control.command} '${JSON.stringify(paramsOf(kind, asked.value))}'`,
           }}
           isPending={false}
-          onClose={() => setAsked(undefined)}
+          onClose={() => {
+            setAsked(undefined);
+            if (kind !== 'number') setValue(sent);
+          }}
           onConfirm={() => {
-            run.mutate(asked.value);
+            start(asked.value);
             setAsked(undefined);
           }}
         >
@@ -300,27 +310,34 @@ export function commandDuration(command: Command): string {
 
 function ControlEditor({
   control,
-  isPending,
-  error,
-  onSave,
-  onDelete,
+  opened,
+  read,
   onClose,
 }: {
   control: Control;
-  isPending: boolean;
-  error: Error | null;
-  onSave: (control: Control) => void;
-  onDelete?: () => void;
+  opened: ReadValue<Control[]>;
+  read: () => Promise<ReadValue<Control[]>>;
   onClose: () => void;
 }) {
   const { t } = useLingui();
-  const [value, setValue] = useState(control);
+  const [id] = useState(() => control.id || (crypto.randomUUID?.() ?? String(Date.now())));
+  const [value, setValue] = useState({ ...control, id });
+  const edit = useConditionalSave(opened, read, onClose);
+  const removal = useConditionalSave(opened, read, onClose);
+  const [isDeleting, setDeleting] = useState(false);
   const set = (change: Partial<Control>) => setValue((previous) => ({ ...previous, ...change }));
   const hasRange = value.kind === 'slider' || value.kind === 'number';
   const isReversed = hasRange && value.min !== undefined && value.max !== undefined && value.min >= value.max;
+  const changed = (controls: Control[]) => withItem(controls, id, value);
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (!isReversed) onSave(value);
+    if (!isReversed) void edit.save(changed);
+  };
+  const load = async () => {
+    const theirs = (await edit.load()).find((each) => each.id === id);
+    if (theirs) setValue(theirs);
+    // They have removed it.
+    else if (control.id) onClose();
   };
   const [on, off, some] = ['{"state": "on"}', '{"state": "off"}', '{"value": 1}'];
   const number = (name: 'min' | 'max' | 'step', label: string) => (
@@ -390,25 +407,43 @@ function ControlEditor({
             checked={value.isDangerous ?? false}
             onChange={(event) => set({ isDangerous: event.currentTarget.checked })}
           />
-          {error && (
-            <Text size="sm" c="var(--tg-critical)" role="alert">
-              {error.message}
-            </Text>
+          {edit.isConflict ? (
+            <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+          ) : (
+            edit.error && (
+              <Text size="sm" c="var(--tg-critical)" role="alert">
+                {edit.error.message}
+              </Text>
+            )
           )}
           <Group justify="space-between">
-            {onDelete ? (
-              <Button variant="default" loading={isPending} onClick={onDelete}>
+            {control.id ? (
+              <Button variant="default" onClick={() => setDeleting(true)}>
                 <Trans>Remove</Trans>
               </Button>
             ) : (
               <span />
             )}
-            <Button type="submit" loading={isPending}>
+            <Button type="submit" loading={edit.isPending}>
               <Trans>Save</Trans>
             </Button>
           </Group>
         </Stack>
       </form>
+      {isDeleting && (
+        <Confirm
+          title={<Trans>Remove the control {control.label}?</Trans>}
+          action={<Trans>Remove</Trans>}
+          isPending={removal.isPending}
+          error={removal.error}
+          onClose={() => setDeleting(false)}
+          onConfirm={() => void removal.save((controls) => withoutItem(controls, id))}
+        >
+          <Text size="sm">
+            <Trans>It disappears for everybody who sees the device.</Trans>
+          </Text>
+        </Confirm>
+      )}
     </Modal>
   );
 }

@@ -1,15 +1,13 @@
 import { Button, Text } from '@mantine/core';
-import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings, IconTrash } from '@tabler/icons-react';
 import { useEffect, useState } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
-import { api, queryClient, unwrap, useChange, useRead, type Schemas } from '../../api/client';
-import { mayInNamespace, useCaller } from '../../api/session';
+import { api, queryClient, unwrap, useRead, type Schemas } from '../../api/client';
 import { openStream } from '../../api/stream';
 import { formatNumber, formatTick } from '../../format';
 import { Chart } from '../../ui/chart';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { Copy } from '../../ui/copy';
 import { ObjectEditor } from '../../ui/object-editor';
 import { Facts, Page, Panel } from '../../ui/page';
@@ -21,9 +19,13 @@ import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { AlarmList } from '../alarms/alarm-list';
 import { FileList } from '../files/file-list';
+import { useMayChangeProduct } from '../products/products';
 import { DeviceAttributes } from './attributes';
 import { DeviceChildren } from './children';
 import { DeviceCommands } from './commands';
+import { ClaimButton } from './claim-device';
+import { CredentialsButton } from './device-credentials';
+import { DeviceFirmware } from './device-firmware';
 import { useDeviceKind } from './device-kind';
 import { DeviceLog } from './device-log';
 import { DeviceStateBadge } from './device-state';
@@ -37,6 +39,7 @@ const points = 300;
 interface Latest {
   ts_ms: number;
   value: unknown;
+  unit?: string;
 }
 
 type LatestByKey = Record<string, Latest>;
@@ -45,8 +48,7 @@ export default function DevicePage() {
   const { t } = useLingui();
   const { id = '' } = useParams<{ id: string }>();
   const deviceId = decodeURIComponent(id);
-  const caller = useCaller();
-  const mayChange = mayInNamespace(caller, 'operator');
+  const mayChangeProduct = useMayChangeProduct();
   const [isEditing, setEditing] = useState(false);
   const kind = useDeviceKind();
   const params = { params: { path: { id: deviceId } } };
@@ -66,6 +68,7 @@ export default function DevicePage() {
     );
   }
   const data = device.data;
+  const mayChange = mayChangeProduct(data.product);
   return (
     <Page
       title={data.name || data.id}
@@ -82,6 +85,8 @@ export default function DevicePage() {
               <Trans>Settings</Trans>
             </Button>
           )}
+          {mayChange && <CredentialsButton device={data} />}
+          {mayChange && <ClaimButton device={data} />}
           {mayChange && <DeleteDevice device={data} />}
         </>
       }
@@ -143,12 +148,15 @@ function useLatest(deviceId: string): LatestByKey | undefined {
     () =>
       openStream({
         path: `/api/v1/devices/${encodeURIComponent(deviceId)}/telemetry/live`,
+        onReopen: () => void queryClient.invalidateQueries({ queryKey: ['devices', 'latest', deviceId] }),
         onEvent: ({ type, data }) => {
           if (type !== 'telemetry') return;
           const row = data as { ts_ms: number; values: Record<string, unknown> };
           queryClient.setQueryData<LatestByKey>(['devices', 'latest', deviceId], (previous) => {
             const next = { ...previous };
-            for (const [name, value] of Object.entries(row.values)) next[name] = { ts_ms: row.ts_ms, value };
+            for (const [name, value] of Object.entries(row.values)) {
+              next[name] = { ...next[name], ts_ms: row.ts_ms, value };
+            }
             return next;
           });
         },
@@ -176,10 +184,13 @@ function LatestValues({ latest }: { latest: LatestByKey | undefined }) {
   return (
     <table className="data-table">
       <tbody>
-        {rows.map(([key, { ts_ms, value }]) => (
+        {rows.map(([key, { ts_ms, value, unit }]) => (
           <tr key={key}>
             <th scope="row">{key}</th>
-            <td className="right">{shown(value)}</td>
+            <td className="right">
+              {shown(value)}
+              {unit !== undefined && ` ${unit}`}
+            </td>
             <td className="right dimmed">
               <Ago ms={ts_ms} />
             </td>
@@ -267,35 +278,23 @@ function DeleteDevice({ device }: { device: Schemas['Device'] }) {
   const { t } = useLingui();
   const [, navigate] = useLocation();
   const [isAsking, setAsking] = useState(false);
-  const remove = useChange(
-    () => unwrap(api.DELETE('/api/v1/devices/{id}', { params: { path: { id: device.id } } })),
-    [['devices'], ['device-counts']],
-  );
   return (
     <>
       <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setAsking(true)}>
         <Trans>Delete</Trans>
       </Button>
       {isAsking && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete {device.name || device.id}?</Trans>}
           action={<Trans>Delete the device</Trans>}
           call={{
-            method: 'DELETE',
             path: `/api/v1/devices/${encodeURIComponent(device.id)}`,
             ctl: `devices delete ${device.id}`,
           }}
-          isPending={remove.isPending}
-          error={remove.error}
           onClose={() => setAsking(false)}
-          onConfirm={() =>
-            remove.mutate(undefined, {
-              onSuccess: () => {
-                notifications.show({ message: t`${device.id} was deleted.` });
-                navigate('/devices');
-              },
-            })
-          }
+          invalidates={[['devices'], ['device-counts']]}
+          message={t`${device.id} was deleted.`}
+          onDeleted={() => navigate('/devices')}
         >
           <Text size="sm">
             <Trans>
@@ -303,7 +302,7 @@ function DeleteDevice({ device }: { device: Schemas['Device'] }) {
               connection ends.
             </Trans>
           </Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </>
   );
@@ -355,6 +354,7 @@ function Overview({ device, latest }: { device: Schemas['Device']; latest: Lates
           <LatestValues latest={latest} />
         </Panel>
       </div>
+      <DeviceFirmware device={device.id} />
       <History deviceId={device.id} latest={latest} />
     </div>
   );

@@ -1,16 +1,17 @@
-import { Button, Select, TextInput } from '@mantine/core';
-import { useDebouncedValue } from '@mantine/hooks';
+import { Button, Select } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconFileImport, IconPlus, IconSearch } from '@tabler/icons-react';
-import { useCallback, useState } from 'react';
-import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
+import { IconFileImport, IconPlus } from '@tabler/icons-react';
+import { useCallback } from 'react';
+import { api, unwrap, usePages, type Schemas } from '../../api/client';
 import type { paths } from '../../api/schema';
 import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
 import { Page } from '../../ui/page';
+import { SearchField, useSearch } from '../../ui/search-toolbar';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { mayInNamespace, useCaller } from '../../api/session';
+import { useProducts } from '../products/products';
 import { AddDevice } from './add-device';
 import { deviceHref, useDeviceColumns } from './device-columns';
 import { ExportDevices } from './export-devices';
@@ -38,13 +39,13 @@ export default function DevicesPage() {
   const { t } = useLingui();
   const [state, setState] = useUrlState('state');
   const [product, setProduct] = useUrlState('product');
-  const [typed, setTyped] = useState('');
-  const [text] = useDebouncedValue(typed.trim(), 200);
+  const search = useSearch();
+  const { wanted: text } = search;
   // In the address, so that the search can open it.
   const [dialog, setDialog] = useUrlState('new');
   const mayChange = mayInNamespace(useCaller(), 'operator');
   const sort = useNodeOrder(nodeOrder);
-  const products = useRead(['products'], (signal) => unwrap(api.GET('/api/v1/products', { signal })));
+  const products = useProducts();
   const read = useCallback(
     (after: string | undefined, signal: AbortSignal) =>
       unwrap(
@@ -121,14 +122,7 @@ export default function DevicesPage() {
         {...pagesOf(devices)}
         toolbar={
           <>
-            <TextInput
-              aria-label={t`Part of an id or name`}
-              placeholder={t`Part of an id or name`}
-              leftSection={<IconSearch size={14} />}
-              value={typed}
-              onChange={(event) => setTyped(event.currentTarget.value)}
-              w={240}
-            />
+            <SearchField label={t`Part of an id or name`} search={search} />
             <Select
               aria-label={t`State`}
               placeholder={t`Any state`}

@@ -50,7 +50,7 @@ export function ExportSummary({ file }: { file: FileInfo }) {
 export function FileExports({ file }: { file: FileInfo }) {
   const { t } = useLingui();
   const caller = useCaller();
-  const mayChange = mayInNamespace(caller, 'operator');
+  const mayChange = mayInNamespace(caller, 'operator', file.owner.namespace);
   const [chosen, setChosen] = useState<string | null>(null);
   const change = useChange(
     ({ sink, method }: { sink: string; method: 'POST' | 'DELETE' }) =>

@@ -9,7 +9,7 @@ import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useList, useObject } from '../../api/objects';
 import { mayInNamespace, useCaller, type Caller } from '../../api/session';
 import { formatBytes, formatTime } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { CopyText } from '../../ui/copy';
 import { downloadFrom } from '../../ui/download';
 import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '../../ui/data-table';
@@ -59,9 +59,13 @@ export function FileOwnerName({ file }: { file: FileInfo }) {
   return <>{owner.id}</>;
 }
 
+export function mayChangeFile(caller: Caller, { owner }: Pick<FileInfo, 'owner'>): boolean {
+  return mayInNamespace(caller, 'operator', owner.namespace);
+}
+
 /** Downloads through a link that is valid for a moment, so that the browser can write to disk as it reads. */
 async function download(file: FileInfo, caller: Caller): Promise<void> {
-  if (mayInNamespace(caller, 'operator')) {
+  if (mayChangeFile(caller, file)) {
     const link = document.createElement('a');
     link.download = file.name;
     const signed = await send<Schemas['FileLink']>('POST', `${objectPath(filesPath, file.id)}/links`, {
@@ -78,7 +82,7 @@ export function useDownload() {
   const { t } = useLingui();
   const caller = useCaller();
   return (file: FileInfo) => {
-    if (!mayInNamespace(caller, 'operator') && (file.size ?? 0) > maxViewerBytes) {
+    if (!mayChangeFile(caller, file) && (file.size ?? 0) > maxViewerBytes) {
       notifications.show({
         color: 'red',
         message: t`This file is too large for a viewer; use tidegate ctl files download.`,
@@ -93,7 +97,6 @@ export function useDownload() {
 export function FileList({ device }: { device?: string }) {
   const { t } = useLingui();
   const caller = useCaller();
-  const mayChange = mayInNamespace(caller, 'operator');
   const [location] = useLocation();
   const [parameters] = useSearchParams();
   const [owner, setOwner] = useUrlState('owner');
@@ -160,7 +163,7 @@ export function FileList({ device }: { device?: string }) {
               <IconDownload size={15} />
             </ActionIcon>
           </Tooltip>
-          {mayChange && (
+          {mayChangeFile(caller, file) && (
             <Tooltip label={t`Delete`}>
               <ActionIcon aria-label={t`Delete ${file.name}`} size="sm" onClick={() => setDeleting(file)}>
                 <IconTrash size={15} />
@@ -258,28 +261,19 @@ export function DeleteFile({
   onDeleted: () => void;
 }) {
   const { t } = useLingui();
-  const remove = useChange(() => send('DELETE', objectPath(filesPath, file.id)), [[filesPath]]);
   const isTransfer = file.state === 'receiving';
   return (
-    <Confirm
+    <ConfirmDeletion
       title={isTransfer ? <Trans>Cancel the transfer of {file.name}?</Trans> : <Trans>Delete {file.name}?</Trans>}
       action={isTransfer ? <Trans>Cancel the transfer</Trans> : <Trans>Delete the file</Trans>}
       call={{
-        method: 'DELETE',
         path: objectPath(filesPath, file.id),
         ctl: isTransfer ? `transfers cancel ${file.id}` : `files delete ${file.id}`,
       }}
-      isPending={remove.isPending}
-      error={remove.error}
       onClose={onClose}
-      onConfirm={() =>
-        remove.mutate(undefined, {
-          onSuccess: () => {
-            notifications.show({ message: isTransfer ? t`The transfer was cancelled.` : t`${file.name} was deleted.` });
-            onDeleted();
-          },
-        })
-      }
+      invalidates={[[filesPath]]}
+      message={isTransfer ? t`The transfer was cancelled.` : t`${file.name} was deleted.`}
+      onDeleted={onDeleted}
     >
       <Text size="sm">
         {isTransfer ? (
@@ -293,7 +287,7 @@ export function DeleteFile({
           </Trans>
         )}
       </Text>
-    </Confirm>
+    </ConfirmDeletion>
   );
 }
 
@@ -348,7 +342,7 @@ function FileDrawer({
           />
           {data.user_data != null && <pre className="json">{JSON.stringify(data.user_data, null, 2)}</pre>}
           {data.state === 'complete' && <FileExports file={data} />}
-          {mayInNamespace(caller, 'operator') && data.state === 'complete' && (
+          {mayChangeFile(caller, data) && data.state === 'complete' && (
             <Stack gap="xs">
               <Group gap="xs" align="flex-end">
                 <Select
@@ -390,7 +384,7 @@ function FileDrawer({
               ctl={`files download ${id} ${data.name}`}
             />
             <div className="row wrap">
-              {mayInNamespace(caller, 'operator') && (
+              {mayChangeFile(caller, data) && (
                 <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => onDelete(data)}>
                   <Trans>Delete</Trans>
                 </Button>

@@ -11,7 +11,7 @@ import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '.
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { DeleteFile, FileOwnerName, filesPath, type FileInfo } from './file-list';
+import { DeleteFile, FileOwnerName, filesPath, mayChangeFile, type FileInfo } from './file-list';
 
 const nodeOrder: NodeOrder = {
   name: 'name',
@@ -27,7 +27,6 @@ const refreshMs = 1_500;
 export function TransferList() {
   const { t } = useLingui();
   const caller = useCaller();
-  const mayChange = mayInNamespace(caller, 'operator');
   const sort = useNodeOrder(nodeOrder);
   const list = useList<FileInfo>(filesPath, { state: 'receiving', sort }, { every: refreshMs, pageSize: 200 });
   const [cancelling, setCancelling] = useState<FileInfo>();
@@ -99,32 +98,33 @@ export function TransferList() {
       cell: (file) => <Ago ms={file.created_at_ms} />,
     },
     { id: 'file_id', header: t`File id`, cell: (file) => <span className="mono">{file.file_id}</span>, isHidden: true },
-    ...(mayChange
+    ...(mayInNamespace(caller, 'operator')
       ? [
           {
             id: 'action',
             header: t`Action`,
-            cell: (file: FileInfo) => (
-              <Group gap={6} wrap="nowrap">
-                <Button
-                  size="compact-xs"
-                  variant="default"
-                  leftSection={file.is_paused ? <IconPlayerPlay size={12} /> : <IconPlayerPause size={12} />}
-                  disabled={change.isPending}
-                  onClick={() => pauseOrResume(file)}
-                >
-                  {file.is_paused ? <Trans>Resume</Trans> : <Trans>Pause</Trans>}
-                </Button>
-                <Button
-                  size="compact-xs"
-                  variant="default"
-                  leftSection={<IconX size={12} />}
-                  onClick={() => setCancelling(file)}
-                >
-                  <Trans>Cancel</Trans>
-                </Button>
-              </Group>
-            ),
+            cell: (file: FileInfo) =>
+              mayChangeFile(caller, file) && (
+                <Group gap={6} wrap="nowrap">
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    leftSection={file.is_paused ? <IconPlayerPlay size={12} /> : <IconPlayerPause size={12} />}
+                    disabled={change.isPending}
+                    onClick={() => pauseOrResume(file)}
+                  >
+                    {file.is_paused ? <Trans>Resume</Trans> : <Trans>Pause</Trans>}
+                  </Button>
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    leftSection={<IconX size={12} />}
+                    onClick={() => setCancelling(file)}
+                  >
+                    <Trans>Cancel</Trans>
+                  </Button>
+                </Group>
+              ),
           },
         ]
       : []),

@@ -43,6 +43,7 @@ export default function CampaignPage() {
     if (!exists) return;
     return openStream({
       path: `${campaignPath(id)}/events`,
+      onReopen: () => void client.invalidateQueries({ queryKey: [campaignsPath, 'one', id] }),
       onEvent: ({ type, data }) => {
         const changed = (data as { campaign?: Campaign }).campaign;
         if (type === 'campaign' && changed) client.setQueryData([campaignsPath, 'one', id], changed);

@@ -30,22 +30,25 @@ function useLimits() {
 }
 
 /** Certificates of listeners and uploaded ones that have expired or soon will, the first to expire first. */
-function useExpiring(): { name: string; expiresMs: number }[] {
+function useExpiring(): { rows?: { name: string; expiresMs: number }[]; error: Error | null } {
   const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })), {
     every: refreshMs,
   });
   const stored = useCertificates();
-  const ofListeners = (listeners.data?.data ?? []).flatMap(({ name, certificate }) =>
+  const error = listeners.error ?? stored.error;
+  if (!listeners.data || !stored.data) return { error };
+  const ofListeners = listeners.data.data.flatMap(({ name, certificate }) =>
     certificate ? [{ name, expiresMs: certificate.not_after_ms }] : [],
   );
-  const used = new Set((stored.data ?? []).flatMap(({ used_by }) => used_by));
-  return [
-    ...(stored.data ?? []).map(({ id, not_after_ms }) => ({ name: id, expiresMs: not_after_ms ?? Infinity })),
+  const used = new Set(stored.data.flatMap(({ used_by }) => used_by));
+  const rows = [
+    ...stored.data.map(({ id, not_after_ms }) => ({ name: id, expiresMs: not_after_ms ?? Infinity })),
     // A certificate that was uploaded is listed once, not once for each of its listeners.
     ...ofListeners.filter(({ name }) => !used.has(name)),
   ]
     .filter(({ expiresMs }) => expiresMs < Date.now() + expirySoonMs)
     .sort((a, b) => a.expiresMs - b.expiresMs);
+  return { rows, error };
 }
 
 /** What somebody should look at: alarms, sinks that fail, limits that are almost reached, certificates that expire, damage. */
@@ -81,7 +84,7 @@ export function Attention() {
           },
         ]
       : []),
-    ...expiring.slice(0, maxShown).map(({ name, expiresMs }) => ({
+    ...(expiring.rows ?? []).slice(0, maxShown).map(({ name, expiresMs }) => ({
       key: `certificate ${name}`,
       state: (
         <StateBadge health={expiresMs < Date.now() ? 'critical' : 'warning'}>
@@ -129,7 +132,8 @@ export function Attention() {
     })),
   ];
   // Nothing is well as long as it is not known.
-  const needed = [alarms, sinks, limits];
+  const quarantine = { rows: node.data, error: node.error };
+  const needed = [alarms, sinks, limits, expiring, quarantine];
   const isLoaded = needed.every(({ rows }) => rows !== undefined);
   const failed = needed.find(({ rows, error }) => rows === undefined && error)?.error;
   return (

@@ -70,6 +70,11 @@ export default function FirstSteps() {
             </Trans>
           </Text>
           <CopyText text="tidegate demo" />
+          <Text size="sm" mt="xs">
+            <Link href="/simulations/demo" className="link">
+              <Trans>Or start it here</Trans>
+            </Link>
+          </Text>
         </Step>
       </div>
     </Panel>

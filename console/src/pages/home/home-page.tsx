@@ -12,7 +12,7 @@ import { useUrlState } from '../../ui/url-state';
 import { Attention, Limits } from './attention';
 import { Storage } from './storage';
 import { Tile } from './tile';
-import { appended, joined, rates, windowSeconds, type NodeHistory, type Sample } from './rates';
+import { appended, hasUse, joined, rates, windowSeconds, type NodeHistory, type Sample } from './rates';
 
 const FirstSteps = lazy(() => import('./first-steps'));
 
@@ -24,6 +24,8 @@ const chartMetrics = [
   'bytes_sent_per_s',
   'session_queue_messages',
 ];
+
+const usageMetrics = ['connections', 'messages_received_per_s'];
 
 interface ChartDefinition {
   title: ReactNode;
@@ -60,6 +62,22 @@ function useHistory(spanMs: number, intervalMs: number): NodeHistory | undefined
   return intervalMs > 0 ? history.data : undefined;
 }
 
+/** Whether no client has used the node as far as its history reaches; its counters begin again with each start. */
+function useIsUnused(isUnusedSinceStart: boolean): boolean {
+  const spanMs = 7 * 24 * hourMs;
+  const history = useRead(
+    ['node-history', 'use'],
+    (signal) => {
+      const query = { metrics: usageMetrics.join(','), from_ms: Date.now() - spanMs, interval_ms: hourMs };
+      return unwrap(api.GET('/api/v1/node/history', { params: { query }, signal }));
+    },
+    { enabled: isUnusedSinceStart },
+  );
+  if (!isUnusedSinceStart || history.isPending) return false;
+  // A node without a history has none of earlier times.
+  return !history.data || !hasUse(history.data);
+}
+
 const statsPath = '/api/v1/events?types=stats&stats_interval_s=1';
 
 function useStats(): Sample[] {
@@ -94,6 +112,7 @@ export default function HomePage() {
   const history = useHistory(spanMs, intervalMs);
   const chart = useMemo(() => joined(history, samples, chartMetrics), [history, samples]);
   const latest = samples[samples.length - 1]?.metrics;
+  const isUnused = useIsUnused(latest?.connects_total === 0);
   const received = rates(samples, 'messages_received_total');
   const sent = rates(samples, 'messages_sent_total');
   const now = (values: (number | null)[]) => values[values.length - 1];
@@ -137,7 +156,7 @@ export default function HomePage() {
       series: [{ label: t`waiting`, name: 'session_queue_messages', colour: 3 }],
     },
   ];
-  const isEmpty = devices.data?.devices === 0 && latest !== undefined && latest.connects_total === 0;
+  const isEmpty = isUnused && devices.data?.devices === 0 && alarms.data?.active === 0 && !node.data?.quarantined;
   return (
     <Page
       title={t`Home`}

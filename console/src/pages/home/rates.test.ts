@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { appended, gauges, joined, rates, windowSeconds } from './rates';
+import { appended, gauges, hasUse, joined, rates, windowSeconds } from './rates';
 
 const sample = (atMs: number, sent: number, connects = 0) => ({
   atMs,
@@ -39,4 +39,10 @@ test('what arrives continues the history of the node', () => {
 test('without a history the charts begin with the first sample', () => {
   const chart = joined(undefined, [sample(0, 10), sample(1000, 20)], ['messages_sent_per_s']);
   expect(chart).toEqual({ times: [0, 1000], values: { messages_sent_per_s: [null, 10] } });
+});
+
+test('a node is unused as long as its history has nothing but zeros and gaps', () => {
+  const history = (avg: (number | null)[]) => ({ interval_ms: 1000, ts_ms: [0, 1000], columns: [{ name: 'a', avg }] });
+  expect(hasUse(history([null, 0]))).toBe(false);
+  expect(hasUse(history([0.01, 0]))).toBe(true);
 });

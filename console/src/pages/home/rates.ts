@@ -42,6 +42,11 @@ export interface NodeHistory {
   columns: { name: string; avg: (number | null)[] }[];
 }
 
+/** Whether any value of the history is not 0. */
+export function hasUse({ columns }: NodeHistory): boolean {
+  return columns.some(({ avg }) => avg.some((value) => value !== null && value > 0));
+}
+
 export interface ChartData {
   times: number[];
   /** By the name of the metric in the history, such as `messages_sent_per_s`. */

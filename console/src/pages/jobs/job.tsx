@@ -58,6 +58,10 @@ export function JobKindName({ kind }: { kind: string }) {
       return <Trans>Export of devices</Trans>;
     case 'telemetry_export':
       return <Trans>Export of telemetry</Trans>;
+    case 'simulation':
+      return <Trans>Simulation</Trans>;
+    case 'simulation_removal':
+      return <Trans>Removal of a simulation</Trans>;
     default:
       return <>{kind}</>;
   }

@@ -125,6 +125,13 @@ function JobDrawer({ id, onClose }: { id: string; onClose: () => void }) {
 }
 
 function Subject({ job }: { job: Job }) {
+  if (job.kind.startsWith('simulation')) {
+    return (
+      <Link href={`/simulations/${encodeURIComponent(job.subject)}`} className="link">
+        {job.subject}
+      </Link>
+    );
+  }
   if (job.kind !== 'group_command') return <>{job.subject}</>;
   const query = new URLSearchParams({ tab: 'command', batch: job.id });
   return (

@@ -2,7 +2,7 @@ import { Button, NumberInput, PasswordInput, Popover, Stack, Text, TextInput, Au
 import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlayerPlay, IconPlayerStop, IconPlugConnected } from '@tabler/icons-react';
-import { useEffect, useState, type FormEvent } from 'react';
+import { useEffect, useRef, useState, type FormEvent } from 'react';
 import { useLocation } from 'wouter';
 import { api, unwrap, useRead } from '../../api/client';
 import { webSocketAddresses, type MqttLogin } from '../../api/mqtt';
@@ -11,6 +11,7 @@ import { PageTabs } from '../../ui/page-tabs';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge, type Health } from '../../ui/state-badge';
 import { useUrlState } from '../../ui/url-state';
+import { subscribeCommand } from './commands';
 import { MessageList } from './message-list';
 import { MessageTrace } from './message-trace';
 import { PublishPanel, type Draft } from './publish-panel';
@@ -50,6 +51,8 @@ function Messages() {
   const [settled] = useDebouncedValue(typed, 300);
   const [qos, setQos] = useState<0 | 1 | 2>(0);
   const live = useLiveClient();
+  /** The filter that was subscribed last. */
+  const started = useRef<string | null>(null);
   const [login, setLogin] = useState<MqttLogin>({ url: '' });
   const [draft, setDraft] = useState<Draft>({ topic: '', payload: '', qos: 0, retain: false });
   const listeners = useRead(['listeners'], (signal) => unwrap(api.GET('/api/v1/listeners', { signal })));
@@ -60,21 +63,29 @@ function Messages() {
   const start = (event?: FormEvent) => {
     event?.preventDefault();
     if (!canStart) return;
+    started.current = typed;
     setFilter(typed);
     live.buffer.clear();
     live.buffer.setPaused(false);
     live.start(effective, typed, qos);
   };
-  // A link that names a filter shows its messages at once.
+  // A link that names a filter, and a topic that is found by the search, show their messages at once.
   const { start: connect, buffer } = live;
-  const firstUrl = addresses[0] ?? '';
+  const { url } = effective;
   useEffect(() => {
-    const linked = new URLSearchParams(location.search).get('filter');
-    if (linked && firstUrl !== '' && filterProblem(linked) === null) {
-      buffer.clear();
-      connect({ url: firstUrl }, linked, 0);
-    }
-  }, [buffer, connect, firstUrl]);
+    if (filter === '' || filter === started.current || url === '' || filterProblem(filter) !== null) return;
+    started.current = filter;
+    setTyped(filter);
+    buffer.clear();
+    buffer.setPaused(false);
+    connect({ ...login, url }, filter, qos);
+  }, [buffer, connect, filter, login, qos, url]);
+  useEffect(
+    () => () => {
+      started.current = null;
+    },
+    [],
+  );
 
   return (
     <div className="live-layout">
@@ -140,19 +151,13 @@ function Messages() {
         )}
         <MessageList
           live={live}
-          call={<ShowCall command={`tidegate sub ${brokerFlags(effective)} -t '${typed}' -v`} />}
+          call={<ShowCall command={subscribeCommand(effective, typed, qos)} />}
           onPublishAgain={(message) => setDraft({ ...message, qos: message.qos as 0 | 1 | 2, retain: false })}
         />
       </section>
       <PublishPanel draft={draft} onChange={setDraft} live={live} login={effective} />
     </div>
   );
-}
-
-function brokerFlags({ url, username }: MqttLogin): string {
-  const host = url.replace(/^wss?:\/\//, '').replace(/[:/].*$/, '');
-  const user = username ? ` -u ${username} --password-file FILE` : '';
-  return `-h ${host || 'HOST'}${user}`;
 }
 
 const stateHealth: Record<LiveState, Health> = {

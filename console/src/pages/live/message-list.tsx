@@ -1,24 +1,16 @@
 import { Button, TextInput } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import {
-  IconChevronDown,
-  IconChevronRight,
-  IconDownload,
-  IconPlayerPause,
-  IconPlayerPlay,
-  IconSearch,
-  IconTrash,
-} from '@tabler/icons-react';
-import { useVirtualizer } from '@tanstack/react-virtual';
-import { useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from 'react';
+import { IconDownload, IconPlayerPause, IconPlayerPlay, IconSearch, IconTrash } from '@tabler/icons-react';
+import { useMemo, useState, useSyncExternalStore, type ReactNode } from 'react';
 import { Link, useLocation } from 'wouter';
 import { payloadText, prettyPayload, type LiveMessage } from '../../api/mqtt';
 import { formatBytes, formatNumber, formatTime } from '../../format';
+import { newRulePath } from '../../new-paths';
 import { Copy } from '../../ui/copy';
 import { download } from '../../ui/download';
 import { EmptyState } from '../../ui/states';
-import { LiveTime } from '../../ui/time';
 import { asJsonLines } from './message-buffer';
+import { MessageRows } from './message-rows';
 import type { LiveClient } from './use-live-client';
 
 const rowHeight = 32;
@@ -51,14 +43,6 @@ export function MessageList({
           ),
     [messages, wanted],
   );
-  const scroller = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({
-    count: shown.length,
-    getScrollElement: () => scroller.current,
-    estimateSize: () => rowHeight,
-    // The heights are kept by position: by message, they would fill the memory of a page that stays open.
-    overscan: 10,
-  });
   return (
     <>
       <div className="table-toolbar wrap">
@@ -118,33 +102,18 @@ export function MessageList({
           )}
         </div>
       ) : (
-        <div className="live-list" ref={scroller} tabIndex={0} role="region" aria-label={t`Messages`}>
-          <ol className="live-rows" style={{ height: virtual.getTotalSize() }}>
-            {virtual.getVirtualItems().map((item) => {
-              const message = shown[item.index];
-              if (message === undefined) return null;
-              return (
-                <li
-                  key={item.key}
-                  ref={virtual.measureElement}
-                  data-index={item.index}
-                  className="live-row"
-                  style={{ transform: `translateY(${item.start}px)` }}
-                >
-                  <Message
-                    message={message}
-                    isOpen={open === message.id}
-                    onToggle={() => {
-                      setOpen(open === message.id ? null : message.id);
-                      if (open !== message.id) buffer.setPaused(true);
-                    }}
-                    onPublishAgain={onPublishAgain}
-                  />
-                </li>
-              );
-            })}
-          </ol>
-        </div>
+        <MessageRows
+          rows={shown}
+          rowHeight={rowHeight}
+          message={(message) => message}
+          isOpen={({ id }) => open === id}
+          onToggle={({ id }) => {
+            setOpen(open === id ? null : id);
+            if (open !== id) buffer.setPaused(true);
+          }}
+          head={(message) => <MessagePreview message={message} />}
+          detail={(message) => <MessageDetail message={message} onPublishAgain={onPublishAgain} />}
+        />
       )}
       <div className="table-footer dimmed">
         {removed > 0 ? (
@@ -159,73 +128,67 @@ export function MessageList({
   );
 }
 
-function Message({
+function MessagePreview({ message: { payload, retain } }: { message: LiveMessage }) {
+  const preview = (payloadText(payload) ?? prettyPayload(payload)).slice(0, previewLength);
+  return (
+    <>
+      <span className="mono live-preview">{preview}</span>
+      {retain && (
+        <span className="tag">
+          <Trans>retained</Trans>
+        </span>
+      )}
+      <span className="dimmed live-size">{formatBytes(payload.length)}</span>
+    </>
+  );
+}
+
+function MessageDetail({
   message,
-  isOpen,
-  onToggle,
   onPublishAgain,
 }: {
   message: LiveMessage;
-  isOpen: boolean;
-  onToggle: () => void;
   onPublishAgain: (message: { topic: string; payload: string; qos: number }) => void;
 }) {
   const { t } = useLingui();
   const [, navigate] = useLocation();
   const text = payloadText(message.payload);
-  const preview = (text ?? prettyPayload(message.payload)).slice(0, previewLength);
-  const pretty = isOpen ? prettyPayload(message.payload) : '';
+  const pretty = prettyPayload(message.payload);
   return (
     <>
-      <button type="button" className="live-head" aria-expanded={isOpen} onClick={onToggle}>
-        {isOpen ? <IconChevronDown size={13} aria-hidden /> : <IconChevronRight size={13} aria-hidden />}
-        <LiveTime ms={message.atMs} />
-        <span className="mono live-topic">{message.topic}</span>
-        <span className="mono live-preview">{preview}</span>
-        {message.retain && (
-          <span className="tag">
-            <Trans>retained</Trans>
-          </span>
-        )}
-        <span className="dimmed live-size">{formatBytes(message.payload.length)}</span>
-      </button>
-      {isOpen && (
-        <div className="live-detail">
-          <div className="row wrap dimmed">
-            <span>{formatTime(message.atMs)}</span>
-            <span>QoS {message.qos}</span>
-            {message.contentType && <span>{message.contentType}</span>}
-            <Copy value={message.topic} label={t`Copy the topic`} />
-          </div>
-          <div className="copy-text">
-            <pre tabIndex={0}>{pretty}</pre>
-            <Copy value={pretty} label={t`Copy the payload`} />
-          </div>
-          <div className="row wrap">
-            <Button
-              variant="default"
-              disabled={text === null}
-              onClick={() => onPublishAgain({ topic: message.topic, payload: text ?? '', qos: message.qos })}
-            >
-              <Trans>Publish again</Trans>
-            </Button>
-            <Button
-              variant="default"
-              disabled={text === null}
-              onClick={() => navigate('/rules/new', { state: { topic: message.topic, payload: text } })}
-            >
-              <Trans>Write a rule for it</Trans>
-            </Button>
-            <Button
-              component={Link}
-              href={`/live?${new URLSearchParams({ tab: 'trace', trace: message.topic }).toString()}`}
-              variant="default"
-            >
-              <Trans>What happens to it?</Trans>
-            </Button>
-          </div>
-        </div>
-      )}
+      <div className="row wrap dimmed">
+        <span>{formatTime(message.atMs)}</span>
+        <span>QoS {message.qos}</span>
+        {message.contentType && <span>{message.contentType}</span>}
+        <Copy value={message.topic} label={t`Copy the topic`} />
+      </div>
+      <div className="copy-text">
+        <pre tabIndex={0}>{pretty}</pre>
+        <Copy value={pretty} label={t`Copy the payload`} />
+      </div>
+      <div className="row wrap">
+        <Button
+          variant="default"
+          disabled={text === null}
+          onClick={() => onPublishAgain({ topic: message.topic, payload: text ?? '', qos: message.qos })}
+        >
+          <Trans>Publish again</Trans>
+        </Button>
+        <Button
+          variant="default"
+          disabled={text === null}
+          onClick={() => navigate(newRulePath, { state: { topic: message.topic, payload: text } })}
+        >
+          <Trans>Write a rule for it</Trans>
+        </Button>
+        <Button
+          component={Link}
+          href={`/live?${new URLSearchParams({ tab: 'trace', trace: message.topic }).toString()}`}
+          variant="default"
+        >
+          <Trans>What happens to it?</Trans>
+        </Button>
+      </div>
     </>
   );
 }

@@ -1,8 +1,7 @@
 import { Button, Select, Switch, Text, TextInput } from '@mantine/core';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
-import { IconChevronDown, IconChevronRight, IconPlayerRecord, IconPlayerStop } from '@tabler/icons-react';
-import { useVirtualizer } from '@tanstack/react-virtual';
-import { useEffect, useMemo, useRef, useState, type FormEvent, type ReactNode } from 'react';
+import { IconPlayerRecord, IconPlayerStop } from '@tabler/icons-react';
+import { useEffect, useMemo, useState, type FormEvent, type ReactNode } from 'react';
 import { Link } from 'wouter';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { send, withQuery } from '../../api/objects';
@@ -11,9 +10,9 @@ import { formatBytes, formatNumber, formatTime } from '../../format';
 import { quoted, ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
-import { LiveTime } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { clientHref } from '../clients/client-href';
+import { MessageRows } from './message-rows';
 import { filterProblem } from './topics';
 import {
   isProblem,
@@ -158,7 +157,7 @@ export function MessageTrace() {
             loading={start.isPending}
             disabled={problem !== null}
           >
-            {isRunning ? <Trans>Record anew</Trans> : <Trans>Record</Trans>}
+            {isRunning ? <Trans>Start a new recording</Trans> : <Trans>Record</Trans>}
           </Button>
         )}
         {mayRecord && isRunning && (
@@ -279,57 +278,30 @@ interface TracedRow {
 
 /** Opening a message holds the list, so that it stays where it is; closing it shows what has arrived since. */
 function TracedMessages({ messages: arrived }: { messages: TracedRow[] }) {
-  const { t } = useLingui();
   const [open, setOpen] = useState<string | null>(null);
   const [held, setHeld] = useState<TracedRow[] | null>(null);
   const messages = held ?? arrived;
-  const scroller = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({
-    count: messages.length,
-    getScrollElement: () => scroller.current,
-    estimateSize: () => rowHeight,
-    // By position, see `MessageList`.
-    overscan: 10,
-  });
   return (
-    <div className="live-list" ref={scroller} tabIndex={0} role="region" aria-label={t`Messages`}>
-      <ol className="live-rows" style={{ height: virtual.getTotalSize() }}>
-        {virtual.getVirtualItems().map((item) => {
-          const entry = messages[item.index];
-          if (entry === undefined) return null;
-          const { message, outcome } = entry;
-          const isOpen = open === message.id;
-          return (
-            <li
-              key={item.key}
-              ref={virtual.measureElement}
-              data-index={item.index}
-              className="live-row"
-              style={{ transform: `translateY(${item.start}px)` }}
-            >
-              <button
-                type="button"
-                className="live-head"
-                aria-expanded={isOpen}
-                onClick={() => {
-                  setOpen(isOpen ? null : message.id);
-                  setHeld(isOpen ? null : messages);
-                }}
-              >
-                {isOpen ? <IconChevronDown size={13} aria-hidden /> : <IconChevronRight size={13} aria-hidden />}
-                <LiveTime ms={message.atMs} />
-                <span className="mono live-topic">{message.topic}</span>
-                <span className="dimmed trace-publisher">{message.publisher ?? <Trans>the node</Trans>}</span>
-                <span className="live-preview">
-                  <Outcome outcome={outcome} />
-                </span>
-              </button>
-              {isOpen && <Steps message={message} />}
-            </li>
-          );
-        })}
-      </ol>
-    </div>
+    <MessageRows
+      rows={messages}
+      rowHeight={rowHeight}
+      message={({ message }) => message}
+      isOpen={({ message }) => open === message.id}
+      onToggle={({ message }) => {
+        const isOpen = open === message.id;
+        setOpen(isOpen ? null : message.id);
+        setHeld(isOpen ? null : messages);
+      }}
+      head={({ message, outcome }) => (
+        <>
+          <span className="dimmed trace-publisher">{message.publisher ?? <Trans>the node</Trans>}</span>
+          <span className="live-preview">
+            <Outcome outcome={outcome} />
+          </span>
+        </>
+      )}
+      detail={({ message }) => <Steps message={message} />}
+    />
   );
 }
 
@@ -398,7 +370,7 @@ function Client({ id }: { id: string | null }) {
 /** The steps of one message in order, with the time since the first one. */
 function Steps({ message }: { message: TracedMessage }) {
   return (
-    <div className="live-detail">
+    <>
       <ol className="plain-list trace-steps">
         {message.steps.map((step) => (
           <li key={step.number}>
@@ -412,7 +384,7 @@ function Steps({ message }: { message: TracedMessage }) {
       <span className="dimmed">
         <Trans>Message {message.id}</Trans>, {formatTime(message.atMs)}
       </span>
-    </div>
+    </>
   );
 }
 

@@ -5,6 +5,7 @@ import { useState, type FormEvent } from 'react';
 import { connected, type MqttLogin } from '../../api/mqtt';
 import { Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
+import { publishOptions } from './commands';
 import { isTopic } from './topics';
 import type { LiveClient } from './use-live-client';
 
@@ -96,12 +97,7 @@ export function PublishPanel({
             />
           </Group>
           <Group justify="space-between">
-            <ShowCall
-              method="POST"
-              path="/api/v1/publish"
-              body={draft}
-              ctl={`publish ${topic || 'TOPIC'} ${quotedText(payload)}`}
-            />
+            <ShowCall method="POST" path="/api/v1/publish" body={draft} ctl={`publish ${publishOptions(draft)}`} />
             <Button
               type="submit"
               loading={isPending}
@@ -127,8 +123,4 @@ function problemOfJson(text: string): string | null {
   } catch (error) {
     return (error as Error).message;
   }
-}
-
-function quotedText(text: string): string {
-  return `'${text.replaceAll("'", `'\\''`)}'`;
 }

@@ -1,6 +1,6 @@
 import { Button, Text, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
-import { Trans, useLingui } from '@lingui/react/macro';
+import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconChevronDown, IconChevronRight, IconSearch } from '@tabler/icons-react';
 import { useState } from 'react';
 import { Link } from 'wouter';
@@ -23,7 +23,7 @@ interface TopicNode {
   bytes: number;
   messages_per_s: number;
   last_at_ms: number | null;
-  last: { payload: string; publisher?: string | null } | null;
+  last: { payload: string; is_truncated: boolean; publisher?: string | null } | null;
 }
 
 interface TopicPage {
@@ -134,8 +134,25 @@ function Level({ parent, contains, depth, onWatch }: LevelProps) {
       </li>
     );
   }
+  const { skipped = 0, is_full = false } = (list.data?.pages[0] ?? {}) as Partial<TopicPage>;
   return (
     <>
+      {depth === 0 && is_full && (
+        <li className="topic-note">
+          <Trans>
+            There are too many topics. The node records no further ones; those that are shown are still counted.
+          </Trans>
+        </li>
+      )}
+      {depth === 0 && skipped > 0 && (
+        <li className="topic-note">
+          <Plural
+            value={skipped}
+            one="# message is not counted: there were too many at a time, or its topic is not recorded."
+            other="# messages are not counted: there were too many at a time, or their topics are not recorded."
+          />
+        </li>
+      )}
       {list.rows.map((node) => (
         <Topic key={node.topic} node={node} contains={contains} depth={depth} onWatch={onWatch} />
       ))}
@@ -194,6 +211,7 @@ function Topic({
         </span>
         <span className="topic-value mono" title={node.last?.publisher ?? undefined}>
           {node.last?.payload}
+          {node.last?.is_truncated && ' …'}
         </span>
         <span className="topic-rate">{formatCompact(node.messages_per_s)}</span>
         <span className="topic-rate topic-optional">{formatCompact(node.messages)}</span>

@@ -3,9 +3,8 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings } from '@tabler/icons-react';
 import { useState } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
-import { ApiError, queryClient, useRead, type Schemas } from '../../api/client';
-import { isStored, objectPath, send, useObject, useSave, writable, type ConfigurationObject } from '../../api/objects';
-import { useSchema } from '../../api/schemas';
+import { ApiError, useRead, type Schemas } from '../../api/client';
+import { isStored, objectPath, send, useObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { ObjectEditor } from '../../ui/object-editor';
@@ -17,12 +16,10 @@ import { StateBadge } from '../../ui/state-badge';
 import { EmptyState, Loading } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { AlarmRuleList } from '../alarms/alarm-rule-editor';
-import type { AlarmRule } from '../alarms/condition';
 import { productsPath, useProductKind } from './product-kind';
+import { useProductParts, type Product } from './product-part';
 import { modelOf, parts } from './thing-model';
 import { ThingModelEditor } from './thing-model-editor';
-
-type Product = Schemas['Product'] & ConfigurationObject;
 
 export default function ProductPage() {
   const { t } = useLingui();
@@ -33,8 +30,7 @@ export default function ProductPage() {
   const [isEditing, setEditing] = useState(false);
   const kind = useProductKind();
   const product = useObject<Product>(productsPath, id);
-  const scope = useSchema('ProductInput');
-  const save = useSave(productsPath);
+  const productParts = useProductParts();
   if (!product.data) {
     return (
       <PendingPage
@@ -44,7 +40,7 @@ export default function ProductPage() {
       />
     );
   }
-  if (!scope) {
+  if (!productParts) {
     return (
       <Page title={id}>
         <Loading />
@@ -54,12 +50,7 @@ export default function ProductPage() {
   const data = product.data;
   const model = modelOf(data.model);
   const mayChange = isStored(data) && mayInNamespace(caller, 'operator', data.namespace);
-  /** Changes fields of the version that is shown; somebody else's change in between is rejected. */
-  const change = async (fields: object) => {
-    const body = { ...writable(data, Object.keys(scope.root.properties ?? {})), ...fields };
-    const saved = await save.mutateAsync({ id, version: data.version, body });
-    queryClient.setQueryData([productsPath, 'one', id], saved);
-  };
+  const readNewest = async () => (await product.refetch({ throwOnError: true })).data ?? data;
   return (
     <Page
       title={data.name || data.id}
@@ -92,7 +83,11 @@ export default function ProductPage() {
               </>
             ),
             content: (
-              <ThingModelEditor model={model} mayChange={mayChange} onSave={(next) => change({ model: next })} />
+              <ThingModelEditor
+                stored={productParts.model(data)}
+                read={async () => productParts.model(await readNewest())}
+                mayChange={mayChange}
+              />
             ),
           },
           {
@@ -104,10 +99,10 @@ export default function ProductPage() {
             ),
             content: (
               <AlarmRuleList
-                rules={(data.alarms ?? []) as unknown as AlarmRule[]}
+                stored={productParts.alarms(data)}
+                read={async () => productParts.alarms(await readNewest())}
                 mayChange={mayChange}
                 keys={(model.properties ?? []).map((property) => property.id)}
-                onSave={(alarms) => change({ alarms })}
                 empty={<Trans>An alarm rule watches the values of all devices of this product.</Trans>}
               />
             ),

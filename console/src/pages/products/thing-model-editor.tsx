@@ -15,25 +15,31 @@ import {
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
+import { useConditionalSave, withItem, withoutItem, type ReadValue } from '../../ui/conditional-save';
+import { Confirm } from '../../ui/confirm';
 import { download } from '../../ui/download';
 import { DataTable, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
+import { VersionConflict } from '../../ui/version-conflict';
 import { itemProblem, parts, valueTypeText, type Item, type Part, type ThingModel } from './thing-model';
 import { FieldRows, ValueTypeInput } from './value-type-input';
 
 interface EditorProps {
-  model: ThingModel;
+  stored: ReadValue<ThingModel>;
+  /** Reads the newest version. */
+  read: () => Promise<ReadValue<ThingModel>>;
   mayChange: boolean;
-  onSave: (model: ThingModel) => Promise<unknown>;
 }
 
 /** What devices of a product report, can do and tell. */
-export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
+export function ThingModelEditor({ stored, read, mayChange }: EditorProps) {
   const { t } = useLingui();
   const [chosen, setPart] = useUrlState('part', 'properties');
-  const [edited, setEdited] = useState<number | 'new' | null>(null);
-  const [isJson, setJson] = useState(false);
+  // The model as it was when an item was opened: what is saved is a change of that.
+  const [edited, setEdited] = useState<{ item?: Item; opened: ReadValue<ThingModel> } | null>(null);
+  const [json, setJson] = useState<ReadValue<ThingModel> | null>(null);
+  const model = stored.value;
   const part = parts.includes(chosen as Part) ? (chosen as Part) : 'properties';
   const items = model[part] ?? [];
   const texts: Record<Part, { label: string; add: string; title: ReactNode; text: ReactNode }> = {
@@ -63,14 +69,13 @@ export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
     },
   };
   const own = texts[part];
-  const saveItems = (next: Item[]) => onSave({ ...model, [part]: next });
   const columns: Column<Item>[] = [
     {
       id: 'id',
       header: t`Id`,
       sort: (item) => item.id,
       cell: (item) => (
-        <button type="button" className="link-button mono" onClick={() => setEdited(items.indexOf(item))}>
+        <button type="button" className="link-button mono" onClick={() => setEdited({ item, opened: stored })}>
           {item.id}
         </button>
       ),
@@ -102,7 +107,7 @@ export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
     { id: 'description', header: t`Description`, cell: (item) => item.description || '–', isHidden: true },
   ];
   const add = mayChange && (
-    <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited('new')}>
+    <Button leftSection={<IconPlus size={14} />} onClick={() => setEdited({ opened: stored })}>
       {own.add}
     </Button>
   );
@@ -124,7 +129,7 @@ export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
               data={parts.map((each) => ({ value: each, label: `${texts[each].label} (${model[each]?.length ?? 0})` }))}
             />
             <div className="row wrap table-actions">
-              <Button variant="default" onClick={() => setJson(true)}>
+              <Button variant="default" onClick={() => setJson(stored)}>
                 JSON
               </Button>
               {add}
@@ -137,22 +142,18 @@ export function ThingModelEditor({ model, mayChange, onSave }: EditorProps) {
           </EmptyState>
         }
       />
-      {edited !== null && (
+      {edited && (
         <ItemDrawer
-          key={`${part} ${edited}`}
+          key={part}
+          {...edited}
           part={part}
           title={own.add}
-          item={edited === 'new' ? undefined : items[edited]}
-          others={items.filter((_, at) => at !== edited)}
+          read={read}
           mayChange={mayChange}
-          onSave={(item) =>
-            saveItems(edited === 'new' ? [...items, item] : items.map((each, at) => (at === edited ? item : each)))
-          }
-          onDelete={edited === 'new' ? undefined : () => saveItems(items.filter((_, at) => at !== edited))}
           onClose={() => setEdited(null)}
         />
       )}
-      {isJson && <ModelJson model={model} mayChange={mayChange} onSave={onSave} onClose={() => setJson(false)} />}
+      {json && <ModelJson stored={json} read={read} mayChange={mayChange} onClose={() => setJson(null)} />}
     </>
   );
 }
@@ -161,10 +162,9 @@ interface ItemDrawerProps {
   part: Part;
   title: string;
   item?: Item;
-  others: Item[];
+  opened: ReadValue<ThingModel>;
+  read: () => Promise<ReadValue<ThingModel>>;
   mayChange: boolean;
-  onSave: (item: Item) => Promise<unknown>;
-  onDelete?: () => Promise<unknown>;
   onClose: () => void;
 }
 
@@ -173,35 +173,35 @@ function newItem(part: Part): Item {
   return { id: '', name: '', valueType: { type: part === 'events' ? 'object' : part === 'tags' ? 'string' : 'float' } };
 }
 
-function ItemDrawer({ part, title, item, others, mayChange, onSave, onDelete, onClose }: ItemDrawerProps) {
+function ItemDrawer({ part, title, item, opened, read, mayChange, onClose }: ItemDrawerProps) {
   const { t } = useLingui();
   const [value, setValue] = useState<Item>(item ?? newItem(part));
+  const [loads, setLoads] = useState(0);
+  const [isDeleting, setDeleting] = useState(false);
   const [isSubmitted, setSubmitted] = useState(false);
-  const [isPending, setPending] = useState(false);
-  const [error, setError] = useState<string>();
+  const edit = useConditionalSave(opened, read, onClose);
+  const removal = useConditionalSave(opened, read, onClose);
   const set = (change: Partial<Item>) => setValue((previous) => ({ ...previous, ...change }));
+  const others = (edit.value[part] ?? []).filter(({ id }) => id !== item?.id);
   const problem = itemProblem(value, others);
-  const finish = async (work: Promise<unknown>) => {
-    setPending(true);
-    setError(undefined);
-    try {
-      await work;
-      onClose();
-    } catch (failure) {
-      setError((failure as Error).message);
-      setPending(false);
-    }
-  };
+  const changed = (model: ThingModel) => ({ ...model, [part]: withItem(model[part] ?? [], item?.id, value) });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     setSubmitted(true);
-    if (problem === undefined) void finish(onSave(value));
+    if (problem === undefined) void edit.save(changed);
+  };
+  const load = async () => {
+    const theirs = (await edit.load())[part]?.find(({ id }) => id === item?.id);
+    // They have removed it.
+    if (item && !theirs) onClose();
+    if (theirs) setValue(theirs);
+    setLoads((previous) => previous + 1);
   };
   const uses = Array.isArray(value.expands?.type) ? (value.expands.type as string[]) : ['read', 'write', 'report'];
   return (
     <Drawer opened onClose={onClose} position="right" size="lg" title={item?.id ?? title}>
       <form onSubmit={submit} noValidate>
-        <fieldset disabled={!mayChange} className="plain-fieldset">
+        <fieldset key={loads} disabled={!mayChange} className="plain-fieldset">
           <Stack gap="sm">
             <TextInput
               label={t`Id`}
@@ -281,43 +281,57 @@ function ItemDrawer({ part, title, item, others, mayChange, onSave, onDelete, on
                 onChange={(level) => set({ expands: { ...value.expands, level: level ?? undefined } })}
               />
             )}
-            {error && (
-              <Text size="sm" c="var(--tg-critical)" role="alert">
-                {error}
-              </Text>
-            )}
           </Stack>
         </fieldset>
+        {edit.isConflict ? (
+          <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+        ) : (
+          edit.error && (
+            <Text size="sm" c="var(--tg-critical)" role="alert">
+              {edit.error.message}
+            </Text>
+          )
+        )}
         {mayChange && (
           <div className="drawer-footer">
-            {onDelete ? (
-              <Button
-                variant="default"
-                leftSection={<IconTrash size={14} />}
-                loading={isPending}
-                onClick={() => void finish(onDelete())}
-              >
+            {item ? (
+              <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setDeleting(true)}>
                 <Trans>Remove from the model</Trans>
               </Button>
             ) : (
               <span />
             )}
-            <Button type="submit" loading={isPending}>
+            <Button type="submit" loading={edit.isPending}>
               <Trans>Save</Trans>
             </Button>
           </div>
         )}
       </form>
+      {isDeleting && item && (
+        <Confirm
+          title={<Trans>Remove {item.id} from the model?</Trans>}
+          action={<Trans>Remove from the model</Trans>}
+          isPending={removal.isPending}
+          error={removal.error}
+          onClose={() => setDeleting(false)}
+          onConfirm={() =>
+            void removal.save((model) => ({ ...model, [part]: withoutItem(model[part] ?? [], item.id) }))
+          }
+        >
+          <Text size="sm">
+            <Trans>Its definition is lost. Values that are already stored stay.</Trans>
+          </Text>
+        </Confirm>
+      )}
     </Drawer>
   );
 }
 
 /** The whole model as text: to copy, to paste one, to save a file. */
-function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClose: () => void }) {
+function ModelJson({ stored, read, mayChange, onClose }: EditorProps & { onClose: () => void }) {
   const { t } = useLingui();
-  const [text, setText] = useState(() => JSON.stringify(model, null, 2));
-  const [error, setError] = useState<string>();
-  const [isPending, setPending] = useState(false);
+  const [text, setText] = useState(() => JSON.stringify(stored.value, null, 2));
+  const edit = useConditionalSave(stored, read, onClose);
   const parsed = (() => {
     try {
       const value: unknown = JSON.parse(text);
@@ -326,21 +340,14 @@ function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClos
       return undefined;
     }
   })();
-  const submit = async (event: FormEvent) => {
+  const changed = (model: ThingModel) => parsed ?? model;
+  const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (!parsed) return;
-    setPending(true);
-    try {
-      await onSave(parsed);
-      onClose();
-    } catch (failure) {
-      setError((failure as Error).message);
-      setPending(false);
-    }
+    if (parsed) void edit.save(changed);
   };
   return (
     <Drawer opened onClose={onClose} position="right" size="lg" title={<Trans>Thing model as JSON</Trans>}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={submit}>
         <JsonInput
           aria-label={t`Thing model as JSON`}
           autosize
@@ -349,12 +356,15 @@ function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClos
           classNames={{ input: 'mono' }}
           readOnly={!mayChange}
           value={text}
-          error={parsed ? error : t`This is not valid JSON`}
-          onChange={(next) => {
-            setText(next);
-            setError(undefined);
-          }}
+          error={parsed ? !edit.isConflict && edit.error?.message : t`This is not valid JSON`}
+          onChange={setText}
         />
+        {edit.isConflict && (
+          <VersionConflict
+            onLoad={async () => setText(JSON.stringify(await edit.load(), null, 2))}
+            onOverwrite={() => edit.overwrite(changed)}
+          />
+        )}
         <div className="drawer-footer">
           <ActionIcon
             aria-label={t`Save as a file`}
@@ -363,7 +373,7 @@ function ModelJson({ model, mayChange, onSave, onClose }: EditorProps & { onClos
             <IconDownload size={16} />
           </ActionIcon>
           {mayChange && (
-            <Button type="submit" loading={isPending} disabled={!parsed}>
+            <Button type="submit" loading={edit.isPending} disabled={!parsed}>
               <Trans>Save</Trans>
             </Button>
           )}

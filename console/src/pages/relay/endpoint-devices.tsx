@@ -5,6 +5,7 @@ import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { EmptyState } from '../../ui/states';
 import { deviceHref, useDeviceColumns } from '../devices/device-columns';
 import type { RelayEndpoint } from './endpoint-address';
+import { DeviceName } from './device-name';
 import { productOf } from './endpoint-overview';
 
 const refreshMs = 3_000;
@@ -18,11 +19,15 @@ export function useEndpointDevices(endpoint: RelayEndpoint) {
   return { ...list, rows };
 }
 
-export function EndpointDevices({ endpoint }: { endpoint: RelayEndpoint }) {
+export function EndpointDevices({ endpoint, mayChange }: { endpoint: RelayEndpoint; mayChange: boolean }) {
   const { t } = useLingui();
   const devices = useEndpointDevices(endpoint);
   const shared = useDeviceColumns((device) => device.name);
-  const columns: Column<Schemas['Device']>[] = [shared.name, shared.id, shared.state, shared.seen];
+  const name: Column<Schemas['Device']> = {
+    ...shared.name,
+    cell: (device) => (mayChange ? <DeviceName device={device} /> : shared.name.cell(device)),
+  };
+  const columns: Column<Schemas['Device']>[] = [name, shared.id, shared.state, shared.seen];
   return (
     <DataTable
       name="endpoint-devices"

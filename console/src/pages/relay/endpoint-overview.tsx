@@ -8,6 +8,7 @@ import { CopyText } from '../../ui/copy';
 import { Facts, Panel } from '../../ui/page';
 import { Ago } from '../../ui/time';
 import type { EndpointStatus, RelayEndpoint } from './endpoint-address';
+import { ModeName } from './endpoint-state';
 
 const spanMs = 5 * 60_000;
 const maxSamples = 200;
@@ -109,7 +110,7 @@ export function EndpointOverview({ endpoint, status, address, readAt }: Overview
             rows={[
               [<Trans>Id</Trans>, <span className="mono">{endpoint.id}</span>],
               [<Trans>Namespace</Trans>, endpoint.namespace ?? 'default'],
-              [<Trans>Mode</Trans>, endpoint.mode ?? 'json'],
+              [<Trans>Mode</Trans>, <ModeName mode={endpoint.mode} />],
               [<Trans>Access key</Trans>, endpoint.has_access_key ? <Trans>required</Trans> : <Trans>none</Trans>],
               [
                 <Trans>Allowed origins</Trans>,

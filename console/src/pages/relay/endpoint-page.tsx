@@ -10,28 +10,31 @@ import {
   objectPath,
   send,
   useObject,
-  useRemove,
   useSave,
   type ConfigurationObject,
   type Fields,
 } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { ObjectEditor, deleteCall, saveCall } from '../../ui/object-editor';
 import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
+import { AlarmList } from '../alarms/alarm-list';
 import { endpointsPath, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
+import { EndpointAlarmRules } from './endpoint-alarm-rules';
 import { EndpointConnections } from './endpoint-connections';
 import { EndpointControls } from './endpoint-controls';
 import { EndpointDevices } from './endpoint-devices';
 import { EndpointExamples } from './endpoint-examples';
+import { EndpointHistory } from './endpoint-history';
 import { useEndpointKind } from './endpoint-kind';
 import { EndpointMessages } from './endpoint-messages';
-import { EndpointOverview } from './endpoint-overview';
+import { EndpointOverview, productOf } from './endpoint-overview';
+import { EndpointProtocol } from './endpoint-protocol';
 import { EndpointState } from './endpoint-state';
 import { EndpointTest } from './endpoint-test';
 
@@ -112,7 +115,22 @@ export default function EndpointPage() {
             ),
             content: <EndpointConnections id={id} mayChange={mayChange} />,
           },
-          { id: 'devices', label: <Trans>Devices</Trans>, content: <EndpointDevices endpoint={data} /> },
+          {
+            id: 'devices',
+            label: <Trans>Devices</Trans>,
+            content: <EndpointDevices endpoint={data} mayChange={mayChange} />,
+          },
+          {
+            id: 'history',
+            label: <Trans>Data</Trans>,
+            content: <EndpointHistory endpoint={data} />,
+          },
+          {
+            id: 'alarms',
+            label: <Trans>Alarms</Trans>,
+            content: <AlarmList product={{ id: productOf(data), devicePrefix: `${data.id}:` }} />,
+          },
+          { id: 'alarm-rules', label: <Trans>Alarm rules</Trans>, content: <EndpointAlarmRules endpoint={data} /> },
           {
             id: 'controls',
             label: <Trans>Control panel</Trans>,
@@ -122,7 +140,12 @@ export default function EndpointPage() {
           {
             id: 'examples',
             label: <Trans>Example clients</Trans>,
-            content: <EndpointExamples endpoint={data} address={address} />,
+            content: (
+              <div className="page">
+                <EndpointExamples endpoint={data} address={address} />
+                <EndpointProtocol endpoint={data} />
+              </div>
+            ),
           },
         ]}
       />
@@ -186,7 +209,7 @@ function Switching({ endpoint }: { endpoint: RelayEndpoint }) {
               </Text>
               <TextInput
                 label={t`Reason`}
-                description={t`Clients that try to connect are told it.`}
+                description={t`Sent to clients that try to connect.`}
                 required
                 data-autofocus
                 maxLength={255}
@@ -217,7 +240,6 @@ function Remove({ endpoint, connections }: { endpoint: RelayEndpoint; connection
   const [, navigate] = useLocation();
   const [isAsking, setAsking] = useState(false);
   const kind = useEndpointKind();
-  const remove = useRemove(endpointsPath);
   const { id } = endpoint;
   return (
     <>
@@ -225,21 +247,14 @@ function Remove({ endpoint, connections }: { endpoint: RelayEndpoint; connection
         <Trans>Delete</Trans>
       </Button>
       {isAsking && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete {id}?</Trans>}
           action={<Trans>Delete the endpoint</Trans>}
           call={deleteCall(kind, id)}
-          isPending={remove.isPending}
-          error={remove.error}
           onClose={() => setAsking(false)}
-          onConfirm={() =>
-            remove.mutate(id, {
-              onSuccess: () => {
-                notifications.show({ message: t`${id} was deleted.` });
-                navigate('/relay');
-              },
-            })
-          }
+          invalidates={[[endpointsPath]]}
+          message={t`${id} was deleted.`}
+          onDeleted={() => navigate('/relay')}
         >
           <Text size="sm">{kind.deletion(endpoint as ConfigurationObject)}</Text>
           {connections > 0 && (
@@ -247,7 +262,7 @@ function Remove({ endpoint, connections }: { endpoint: RelayEndpoint; connection
               <Trans>{formatNumber(connections)} connections are open now.</Trans>
             </Text>
           )}
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </>
   );

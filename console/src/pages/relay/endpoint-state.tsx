@@ -2,6 +2,18 @@ import { Trans } from '@lingui/react/macro';
 import { StateBadge } from '../../ui/state-badge';
 import type { EndpointStatus, RelayEndpoint } from './endpoint-address';
 
+/** What receivers get; without a mode, messages in an object. */
+export function ModeName({ mode }: { mode: RelayEndpoint['mode'] | undefined }) {
+  switch (mode) {
+    case 'direct':
+      return <Trans>direct</Trans>;
+    case 'custom_header':
+      return <Trans>custom header</Trans>;
+    default:
+      return <>json</>;
+  }
+}
+
 /** Whether clients can connect. */
 export function EndpointState({ endpoint, status }: { endpoint: RelayEndpoint; status: EndpointStatus | undefined }) {
   if (endpoint.disabled_reason) {

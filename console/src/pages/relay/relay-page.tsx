@@ -10,7 +10,7 @@ import { Page } from '../../ui/page';
 import { Ago } from '../../ui/time';
 import { endpointHref, useRelayBase, type EndpointStatus, type RelayEndpoint } from './endpoint-address';
 import { useEndpointKind } from './endpoint-kind';
-import { EndpointState } from './endpoint-state';
+import { EndpointState, ModeName } from './endpoint-state';
 
 const refreshMs = 3_000;
 
@@ -42,7 +42,13 @@ export default function RelayPage() {
           '–'
         ),
     },
-    { id: 'mode', header: t`Mode`, sort: (row) => row.mode, cell: (row) => row.mode ?? 'json', isHidden: true },
+    {
+      id: 'mode',
+      header: t`Mode`,
+      sort: (row) => row.mode,
+      cell: (row) => <ModeName mode={row.mode} />,
+      isHidden: true,
+    },
     {
       id: 'connections',
       header: t`Connections`,

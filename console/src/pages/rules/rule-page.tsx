@@ -3,7 +3,7 @@ import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDeviceFloppy, IconTrash } from '@tabler/icons-react';
 import { useEffect, useMemo, useState } from 'react';
-import { Link, useLocation, useParams } from 'wouter';
+import { useLocation, useParams } from 'wouter';
 import { useHistoryState } from 'wouter/use-browser-location';
 import type { Fields } from '../../api/objects';
 import { api, ApiError, unwrap, useChange, useRead, type Schemas } from '../../api/client';
@@ -11,7 +11,9 @@ import { resolved, type Schema, type SchemaScope } from '../../api/json-schema';
 import { useSchema } from '../../api/schemas';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { newPart } from '../../new-paths';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
+import { useEditedObject, useReportedChange, type EditedObject } from '../../ui/edited-object';
 import { CodeEditor } from '../../ui/lazy-code-editor';
 import { ObjectSelect } from '../../ui/object-select';
 import { Facts, Page, Panel } from '../../ui/page';
@@ -22,6 +24,7 @@ import { ShowCall } from '../../ui/show-call';
 import { EmptyState, Loading, Forbidden } from '../../ui/states';
 import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
+import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
 import { ActionsEditor, actionSchema, type Action } from './actions-editor';
 import { completions, describeWord, errorPlace } from './language';
 import { formatNanoseconds, RuleStateBadge } from './rule-state';
@@ -41,7 +44,7 @@ const statusMs = 2_000;
 
 export default function RulePage() {
   const { name } = useParams<{ name: string }>();
-  if (name === undefined || name === 'new') return <NewRule />;
+  if (name === undefined || name === newPart) return <NewRule />;
   return <StoredRule key={name} name={decodeURIComponent(name)} />;
 }
 
@@ -154,6 +157,7 @@ function StoredRule({ name }: { name: string }) {
           {
             id: 'edit',
             label: <Trans>Definition</Trans>,
+            isKept: true,
             content: (
               <>
                 {isDeclared && (
@@ -161,11 +165,9 @@ function StoredRule({ name }: { name: string }) {
                     <Trans>This rule is declared in {data.declared_at ?? data.origin} and is changed there.</Trans>
                   </Alert>
                 )}
-                <Editor
-                  key={data.version}
-                  start={draftOf(data)}
-                  version={data.version ?? null}
-                  name={name}
+                <StoredEditor
+                  newest={data}
+                  read={async () => (await rule.refetch({ throwOnError: true })).data ?? data}
                   sample={sample}
                   onSample={setSample}
                   isReadOnly={isDeclared || !mayOnNode(caller, 'operator')}
@@ -244,18 +246,42 @@ function Metrics({ status }: { status: Schemas['RuleStatus'] }) {
   );
 }
 
+interface StoredEditorProps extends Pick<EditorProps, 'sample' | 'onSample' | 'isReadOnly'> {
+  newest: Rule;
+  read: () => Promise<Rule>;
+}
+
+/** Edits the stored rule; what was typed stays, also when somebody else saves another version. */
+function StoredEditor({ newest, read, ...props }: StoredEditorProps) {
+  const edited = useEditedObject(newest);
+  const { base } = edited;
+  const start = useMemo(() => draftOf(base), [base]);
+  return (
+    <Editor
+      key={base.version}
+      start={start}
+      version={base.version ?? null}
+      name={base.name}
+      stored={{ ...edited, read }}
+      {...props}
+    />
+  );
+}
+
 interface EditorProps {
   start: Draft;
   /** The version that is edited; another one in the meantime is not overwritten. */
   version: number | null;
   /** `null`: a new rule. */
   name: string | null;
+  /** Absent: a new rule. */
+  stored?: EditedObject<Rule> & { read: () => Promise<Rule> };
   sample: Sample;
   onSample: (sample: Sample) => void;
   isReadOnly: boolean;
 }
 
-function Editor({ start, version, name, sample, onSample, isReadOnly }: EditorProps) {
+function Editor({ start, version, name, stored, sample, onSample, isReadOnly }: EditorProps) {
   const { t } = useLingui();
   const [, navigate] = useLocation();
   const [draft, setDraft] = useState<Draft>(start);
@@ -277,30 +303,32 @@ function Editor({ start, version, name, sample, onSample, isReadOnly }: EditorPr
   const isSqlWrong = invalid?.place !== null && invalid !== null;
   const chosen = name ?? newName.trim();
   const save = useChange(
-    () =>
+    (ifMatch: number | null) =>
       unwrap(
         api.PUT('/api/v1/rules/{name}', {
           params: {
             path: { name: chosen },
-            header: version === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${version}"` },
+            header: ifMatch === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${ifMatch}"` },
           },
           body: draft as unknown as Schemas['RuleInput'],
         }),
       ),
     [['rules'], ['rule-status']],
   );
-  const isConflict = save.error instanceof ApiError && save.error.status === 412;
   const isChanged = JSON.stringify(draft) !== JSON.stringify(start);
+  useReportedChange(isChanged, stored?.setChanged);
+  const isRejected = isVersionConflict(save.error);
+  const isConflict = stored !== undefined && !save.isPending && (isRejected || (isChanged && stored.isOutdated));
   const actionItems = scope?.root.properties?.actions?.items;
   const areActionsWrong =
     actionItems !== undefined &&
     draft.actions.some((action) => formProblems(action, actionSchema(actionItems, action.kind), scope).length > 0);
-  const submit = () =>
-    save.mutate(undefined, {
-      onSuccess: (stored) => {
+  const submit = (ifMatch: number | null) =>
+    save.mutate(ifMatch, {
+      onSuccess: (saved) => {
         notifications.show({ message: t`The rule ${chosen} is saved.` });
-        for (const warning of (stored as Rule).warnings ?? [])
-          notifications.show({ message: warning, color: 'yellow' });
+        for (const warning of (saved as Rule).warnings ?? []) notifications.show({ message: warning, color: 'yellow' });
+        stored?.load(saved as Rule);
         if (name === null) navigate(`/rules/${encodeURIComponent(chosen)}?tab=trace`);
       },
     });
@@ -383,27 +411,17 @@ function Editor({ start, version, name, sample, onSample, isReadOnly }: EditorPr
         </Panel>
         {!isReadOnly && (
           <div className="editor-footer">
-            {save.error && (
-              <Text size="sm" c="var(--tg-critical)" role="alert">
-                {isConflict && name !== null ? (
-                  <Trans>
-                    Someone else has changed this rule since you opened it. Nothing is overwritten: copy your statement,
-                    then{' '}
-                    <Link
-                      href={`/rules/${encodeURIComponent(name)}`}
-                      onClick={() => location.reload()}
-                      className="link"
-                    >
-                      load their version
-                    </Link>
-                    .
-                  </Trans>
-                ) : isConflict ? (
-                  <Trans>There is a rule with this name.</Trans>
-                ) : (
-                  save.error.message
-                )}
-              </Text>
+            {isConflict ? (
+              <VersionConflict
+                onLoad={async () => stored.load(await stored.read())}
+                onOverwrite={async () => submit((await stored.read()).version ?? null)}
+              />
+            ) : (
+              save.error && (
+                <Text size="sm" c="var(--tg-critical)" role="alert">
+                  {isRejected ? <Trans>There is a rule with this name.</Trans> : save.error.message}
+                </Text>
+              )
             )}
             <div className="row wrap">
               <Button
@@ -417,7 +435,7 @@ function Editor({ start, version, name, sample, onSample, isReadOnly }: EditorPr
                   areActionsWrong ||
                   (name !== null && !isChanged)
                 }
-                onClick={submit}
+                onClick={() => submit(version)}
               >
                 <Trans>Save</Trans>
               </Button>
@@ -460,31 +478,20 @@ function DeleteRule({ rule }: { rule: Rule }) {
   const [, navigate] = useLocation();
   const [isAsking, setAsking] = useState(false);
   const { name } = rule;
-  const remove = useChange(
-    () => unwrap(api.DELETE('/api/v1/rules/{name}', { params: { path: { name } } })),
-    [['rules'], ['rule-status']],
-  );
   return (
     <>
       <Button variant="default" leftSection={<IconTrash size={14} />} onClick={() => setAsking(true)}>
         <Trans>Delete</Trans>
       </Button>
       {isAsking && (
-        <Confirm
+        <ConfirmDeletion
           title={<Trans>Delete the rule {name}?</Trans>}
           action={<Trans>Delete the rule</Trans>}
-          call={{ method: 'DELETE', path: `/api/v1/rules/${encodeURIComponent(name)}`, ctl: `rules delete ${name}` }}
-          isPending={remove.isPending}
-          error={remove.error}
+          call={{ path: `/api/v1/rules/${encodeURIComponent(name)}`, ctl: `rules delete ${name}` }}
           onClose={() => setAsking(false)}
-          onConfirm={() =>
-            remove.mutate(undefined, {
-              onSuccess: () => {
-                notifications.show({ message: t`The rule ${name} was deleted.` });
-                navigate('/rules');
-              },
-            })
-          }
+          invalidates={[['rules'], ['rule-status']]}
+          message={t`The rule ${name} was deleted.`}
+          onDeleted={() => navigate('/rules')}
         >
           <Text size="sm">
             <Trans>
@@ -492,7 +499,7 @@ function DeleteRule({ rule }: { rule: Rule }) {
               values and counters.
             </Trans>
           </Text>
-        </Confirm>
+        </ConfirmDeletion>
       )}
     </>
   );

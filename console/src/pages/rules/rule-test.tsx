@@ -132,6 +132,7 @@ function NextMessage({ sql, sample, onMessage }: { sql: string; sample: Sample; 
     const closeStreams = filters.slice(0, maxStreams).map((filter) =>
       openStream({
         path: withQuery('/api/v1/messages/live', { topic_filter: filter, payload_bytes: maxPayloadBytes }),
+        hiddenMs: waitMs,
         onEvent: receive,
       }),
     );

@@ -31,6 +31,8 @@ interface Shown extends TraceRecord {
 
 /** Records that the page keeps. */
 const maxRecords = 200;
+/** Long enough to publish a message elsewhere and come back. */
+const traceHiddenMs = 60_000;
 
 /** What a running rule does with each event, as it happens. */
 export function RuleTrace({ name, onSample }: { name: string; onSample: (topic: string, payload: string) => void }) {
@@ -43,6 +45,7 @@ export function RuleTrace({ name, onSample }: { name: string; onSample: (topic: 
     if (isPaused) return;
     return openStream({
       path: `/api/v1/rules/${encodeURIComponent(name)}/trace`,
+      hiddenMs: traceHiddenMs,
       onEvent: ({ type, data }) => {
         if (type === 'lost') setOmitted((previous) => previous + (data as { count: number }).count);
         if (type !== 'trace') return;

@@ -5,6 +5,7 @@ import { Link } from 'wouter';
 import { api, unwrap, usePages, useRead, type Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
+import { newRulePath } from '../../new-paths';
 import { DataTable, pagesOf, type Column } from '../../ui/data-table';
 import { Page } from '../../ui/page';
 import { SearchToolbar, useSearch } from '../../ui/search-toolbar';
@@ -106,7 +107,7 @@ export default function RulesPage() {
     { id: 'description', header: t`Description`, cell: (rule) => rule.description || '–', isHidden: true },
   ];
   const add = mayOnNode(caller, 'operator') && (
-    <Button component={Link} href="/rules/new" leftSection={<IconPlus size={14} />}>
+    <Button component={Link} href={newRulePath} leftSection={<IconPlus size={14} />}>
       <Trans>Write a rule</Trans>
     </Button>
   );

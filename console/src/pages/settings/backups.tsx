@@ -1,14 +1,13 @@
 /** Backups with telemetry and files, which the node makes and keeps while it runs. */
 
 import { Button, Text } from '@mantine/core';
-import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDatabaseExport } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useWholeList } from '../../api/objects';
 import { formatBytes, formatTime } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { DataTable, type Column } from '../../ui/data-table';
 import { downloadFrom } from '../../ui/download';
 import { Panel } from '../../ui/page';
@@ -146,29 +145,20 @@ export function StoredBackups() {
 function DeleteBackup({ backup, onClose }: { backup: StoredBackup; onClose: () => void }) {
   const { t } = useLingui();
   const { id } = backup;
-  const remove = useChange(() => send<null>('DELETE', objectPath(path, id)), [[path]]);
   return (
-    <Confirm
+    <ConfirmDeletion
       title={<Trans>Delete the backup {id}?</Trans>}
       action={<Trans>Delete the backup</Trans>}
-      call={{ method: 'DELETE', path: objectPath(path, id), ctl: `backups delete ${quoted(id)}` }}
-      isPending={remove.isPending}
-      error={remove.error}
+      call={{ path: objectPath(path, id), ctl: `backups delete ${quoted(id)}` }}
       onClose={onClose}
-      onConfirm={() =>
-        remove.mutate(undefined, {
-          onSuccess: () => {
-            notifications.show({ message: t`${id} was deleted.` });
-            onClose();
-          },
-        })
-      }
+      invalidates={[[path]]}
+      message={t`${id} was deleted.`}
     >
       <Text size="sm">
         <Trans>
           This deletes the backup of {formatTime(backup.created_at_ms)} ({formatBytes(backup.bytes)}) from the node.
         </Trans>
       </Text>
-    </Confirm>
+    </ConfirmDeletion>
   );
 }

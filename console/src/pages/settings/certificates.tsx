@@ -1,14 +1,13 @@
 /** Certificates that were uploaded for listeners, and when certificates expire. */
 
 import { Button, Text, Title } from '@mantine/core';
-import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus } from '@tabler/icons-react';
 import { useState } from 'react';
-import { useChange, type Schemas } from '../../api/client';
-import { objectPath, send } from '../../api/objects';
+import { type Schemas } from '../../api/client';
+import { objectPath } from '../../api/objects';
 import { formatDate, formatTime } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { DataTable, type Column } from '../../ui/data-table';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
@@ -129,28 +128,18 @@ export function Certificates({ mayChange }: { mayChange: boolean }) {
 function DeleteCertificate({ certificate, onClose }: { certificate: Certificate; onClose: () => void }) {
   const { t } = useLingui();
   const { id } = certificate;
-  const path = objectPath(certificatesPath, id);
-  const remove = useChange(() => send('DELETE', path), [['certificates']]);
   return (
-    <Confirm
+    <ConfirmDeletion
       title={<Trans>Delete the certificate {id}?</Trans>}
       action={<Trans>Delete the certificate</Trans>}
-      call={{ method: 'DELETE', path, ctl: `certificates delete ${id}` }}
-      isPending={remove.isPending}
-      error={remove.error}
+      call={{ path: objectPath(certificatesPath, id), ctl: `certificates delete ${id}` }}
       onClose={onClose}
-      onConfirm={() =>
-        remove.mutate(undefined, {
-          onSuccess: () => {
-            notifications.show({ message: t`${id} was deleted.` });
-            onClose();
-          },
-        })
-      }
+      invalidates={[['certificates']]}
+      message={t`${id} was deleted.`}
     >
       <Text size="sm">
         <Trans>This deletes the certificate {id} and its private key from the node.</Trans>
       </Text>
-    </Confirm>
+    </ConfirmDeletion>
   );
 }

@@ -8,6 +8,7 @@ import { objectPath, send } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { DataTable, type Column } from '../../ui/data-table';
 import { ShowCall } from '../../ui/show-call';
 import { StateBadge } from '../../ui/state-badge';
@@ -213,23 +214,14 @@ function StopListener({ listener, onClose }: { listener: Listener; onClose: () =
 function DeleteListener({ listener, onClose }: { listener: Listener; onClose: () => void }) {
   const { t } = useLingui();
   const { name } = listener;
-  const remove = useChange(() => send('DELETE', objectPath(path, name)), [['listeners'], ['certificates']]);
   return (
-    <Confirm
+    <ConfirmDeletion
       title={<Trans>Delete the listener {name}?</Trans>}
       action={<Trans>Delete the listener</Trans>}
-      call={{ method: 'DELETE', path: objectPath(path, name), ctl: `listeners delete ${name}` }}
-      isPending={remove.isPending}
-      error={remove.error}
+      call={{ path: objectPath(path, name), ctl: `listeners delete ${name}` }}
       onClose={onClose}
-      onConfirm={() =>
-        remove.mutate(undefined, {
-          onSuccess: () => {
-            notifications.show({ message: t`${name} was deleted.` });
-            onClose();
-          },
-        })
-      }
+      invalidates={[['listeners'], ['certificates']]}
+      message={t`${name} was deleted.`}
     >
       <Text size="sm">
         <Trans>
@@ -237,6 +229,6 @@ function DeleteListener({ listener, onClose }: { listener: Listener; onClose: ()
           {formatNumber(listener.connections)} connections are closed.
         </Trans>
       </Text>
-    </Confirm>
+    </ConfirmDeletion>
   );
 }

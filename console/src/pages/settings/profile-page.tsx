@@ -10,6 +10,7 @@ import { languages, switchLanguage, type Language } from '../../i18n';
 import { Confirm } from '../../ui/confirm';
 import { Facts, Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
+import { RoleName } from '../access/grants';
 import { PasswordForm } from '../access/password-form';
 
 /** The own account. */
@@ -24,14 +25,14 @@ export default function ProfilePage() {
           <Facts
             rows={[
               [<Trans>Name</Trans>, caller.name],
-              [<Trans>Role on the whole node</Trans>, caller.role ?? '–'],
+              [<Trans>Role on the whole node</Trans>, caller.role === null ? '–' : <RoleName role={caller.role} />],
               [
                 <Trans>Roles in namespaces</Trans>,
                 caller.namespaces.length === 0
                   ? '–'
                   : caller.namespaces.map((grant) => (
                       <Badge key={grant.namespace} variant="default" tt="none" mr={4}>
-                        {grant.namespace}: {grant.role}
+                        {grant.namespace}: <RoleName role={grant.role} />
                       </Badge>
                     )),
               ],

@@ -1,14 +1,13 @@
 /** Damaged files that the node was started without. */
 
 import { Button, Drawer, Stack, Text, Title } from '@mantine/core';
-import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type ReactNode } from 'react';
-import { useChange, type Schemas } from '../../api/client';
-import { objectPath, send, useWholeList } from '../../api/objects';
+import { type Schemas } from '../../api/client';
+import { objectPath, useWholeList } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatNumber } from '../../format';
-import { Confirm } from '../../ui/confirm';
+import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Facts } from '../../ui/page';
 import { quoted, ShowCall } from '../../ui/show-call';
@@ -124,23 +123,14 @@ export function Quarantine() {
 
 function DeletePart({ part, onClose }: { part: Part; onClose: () => void }) {
   const { t } = useLingui();
-  const remove = useChange(() => send<null>('DELETE', objectPath(path, part.id)), [[path], ['node']]);
   return (
-    <Confirm
+    <ConfirmDeletion
       title={<Trans>Delete the damaged files?</Trans>}
       action={<Trans>Delete the files</Trans>}
-      call={{ method: 'DELETE', path: objectPath(path, part.id), ctl: `quarantine delete ${quoted(part.id)}` }}
-      isPending={remove.isPending}
-      error={remove.error}
+      call={{ path: objectPath(path, part.id), ctl: `quarantine delete ${quoted(part.id)}` }}
       onClose={onClose}
-      onConfirm={() =>
-        remove.mutate(undefined, {
-          onSuccess: () => {
-            notifications.show({ message: t`The files were deleted.` });
-            onClose();
-          },
-        })
-      }
+      invalidates={[[path], ['node']]}
+      message={t`The files were deleted.`}
     >
       <Text size="sm">
         <Trans>
@@ -148,6 +138,6 @@ function DeletePart({ part, onClose }: { part: Part; onClose: () => void }) {
           still be read from them is lost.
         </Trans>
       </Text>
-    </Confirm>
+    </ConfirmDeletion>
   );
 }

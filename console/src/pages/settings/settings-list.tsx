@@ -7,11 +7,13 @@ import { Link, useSearchParams } from 'wouter';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
+import { rejectOtherVersion, useConditionalSave, type ReadValue } from '../../ui/conditional-save';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Facts } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
+import { VersionConflict } from '../../ui/version-conflict';
 import { operandProblem, parseSetting, settingText } from './setting-value';
 
 export type SettingInfo = Schemas['SettingInfo'];
@@ -156,20 +158,33 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
   const path = objectPath(settingsPath, setting.key);
   const value = parseSetting(text, setting.value, setting.expected);
   const affected = [[settingsPath], ['settings']];
-  const save = useChange(() => send<SettingInfo>('PUT', path, { body: { value } }), affected);
+  const change = useChange((next: unknown) => send<SettingInfo>('PUT', path, { body: { value: next } }), affected);
+  const read = () => send<SettingInfo>('GET', path);
+  // Settings have no version.
+  const stored = (edited: unknown): ReadValue<unknown> => ({
+    value: edited,
+    save: async (next) => {
+      rejectOtherVersion(edited, (await read()).value);
+      await change.mutateAsync(next);
+    },
+  });
+  const edit = useConditionalSave(
+    stored(setting.value),
+    async () => stored((await read()).value),
+    () => {
+      notifications.show({ message: t`${setting.key} was changed.` });
+      onClose();
+    },
+  );
   const revert = useChange(() => send<SettingInfo>('DELETE', path), affected);
   const mayChange = setting.changeable && mayOnNode(caller, 'admin');
   const problem = operandProblem(text, setting.expected);
   const isBoolean = typeof setting.value === 'boolean';
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    save.mutate(undefined, {
-      onSuccess: () => {
-        notifications.show({ message: t`${setting.key} was changed.` });
-        onClose();
-      },
-    });
+    void edit.save(() => value);
   };
+  const rejected = edit.isConflict ? undefined : edit.error?.message;
   return (
     <Drawer opened onClose={onClose} position="right" size="md" title={<span className="mono">{setting.key}</span>}>
       <form onSubmit={submit}>
@@ -217,13 +232,19 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
                 classNames={{ input: 'mono' }}
                 data-autofocus
                 value={text}
-                error={problem ?? (save.error ? save.error.message : undefined)}
+                error={problem ?? rejected}
                 onChange={(event) => setText(event.currentTarget.value)}
               />
             ))}
-          {((isBoolean && save.error) || revert.error) && (
+          {edit.isConflict && (
+            <VersionConflict
+              onLoad={async () => setText(settingText(await edit.load()))}
+              onOverwrite={() => edit.overwrite(() => value)}
+            />
+          )}
+          {((isBoolean && rejected) || revert.error) && (
             <Text size="sm" c="var(--tg-critical)" role="alert">
-              {(revert.error ?? save.error)?.message}
+              {revert.error?.message ?? rejected}
             </Text>
           )}
           {mayChange && (
@@ -258,8 +279,8 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
           {mayChange && (
             <Button
               type="submit"
-              loading={save.isPending}
-              disabled={problem !== undefined || text === settingText(setting.value)}
+              loading={edit.isPending}
+              disabled={problem !== undefined || text === settingText(edit.value)}
             >
               <Trans>Change</Trans>
             </Button>

@@ -3,7 +3,7 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { notifications } from '@mantine/notifications';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconZoomOut } from '@tabler/icons-react';
-import { useMemo, useState } from 'react';
+import { useEffect, useMemo, useState } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, useRead, type Schemas } from '../../api/client';
 import { withQuery } from '../../api/objects';
@@ -14,6 +14,7 @@ import { Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
+import { namesOf, textOf } from './names';
 import { aligned, asCsv, linesOf, niceInterval, type IntervalFunction, type Line } from './series';
 import './telemetry.css';
 
@@ -35,21 +36,22 @@ const maxKeys = 12;
 /** Lines of a chart; more cannot be told apart. */
 const maxLines = 24;
 
-const list = (text: string) => (text === '' ? [] : text.split(','));
+/** The keys are not chosen yet: the first ones are taken. No list of names has this text. */
+const anyKeys = '%';
 
 export default function TelemetryPage() {
   const { t } = useLingui();
   const [devicesText, setDevices] = useUrlState('devices');
   const [group, setGroup] = useUrlState('group');
-  const [keysText, setKeys] = useUrlState('keys');
+  const [keysText, setKeys] = useUrlState('keys', anyKeys);
   const [range, setRange] = useUrlState('range', '24h');
   const [from, setFrom] = useUrlState('from');
   const [to, setTo] = useUrlState('to');
   const [functionName, setFunction] = useUrlState('function', 'avg');
   const [comparison, setComparison] = useUrlState('compare');
   const [merged, setMerged] = useUrlState('merged');
-  const devices = useMemo(() => list(devicesText), [devicesText]);
-  const keys = useMemo(() => list(keysText), [keysText]);
+  const devices = useMemo(() => namesOf(devicesText), [devicesText]);
+  const keys = useMemo(() => (keysText === anyKeys ? [] : namesOf(keysText)), [keysText]);
   const isZoomed = from !== '' && to !== '';
   const spanMs = isZoomed ? Number(to) - Number(from) : (ranges[range] ?? dayMs);
   const intervalMs = niceInterval(spanMs, points);
@@ -57,8 +59,10 @@ export default function TelemetryPage() {
   const known = useKeys(devices, group);
   const isReady = (devices.length > 0 || group !== '') && keys.length > 0;
   // The first numeric keys, so that a choice of devices shows something at once.
-  const firstKeys = known.data?.slice(0, 2) ?? [];
-  if (!keysText && firstKeys.length > 0) queueMicrotask(() => setKeys(firstKeys.join(',')));
+  const firstKeys = textOf(known.data?.slice(0, 2) ?? []);
+  useEffect(() => {
+    if (keysText === anyKeys && firstKeys !== '') setKeys(firstKeys);
+  }, [firstKeys, keysText, setKeys]);
 
   const query = (shiftMs: number, now: number): Schemas['IntervalsQueryInput'] => ({
     ...(group ? { device_group: group } : { devices }),
@@ -110,7 +114,7 @@ export default function TelemetryPage() {
     >
       <section className="panel">
         <div className="telemetry-controls">
-          <DeviceSelect value={devices} onChange={(next) => setDevices(next.join(','))} isDisabled={group !== ''} />
+          <DeviceSelect value={devices} onChange={(next) => setDevices(textOf(next))} isDisabled={group !== ''} />
           <GroupSelect
             value={group}
             onChange={(next) => {
@@ -127,7 +131,7 @@ export default function TelemetryPage() {
             disabled={devices.length === 0 && group === ''}
             data={[...new Set([...keys, ...(known.data ?? [])])]}
             value={keys}
-            onChange={(next) => setKeys(next.join(','))}
+            onChange={(next) => setKeys(textOf(next))}
             nothingFoundMessage={t`The devices have no values yet`}
           />
           <Select

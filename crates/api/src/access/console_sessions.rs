@@ -11,6 +11,9 @@ use super::tokens::{LoginRecord, TokenFamily, TokenOwner};
 
 /// Kind of the sessions in the store; the id is the hash of the refresh token.
 const SESSION_KIND: &str = "console_session";
+/// Uses of a session are stored at most once per this part of its lifetime, and once an hour.
+const STORED_USES_PER_LIFETIME: u32 = 20;
+const STORED_USE_INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum number of sessions of the node.
 const MAX_SESSIONS: usize = 10_000;
 /// Maximum number of sessions of one operator; one more ends the oldest.
@@ -59,7 +62,7 @@ pub(crate) fn store_session(
     let stored = StoredSession {
         operator: operator.clone(),
         password: login.password.clone(),
-        expires_at_ms: now_ms() + u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX / 2),
+        expires_at_ms: expiry_after(lifetime),
     };
     let value = serde_json::to_value(stored).expect("its fields are plain");
     let id = String::from(refresh_token);
@@ -79,6 +82,42 @@ pub(crate) fn find_session(
     let stored = serde_json::from_value::<StoredSession>(object.value);
     let stored = stored.ok().filter(|stored| now_ms() < stored.expires_at_ms);
     Ok(stored.map(|stored| session_login(&stored.operator, stored.password, refresh_token)))
+}
+
+/// Extends a session that is used: it ends when it has not been used for `lifetime`, to within the interval in which uses
+/// are stored. Blocks.
+pub(crate) fn extend_session(
+    objects: &Objects,
+    refresh_token: &SecretHash,
+    lifetime: Duration,
+) -> Result<(), ObjectError> {
+    let id = String::from(refresh_token.clone());
+    let Some(object) = objects.get(SESSION_KIND, &id)? else {
+        return Ok(());
+    };
+    let Ok(stored) = serde_json::from_value::<StoredSession>(object.value) else {
+        return Ok(());
+    };
+    let interval = STORED_USE_INTERVAL.min(lifetime / STORED_USES_PER_LIFETIME);
+    let expires_at_ms = expiry_after(lifetime);
+    if stored.expires_at_ms >= expiry_after(lifetime.saturating_sub(interval)) {
+        return Ok(());
+    }
+    let value = serde_json::to_value(StoredSession {
+        expires_at_ms,
+        ..stored
+    });
+    let value = value.expect("its fields are plain");
+    let expected = ExpectedVersion::Version(object.version);
+    match objects.put(SESSION_KIND, &id, value, expected) {
+        // It was extended or ended in the meantime.
+        Err(ObjectError::Conflict { .. }) => Ok(()),
+        put => put.map(drop),
+    }
+}
+
+fn expiry_after(lifetime: Duration) -> u64 {
+    now_ms() + u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX / 2)
 }
 
 /// Ends the session of a family, if it belongs to one. Blocks.
@@ -163,6 +202,35 @@ mod tests {
 
     fn has(objects: &Objects, token: &SecretHash) -> bool {
         find_session(objects, token).unwrap().is_some()
+    }
+
+    #[test]
+    fn a_session_that_is_used_is_extended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = store::Store::open(folder.path(), store::StoreConfig::default()).unwrap();
+        let objects = store.objects().clone();
+        let version = |token: &SecretHash| {
+            let stored = objects.get(SESSION_KIND, &String::from(token.clone()));
+            stored.unwrap().map(|object| object.version)
+        };
+        let used = begin(&objects, "ann", "used", Duration::from_secs(1));
+        extend_session(&objects, &used, HOUR).unwrap();
+        let expiry = sessions(&objects).unwrap()[0].expires_at_ms;
+        assert!(expiry > now_ms() + 3_500_000, "{expiry}");
+        let found = find_session(&objects, &used).unwrap().unwrap();
+        assert_eq!(found.owner, TokenOwner::Operator("ann".to_owned()));
+
+        let extended = version(&used);
+        extend_session(&objects, &used, HOUR).unwrap();
+        assert_eq!(
+            version(&used),
+            extended,
+            "uses in quick succession are not stored"
+        );
+
+        end_sessions_of(&objects, "ann").unwrap();
+        extend_session(&objects, &used, HOUR * 2).unwrap();
+        assert!(!has(&objects, &used), "a session that has ended stays so");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub enum FirstOperatorError {
     #[error("cannot create the first operator of the API: {0}")]
     Object(#[from] store::ObjectError),
     #[error("cannot create the first operator of the API: {0}")]
-    Randomness(#[from] secret::RandomSourceError),
+    Randomness(#[from] ::secret::RandomSourceError),
     #[error("cannot create the first operator of the API: {0}")]
     Hash(String),
 }
@@ -50,12 +50,17 @@ pub fn ensure_first_operator(
             .map_err(|error| FirstOperatorError::Hash(error.to_string()))?,
     };
     let value = serde_json::to_value(stored).expect("its fields are plain");
-    objects.put(
+    let put = objects.put(
         OPERATOR_KIND,
         FIRST_OPERATOR,
         value,
         ExpectedVersion::Absent,
-    )?;
+    );
+    match put {
+        // Another node of the cluster has created it meanwhile.
+        Err(store::ObjectError::Conflict { .. }) => return Ok(None),
+        put => put?,
+    };
     Ok(Some(FirstOperator {
         username: FIRST_OPERATOR,
         password,

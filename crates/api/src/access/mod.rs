@@ -8,6 +8,7 @@ mod caller_identity;
 mod console_sessions;
 mod endpoint_access;
 mod first_operator;
+mod local_operator;
 mod login_attempts;
 mod owner_bans;
 mod password;
@@ -23,16 +24,19 @@ pub(crate) use authentication::{
 };
 pub(crate) use authority::{Authority, NamespaceGrant, NamespaceRole};
 pub(crate) use caller_identity::{AuthenticationMethod, CallerIdentity};
-pub(crate) use console_sessions::{end_all_sessions, find_session, session_login, store_session};
+pub(crate) use console_sessions::{
+    end_all_sessions, extend_session, find_session, session_login, store_session,
+};
 pub(crate) use endpoint_access::EndpointAccess;
 pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
+pub(crate) use local_operator::LocalOperator;
 pub use owner_bans::watch_owner_bans;
 pub(crate) use password::{
     check_registered as check_registered_password, check_strength as check_password,
 };
 pub use role::Role;
 pub(crate) use scope_check::authorize;
-pub use secret::{RandomSourceError, new_local_token};
+pub use secret::new_local_token;
 pub(crate) use secret::{SecretHash, random_id, random_password, random_secret, readable_token};
 pub use stored_credentials::{API_KEY_KIND, OPERATOR_KIND};
 pub(crate) use stored_credentials::{ApiKeyRole, OperatorBan, StoredApiKey, StoredOperator};

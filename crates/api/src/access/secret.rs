@@ -4,17 +4,12 @@
 
 use std::fmt;
 
+use ::secret::{RandomSourceError, random_bytes};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-/// The system's random number generator failed.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the system's random number generator failed")]
-pub struct RandomSourceError;
 
 /// Generates the token for the data directory, valid until the node stops.
 pub fn new_local_token() -> Result<String, RandomSourceError> {
@@ -44,10 +39,7 @@ pub(crate) fn random_password() -> Result<String, RandomSourceError> {
     // Letters and digits that do not look alike. There are 32, so the low bits of a byte choose
     // one uniformly.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-    let mut bytes = [0; 24];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| RandomSourceError)?;
+    let bytes: [u8; 24] = random_bytes()?;
     let groups: Vec<String> = bytes
         .chunks(6)
         .map(|chunk| {
@@ -61,11 +53,7 @@ pub(crate) fn random_password() -> Result<String, RandomSourceError> {
 }
 
 fn random_text<const BYTES: usize>() -> Result<String, RandomSourceError> {
-    let mut bytes = [0; BYTES];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| RandomSourceError)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
+    Ok(URL_SAFE_NO_PAD.encode(random_bytes::<BYTES>()?))
 }
 
 /// SHA-256 of a secret. Hashes are compared instead of secrets, because the length of a common

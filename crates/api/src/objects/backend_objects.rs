@@ -9,7 +9,7 @@ use store::Objects;
 
 use super::kind_names::ObjectKindNames;
 use super::object_backend::{BackendObjectKind, ObjectBackend, ObjectValidationError, kind_names};
-use super::object_kind::{Declared, ObjectKind, PrepareFuture, PreparedObject};
+use super::object_kind::{DeclaredObjects, ObjectKind, PrepareFuture, PreparedObject};
 use crate::blocking::run_blocking;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
@@ -56,7 +56,7 @@ pub(super) struct BackendObjects {
     kind: BackendObjectKind,
     names: ObjectKindNames,
     /// Declared objects by id.
-    declared: Declared,
+    declared: DeclaredObjects,
     backend: Arc<dyn ObjectBackend>,
 }
 
@@ -67,7 +67,7 @@ impl ObjectKind for BackendObjects {
 
     /// Bans cannot be declared, because they come and go while the node runs, and firmware cannot, because its images are
     /// uploaded.
-    fn declared(&self) -> Option<&Declared> {
+    fn declared(&self) -> Option<&DeclaredObjects> {
         let cannot = matches!(
             self.kind,
             BackendObjectKind::Ban

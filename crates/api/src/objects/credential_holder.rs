@@ -1,13 +1,14 @@
 //! Code shared by operators, API keys and invites: each has a secret that is stored as a hash.
 
 use schemars::{JsonSchema, SchemaGenerator};
+use secret::RandomSourceError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use store::{Object, Objects};
 
 use super::kind_names::ObjectKindNames;
-use crate::access::{RandomSourceError, SecretHash};
+use crate::access::SecretHash;
 use crate::object_store::store_problem;
 use crate::problem_details::ProblemDetails;
 

@@ -14,7 +14,7 @@ use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
 /// Objects that the configuration declares, by id.
-pub(crate) type Declared = BTreeMap<String, DeclaredObject>;
+pub(crate) type DeclaredObjects = BTreeMap<String, DeclaredObject>;
 
 pub(crate) type PrepareFuture<'a> =
     Pin<Box<dyn Future<Output = Result<PreparedObject, ProblemDetails>> + Send + 'a>>;
@@ -42,7 +42,7 @@ pub(crate) trait ObjectKind: Send + Sync + 'static {
     /// version.
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
     /// The objects that the configuration declares; `None`: the kind cannot be declared.
-    fn declared(&self) -> Option<&Declared> {
+    fn declared(&self) -> Option<&DeclaredObjects> {
         None
     }
     /// The kind in the backend that knows the declared objects.

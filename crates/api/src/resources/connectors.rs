@@ -261,7 +261,9 @@ fn push_problem(source: &str, error: PushError) -> ProblemDetails {
         PushError::Credentials(why) => {
             ProblemDetails::unauthorized(format!("The request is not authenticated: {why}."))
         }
-        PushError::Content(why) => ProblemDetails::unprocessable(format!("The body is {why}.")),
+        PushError::Content(why) => {
+            ProblemDetails::unprocessable(format!("The body is invalid: {why}."))
+        }
         PushError::TooManyRequests => {
             ProblemDetails::too_many_requests(1, "Too many requests are waiting.")
         }

@@ -10,8 +10,8 @@ use super::login::{
     LoginInput, LoginResult, VerifiedLogin, issue_token, new_secret, verify_credentials,
 };
 use crate::access::{
-    EndpointAccess, LoginRecord, SecretHash, TokenOwner, find_login_holder, find_session,
-    session_login, store_session,
+    EndpointAccess, LoginRecord, SecretHash, TokenOwner, extend_session, find_login_holder,
+    find_session, session_login, store_session,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};
@@ -31,7 +31,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Log in from a browser")
             .description(
                 "Like `POST /api/v1/login`, and the response sets a cookie with which the page gets its next tokens. The cookie \
-                 is valid for `http.refresh_token_ttl_s`, also after a restart of the node, is not readable by scripts, and is only sent \
+                 is valid for `http.refresh_token_ttl_s` after its last use, also after a restart of the node, is not readable by scripts, and is only sent \
                  from pages of this node.",
             )
             .request_body::<LoginInput>()
@@ -50,6 +50,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .access(EndpointAccess::Open)
         .tag("access")
         .summary("Get the next token of a browser")
+        .description("The session and its cookie are then valid for another `http.refresh_token_ttl_s`.")
         .response::<LoginResult>(200, "The token, which is shown only once.")
         .problem_response(401, "There is no session, or it has ended."),
         delete(PATH, "endConsoleSession", end)
@@ -102,7 +103,17 @@ async fn refresh(call: ApiCall) -> ApiResult {
     };
     let result = issue_token(&call, &login, &holder)?;
     (access.tokens).retain_youngest(login.family, MAX_TOKENS_PER_SESSION, None);
-    call::json_response(result)
+    let response = call::json_response(result)?;
+    let Some(refresh_token) = session_cookie(&call).map(str::to_owned) else {
+        return Ok(response);
+    };
+    let lifetime_s = call.app.config.get().refresh_token_ttl_s;
+    let hash = SecretHash::from_secret(&refresh_token);
+    let lifetime = Duration::from_secs(lifetime_s.into());
+    access
+        .with_sessions(move |objects| extend_session(objects, &hash, lifetime))
+        .await?;
+    with_cookie(&call, response, &refresh_token, lifetime_s)
 }
 
 async fn end(call: ApiCall) -> ApiResult {
@@ -117,7 +128,7 @@ async fn end(call: ApiCall) -> ApiResult {
 
 /// The login of the session in the request's cookie, if it has not ended.
 async fn find_login(call: &ApiCall) -> Result<Option<LoginRecord>, ProblemDetails> {
-    let Some(cookie) = session_cookie(call) else {
+    let Some(cookie) = session_cookie(call).map(SecretHash::from_secret) else {
         return Ok(None);
     };
     let access = &call.app.access;
@@ -126,17 +137,14 @@ async fn find_login(call: &ApiCall) -> Result<Option<LoginRecord>, ProblemDetail
         .await
 }
 
-/// The hash of the refresh token in the request's cookie.
-fn session_cookie(call: &ApiCall) -> Option<SecretHash> {
+/// The refresh token in the request's cookie.
+fn session_cookie(call: &ApiCall) -> Option<&str> {
     let fields = call.headers().get_all(header::COOKIE).iter();
     let cookies = fields
         .filter_map(|field| field.to_str().ok())
         .flat_map(|field| field.split(';'));
-    let value = cookies
-        .filter_map(|cookie| cookie.trim().split_once('='))
-        .find(|(name, _)| *name == COOKIE)?
-        .1;
-    Some(SecretHash::from_secret(value))
+    let mut pairs = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|pair| pair.1)
 }
 
 /// Sets the cookie; an age of 0 deletes it.

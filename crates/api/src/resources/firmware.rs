@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::device_http;
 use super::devices::run_blocking;
@@ -60,6 +61,8 @@ struct AssignedFirmware {
     /// Title and version that the device runs, as it has reported.
     current_title: Option<String>,
     current_version: Option<String>,
+    /// Properties of the firmware that the device runs, as it has reported; only of JetLinks devices.
+    current_properties: Map<String, Value>,
     /// When the state changed.
     updated_at_ms: Option<u64>,
 }
@@ -90,6 +93,9 @@ impl AssignedFirmware {
             current_title: record.as_ref().and_then(|it| it.current_title.clone()),
             current_version: record.as_ref().and_then(|it| it.current_version.clone()),
             updated_at_ms: known.map(|record| record.updated_at_ms),
+            current_properties: record
+                .map(|record| record.current_properties)
+                .unwrap_or_default(),
         }
     }
 }

@@ -21,6 +21,8 @@ struct Readiness {
     ready: bool,
     /// Reason, starting with `starting`, `stopping` or `stalled`.
     reason: Option<&'static str>,
+    /// What works only in part although the node accepts clients, starting with `cluster`.
+    degraded: Option<&'static str>,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -51,7 +53,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn index(call: ApiCall) -> ApiResult {
-    if let Some(page) = console_page::page(&*call.app.console) {
+    let is_registration_enabled = call.app.config.get().registration_enabled;
+    if let Some(page) = console_page::page(&*call.app.console, is_registration_enabled) {
         return Ok(page);
     }
     // Listeners are shown only to callers with a node-wide role.
@@ -77,6 +80,7 @@ async fn readyz(call: ApiCall) -> ApiResult {
     let readiness = Readiness {
         ready: not_ready.is_none(),
         reason: not_ready.map(crate::node_backend::not_ready_reason),
+        degraded: call.app.program.degradation(),
     };
     Ok((status, Json(readiness)).into_response())
 }

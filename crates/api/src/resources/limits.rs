@@ -56,7 +56,7 @@ const fn bytes_per_shard(setting: &'static str, metric: &'static str) -> LimitRo
     }
 }
 
-const ROWS: [LimitRow; 13] = [
+const ROWS: [LimitRow; 14] = [
     row("limits.max_connections", "connections"),
     row("limits.max_sessions", "sessions"),
     bytes_per_shard(
@@ -65,6 +65,10 @@ const ROWS: [LimitRow; 13] = [
     ),
     bytes_per_shard("limits.max_queued_bytes_per_shard", "session_queue_bytes"),
     bytes_per_shard("limits.max_buffered_bytes_per_shard", "outbox_bytes"),
+    bytes_per_shard(
+        "limits.max_relay_backlog_bytes_per_shard",
+        "relay_backlog_bytes",
+    ),
     bytes_per_shard(
         "limits.max_partial_packet_bytes_per_shard",
         "partial_packet_bytes",

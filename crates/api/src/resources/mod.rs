@@ -12,6 +12,7 @@ mod broker_problems;
 mod certificates;
 mod change_feed;
 mod clients;
+mod cluster;
 mod command_options;
 mod command_requests;
 mod commands;
@@ -61,6 +62,7 @@ mod rule_language;
 mod rules;
 mod sessions;
 mod settings;
+mod simulations;
 mod stream_connection;
 mod subscriptions;
 mod telemetry;
@@ -150,7 +152,9 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     imports::endpoints,
     exports::endpoints,
     jobs::endpoints,
+    simulations::endpoints,
     quarantine::endpoints,
+    cluster::endpoints,
     events::endpoints,
     backup::endpoints,
     backups::endpoints,

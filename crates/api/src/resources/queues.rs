@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::broker_problems::session_not_found;
 use super::clients::ABOUT_CLIENT_ID;
 use super::message_json::Message;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
+use crate::cluster_clients::absent_session_problem;
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::PageCursor;
@@ -37,20 +37,23 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("clients")
             .summary("List queued messages of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .paged::<QueuedMessageView>(),
+            .paged::<QueuedMessageView>()
+            .problem_response(409, "The session is at another node of the cluster."),
         delete(path, "clearQueue", clear)
             .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Clear the queue of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .response::<ClearedQueue>(200, "The number of messages deleted."),
+            .response::<ClearedQueue>(200, "The number of messages deleted.")
+            .problem_response(409, "The session is at another node of the cluster."),
         delete(format!("{path}/{{position}}"), "deleteQueued", remove)
             .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
             .summary("Delete a queued message of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .path_parameter("position", "Position of the message, as in the list.")
-            .empty_response(204, "The message was deleted."),
+            .empty_response(204, "The message was deleted.")
+            .problem_response(409, "The session is at another node of the cluster."),
     ]
 }
 
@@ -58,12 +61,10 @@ async fn list(call: ApiCall) -> ApiResult {
     let client_id = call.path("client_id");
     let after = call.query.after_number("waiting messages")?;
     let limit = call.query.limit();
-    let waiting = call
-        .app
-        .node
-        .queued_messages(client_id, after, limit + 1)
-        .await;
-    let waiting = waiting.ok_or_else(|| session_not_found(client_id))?;
+    let app = &call.app;
+    let Some(waiting) = app.node.queued_messages(client_id, after, limit + 1).await else {
+        return Err(absent_session_problem(app, client_id).await);
+    };
     let rows = waiting.into_iter().map(|queued| QueuedMessageView {
         position: queued.position,
         packet_id: queued.packet_id,
@@ -76,8 +77,9 @@ async fn list(call: ApiCall) -> ApiResult {
 
 async fn clear(call: ApiCall) -> ApiResult {
     let client_id = call.path("client_id");
-    let removed = call.app.node.clear_queue(client_id).await;
-    let removed = removed.ok_or_else(|| session_not_found(client_id))?;
+    let Some(removed) = call.app.node.clear_queue(client_id).await else {
+        return Err(absent_session_problem(&call.app, client_id).await);
+    };
     let after = serde_json::json!({"removed": removed});
     audit::record_action(&call, "queue.clear", Some(client_id), Some(after)).await;
     call::json_response(ClearedQueue { removed })
@@ -89,8 +91,10 @@ async fn remove(call: ApiCall) -> ApiResult {
         let detail = format!("position is {position:?}; expected a whole number.");
         ProblemDetails::invalid_parameter("position", detail)
     })?;
-    let removed = call.app.node.delete_queued(client_id, number).await;
-    if !removed.ok_or_else(|| session_not_found(client_id))? {
+    let Some(was_removed) = call.app.node.delete_queued(client_id, number).await else {
+        return Err(absent_session_problem(&call.app, client_id).await);
+    };
+    if !was_removed {
         let detail = format!("There is no unsent message at position {number}.");
         return Err(ProblemDetails::not_found(detail));
     }

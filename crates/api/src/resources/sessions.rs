@@ -7,6 +7,7 @@ use super::clients::{self, ABOUT_CLIENT_ID};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
+use crate::cluster_clients;
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, USERNAME};
@@ -17,7 +18,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List sessions")
-            .description("Includes sessions of disconnected clients.")
+            .description("Includes sessions of disconnected clients, at all nodes of a cluster.")
             .parameters(&[
                 CLIENT_ID,
                 CLIENT_ID_CONTAINS,
@@ -25,13 +26,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 CONNECTED,
                 clients::CLIENT_SORT,
             ])
-            .paged::<ClientInfo>(),
+            .cluster_paged::<ClientInfo>(),
         get("/api/v1/sessions/{client_id}", "getSession", read)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("Read a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .response::<ClientInfo>(200, "The session."),
+            .response::<ClientInfo>(200, "The session.")
+            .problem_response(
+                503,
+                "A node of the cluster that may have the session does not answer.",
+            ),
         delete("/api/v1/sessions/{client_id}", "discardSession", discard)
             .role(Role::Operator, EndpointScope::Node)
             .tag("clients")
@@ -41,7 +46,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 204,
                 "The session was deleted with its subscriptions and its queue.",
             )
-            .problem_response(409, "The client is connected."),
+            .problem_response(409, "The client is connected.")
+            .problem_response(
+                503,
+                "A node of the cluster that may have the session does not answer.",
+            ),
     ]
 }
 
@@ -51,7 +60,7 @@ async fn list(call: ApiCall) -> ApiResult {
 
 async fn session(call: &ApiCall) -> Result<ClientInfo, ProblemDetails> {
     let client_id = call.path("client_id");
-    let session = call.app.node.client(client_id).await;
+    let session = cluster_clients::find_client(&call.app, client_id).await?;
     session.ok_or_else(|| session_not_found(client_id))
 }
 
@@ -67,7 +76,7 @@ async fn discard(call: ApiCall) -> ApiResult {
             "Client {client_id:?} is connected. DELETE it under /api/v1/clients to end both connection and session."
         )));
     }
-    if !call.app.node.discard_session(client_id).await {
+    if !cluster_clients::discard_session(&call.app, &session).await? {
         return Err(session_not_found(client_id));
     }
     audit::record_action(&call, "session.discard", Some(client_id), None).await;

@@ -5,12 +5,14 @@ use broker::info::{ListQuery, SubscriptionInfo, TopicInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::broker_problems::{publish_problem, session_not_found};
+use super::broker_problems::publish_problem;
 use super::clients::ABOUT_CLIENT_ID;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
+use crate::cluster_clients::{self, absent_session_problem};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
+use crate::node_requests::SubscriptionListRequest;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
     CLIENT_ID, CLIENT_ID_CONTAINS, MATCHES_TOPIC, PageCursor, TOPIC_FILTER,
@@ -48,12 +50,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List subscriptions")
+            .description("Subscriptions of the sessions at all nodes of a cluster.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, TOPIC_FILTER, MATCHES_TOPIC])
-            .paged::<SubscriptionInfo>(),
+            .cluster_paged::<SubscriptionInfo>(),
         get("/api/v1/topics", "listTopics", topics)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("clients")
             .summary("List topic filters in use")
+            .description("Filters and numbers of subscribers of this node.")
             .parameters(&[TOPIC_FILTER, MATCHES_TOPIC])
             .paged::<TopicInfo>(),
         post(of_session, "subscribe", subscribe)
@@ -63,7 +67,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .request_body::<SubscriptionInput>()
             .response::<SubscriptionResult>(200, "The session has the subscription.")
-            .problem_response(409, "A limit of the session or of the node is reached."),
+            .problem_response(409, "A limit of the session or of the node is reached, or the session is at another node of the cluster."),
         delete(
             format!("{of_session}/{{topic_filter}}"),
             "unsubscribe",
@@ -77,46 +81,29 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "topic_filter",
             "As subscribed, percent-encoded: `plant%2F%23`.",
         )
-        .empty_response(204, "The session no longer has the subscription."),
+        .empty_response(204, "The session no longer has the subscription.")
+        .problem_response(409, "The session is at another node of the cluster."),
     ]
 }
 
 async fn list(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
-    let wanted = limit + 1;
-    let after = call.query.after();
-    let query = ListQuery {
-        client_id: call.query.owned_text(CLIENT_ID),
-        client_id_contains: call.query.owned_text(CLIENT_ID_CONTAINS),
-        topic_filter: call.query.owned_text(TOPIC_FILTER),
-        matches_topic: call.query.owned_text(MATCHES_TOPIC),
-        ..ListQuery::default()
+    let request = SubscriptionListRequest {
+        query: ListQuery {
+            client_id: call.query.owned_text(CLIENT_ID),
+            client_id_contains: call.query.owned_text(CLIENT_ID_CONTAINS),
+            topic_filter: call.query.owned_text(TOPIC_FILTER),
+            matches_topic: call.query.owned_text(MATCHES_TOPIC),
+            limit: limit + 1,
+            ..ListQuery::default()
+        },
+        after: call
+            .query
+            .after()
+            .map(|cursor| (cursor.first, cursor.second)),
     };
-    let node = &call.app.node;
-    let mut rows = Vec::new();
-    // A page may end within a client's subscriptions, but the node pages by client. The rest of
-    // that client's subscriptions come first.
-    if let Some(PageCursor { first, second }) = &after
-        && query.client_id.as_ref().is_none_or(|only| only == first)
-    {
-        let rest = ListQuery {
-            client_id: Some(first.clone()),
-            limit: usize::MAX,
-            ..query.clone()
-        };
-        rows = node.subscriptions(rest).await;
-        rows.retain(|row| row.topic_filter > *second);
-        rows.truncate(wanted);
-    }
-    if rows.len() < wanted {
-        let others = ListQuery {
-            after: after.map(|cursor| cursor.first),
-            limit: wanted - rows.len(),
-            ..query
-        };
-        rows.extend(node.subscriptions(others).await);
-    }
-    call::paged_rows(rows, limit, |row| {
+    let page = cluster_clients::subscriptions(&call.app, request, limit).await;
+    cluster_clients::cluster_page(page, |row| {
         PageCursor::new(&row.client_id, &row.topic_filter)
     })
 }
@@ -157,13 +144,10 @@ async fn subscribe(mut call: ApiCall) -> ApiResult {
         retain_handling: input.retain_handling,
     };
     let client_id = call.path("client_id");
-    let granted_qos = call
-        .app
-        .node
-        .subscribe(client_id, subscription)
-        .await
-        .ok_or_else(|| session_not_found(client_id))?
-        .map_err(|rejection| publish_problem(&rejection))?;
+    let Some(granted) = call.app.node.subscribe(client_id, subscription).await else {
+        return Err(absent_session_problem(&call.app, client_id).await);
+    };
+    let granted_qos = granted.map_err(|rejection| publish_problem(&rejection))?;
     audit::record_action(&call, "session.subscribe", Some(client_id), after).await;
     call::json_response(SubscriptionResult { granted_qos })
 }
@@ -171,6 +155,9 @@ async fn subscribe(mut call: ApiCall) -> ApiResult {
 async fn unsubscribe(call: ApiCall) -> ApiResult {
     let (client_id, topic_filter) = (call.path("client_id"), call.path("topic_filter"));
     if !call.app.node.unsubscribe(client_id, topic_filter).await {
+        if call.app.node.client(client_id).await.is_none() {
+            return Err(absent_session_problem(&call.app, client_id).await);
+        }
         let detail = format!("There is no subscription of {client_id:?} to {topic_filter:?}.");
         return Err(ProblemDetails::not_found(detail));
     }

@@ -31,7 +31,8 @@ const ORDER: Parameter = Parameter {
 #[derive(Serialize, JsonSchema)]
 struct LatestValues {
     device: String,
-    /// Values by key: `{"ts_ms", "value"}`.
+    /// Values by key: `{"ts_ms", "value", "unit"}`. `unit` is that of the thing model; for a device of a relay endpoint also that of the
+    /// endpoint, or the usual one for the key. It is omitted if it is unknown.
     values: Map<String, Value>,
 }
 
@@ -123,7 +124,10 @@ async fn latest(call: ApiCall) -> ApiResult {
     let values: Map<String, Value> = samples
         .into_iter()
         .map(|sample| {
-            let value = json!({"ts_ms": sample.ts_ms, "value": sample.value});
+            let mut value = json!({"ts_ms": sample.ts_ms, "value": sample.value});
+            if let Some(unit) = sample.unit {
+                value["unit"] = unit.into();
+            }
             (sample.key, value)
         })
         .collect();

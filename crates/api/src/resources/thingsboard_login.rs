@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
+use secret::RandomSourceError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use wall_clock::now_ms;
@@ -12,8 +13,7 @@ use wall_clock::now_ms;
 use super::login::{VerifiedLogin, verify_credentials};
 use super::thingsboard_devices::EntityId;
 use crate::access::{
-    Authority, EndpointAccess, LoginRecord, RandomSourceError, Role, SecretHash, find_login_holder,
-    readable_token,
+    Authority, EndpointAccess, LoginRecord, Role, SecretHash, find_login_holder, readable_token,
 };
 use crate::audit;
 use crate::call::{self, ApiCall};

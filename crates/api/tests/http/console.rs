@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use api::HttpConfig;
 use serde_json::json;
 
 use crate::access::{bearer, local, make_operator, send};
@@ -49,6 +50,24 @@ async fn every_path_of_the_console_shows_its_page_with_a_new_nonce() {
     nonces.sort();
     nonces.dedup();
     assert_eq!(nonces.len(), 3);
+}
+
+#[tokio::test]
+async fn the_page_states_whether_people_may_register() {
+    for (registration_enabled, expected) in [(false, "off"), (true, "on")] {
+        let state = FakeState::with_clients(1);
+        state.has_console.store(true, Ordering::Relaxed);
+        let config = HttpConfig {
+            registration_enabled,
+            ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let server = Server::start_with(&state, config).await;
+        for path in ["/", "/register"] {
+            let answer = request(server.address, "GET", path, PAGE, "").await;
+            let expected = format!("name=\"registration\" content=\"{expected}\"");
+            assert!(answer.body.contains(&expected), "{path}: {}", answer.body);
+        }
+    }
 }
 
 #[tokio::test]
@@ -131,6 +150,9 @@ async fn a_browser_gets_its_tokens_with_a_cookie_until_it_logs_out() {
     let path = format!("{SESSION}/refresh");
     let next = request(server.address, "POST", &path, &sent, "").await;
     assert_eq!(next.status, 200, "{}", next.body);
+    // The session is in use: the browser keeps the cookie for as long again.
+    let extended = field(&next, "set-cookie");
+    assert!(extended.starts_with("tidegate_session=") && extended.contains("; max-age=604800"));
     let token = next.json()["token"].as_str().unwrap().to_owned();
     let me = request(server.address, "GET", "/api/v1/me", &bearer(&token), "").await;
     assert_eq!(me.json()["name"], "ann");

@@ -1,12 +1,13 @@
 //! A fake node with fixed lists, the program around it, and a server for them on a port of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use api::{
-    AnonymousRole, ApiParts, BackendObjectKind, ConsoleFile, ConsoleSite, HttpConfig, NodeBackend,
-    NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend,
-    SettingChangeError, SettingInfo,
+    AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError, ClusterStatus,
+    ConsoleFile, ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend, NodeFuture,
+    NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend, SettingChangeError,
+    SettingInfo,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -48,6 +49,8 @@ pub(crate) struct FakeState {
     pub(crate) stopped_listener: AtomicBool,
     pub(crate) max_qos: Mutex<u64>,
     pub(crate) has_console: AtomicBool,
+    /// The cluster that the node is a member of.
+    pub(crate) cluster: OnceLock<FakeCluster>,
     events: Mutex<Option<broadcast::Sender<Arc<BrokerEvent>>>>,
 }
 
@@ -93,9 +96,10 @@ pub(crate) fn client(client_id: &str, connected: bool) -> ClientInfo {
         device: None,
         product: None,
         client_id: client_id.into(),
+        node: None,
         username: connected.then(|| "ada".into()),
         connected,
-        protocol_version: "5.0",
+        protocol_version: "5.0".into(),
         listener: connected.then(|| "mqtt".into()),
         peer_address: connected.then(|| "127.0.0.1:5000".into()),
         shard: 0,
@@ -121,6 +125,7 @@ pub(crate) fn client(client_id: &str, connected: bool) -> ClientInfo {
 pub(crate) fn subscription(client_id: &str, topic_filter: &str) -> SubscriptionInfo {
     SubscriptionInfo {
         client_id: client_id.into(),
+        node: None,
         topic_filter: topic_filter.into(),
         qos: 1,
         no_local: false,
@@ -446,7 +451,52 @@ impl NodeBackend for Fake {
     }
 }
 
+/// A cluster of fake nodes, as one of them sees it.
+pub(crate) struct FakeCluster {
+    pub(crate) node: &'static str,
+    /// Sorted by name; without a state, the node does not answer.
+    pub(crate) others: Vec<(&'static str, Option<Arc<FakeState>>)>,
+}
+
+impl ClusterBackend for FakeCluster {
+    fn node(&self) -> &str {
+        self.node
+    }
+
+    fn status(&self) -> ClusterStatus {
+        unreachable!("no test asks for the status")
+    }
+
+    fn other_nodes(&self) -> Vec<String> {
+        let names = self.others.iter().map(|(name, _)| (*name).to_owned());
+        names.collect()
+    }
+
+    fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
+        Box::pin(async move {
+            let mut others = self.others.iter();
+            let (name, state) = others.find(|(name, _)| *name == node).unwrap();
+            let state = state.clone().ok_or("it cannot be reached")?;
+            let answer = api::answer_node_request(&Fake(state), name, &request).await?;
+            Ok(answer.into())
+        })
+    }
+
+    fn set_draining<'a>(&'a self, _node: &'a str, _is_draining: bool) -> EvictFuture<'a> {
+        Box::pin(async { Err(ClusterChangeError::NotFound) })
+    }
+
+    fn evict<'a>(&'a self, _node: &'a str) -> EvictFuture<'a> {
+        Box::pin(async { Err(ClusterChangeError::NotFound) })
+    }
+}
+
 impl ProgramBackend for FakeState {
+    fn cluster_backend(&self) -> Option<&dyn ClusterBackend> {
+        let cluster = self.cluster.get()?;
+        Some(cluster)
+    }
+
     fn log_level(&self) -> String {
         self.level.lock().unwrap().clone()
     }
@@ -718,7 +768,8 @@ pub(crate) fn config() -> HttpConfig {
 /// A console of one page and one file, if the test wants one.
 impl ConsoleSite for FakeState {
     fn index(&self) -> Option<&'static str> {
-        let page = "<meta name=\"csp-nonce\" content=\"__CSP_NONCE__\">";
+        let page = "<meta name=\"csp-nonce\" content=\"__CSP_NONCE__\">\
+                    <meta name=\"registration\" content=\"__REGISTRATION__\">";
         self.has_console.load(Ordering::Relaxed).then_some(page)
     }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::client::{Answer, get};
 use crate::fake::{FakeState, Server, config};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();

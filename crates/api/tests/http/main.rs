@@ -6,6 +6,7 @@ mod access;
 mod access_check;
 mod bounds;
 mod client;
+mod cluster;
 mod console;
 mod dashboards;
 mod description;
@@ -41,12 +42,16 @@ async fn health_and_readiness() {
     let ready = get(server.address, "/readyz").await;
     assert_eq!(
         (ready.status, ready.json()),
-        (200, json!({"ready": true, "reason": null}))
+        (
+            200,
+            json!({"ready": true, "reason": null, "degraded": null})
+        )
     );
     for (why, word) in [
         (NotReadyReason::Starting, "starting"),
         (NotReadyReason::Stopping, "stopping"),
         (NotReadyReason::Stalled, "stalled"),
+        (NotReadyReason::Draining, "draining"),
     ] {
         *state.not_ready.lock().unwrap() = Some(why);
         let answer = get(server.address, "/readyz").await;
@@ -64,7 +69,7 @@ async fn health_and_readiness() {
 }
 
 /// Follows `next` to the end and returns the rows of each page.
-async fn pages(server: &Server, path: &str) -> Vec<Vec<Value>> {
+pub(crate) async fn pages(server: &Server, path: &str) -> Vec<Vec<Value>> {
     let mut pages = Vec::new();
     let mut after = String::new();
     loop {
@@ -80,7 +85,7 @@ async fn pages(server: &Server, path: &str) -> Vec<Vec<Value>> {
     }
 }
 
-fn column(pages: &[Vec<Value>], name: &str) -> Vec<String> {
+pub(crate) fn column(pages: &[Vec<Value>], name: &str) -> Vec<String> {
     let rows = pages.iter().flatten();
     rows.map(|row| row[name].as_str().unwrap().to_owned())
         .collect()

@@ -323,6 +323,31 @@ async fn the_audit_log_records_who_changed_what_without_secrets() {
         .await
         .json();
     assert_eq!(second["data"][0]["action"], "operator.create");
+
+    let at_ms = rows[0]["at_ms"].as_u64().unwrap();
+    for (range, expected) in [
+        (format!("from_ms={at_ms}&to_ms={}", at_ms + 1), true),
+        (format!("to_ms={at_ms}"), false),
+        (format!("from_ms={}", at_ms + 1), false),
+        // Entries that old end the list, without a further page.
+        (format!("from_ms={}", at_ms + 100 * 86_400_000), false),
+    ] {
+        let path = format!("/api/v1/audit-log?{range}");
+        let list = send(&server, &local(), "GET", &path, &Value::Null)
+            .await
+            .json();
+        let numbers = list["data"].as_array().unwrap().iter();
+        let mut numbers = numbers.map(|row| &row["number"]);
+        assert_eq!(
+            numbers.any(|number| *number == rows[0]["number"]),
+            expected,
+            "{range}: {list}"
+        );
+        assert_eq!(list["next"], Value::Null, "{range}");
+    }
+    let wrong = "/api/v1/audit-log?from_ms=2&to_ms=1";
+    let wrong = send(&server, &local(), "GET", wrong, &Value::Null).await;
+    assert_eq!(wrong.status, 400, "{}", wrong.body);
 }
 
 #[tokio::test]

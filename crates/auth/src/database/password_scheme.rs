@@ -7,9 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use data_encoding::HEXLOWER_PERMISSIVE;
 use ring::{digest, pbkdf2};
+use scram::constant_time_eq;
 use serde::Deserialize;
 
-use crate::password::{HashError, MAX_PASSWORD_BYTES, constant_time_eq, verify};
+use crate::password::{HashError, MAX_PASSWORD_BYTES, verify};
 
 /// A password as stored in a database.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+pub(crate) use password_hash::MAX_PASSWORD_BYTES;
 pub use password_hash::{HashError, hash, verify};
-pub(crate) use password_hash::{MAX_PASSWORD_BYTES, constant_time_eq};
 
 /// Runs password checks, by default as many at a time as there are cores, since each check keeps one core busy.
 #[derive(Clone)]

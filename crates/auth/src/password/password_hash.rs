@@ -7,7 +7,7 @@ use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use ring::{digest, pbkdf2};
-use scram::ScramCredential;
+use scram::{ScramCredential, constant_time_eq};
 
 /// Longer passwords are rejected before hashing.
 pub(crate) const MAX_PASSWORD_BYTES: usize = 4096;
@@ -62,12 +62,6 @@ pub fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
         }
         HashFormat::Scram(credential) => credential.verify_password(password),
     })
-}
-
-/// Equality in constant time, independent of the position of the first difference.
-pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
-    a.len() == b.len() && std::hint::black_box(difference) == 0
 }
 
 enum HashFormat {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hooks::relay::concerns_relay;
+use hooks::relay::targets_relay_endpoint;
 use hooks::{Authorization, ClientAction};
 
 use super::AclRule;
@@ -150,7 +150,7 @@ impl CompiledRules {
 
     #[inline]
     pub fn decide(&self, action: &ClientAction<'_>) -> Authorization {
-        match concerns_relay(action) {
+        match targets_relay_endpoint(action) {
             true => self.decide_strictly(action),
             false => self.decide_with_default(action, self.no_match),
         }

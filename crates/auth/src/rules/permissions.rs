@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use hooks::relay::concerns_relay;
+use hooks::relay::targets_relay_endpoint;
 use hooks::{
     AccessDecision, Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions,
 };
@@ -125,7 +125,9 @@ impl NodeRules {
             }
         }
         AccessDecision {
-            is_allowed: has_default && rule_set.policy.allow_unmatched && !concerns_relay(action),
+            is_allowed: has_default
+                && rule_set.policy.allow_unmatched
+                && !targets_relay_endpoint(action),
             source: "default",
             rule: None,
         }
@@ -143,8 +145,9 @@ impl NodeRules {
     ) -> Authorization {
         self.denied.fetch_add(1, Relaxed);
         let is_device = session.is_some_and(|session| session.device_grant().is_some());
-        let is_observed =
-            self.rule_set.load().policy.observes_denials && !is_device && !concerns_relay(action);
+        let is_observed = self.rule_set.load().policy.observes_denials
+            && !is_device
+            && !targets_relay_endpoint(action);
         let explain = || match session {
             Some(session) => session.explain(client, action),
             None => Some(self.explain(&rule_subject(client, None), &[], action, true)),

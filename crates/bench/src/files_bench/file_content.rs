@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm};
+use data_encoding::HEXLOWER;
 
 /// Bytes of one piece.
 pub(crate) const PIECE_BYTES: u64 = 256 * 1024;
@@ -80,8 +81,7 @@ impl Drop for FileContent {
 
 /// A digest in hexadecimal digits.
 pub(crate) fn hex(digest: &ContentDigest) -> String {
-    let digits = digest.bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
+    HEXLOWER.encode(&digest.bytes)
 }
 
 #[cfg(test)]

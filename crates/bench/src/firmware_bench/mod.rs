@@ -2,6 +2,9 @@
 //!
 //! Each device requests chunks one after the other, as ThingsBoard's protocol requires, and verifies the digest of the
 //! image. Meanwhile two other clients exchange small messages, whose latency is measured.
+//!
+//! The node has the first core, the devices have the second one, and the other clients the third one. With two cores the
+//! other clients share that of the devices, which run with the lowest priority.
 
 mod client;
 mod devices;
@@ -9,14 +12,14 @@ mod other_clients;
 mod thread_usage;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
 use self::devices::{DownloadPlan, download_all};
-use self::other_clients::OtherClients;
+use self::other_clients::{OtherClients, OtherClientsPlan};
 use self::thread_usage::{ThreadUsage, busiest_thread};
 use crate::files_bench::{FileContent, NodeAddresses, UploadMethod, hex};
 use crate::host;
@@ -69,12 +72,14 @@ pub(crate) fn run(arguments: &FirmwareArgs) -> anyhow::Result<ExitCode> {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("cannot find this program")?,
     };
+    // Before the first thread is pinned.
+    let core_of_other_clients = host::allowed_cores().get(2).copied();
     let options = OwnNodeOptions {
         benchmark: "firmware",
         parent: None,
         arguments: &[],
         configuration: CONFIGURATION,
-        is_pinned: false,
+        is_pinned: true,
     };
     let node = OwnNode::start(&program, &options)?;
     let api = NodeApi::new(&node.address("http")?, Some(&node.token_file()))?;
@@ -90,22 +95,31 @@ pub(crate) fn run(arguments: &FirmwareArgs) -> anyhow::Result<ExitCode> {
     assign_image(&node, &api, &content, &plan)?;
 
     let mut outcome = MeasuredCases::new(&arguments.output);
-    let others = OtherClients::start(&plan.address, arguments.interval)?;
+    let others_plan = OtherClientsPlan {
+        address: plan.address.clone(),
+        interval: arguments.interval,
+        core: core_of_other_clients,
+    };
+    let others = OtherClients::start(&others_plan)?;
     std::thread::sleep(arguments.idle);
     report_latency(&mut outcome, "other clients alone", &others.stop()?, &[]);
 
-    let others = OtherClients::start(&plan.address, arguments.interval)?;
-    let before = (
-        ThreadUsage::read(node.pid()),
-        ThreadUsage::read(std::process::id()),
-    );
-    let start = Instant::now();
-    let downloads = download_all(&plan)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let after = (
-        ThreadUsage::read(node.pid()),
-        ThreadUsage::read(std::process::id()),
-    );
+    let while_connecting = OtherClients::start(&others_plan)?;
+    let mut while_downloading = None;
+    let (mut before, mut after) = (None, None);
+    let connected = || {
+        let name = format!("while {} devices connect", plan.devices);
+        report_latency(&mut outcome, &name, &while_connecting.stop()?, &[]);
+        while_downloading = Some(OtherClients::start(&others_plan)?);
+        before = Some(BenchThreads::read(&node));
+        Ok(())
+    };
+    let downloaded = || after = Some(BenchThreads::read(&node));
+    let (downloads, elapsed) = download_all(&plan, connected, downloaded)?;
+    let seconds = elapsed.as_secs_f64();
+    let (Some(others), Some(before), Some(after)) = (while_downloading, before, after) else {
+        bail!("the devices were not connected");
+    };
     let histogram = others.stop()?;
     let bytes = downloads.complete * plan.size;
     let measures = [
@@ -125,10 +139,25 @@ pub(crate) fn run(arguments: &FirmwareArgs) -> anyhow::Result<ExitCode> {
         downloads.repeated,
         api.metric("tidegate_firmware_chunk_reads_total")?,
     ));
-    let node_thread = busiest_thread(&before.0, &after.0, seconds);
-    let own_thread = busiest_thread(&before.1, &after.1, seconds);
+    let node_thread = busiest_thread(&before.node, &after.node, seconds);
+    let own_thread = busiest_thread(&before.own, &after.own, seconds);
     outcome.print(&bottleneck(node_thread, own_thread));
     outcome.finish("firmware")
+}
+
+/// The use of the threads of both processes.
+struct BenchThreads {
+    node: ThreadUsage,
+    own: ThreadUsage,
+}
+
+impl BenchThreads {
+    fn read(node: &OwnNode) -> Self {
+        Self {
+            node: ThreadUsage::read(node.pid()),
+            own: ThreadUsage::read(std::process::id()),
+        }
+    }
 }
 
 /// What limits the rate, as far as the threads show it.
@@ -162,10 +191,11 @@ fn report_latency(
 ) {
     let ms = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e6;
     let line = format!(
-        "{name}: {} messages, p50 {:.3} ms, p99 {:.3} ms, highest {:.3} ms",
+        "{name}: {} messages, p50 {:.3} ms, p99 {:.3} ms, p99.9 {:.3} ms, highest {:.3} ms",
         histogram.len(),
         ms(0.5),
         ms(0.99),
+        ms(0.999),
         histogram.max() as f64 / 1e6
     );
     let mut measures = MetricValues::default();

@@ -17,6 +17,7 @@ use super::peers::{
 };
 use super::plain_tcp;
 use crate::host::{allowed_cores, pin_to_core, process_cpu_ns};
+use link_carriers::configure_tcp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum PeerRole {
@@ -28,6 +29,8 @@ enum PeerRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum LinkSubject {
     PlainTcp,
+    /// Plain TCP with the options of sockets that links use.
+    TunedTcp,
     Link,
 }
 
@@ -35,6 +38,7 @@ impl LinkSubject {
     fn argument(self) -> &'static str {
         match self {
             Self::PlainTcp => "plain-tcp",
+            Self::TunedTcp => "tuned-tcp",
             Self::Link => "link",
         }
     }
@@ -286,7 +290,7 @@ async fn receive(
     drop(address);
     let mut tasks = Vec::new();
     match subject {
-        LinkSubject::PlainTcp => {
+        LinkSubject::PlainTcp | LinkSubject::TunedTcp => {
             for _ in 0..connections {
                 let (stream, _) = socket.accept().await?;
                 tasks.push(tokio::spawn(plain_tcp::receive(stream, size)));
@@ -319,9 +323,12 @@ async fn send(
         let mut messages = messages.clone();
         tasks.push(tokio::spawn(async move {
             match subject {
-                LinkSubject::PlainTcp => {
+                LinkSubject::PlainTcp | LinkSubject::TunedTcp => {
                     let stream = TcpStream::connect(address).await?;
-                    stream.set_nodelay(true)?;
+                    match subject {
+                        LinkSubject::TunedTcp => configure_tcp(&stream)?,
+                        _ => stream.set_nodelay(true)?,
+                    }
                     plain_tcp::send(stream, &mut messages, duration).await?;
                 }
                 LinkSubject::Link => {

@@ -36,6 +36,9 @@ pub(crate) struct LinkThroughputScenario {
     /// Times to measure plain TCP and the link, in turn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// Measure plain TCP with the send buffer of links: 160 KiB over the loopback interface. By default the system chooses it
+    #[arg(long)]
+    tcp_link_buffer: bool,
     #[command(flatten)]
     output: CaseOutputArgs,
 }
@@ -56,6 +59,10 @@ impl LinkThroughputScenario {
             "receiver",
             "memory MB"
         ));
+        let plain_tcp = match self.tcp_link_buffer {
+            true => LinkSubject::TunedTcp,
+            false => LinkSubject::PlainTcp,
+        };
         for (size, connections) in self.loads() {
             let load = LinkLoad {
                 size,
@@ -65,7 +72,7 @@ impl LinkThroughputScenario {
             };
             let (mut tcp, mut link) = (PeerMeasurement::default(), PeerMeasurement::default());
             for _ in 0..self.rounds {
-                tcp.add_round(&measure(&load, LinkSubject::PlainTcp)?);
+                tcp.add_round(&measure(&load, plain_tcp)?);
                 link.add_round(&measure(&load, LinkSubject::Link)?);
             }
             let measures = measures(&tcp, &link);

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
 use super::row_command::RowCommand;
+use super::row_server::ServerKind;
 
 /// The files, in the order of the reports.
 const FILES: [(&str, &str); 5] = [
@@ -99,9 +100,18 @@ pub(super) struct ReportRow {
     /// Arguments of `tidegate`; `{name}` stands for a value of the form, or of the node.
     #[serde(default)]
     pub(super) command: Option<String>,
+    /// Arguments of `tidegate` for what runs before: its node then starts again with its data, so that nothing is in memory.
+    #[serde(default)]
+    pub(super) preparation: Option<String>,
     /// Why nothing is measured, instead of a command: "needs ...".
     #[serde(default)]
     pub(super) not_measured: Option<String>,
+    /// Another system that the node of the row uses. Its address replaces names in the configuration of the node.
+    #[serde(default)]
+    pub(super) server: Option<ServerKind>,
+    /// Whether the exit status of the command concerns other rows as well, and only the values tell how this one ended.
+    #[serde(default)]
+    pub(super) is_judged_by_values: bool,
     /// A node to start for the row.
     #[serde(default)]
     pub(super) node: Option<RowNode>,
@@ -112,6 +122,9 @@ pub(super) struct ReportRow {
     pub(super) short: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) full: BTreeMap<String, String>,
+    /// What the short form measures instead, if that says nothing about the report's value and the goals.
+    #[serde(default)]
+    pub(super) short_measures: Option<String>,
     /// About how long the short and the full form take.
     #[serde(default)]
     pub(super) seconds: [u32; 2],
@@ -262,9 +275,23 @@ impl PublishedReport {
             row.command.is_some() != row.not_measured.is_some(),
             "it needs either a command or not_measured"
         );
+        ensure!(
+            row.preparation.is_none() || row.node.is_some(),
+            "a preparation needs a node"
+        );
+        if let Some(node) = &row.node {
+            // A node that is running already uses the standard ports.
+            for option in ["--mqtt ", "--ws "] {
+                ensure!(
+                    node.arguments.contains(option),
+                    "its node uses the standard port of {option}"
+                );
+            }
+        }
         if row.command.is_some() {
             for form in [ReportForm::Short, ReportForm::Full] {
                 row.command_in(form)?;
+                row.preparation_in(form)?;
             }
             for figure in self.figures_of(row) {
                 ensure!(
@@ -288,12 +315,28 @@ impl ReportRow {
     /// The command in a form.
     pub(super) fn command_in(&self, form: ReportForm) -> anyhow::Result<RowCommand> {
         let text = self.command.as_deref().context("it has no command")?;
+        self.arguments_in(text, form)
+    }
+
+    /// The preparation in a form.
+    pub(super) fn preparation_in(&self, form: ReportForm) -> anyhow::Result<Option<RowCommand>> {
+        let text = self.preparation.as_deref();
+        text.map(|text| self.arguments_in(text, form)).transpose()
+    }
+
+    fn arguments_in(&self, text: &str, form: ReportForm) -> anyhow::Result<RowCommand> {
         let values = match form {
             ReportForm::Short => &self.short,
             ReportForm::Full => &self.full,
         };
         RowCommand::new(text, values, self.node.is_some())
             .with_context(|| format!("{} form", form.name()))
+    }
+
+    /// Why the values of a form are not compared.
+    pub(super) fn incomparable_in(&self, form: &str) -> Option<&str> {
+        let is_short = form == ReportForm::Short.name();
+        self.short_measures.as_deref().filter(|_| is_short)
     }
 
     /// Where the value of a figure is in the JSON of the command.
@@ -351,6 +394,7 @@ mod tests {
         assert!(error("full = { duration", "full = { time").contains("{duration}"));
         assert!(error("value = \"/rate\"", "").contains("rate has no value"));
         assert!(error("text = \"\"", "text = \"\"\nchart = \"p50\"").contains("p50"));
+        assert!(error("theirs =", "node = {}\ntheirs =").contains("--mqtt"));
         assert!(error("theirs =", "not_measured = \"needs a lot\"\ntheirs =").contains("either"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 use wall_clock::now_ms;
@@ -14,6 +14,7 @@ use super::child_process::{ChildOutput, run_child};
 use super::json_path::number_at;
 use super::machine::{self, MachineDescription};
 use super::row_command::{RowCommand, split};
+use super::row_server::RowServer;
 use super::stored_results::{RowOutcome, StoredRow};
 use crate::own_node::{OwnNode, OwnNodeOptions};
 use load_client::interrupt::Interrupt;
@@ -30,6 +31,8 @@ pub(super) struct MeasurementSettings<'a> {
     pub(super) program: &'a Path,
     /// For temporary files of nodes.
     pub(super) directory: &'a Path,
+    /// Servers of other systems, of which the first of a kind is used.
+    pub(super) servers: &'a [RowServer],
     pub(super) form: ReportForm,
     pub(super) time_limit: Option<Duration>,
     pub(super) interrupt: &'a Interrupt,
@@ -62,16 +65,17 @@ impl CommandRun {
         let other_cores = machine::used_cores();
         let started_ms = now_ms();
         let began = Instant::now();
-        let result = match missing_need(row.needs, settings) {
-            Some(reason) => Err(OutputError::Missing(reason)),
-            // A thread of its own, because a node and its command are kept on certain cores from then on.
-            None => std::thread::scope(|scope| {
-                let thread = scope.spawn(|| run_command(row, command, settings));
-                let output = thread.join();
-                let output = output.unwrap_or_else(|_| bail!("the thread of the row panicked"));
-                output.map_err(|error| OutputError::Failed(format!("{error:#}")))
-            }),
-        };
+        let result =
+            match missing_server(row, settings).or_else(|| missing_need(row.needs, settings)) {
+                Some(reason) => Err(OutputError::Missing(reason)),
+                // A thread of its own, because a node and its command are kept on certain cores from then on.
+                None => std::thread::scope(|scope| {
+                    let thread = scope.spawn(|| run_command(row, command, settings));
+                    let output = thread.join();
+                    let output = output.unwrap_or_else(|_| bail!("the thread of the row panicked"));
+                    output.map_err(|error| OutputError::Failed(format!("{error:#}")))
+                }),
+            };
         Self {
             started_ms,
             seconds: began.elapsed().as_secs_f64(),
@@ -116,6 +120,14 @@ impl CommandRun {
     }
 }
 
+/// The server that is not given.
+fn missing_server(row: &ReportRow, settings: &MeasurementSettings<'_>) -> Option<String> {
+    let kind = row.server?;
+    let mut servers = settings.servers.iter();
+    let is_missing = !servers.any(|server| server.kind == kind);
+    is_missing.then(|| kind.missing_reason())
+}
+
 /// What the machine lacks for the row.
 fn missing_need(needs: RowNeeds, settings: &MeasurementSettings<'_>) -> Option<String> {
     let form = settings.form;
@@ -153,34 +165,68 @@ fn run_command(
     settings: &MeasurementSettings<'_>,
 ) -> anyhow::Result<ChildOutput> {
     let node = row.node.as_ref();
-    let node = node.map(|node| start_node(node, settings)).transpose()?;
-    let arguments = command.arguments(|name| {
-        let node = node.as_ref().context("the row has no node")?;
-        Ok(match name {
-            "pid" => node.pid().to_string(),
-            "token_file" => node.token_file().display().to_string(),
-            "data_dir" => node.data_dir().display().to_string(),
-            listener => node.address(listener)?,
-        })
-    })?;
+    let mut servers = settings.servers.iter();
+    let server = servers.find(|server| Some(server.kind) == row.server);
     let expected = Duration::from_secs(settings.form.of(row.seconds).into());
     let limit = settings
         .time_limit
         .unwrap_or((expected * TIME_LIMIT_FACTOR).max(MIN_TIME_LIMIT));
-    run_child(settings.program, &arguments, limit, settings.interrupt)
+    let run = |command: &RowCommand, node: Option<&OwnNode>| {
+        let arguments = command.arguments(|name| {
+            let node = node.context("the row has no node")?;
+            node_value(node, name)
+        })?;
+        run_child(settings.program, &arguments, limit, settings.interrupt)
+    };
+    let Some(node) = node else {
+        return run(command, None);
+    };
+    with_node_options(node, server, settings, |options| {
+        let mut node = OwnNode::start(settings.program, options)?;
+        if let Some(preparation) = row.preparation_in(settings.form)? {
+            let prepared = run(&preparation, Some(&node))?;
+            ensure!(
+                prepared.status.success(),
+                "the preparation failed: {}: {}",
+                prepared.status,
+                prepared.error
+            );
+            node = node.restart(settings.program, options)?;
+        }
+        run(command, Some(&node))
+    })
 }
 
-fn start_node(node: &RowNode, settings: &MeasurementSettings<'_>) -> anyhow::Result<OwnNode> {
+/// What a node provides to commands.
+fn node_value(node: &OwnNode, name: &str) -> anyhow::Result<String> {
+    Ok(match name {
+        "pid" => node.pid().to_string(),
+        "token_file" => node.token_file().display().to_string(),
+        "data_dir" => node.data_dir().display().to_string(),
+        listener => node.address(listener)?,
+    })
+}
+
+fn with_node_options<T>(
+    node: &RowNode,
+    server: Option<&RowServer>,
+    settings: &MeasurementSettings<'_>,
+    run: impl FnOnce(&OwnNodeOptions<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let configuration = match server {
+        Some(server) => server.fill_in(&node.configuration),
+        None => node.configuration.clone(),
+    };
     let arguments = split(&node.arguments)?;
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let options = OwnNodeOptions {
         benchmark: "report",
         parent: Some(settings.directory),
         arguments: &arguments,
-        configuration: &node.configuration,
+        configuration: &configuration,
         is_pinned: !node.shares_cores,
     };
-    OwnNode::start(settings.program, &options)
+    run(&options)
 }
 
 /// Takes the values of the row's figures out of the output. A status other than 0 is a failure, even with values.
@@ -204,20 +250,67 @@ fn read_values(
             values.insert(figure.id.clone(), number * figure.scale);
         }
     }
-    if !output.status.success() {
+    let missing: Vec<&str> = figures
+        .iter()
+        .filter(|figure| !values.contains_key(&figure.id))
+        .map(|figure| &figure.id[..])
+        .collect();
+    let is_judged_by_values = row.is_judged_by_values && missing.is_empty();
+    if !output.status.success() && !is_judged_by_values {
         let reason = match &output.error[..] {
             "" => "the command says that something went wrong",
             error => error,
         };
         bail!("{}: {reason}", output.status);
     }
-    let missing: Vec<&str> = figures
-        .iter()
-        .filter(|figure| !values.contains_key(&figure.id))
-        .map(|figure| &figure.id[..])
-        .collect();
     match &missing[..] {
         [] => Ok(()),
         missing => bail!("the result does not contain {}", missing.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_of_one_row_fails_no_other_row() {
+        let text = r#"
+            title = "T"
+            source = "S"
+            method = "M"
+            [[figure]]
+            id = "level"
+            label = "level"
+            better = "equal"
+            ours = "level"
+            [[section]]
+            title = "One"
+            text = ""
+            [[section.row]]
+            id = "a"
+            label = "A"
+            command = "bench alerts"
+            goals = { level = 1 }
+            values = { level = "/a" }
+        "#;
+        let output = |json: &str| ChildOutput {
+            status: ExitStatus::from_raw(1 << 8),
+            stdout: json.as_bytes().to_vec(),
+            error: "b has another level".to_owned(),
+        };
+        let read = |text: &str, json: &str| {
+            let report: PublishedReport = toml::from_str(text).expect("well-formed");
+            let row = report.row("a").expect("it is there");
+            read_values(&report, row, &output(json), &mut BTreeMap::new())
+        };
+        let shared = text.replace("goals =", "is_judged_by_values = true\ngoals =");
+        assert!(read(&shared, r#"{"a": 2, "b": 0}"#).is_ok());
+        assert!(read(text, r#"{"a": 1, "b": 0}"#).is_err());
+        let error = read(&shared, "{}").expect_err("no value").to_string();
+        assert!(error.contains("b has another level"), "{error}");
     }
 }

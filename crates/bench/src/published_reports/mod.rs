@@ -12,6 +12,7 @@ mod machine;
 mod measurement;
 mod page;
 mod row_command;
+mod row_server;
 mod stored_results;
 mod verdict;
 
@@ -29,6 +30,7 @@ use load_client::interrupt::{self, Interrupt};
 use machine::MachineDescription;
 use measurement::{CommandRun, MeasurementSettings};
 use row_command::RowCommand;
+use row_server::RowServer;
 use stored_results::{RowOutcome, StoredResults, StoredRow, replace_file};
 
 const AFTER_HELP: &str = "\
@@ -63,6 +65,9 @@ pub(crate) struct ReportArgs {
     /// Directory for the data of nodes [default: the directory for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
+    /// Server that rows write to (repeatable): mysql, redis or opensearch, and `[USER:PASSWORD@]HOST:PORT[/DATABASE]`
+    #[arg(long = "server", value_name = "KIND=ADDRESS")]
+    servers: Vec<RowServer>,
     /// Longest time of a row [default: five times the expected time, at least 2 min]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     time_limit: Option<Duration>,
@@ -121,7 +126,9 @@ pub fn commands() -> anyhow::Result<Vec<Vec<String>>> {
         for row in report.rows().filter(|row| row.command.is_some()) {
             for form in [ReportForm::Short, ReportForm::Full] {
                 let command = row.command_in(form)?;
-                commands.push(command.arguments(|_| Ok("0".to_owned()))?);
+                for command in std::iter::once(command).chain(row.preparation_in(form)?) {
+                    commands.push(command.arguments(|_| Ok("0".to_owned()))?);
+                }
             }
         }
     }
@@ -145,6 +152,7 @@ fn measure_reports(
     let settings = MeasurementSettings {
         program: &program,
         directory: &directory,
+        servers: &arguments.servers,
         form: match arguments.full {
             true => ReportForm::Full,
             false => ReportForm::Short,
@@ -364,5 +372,5 @@ fn command_key(row: &ReportRow, command: &RowCommand) -> String {
         .node
         .as_ref()
         .map(|node| (&node.arguments, &node.configuration));
-    format!("{command} {node:?}")
+    format!("{command} {node:?} {:?}", row.preparation)
 }

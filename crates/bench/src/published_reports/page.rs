@@ -22,6 +22,7 @@ pub(super) struct FigureCounts {
     pub(super) missed: usize,
     pub(super) failed: usize,
     pub(super) not_measured: usize,
+    pub(super) not_comparable: usize,
 }
 
 /// The result of one figure of a row.
@@ -31,6 +32,8 @@ enum FigureResult {
     Missed,
     Failed,
     NotMeasured,
+    /// Measured in a form that says nothing about the goal.
+    NotComparable,
     /// Measured, without a goal.
     Shown,
     /// Measured, beside a value of the report that measures something else.
@@ -57,6 +60,9 @@ impl FigureResult {
             (_, None) => Self::NotMeasured,
             (None, Some(_)) if figure.is_other_measure => Self::OtherMeasure,
             (None, Some(_)) => Self::Shown,
+            (Some(_), Some(_)) if row.incomparable_in(&stored.form).is_some() => {
+                Self::NotComparable
+            }
             (Some(goal), Some(value)) if goal.is_met_by(*value) => Self::Met,
             (Some(_), Some(_)) => Self::Missed,
         }
@@ -68,6 +74,7 @@ impl FigureResult {
             Self::Missed => "**missed**",
             Self::Failed => "**failed**",
             Self::NotMeasured => "not measured",
+            Self::NotComparable => "not comparable",
             Self::OtherMeasure => "other measure",
             Self::Shown | Self::Absent => "",
         }
@@ -81,11 +88,16 @@ impl std::fmt::Display for FigureCounts {
             missed,
             failed,
             not_measured,
+            not_comparable,
         } = self;
         write!(
             f,
             "{met} met, {missed} missed, {failed} failed, {not_measured} not measured"
-        )
+        )?;
+        match not_comparable {
+            0 => Ok(()),
+            count => write!(f, ", {count} not comparable"),
+        }
     }
 }
 
@@ -99,6 +111,7 @@ pub(super) fn count_figures(report: &PublishedReport, results: &StoredResults) -
                 FigureResult::Missed => counts.missed += 1,
                 FigureResult::Failed => counts.failed += 1,
                 FigureResult::NotMeasured => counts.not_measured += 1,
+                FigureResult::NotComparable => counts.not_comparable += 1,
                 FigureResult::Shown | FigureResult::OtherMeasure | FigureResult::Absent => {}
             }
         }
@@ -220,7 +233,7 @@ impl PageWriter<'_> {
     /// What each figure means, in the report and here.
     fn write_figures(&mut self) {
         self.out.push_str(
-            "## Figures\n\nA goal without a remark is what the report states; \"own\" marks a goal of Tidegate. A goal is met within 0.1 %. \"Other measure\": the report's value measures something else and is no goal.\n\n\
+            "## Figures\n\nA goal without a remark is what the report states; \"own\" marks a goal of Tidegate. A goal is met within 0.1 %. \"Other measure\": the report's value measures something else and is no goal. \"Not comparable\": the short form measures something else; the full form is compared.\n\n\
              | figure | the report measures | Tidegate measures |\n|---|---|---|\n",
         );
         for figure in &self.report.figures {
@@ -255,6 +268,7 @@ impl PageWriter<'_> {
         };
         let rows = section.rows.iter().filter_map(|row| {
             let stored = self.results.rows.get(&row.id);
+            let stored = stored.filter(|stored| row.incomparable_in(&stored.form).is_none());
             let is_compared = row.theirs.contains_key(id) || row.goals.contains_key(id);
             is_compared.then(|| ChartRow {
                 label: &row.label,
@@ -311,7 +325,15 @@ impl PageWriter<'_> {
             if let Some(reason) = &row.not_measured {
                 let _ = writeln!(self.out, "- {label}: not measured: {}", reason.trim());
             }
-            match self.results.rows.get(&row.id).map(|stored| &stored.outcome) {
+            let stored = self.results.rows.get(&row.id);
+            if let Some(short) = stored.and_then(|stored| row.incomparable_in(&stored.form)) {
+                let _ = writeln!(
+                    self.out,
+                    "- {label}: not comparable: the short form {}",
+                    short.trim()
+                );
+            }
+            match stored.map(|stored| &stored.outcome) {
                 Some(RowOutcome::Failed { reason }) => {
                     let _ = writeln!(
                         self.out,
@@ -397,4 +419,57 @@ fn time_of(ms: u64) -> String {
     time.map_or_else(String::new, |time| {
         time.strftime("%Y-%m-%d %H:%M UTC").to_string()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_form_of_something_else_meets_no_goal() {
+        let text = r#"
+            title = "T"
+            source = "S"
+            method = "M"
+            [[figure]]
+            id = "mean"
+            label = "mean"
+            better = "lower"
+            ours = "time"
+            value = "/mean"
+            [[section]]
+            title = "One"
+            text = ""
+            chart = "mean"
+            [[section.row]]
+            id = "a"
+            label = "A"
+            command = "simulate a"
+            short_measures = "connects 8,000 devices"
+            theirs = { mean = 100 }
+        "#;
+        let report: PublishedReport = toml::from_str(text).expect("well-formed");
+        let mut results = StoredResults::new("009");
+        for (form, result, count) in [
+            (
+                "short",
+                "not comparable",
+                "0 met, 0 missed, 0 failed, 0 not measured, 1 not comparable",
+            ),
+            ("full", "met", "1 met, 0 missed, 0 failed, 0 not measured."),
+        ] {
+            let stored = serde_json::json!({
+                "form": form, "command": "tidegate simulate a", "outcome": "measured", "values": {"mean": 30.0},
+                "started_ms": 0, "seconds": 1.0, "other_cores": null, "machine": MachineDescription::read(),
+            });
+            let stored = serde_json::from_value(stored).expect("well-formed");
+            results.rows.insert("a".to_owned(), stored);
+            let page = render(&report, &results).text;
+            let line = format!("| A | mean | 100 | 30 | <= 100 | {result} |");
+            assert!(page.contains(&line), "{page}");
+            assert!(page.contains(count), "{page}");
+            let is_explained = page.contains("- A: not comparable: the short form connects 8,000");
+            assert_eq!(is_explained, form == "short", "{page}");
+        }
+    }
 }

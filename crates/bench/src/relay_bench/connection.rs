@@ -9,7 +9,7 @@ use ws::{
     encode_frame,
 };
 
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::host::now_ns;
 use crate::transport::{TransportError, read_some, start_connect, write_some};
 
@@ -44,13 +44,13 @@ pub(super) struct ReadOutcome {
     pub(super) is_accepted: bool,
 }
 
-fn failed(reason: impl std::fmt::Display) -> ClientFailure {
+fn failed(reason: impl std::fmt::Display) -> ClientError {
     TransportError::WebSocket(reason.to_string()).into()
 }
 
 impl MessageDecoder {
     /// A connection to be, and the request that opens it.
-    pub(super) fn start(host: &str, path: &str) -> Result<(Self, Vec<u8>), ClientFailure> {
+    pub(super) fn start(host: &str, path: &str) -> Result<(Self, Vec<u8>), ClientError> {
         let (handshake, request) = ClientHandshake::start(&ClientRequest {
             host,
             path,
@@ -89,7 +89,7 @@ impl MessageDecoder {
         keys: &mut MaskKeys,
         replies: &mut Vec<u8>,
         mut on_message: impl FnMut(&[u8]),
-    ) -> Result<bool, ClientFailure> {
+    ) -> Result<bool, ClientError> {
         let mut at = 0;
         let mut is_accepted = false;
         if let Some(handshake) = &mut self.handshake {
@@ -150,7 +150,7 @@ impl RelayConnection {
         path: &str,
         registry: &Registry,
         token: Token,
-    ) -> Result<Self, ClientFailure> {
+    ) -> Result<Self, ClientError> {
         let (decoder, request) = MessageDecoder::start(host, path)?;
         let mut stream = start_connect(target, source).map_err(TransportError::from)?;
         registry
@@ -165,7 +165,7 @@ impl RelayConnection {
     }
 
     /// What went wrong, after the poll has reported an error.
-    pub(super) fn take_error(&self) -> ClientFailure {
+    pub(super) fn take_error(&self) -> ClientError {
         match self.stream.take_error() {
             Ok(Some(error)) | Err(error) => TransportError::from(error).into(),
             Ok(None) => TransportError::Closed.into(),
@@ -180,7 +180,7 @@ impl RelayConnection {
 
     /// Sends frames, or keeps what the socket does not take.
     #[inline]
-    pub(super) fn send(&mut self, frames: &[u8]) -> Result<(), ClientFailure> {
+    pub(super) fn send(&mut self, frames: &[u8]) -> Result<(), ClientError> {
         if self.has_backlog() {
             self.unsent.extend_from_slice(frames);
             return Ok(());
@@ -191,7 +191,7 @@ impl RelayConnection {
     }
 
     /// Writes what waits, as far as the socket takes it.
-    pub(super) fn flush(&mut self) -> Result<(), ClientFailure> {
+    pub(super) fn flush(&mut self) -> Result<(), ClientError> {
         if self.has_backlog() {
             self.unsent_at += write_some(&mut self.stream, &self.unsent[self.unsent_at..])?;
             if !self.has_backlog() {
@@ -210,7 +210,7 @@ impl RelayConnection {
         inbox: &mut [u8],
         keys: &mut MaskKeys,
         mut on_message: impl FnMut(&[u8], u64),
-    ) -> Result<ReadOutcome, ClientFailure> {
+    ) -> Result<ReadOutcome, ClientError> {
         let held = self.decoder.restore_incomplete(inbox);
         let bytes = read_some(&mut self.stream, &mut inbox[held..])?;
         let read_ns = now_ns();

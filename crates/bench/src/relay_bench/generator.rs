@@ -15,11 +15,11 @@ use super::delivery_verifier::{DeliveryVerifier, RelayShape};
 use super::message_template::MessageTemplate;
 use super::server::RelayServer;
 use crate::broker_access::random_u32;
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::endpoint::SourceAddresses;
 use crate::host::now_ns;
 use crate::payload_stamp::PayloadStamp;
-use crate::timer::{TIMER, wait_for_events};
+use crate::timer::{TIMER, poll_for_events, wait_for_events};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// Size of the buffer that every read goes to.
@@ -27,8 +27,6 @@ const INBOX_BYTES: usize = 256 * 1024;
 const EVENTS: usize = 1024;
 /// Events that are handled before due messages are sent, at a rate.
 const EVENTS_AT_RATE: usize = 64;
-/// How long the generator polls for the next event before it sleeps.
-pub(super) const MAX_POLLING_NS: u64 = 2_000_000;
 /// Messages of one sender that are written together, at most.
 const MAX_BATCH: u64 = 1024;
 /// Local ports tried for one connection.
@@ -183,7 +181,7 @@ impl<'a> Generator<'a> {
             );
             attempt += 1;
             match &dialed {
-                Err(ClientFailure::Transport(error))
+                Err(ClientError::Transport(error))
                     if error.is_address_in_use()
                         && source.is_some()
                         && attempt < MAX_PORT_ATTEMPTS => {}
@@ -200,7 +198,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The connection is of no more use: counts the failure and lets the others go on.
-    pub(super) fn fail(&mut self, index: usize, failure: &ClientFailure) {
+    pub(super) fn fail(&mut self, index: usize, error: &ClientError) {
         let slot = &mut self.slots[index];
         match slot.state {
             SlotState::Connecting => self.unsettled -= 1,
@@ -211,7 +209,7 @@ impl<'a> Generator<'a> {
         slot.connection = None;
         self.counts
             .failures
-            .record(&format!("connection {index}"), failure);
+            .record(&format!("connection {index}"), error);
         if let Some(sender) = self.load.shape.sender_of(index) {
             self.senders[sender].is_active = false;
         }
@@ -225,32 +223,14 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Like [`poll_once`](Self::poll_once), but polls at first, for loads whose latency matters. A relay on the same machine would
-    /// otherwise have to wake the generator with nearly every message, which takes as long as the message itself.
+    /// Like [`poll_once`](Self::poll_once), but polls before it sleeps.
     pub(super) fn poll_without_sleep(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        let begun_ns = now_ns();
-        let limit_ns = begun_ns + MAX_POLLING_NS.min(timeout.as_nanos() as u64);
-        let mut polled_until_ns = begun_ns;
-        loop {
-            if !wait_for_events(&mut self.poll, &mut self.events, Duration::ZERO)? {
-                break;
-            }
-            if !self.events.is_empty() {
-                self.handle_events();
-                break;
-            }
-            polled_until_ns = now_ns();
-            if polled_until_ns >= limit_ns {
-                let left = timeout.saturating_sub(Duration::from_nanos(polled_until_ns - begun_ns));
-                if !left.is_zero() {
-                    self.poll_once(left)?;
-                }
-                break;
-            }
-            // In case the relay has to share this core.
-            std::thread::yield_now();
+        let polled = poll_for_events(&mut self.poll, &mut self.events, timeout)?;
+        let (has_events, polled_ns) = polled;
+        self.polled_ns += polled_ns;
+        if has_events {
+            self.handle_events();
         }
-        self.polled_ns += polled_until_ns - begun_ns;
         Ok(())
     }
 
@@ -275,7 +255,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn on_event(&mut self, index: usize, event: &Event) -> Result<(), ClientFailure> {
+    fn on_event(&mut self, index: usize, event: &Event) -> Result<(), ClientError> {
         let slot = &mut self.slots[index];
         let Some(connection) = &mut slot.connection else {
             return Ok(());
@@ -296,7 +276,7 @@ impl<'a> Generator<'a> {
     }
 
     /// Reads what has arrived. A paused connection reads only the response to its handshake.
-    fn read(&mut self, index: usize) -> Result<(), ClientFailure> {
+    fn read(&mut self, index: usize) -> Result<(), ClientError> {
         let slot = &mut self.slots[index];
         let Some(connection) = &mut slot.connection else {
             return Ok(());
@@ -390,7 +370,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn send_from(&mut self, sender: usize) -> Result<(), ClientFailure> {
+    fn send_from(&mut self, sender: usize) -> Result<(), ClientError> {
         let slot = self.load.shape.connection_of(sender);
         loop {
             let allowed = self.allowance(sender);

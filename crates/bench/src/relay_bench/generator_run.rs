@@ -7,12 +7,12 @@ use anyhow::{bail, ensure};
 use hdrhistogram::Histogram;
 
 use super::delivery_verifier::SlowReceiverCounts;
-use super::generator::{Generator, MAX_POLLING_NS, RelayLoad, SlotState};
+use super::generator::{Generator, RelayLoad, SlotState};
 use super::server::RelayServer;
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::host::{allow_open_files, now_ns, thread_cpu_ns};
 use crate::observer::{Observations, RunObserver};
-use crate::timer::{PollTimer, TIMER};
+use crate::timer::{MAX_POLLING_NS, PollTimer, TIMER};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// How often the observer looks, and lost messages are looked for.
@@ -107,7 +107,7 @@ impl Generator<'_> {
                     if now_ns < slot.started_ns + self.load.connect_timeout_ns {
                         break;
                     }
-                    self.fail(oldest, &ClientFailure::TimedOut);
+                    self.fail(oldest, &ClientError::TimedOut);
                 }
                 under_way.pop_front();
             }
@@ -213,7 +213,8 @@ impl Generator<'_> {
                 next_look_ns = now_ns + OBSERVER_INTERVAL_NS;
                 ensure!(
                     self.open > 0,
-                    "no connection is open any more; the first to end was {}",
+                    "{}: no connection is open any more; the first to end was {}",
+                    self.server.label,
                     self.counts
                         .failures
                         .first

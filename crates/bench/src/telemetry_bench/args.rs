@@ -68,6 +68,9 @@ pub(crate) struct TelemetryArgs {
     /// Threads of the generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) threads: usize,
+    /// Sink of the node to which a rule passes each report: also count what it writes, and how much waits for it
+    #[arg(long, value_name = "NAME")]
+    pub(super) sink: Option<String>,
     /// Do not count the stored rows by a query at the end
     #[arg(long)]
     pub(super) no_count: bool,

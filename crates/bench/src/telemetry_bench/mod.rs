@@ -6,10 +6,12 @@
 mod args;
 mod fleet;
 mod report_template;
+mod sink_meter;
 
 pub(crate) use args::TelemetryArgs;
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -20,6 +22,7 @@ use crate::host::{ProcessMeter, allow_open_files};
 use crate::node_api::NodeApi;
 use args::{PRODUCT, PipelineMode, device_name};
 use fleet::{DeviceFleet, FleetReport};
+use sink_meter::{SinkMeter, SinkResult};
 
 /// Devices of one request.
 const DEVICES_PER_REQUEST: usize = 10_000;
@@ -51,7 +54,9 @@ pub(crate) fn run(arguments: &TelemetryArgs) -> anyhow::Result<ExitCode> {
     let fleet = DeviceFleet::connect(arguments, first_ms)?;
     let used_before = meter.as_mut().map(ProcessMeter::read).transpose()?;
     let started = Instant::now();
-    let report = fleet.run()?;
+    let sink = arguments.sink.as_ref();
+    let sink = sink.map(|name| SinkMeter::new(&node, name)).transpose()?;
+    let (report, max_queued) = run_fleet(fleet, sink.as_ref())?;
     let mut stored = node.metric("tidegate_ingest_rows_total")? - before;
     let deadline = Instant::now() + STORE_TIMEOUT;
     while stored < report.sent && Instant::now() < deadline {
@@ -59,6 +64,8 @@ pub(crate) fn run(arguments: &TelemetryArgs) -> anyhow::Result<ExitCode> {
         stored = node.metric("tidegate_ingest_rows_total")? - before;
     }
     let took_s = started.elapsed().as_secs_f64();
+    let sink = sink.map(|sink| sink.finish(report.sent, max_queued, STORE_TIMEOUT));
+    let sink = sink.transpose()?;
     let used = meter.as_mut().map(ProcessMeter::read).transpose()?;
     let counted = match arguments.no_count {
         true => None,
@@ -74,6 +81,7 @@ pub(crate) fn run(arguments: &TelemetryArgs) -> anyhow::Result<ExitCode> {
         took_s,
         cpu_s,
         resident,
+        sink,
     };
     shown.print(arguments);
     Ok(match shown.is_complete() {
@@ -89,6 +97,28 @@ struct TelemetryResult {
     took_s: f64,
     cpu_s: Option<f64>,
     resident: Option<u64>,
+    /// With `--sink`.
+    sink: Option<SinkResult>,
+}
+
+/// Lets the devices report; also the most rows that waited for the sink meanwhile.
+fn run_fleet(
+    fleet: DeviceFleet,
+    sink: Option<&SinkMeter<'_>>,
+) -> anyhow::Result<(FleetReport, u64)> {
+    let Some(sink) = sink else {
+        return Ok((fleet.run()?, 0));
+    };
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let observer = scope.spawn(|| sink.observe_queue(&is_done));
+        let report = fleet.run();
+        is_done.store(true, Relaxed);
+        let max_queued = observer.join();
+        let max_queued =
+            max_queued.map_err(|_| anyhow::anyhow!("the observer of the sink panicked"))?;
+        Ok((report?, max_queued))
+    })
 }
 
 impl TelemetryResult {
@@ -96,7 +126,11 @@ impl TelemetryResult {
         let is_counted = self
             .counted
             .is_none_or(|counted| counted == self.report.sent);
-        self.stored == self.report.sent && is_counted && self.report.disconnected == 0
+        let is_written = self
+            .sink
+            .is_none_or(|sink| sink.written == self.report.sent);
+        let is_stored = self.stored == self.report.sent && is_counted;
+        is_stored && is_written && self.report.disconnected == 0
     }
 
     fn print(&self, arguments: &TelemetryArgs) {
@@ -109,7 +143,7 @@ impl TelemetryResult {
                 "sent": self.report.sent, "acknowledged": self.report.acknowledged, "stored": self.stored,
                 "counted": self.counted, "seconds": self.took_s, "stored_per_s": per_s,
                 "stored_per_cpu_s": per_cpu_s, "resident_mib": resident_mib,
-                "disconnected": self.report.disconnected,
+                "disconnected": self.report.disconnected, "sink": self.sink.map(SinkResult::to_json),
             });
             println!("{all:#}");
             return;
@@ -130,6 +164,14 @@ impl TelemetryResult {
         println!("stored per second       {per_s:.0}");
         println!("per CPU second          {}", display(per_cpu_s, ""));
         println!("memory                  {}", display(resident_mib, " MiB"));
+        if let Some(sink) = &self.sink {
+            println!("rows of the sink        {}", sink.written);
+            println!("rejected by its system  {}", sink.failed);
+            println!("per second              {:.0}", sink.written_per_s());
+            println!("most that waited        {}", sink.max_queued);
+            println!("rows per write          {:.1}", sink.rows_per_batch());
+            println!("mean time of a write    {:.2} ms", sink.batch_mean_ms());
+        }
         if self.report.disconnected > 0 {
             println!("connections that ended  {}", self.report.disconnected);
         }

@@ -10,7 +10,7 @@ use mio::event::Event;
 
 use super::client::{ConnectionRole, ConnectionState};
 use super::{Worker, run_shared};
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::load_shape::TopicLayout;
 use crate::observer::RunObserver;
 use crate::packets::{self, BrokerReply, SessionKind};
@@ -107,7 +107,7 @@ impl Worker<'_> {
     }
 
     /// TCP may be up: sends the CONNECT.
-    pub(super) fn on_dialing(&mut self, index: usize, event: &Event) -> Result<(), ClientFailure> {
+    pub(super) fn on_dialing(&mut self, index: usize, event: &Event) -> Result<(), ClientError> {
         let client_id = self.client_id(index);
         let connection = &mut self.connections[index];
         let session = match connection.role {
@@ -130,10 +130,10 @@ impl Worker<'_> {
 
     /// A packet that is neither a message nor an acknowledgement of one.
     #[cold]
-    pub(super) fn on_reply(&mut self, index: usize, packet: &[u8]) -> Result<(), ClientFailure> {
+    pub(super) fn on_reply(&mut self, index: usize, packet: &[u8]) -> Result<(), ClientError> {
         let version = self.access.greeting.version;
         let reply =
-            packets::read_reply(packet, version, self.qos).map_err(ClientFailure::Protocol)?;
+            packets::read_reply(packet, version, self.qos).map_err(ClientError::Protocol)?;
         let state = self.connections[index].state;
         match (reply, state) {
             (
@@ -143,10 +143,10 @@ impl Worker<'_> {
                 },
                 ConnectionState::Greeting,
             ) => self.on_connack(index, receive_maximum, session_present),
-            (BrokerReply::Refused(reason), _) => Err(ClientFailure::Refused(reason)),
-            (BrokerReply::Disconnected(reason), _) => Err(ClientFailure::Disconnected(reason)),
+            (BrokerReply::Refused(reason), _) => Err(ClientError::Refused(reason)),
+            (BrokerReply::Disconnected(reason), _) => Err(ClientError::Disconnected(reason)),
             (BrokerReply::Subscribed(granted), ConnectionState::Subscribing(missing)) => {
-                granted.map_err(ClientFailure::Subscription)?;
+                granted.map_err(ClientError::Subscription)?;
                 match missing {
                     0 | 1 => self.on_established(index),
                     _ => self.connections[index].state = ConnectionState::Subscribing(missing - 1),
@@ -154,7 +154,7 @@ impl Worker<'_> {
                 Ok(())
             }
             (BrokerReply::Pong, _) => Ok(()),
-            (reply, state) => Err(ClientFailure::Protocol(format!(
+            (reply, state) => Err(ClientError::Protocol(format!(
                 "the broker sent {reply:?} to a client in state {state:?}"
             ))),
         }
@@ -165,7 +165,7 @@ impl Worker<'_> {
         index: usize,
         receive_maximum: u16,
         session_present: bool,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let connection = &mut self.connections[index];
         let took_ns = self.read_ns.saturating_sub(connection.started_ns);
         match connection.role {
@@ -181,7 +181,7 @@ impl Worker<'_> {
             // Its subscription is still there, or its messages are lost.
             ConnectionRole::Subscriber(_) if self.is_return => {
                 if !session_present {
-                    return Err(ClientFailure::Protocol(
+                    return Err(ClientError::Protocol(
                         "the broker does not know its session any more".to_owned(),
                     ));
                 }
@@ -227,7 +227,7 @@ impl Worker<'_> {
                 if now_ns.saturating_sub(connection.started_ns) < self.access.connect_timeout_ns {
                     return;
                 }
-                self.fail_connection(index, &ClientFailure::TimedOut);
+                self.fail_connection(index, &ClientError::TimedOut);
             }
             under_way.pop_front();
         }

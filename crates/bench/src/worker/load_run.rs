@@ -10,7 +10,7 @@ use super::run_shared::RunAbortedError;
 use super::worker_counts::WorkerCounts;
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
-use crate::timer::{PollTimer, TIMER};
+use crate::timer::{MAX_POLLING_NS, PollTimer, TIMER};
 
 /// How often the observer looks, and lost messages are looked for.
 const OBSERVER_INTERVAL_NS: u64 = 100_000_000;
@@ -24,6 +24,7 @@ const MAX_DRAIN_NS: u64 = 60_000_000_000;
 struct IntervalMark {
     at_ns: u64,
     cpu_ns: u64,
+    polled_ns: u64,
     received: u64,
     sent: u64,
 }
@@ -105,13 +106,17 @@ impl Worker<'_> {
             if let (Some(schedule), Some(timer)) = (&self.schedule, timer.as_mut())
                 && let Some(due_ns) = schedule.due_time(self.due)
             {
-                if due_ns <= now_ns {
-                    timeout = Duration::ZERO;
+                let due_in_ns = due_ns.saturating_sub(now_ns);
+                if due_in_ns <= MAX_POLLING_NS {
+                    timeout = timeout.min(Duration::from_nanos(due_in_ns));
                 } else if due_ns < wake_ns {
-                    timer.arm(due_ns)?;
+                    timer.arm(due_ns - MAX_POLLING_NS / 2)?;
                 }
             }
-            self.poll_once(timeout)?;
+            match self.schedule {
+                Some(_) => self.poll_without_sleep(timeout)?,
+                None => self.poll_once(timeout)?,
+            }
         }
     }
 
@@ -126,6 +131,7 @@ impl Worker<'_> {
         IntervalMark {
             at_ns,
             cpu_ns: thread_cpu_ns(),
+            polled_ns: self.polled_ns,
             received: self.received,
             sent: self.publishers.iter().map(|p| p.sent).sum(),
         }
@@ -233,7 +239,10 @@ impl Worker<'_> {
         self.tally.seconds = seconds;
         self.tally.received = end.received - begin.received;
         self.tally.sent = end.sent - begin.sent;
-        self.tally.generator_cpu_s = (end.cpu_ns - begin.cpu_ns) as f64 / 1e9;
+        let cpu_ns = end.cpu_ns - begin.cpu_ns;
+        let polled_ns = end.polled_ns - begin.polled_ns;
+        self.tally.generator_cpu_s = cpu_ns.saturating_sub(polled_ns) as f64 / 1e9;
+        self.tally.generator_polling_s = cpu_ns.min(polled_ns) as f64 / 1e9;
         self.tally.generator_core_s = seconds;
         self.tally.unacknowledged = self.in_flight();
         self.tally.unsent = self.unsent_messages();

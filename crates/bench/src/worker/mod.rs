@@ -29,7 +29,7 @@ use mio::{Events, Poll};
 use mqtt::QoS;
 
 use crate::broker_access::BrokerAccess;
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::flow_window::{MAX_IN_FLIGHT, SubscriberProgress};
 use crate::host::now_ns;
 use crate::load_shape::LoadShape;
@@ -37,7 +37,7 @@ use crate::observer::RunObserver;
 use crate::packets;
 use crate::payload_stamp::{PayloadStamp, StampFinder};
 use crate::sequence_checker::SequenceChecker;
-use crate::timer::{TIMER, wait_for_events};
+use crate::timer::{TIMER, poll_for_events, wait_for_events};
 use crate::transport::RAW_BYTES;
 
 use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
@@ -52,6 +52,8 @@ pub(crate) use worker_counts::{RuleCounts, WorkerCounts};
 const INBOX_BYTES: usize = 384 * 1024;
 /// Events taken from the poll at a time.
 const EVENTS: usize = 1024;
+/// At a rate, due messages are sent after so many events.
+const EVENTS_AT_RATE: usize = 64;
 
 /// The clients a worker is to drive.
 #[derive(Clone, Debug)]
@@ -103,6 +105,8 @@ pub(crate) struct Worker<'a> {
     is_sending: bool,
     /// Messages of the schedule that are due.
     due: u64,
+    /// Time spent on polling without an event.
+    polled_ns: u64,
     /// Latencies are recorded for messages sent from then and until then.
     measured: Range<u64>,
     /// When the current batch of bytes was read.
@@ -132,7 +136,10 @@ impl<'a> Worker<'a> {
             shared,
             thread,
             poll: Poll::new()?,
-            events: Events::with_capacity(EVENTS),
+            events: Events::with_capacity(match plan.pace {
+                LoadPace::Rate { .. } => EVENTS_AT_RATE,
+                LoadPace::Window(_) | LoadPace::Stored { .. } => EVENTS,
+            }),
             v5: access.greeting.version == mqtt::Version::V5,
             qos: plan.qos,
             shape: plan.shape,
@@ -157,6 +164,7 @@ impl<'a> Worker<'a> {
             schedule: None,
             is_sending: false,
             due: 0,
+            polled_ns: 0,
             measured: 0..0,
             read_ns: 0,
             received: 0,
@@ -247,9 +255,24 @@ impl<'a> Worker<'a> {
 
     /// Waits for events, at most for `timeout`, and deals with all of them.
     fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        if !wait_for_events(&mut self.poll, &mut self.events, timeout)? {
-            return Ok(());
+        if wait_for_events(&mut self.poll, &mut self.events, timeout)? {
+            self.handle_events();
         }
+        Ok(())
+    }
+
+    /// Like [`poll_once`](Self::poll_once), but polls before it sleeps.
+    fn poll_without_sleep(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        let polled = poll_for_events(&mut self.poll, &mut self.events, timeout)?;
+        let (has_events, polled_ns) = polled;
+        self.polled_ns += polled_ns;
+        if has_events {
+            self.handle_events();
+        }
+        Ok(())
+    }
+
+    fn handle_events(&mut self) {
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
             if event.token() != TIMER {
@@ -257,7 +280,6 @@ impl<'a> Worker<'a> {
             }
         }
         self.events = events;
-        Ok(())
     }
 
     fn handle_event(&mut self, event: &Event) {
@@ -276,7 +298,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn on_ready(&mut self, index: usize, event: &Event) -> Result<(), ClientFailure> {
+    fn on_ready(&mut self, index: usize, event: &Event) -> Result<(), ClientError> {
         if event.is_writable() {
             self.on_writable(index)?;
         }
@@ -287,9 +309,9 @@ impl<'a> Worker<'a> {
     }
 
     /// The connection is of no more use: counts the failure and lets the others go on without it.
-    fn fail_connection(&mut self, index: usize, trouble: &ClientFailure) {
+    fn fail_connection(&mut self, index: usize, error: &ClientError) {
         let client = self.client_id(index);
-        self.tally.failures.record(&client, trouble);
+        self.tally.failures.record(&client, error);
         let connection = &mut self.connections[index];
         let was_ready = connection.state == ConnectionState::Ready;
         let was_under_way = !matches!(

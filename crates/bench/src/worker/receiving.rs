@@ -3,7 +3,7 @@
 use super::Worker;
 use super::client::{ConnectionRole, ConnectionState, LargeMessage};
 use super::pace::LoadPace;
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::packet_scanner::{
     PUBACK, PUBCOMP, PUBREC, PUBREL, ScanError, ScanStep, ScannedPacket, partial_publish, push_ack,
     step,
@@ -25,7 +25,7 @@ struct MessageRun {
 
 impl Worker<'_> {
     /// Reads all there is on a connection.
-    pub(super) fn on_readable(&mut self, index: usize) -> Result<(), ClientFailure> {
+    pub(super) fn on_readable(&mut self, index: usize) -> Result<(), ClientError> {
         loop {
             let connection = &mut self.connections[index];
             let Some(transport) = &mut connection.transport else {
@@ -51,7 +51,7 @@ impl Worker<'_> {
     }
 
     /// The socket takes bytes again.
-    pub(super) fn on_writable(&mut self, index: usize) -> Result<(), ClientFailure> {
+    pub(super) fn on_writable(&mut self, index: usize) -> Result<(), ClientError> {
         let connection = &mut self.connections[index];
         if let Some(transport) = &mut connection.transport
             && transport.has_backlog()
@@ -67,7 +67,7 @@ impl Worker<'_> {
     }
 
     /// Sends the acknowledgements that a read called for; those of a publisher go with its next messages.
-    fn send_replies(&mut self, index: usize) -> Result<(), ClientFailure> {
+    fn send_replies(&mut self, index: usize) -> Result<(), ClientError> {
         if self.replies.is_empty() {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Worker<'_> {
     }
 
     /// Deals with all packets in `buf` and keeps what is not whole.
-    fn handle_packets(&mut self, index: usize, buf: &[u8]) -> Result<(), ClientFailure> {
+    fn handle_packets(&mut self, index: usize, buf: &[u8]) -> Result<(), ClientError> {
         let mut at = self.skip_large_message(index, buf);
         let role = self.connections[index].role;
         loop {
@@ -112,14 +112,14 @@ impl Worker<'_> {
 
     /// A message for a client that has not got its SUBACK yet, or that never subscribed.
     #[cold]
-    fn on_early_message(&mut self, index: usize) -> Result<(), ClientFailure> {
+    fn on_early_message(&mut self, index: usize) -> Result<(), ClientError> {
         let state = self.connections[index].state;
         // Nobody publishes before all are ready, so it is not ours.
         if matches!(state, ConnectionState::Subscribing(_)) {
             self.tally.unexpected += 1;
             return Ok(());
         }
-        Err(ClientFailure::Protocol(
+        Err(ClientError::Protocol(
             "the broker sent a message to a client that has not subscribed".to_owned(),
         ))
     }
@@ -213,7 +213,7 @@ impl Worker<'_> {
         kind: u8,
         id: u16,
         reason: u8,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let ConnectionRole::Publisher(index) = role else {
             if kind != PUBREL {
                 return Err(unexpected_packet(kind, id, "that has not published"));
@@ -306,12 +306,7 @@ impl Worker<'_> {
     }
 
     /// Keeps the front of a packet of `len` bytes (0: not known yet) until the rest is here.
-    fn buffer_partial(
-        &mut self,
-        index: usize,
-        rest: &[u8],
-        len: usize,
-    ) -> Result<(), ClientFailure> {
+    fn buffer_partial(&mut self, index: usize, rest: &[u8], len: usize) -> Result<(), ClientError> {
         let connection = &mut self.connections[index];
         if len <= MAX_BUFFERED_PACKET_BYTES {
             connection.partial.extend_from_slice(rest);
@@ -338,14 +333,14 @@ impl Worker<'_> {
 }
 
 #[cold]
-fn unexpected_packet(kind: u8, id: u16, to_whom: &str) -> ClientFailure {
+fn unexpected_packet(kind: u8, id: u16, to_whom: &str) -> ClientError {
     let name = match kind {
         PUBACK => "PUBACK",
         PUBREC => "PUBREC",
         PUBREL => "PUBREL",
         _ => "PUBCOMP",
     };
-    ClientFailure::Protocol(format!(
+    ClientError::Protocol(format!(
         "the broker sent {name} for packet identifier {id} to a client {to_whom}"
     ))
 }

@@ -3,7 +3,7 @@
 use super::Worker;
 use super::client::{ConnectionState, Publisher};
 use super::pace::{LoadPace, SendSchedule};
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::flow_window::AckWindow;
 use crate::host::now_ns;
 
@@ -52,7 +52,7 @@ impl Worker<'_> {
         }
     }
 
-    fn send_publisher(&mut self, index: usize) -> Result<(), ClientFailure> {
+    fn send_publisher(&mut self, index: usize) -> Result<(), ClientError> {
         let publisher = &mut self.publishers[index];
         let connection = &mut self.connections[publisher.connection];
         let Some(transport) = &mut connection.transport else {

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::client_failure::FailureLog;
+use crate::client_error::FailureLog;
 use crate::metrics::latency_histogram;
 use crate::sequence_checker::SequenceFaults;
 

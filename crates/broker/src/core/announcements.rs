@@ -7,7 +7,7 @@ use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx};
 
 impl Shard {
     pub(super) fn announce_filter(&mut self, filter: FilterId, wanted: bool) {
-        if self.shards == 1 {
+        if self.shards == 1 && self.node_router.is_none() {
             return;
         }
         let text = self.tree.filter(filter).text.clone();
@@ -22,7 +22,7 @@ impl Shard {
     }
 
     pub(super) fn announce_members(&mut self, group_id: GroupId) {
-        if self.shards == 1 {
+        if self.shards == 1 && self.node_router.is_none() {
             return;
         }
         let group = self.tree.group(group_id);
@@ -107,6 +107,36 @@ impl Shard {
                     }
                     self.release_complete_turns();
                 }
+                ShardMessage::SessionClaimed { client_id, outcome } => {
+                    self.handle_session_claimed(&client_id, outcome);
+                }
+                ShardMessage::EndSession {
+                    client_id,
+                    keep,
+                    request,
+                } => {
+                    let kept = self.end_session_for_cluster(&client_id, keep);
+                    let answer = ShardMessage::SessionEndAnswer { request, kept };
+                    self.shard_queues.send(from, answer);
+                }
+                ShardMessage::StoreRejects(rejects) => self.has_rejecting_node = rejects,
+                ShardMessage::TunnelData { tunnel, bytes } => {
+                    self.handle_tunnel_output(tunnel, &bytes);
+                }
+                ShardMessage::TunnelCredit { tunnel, bytes } => {
+                    self.handle_tunnel_credit(tunnel, bytes);
+                }
+                ShardMessage::TunnelClosed { tunnel } => {
+                    self.handle_tunnel_closed(tunnel);
+                    self.close_pending_connections();
+                }
+                // Only shards send these, and only to the node router.
+                ShardMessage::ClaimSession { .. }
+                | ShardMessage::SessionStarted { .. }
+                | ShardMessage::SessionsRestored
+                | ShardMessage::SessionEnded { .. }
+                | ShardMessage::SessionEndAnswer { .. }
+                | ShardMessage::OpenTunnel { .. } => {}
             }
         }
         if to_confirm > 0 {

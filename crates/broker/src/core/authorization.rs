@@ -1,6 +1,6 @@
 //! Decides whether clients may publish and subscribe.
 
-use hooks::relay::concerns_relay;
+use hooks::relay::targets_relay_endpoint;
 use hooks::{Authorization, ClientAction, Interest};
 
 use super::delivery::hook_client;
@@ -54,7 +54,7 @@ impl Shard {
         action: &ClientAction<'_>,
     ) -> Authorization {
         if !self.delivery.interest.contains(Interest::AUTHORIZE) {
-            return match concerns_relay(action) {
+            return match targets_relay_endpoint(action) {
                 true => Authorization::Deny,
                 false => Authorization::Allow,
             };

@@ -72,8 +72,11 @@ impl Shard {
         if let Some(extra) = &mut connection.extra {
             extra.connect = Vec::new();
             let method = extra.grant.as_ref().and_then(|grant| grant.method.as_ref());
-            let is_idle = extra.rate.is_none() && extra.expiry_timer.is_none();
-            if method.is_none() && is_idle && extra.aliases_out_max == 0 {
+            let is_idle = extra.rate.is_none()
+                && extra.expiry_timer.is_none()
+                && extra.address_source.is_none();
+            let is_needed = extra.aliases_out_max > 0 || extra.is_tunnel_exit;
+            if method.is_none() && is_idle && !is_needed {
                 connection.extra = None;
             }
         }
@@ -224,6 +227,12 @@ impl Shard {
             && connection.wants_problem_information
         {
             properties.push(Property::ReasonString(detail));
+        }
+        if code == ReasonCode::USE_ANOTHER_SERVER
+            && self.is_draining()
+            && let Some(reference) = &self.node.server_reference
+        {
+            properties.push(Property::ServerReference(reference));
         }
         let mut packet = Vec::new();
         let connack = ConnAck {

@@ -67,6 +67,7 @@ impl Shard {
         };
         self.apply_response_limits(at, connect.version, connect.properties);
         self.check_connect(&connect)?;
+        self.check_drain(at)?;
         self.check_certificate_username(at, connect.username)?;
         // Parsed again when the authenticator's answer arrives, possibly on another shard.
         self.delivery.connections[at].extra().connect = raw.to_vec();
@@ -201,6 +202,22 @@ impl Shard {
         &mut self,
         at: ConnectionIx,
     ) -> Result<ConnectionAction, CloseReason> {
+        self.establish_session_with(at, false)
+    }
+
+    /// Called when the cluster has granted the client's session to this shard.
+    pub(super) fn establish_granted_session(
+        &mut self,
+        at: ConnectionIx,
+    ) -> Result<ConnectionAction, CloseReason> {
+        self.establish_session_with(at, true)
+    }
+
+    fn establish_session_with(
+        &mut self,
+        at: ConnectionIx,
+        is_granted: bool,
+    ) -> Result<ConnectionAction, CloseReason> {
         let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);
         let connect = decode_connect(&raw)
             .ok_or_else(|| connect_rejection(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
@@ -213,11 +230,14 @@ impl Shard {
             Some(_) => String::new(),
             None => self.client_id_prefix(at),
         };
+        let granted_is_none = granted.is_none();
         let assigned = match (granted, connect.client_id) {
             (Some(granted), requested) => (*granted != *requested).then(|| granted.into()),
             (None, "") => Some(format!("{prefix}{}", self.assign_client_id()?)),
             (None, _) => None,
         };
+        // No other client has it.
+        let is_random = granted_is_none && connect.client_id.is_empty();
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         if !client_id.starts_with(&prefix) {
             return Err(connect_rejection(
@@ -233,6 +253,14 @@ impl Shard {
             SessionClaim::ThisShard(id) => id,
         };
         let existing = self.by_client_id.get(&*id).copied();
+        if let Some(router) = self.node_router
+            && existing.is_none()
+            && !is_granted
+            && !is_random
+        {
+            let keep = !connect.clean_start;
+            return self.claim_in_cluster(at, router, &id, keep, raw);
+        }
         let is_own = existing.is_none_or(|session| self.is_session_owner(at, session));
         if let Some(session) = existing
             && !is_own
@@ -261,11 +289,20 @@ impl Shard {
         let session = match existing {
             Some(session) if session_present => session,
             existing => {
+                if !is_granted {
+                    // Before the end of the earlier session, so that no other node gets it in between.
+                    self.announce_session(&id, self.now_ms());
+                }
                 if let Some(session) = existing {
                     self.end_session(session);
                 }
                 let most_s = self.limits().max_session_expiry_s;
-                self.new_session(&id, session_expiry_s(&connect, most_s))?
+                let created = self.new_session(&id, session_expiry_s(&connect, most_s));
+                created.inspect_err(|_| {
+                    if !is_granted {
+                        self.announce_session_end(&id);
+                    }
+                })?
             }
         };
         self.attach_session(at, session, &connect);

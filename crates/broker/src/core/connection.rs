@@ -17,6 +17,7 @@ use super::relay_peer::RelayPeer;
 use super::retained_delivery::RetainedDelivery;
 use super::tables::{NO_SESSION, SessionIx};
 use super::timers::TimerKey;
+use super::tunnel::TunnelEntry;
 use scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(crate) enum ConnectionPhase {
     /// CONNECT was received; an authenticator is working or an enhanced authentication is in progress.
     Authenticating,
     Connected,
+    /// Another node of the cluster has the session; all bytes pass through a tunnel.
+    Tunnelled,
     /// No more packets are processed; the outbox is written, then the socket is closed.
     Closing,
 }
@@ -72,6 +75,9 @@ pub(crate) struct Connection {
     pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
 
+/// Reads the current address of a peer whose connection continues when the address changes.
+pub(crate) type AddressSource = Arc<dyn Fn() -> SocketAddr + Send + Sync>;
+
 #[derive(Default)]
 pub(crate) struct ConnectionExtra {
     pub(crate) aliases_in: Vec<Option<Box<str>>>,
@@ -87,6 +93,12 @@ pub(crate) struct ConnectionExtra {
     pub(crate) exchange: Option<AuthExchange>,
     /// Names in the client's verified certificate.
     pub(crate) certificate: Option<Box<CertificateNames>>,
+    /// Set if the address of the peer may change.
+    pub(crate) address_source: Option<AddressSource>,
+    /// The way to the node of the cluster that has the session.
+    pub(crate) tunnel: Option<Box<TunnelEntry>>,
+    /// Whether the connection comes from another node of the cluster, because the session was here.
+    pub(crate) is_tunnel_exit: bool,
     /// Closes the connection when its authentication expires.
     pub(crate) expiry_timer: Option<TimerKey>,
 }
@@ -194,10 +206,27 @@ impl Connection {
         self.extra.get_or_insert_default()
     }
 
+    /// Where the peer is now. `peer` is where it was when the connection began.
+    pub(crate) fn current_peer(&self) -> PeerAddress {
+        let source = self
+            .extra
+            .as_deref()
+            .and_then(|extra| extra.address_source.as_ref());
+        source.map_or(self.peer, |address| PeerAddress::Tcp(address()))
+    }
+
     /// Whether it belongs to a relay endpoint.
     #[inline]
     pub(crate) fn is_relay(&self) -> bool {
         self.relay.is_some()
+    }
+
+    /// Bytes of the client have arrived, or its pongs may be among those that were not read during a pause.
+    #[inline]
+    pub(crate) fn forget_unanswered_pings(&mut self) {
+        if let Some(relay) = &mut self.relay {
+            relay.forget_unanswered_pings();
+        }
     }
 
     /// Memory of an incomplete message of a relay connection.

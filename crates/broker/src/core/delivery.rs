@@ -18,6 +18,7 @@ use super::encoding::PublishEnvelope;
 use super::journal::ShardJournal;
 use super::message::Message;
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
+use super::relay_backlog::RelayMemory;
 use super::retained_store::RetainedStore;
 use super::session::{QueueSize, SendWindow, Session, SessionMessage};
 use super::subscriber_list::Subscriber;
@@ -49,8 +50,9 @@ pub(crate) struct Delivery {
     pub(crate) interest: Interest,
     pub(crate) now_ms: u64,
     pub(crate) now_us: u64,
-    /// Bytes in all outboxes.
+    /// Bytes in all outboxes, without those in `relay_memory`.
     pub(crate) buffered_bytes: usize,
+    pub(crate) relay_memory: RelayMemory,
     /// Bytes in all session queues that are held in memory.
     pub(super) queued_bytes: usize,
     pub(super) retained: Arc<RetainedStore>,
@@ -127,6 +129,7 @@ impl Delivery {
             now_ms: 0,
             now_us: 0,
             buffered_bytes: 0,
+            relay_memory: RelayMemory::default(),
             queued_bytes: 0,
             retained,
             session_filter: None,
@@ -721,8 +724,10 @@ impl Delivery {
     /// Records that bytes were written to the connection's socket.
     pub(crate) fn record_written(&mut self, at: ConnectionIx, count: usize) {
         let connection = &mut self.connections[at];
-        connection.outbox.advance(count, &mut self.pool);
-        self.buffered_bytes -= count;
+        let before = connection.outbox.bytes_without_frames();
+        let released = connection.outbox.advance(count, &mut self.pool);
+        self.buffered_bytes -= before - connection.outbox.bytes_without_frames();
+        self.relay_memory.release_bytes(released);
         connection.is_slow = !connection.outbox.is_empty();
         if connection.sampled_us != 0 && connection.outbox.is_empty() {
             let us = self.now_us.saturating_sub(connection.sampled_us);

@@ -27,6 +27,8 @@ pub(crate) struct Dispatch<'a> {
     /// The QoS 0 packet as encoded for the last subscriber, and its form (version 5 or not, retain flag).
     pub(super) template: Vec<u8>,
     pub(super) template_form: Option<(bool, bool)>,
+    /// A connection of a relay endpoint has received the message.
+    pub(super) has_relay_receiver: bool,
     /// The frames for the connections of a relay endpoint, once one of them needs them.
     pub(super) relay_frames: Option<RelayFrames>,
 }
@@ -43,6 +45,7 @@ impl<'a> Dispatch<'a> {
             has_many_sessions: false,
             template: Vec::new(),
             template_form: None,
+            has_relay_receiver: false,
             relay_frames: None,
         }
     }

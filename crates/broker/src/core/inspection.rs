@@ -3,6 +3,7 @@
 //! A query over all of them is a [`ShardScan`]: it works in steps, with turns of the shard between them, and keeps only
 //! the rows requested. The result may or may not include objects added or removed during the scan.
 
+use std::borrow::Cow;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
@@ -296,22 +297,23 @@ pub(crate) fn client_info(shard: &Shard, at: SessionIx) -> ClientInfo {
         device: device.map(|device| device.id.to_owned()),
         product: device.map(|device| device.product.to_owned()),
         client_id: session.client_id.to_string(),
+        node: None,
         username: session.username.as_deref().map(str::to_owned),
         connected: connection.is_some(),
-        protocol_version: session.version.as_str(),
+        protocol_version: session.version.as_str().into(),
         listener: connection.map(|c| {
             shard.node.listeners[usize::from(c.listener)]
                 .config()
                 .name
                 .clone()
         }),
-        peer_address: connection.map(|c| c.peer.to_string()),
+        peer_address: connection.map(|c| c.current_peer().to_string()),
         shard: shard.id,
         clean_start: session.is_clean_start,
         keep_alive_s: connection.map_or(0, |c| c.keep_alive_s),
         connected_at_ms: connection.map(|_| session.connected_ms),
         disconnected_at_ms: connection.is_none().then_some(session.disconnected_ms),
-        disconnect_reason: session.disconnect_reason,
+        disconnect_reason: session.disconnect_reason.map(Cow::Borrowed),
         session_created_at_ms: session.created_ms,
         session_expiry_s: session.expiry_s,
         subscriptions: session.subscriptions.len(),
@@ -343,6 +345,7 @@ fn subscription_info(
     let session = &shard.delivery.sessions[at];
     Some(SubscriptionInfo {
         client_id: session.client_id.to_string(),
+        node: None,
         topic_filter: shard.filter_as_written(filter, group),
         qos: options.qos as u8,
         no_local: options.no_local,

@@ -67,6 +67,8 @@ impl ShardLink {
 /// returns to other shards.
 pub(crate) struct ShardJournal {
     shard: u16,
+    /// The number of the node router, which has no links.
+    node_router: Option<u16>,
     batch: StoreBatch,
     /// Number of the turn in progress.
     turn: u64,
@@ -124,10 +126,17 @@ pub(crate) struct TurnEnd {
 
 impl ShardJournal {
     /// `first_number` is above every number that was ever used.
-    pub(crate) fn new(shard: u16, shards: u16, first_number: u64) -> Self {
+    pub(crate) fn new(
+        shard: u16,
+        shards: u16,
+        node_router: Option<u16>,
+        first_number: u64,
+    ) -> Self {
+        let receivers = shards + u16::from(node_router.is_some());
         Self {
+            node_router,
             shard,
-            link_seqs: vec![0; usize::from(shards)],
+            link_seqs: vec![0; usize::from(receivers)],
             updated_links: 0,
             batch: StoreBatch::default(),
             turn: 1,
@@ -135,7 +144,7 @@ impl ShardJournal {
             unsettled_turns: VecDeque::new(),
             waits_for_hooks: false,
             routed_delayed: VecDeque::new(),
-            unconfirmed_turns: (0..shards).map(|_| VecDeque::new()).collect(),
+            unconfirmed_turns: (0..receivers).map(|_| VecDeque::new()).collect(),
             shards_to_confirm: 0,
             held_connections: VecDeque::new(),
             received_turns: VecDeque::new(),
@@ -202,7 +211,7 @@ impl ShardJournal {
 
     /// Marks a shard that has to log messages of this turn.
     #[inline]
-    fn require_confirmation(&mut self, shard: u16) {
+    pub(crate) fn require_confirmation(&mut self, shard: u16) {
         self.shards_to_confirm |= 1 << shard;
     }
 
@@ -219,7 +228,7 @@ impl ShardJournal {
         if view.qos == QoS::AtMostOnce {
             return None;
         }
-        if !dispatch.is_exactly_once {
+        if !dispatch.is_exactly_once || self.node_router == Some(to) {
             self.require_confirmation(to);
             return None;
         }
@@ -241,7 +250,7 @@ impl ShardJournal {
 
     /// Continues a link after a start where it ended.
     pub(crate) fn resume_link(&mut self, link: ShardLink, last_seq: u64) {
-        if usize::from(link.shards) == self.link_seqs.len() && link.from == self.shard {
+        if u64::from(link.shards) == self.shard_count && link.from == self.shard {
             self.link_seqs[usize::from(link.to)] = last_seq;
         }
     }
@@ -351,6 +360,21 @@ impl ShardJournal {
         let held = self.held_connections.iter_mut();
         held.take_while(|held| held.since_ms <= since_ms)
             .filter(|held| held.turn > stored)
+            .flat_map(|held| std::mem::take(&mut held.connections))
+            .collect()
+    }
+
+    /// The connections with bytes that have waited since `since_ms` or longer for the logs of other nodes. They are returned
+    /// once.
+    pub(crate) fn take_overdue_at_nodes(&mut self, since_ms: u64) -> Vec<ConnectionIx> {
+        let router = self.node_router.map(usize::from);
+        let unconfirmed = router.and_then(|router| self.unconfirmed_turns[router].front());
+        let Some(&first) = unconfirmed else {
+            return Vec::new();
+        };
+        let held = self.held_connections.iter_mut();
+        held.take_while(|held| held.since_ms <= since_ms)
+            .filter(|held| held.turn >= first)
             .flat_map(|held| std::mem::take(&mut held.connections))
             .collect()
     }

@@ -25,6 +25,7 @@ impl Shard {
             return;
         }
         let was_connected = connection.phase == ConnectionPhase::Connected;
+        let was_tunnelled = connection.phase == ConnectionPhase::Tunnelled;
         connection.phase = ConnectionPhase::Closing;
         let (version, session) = (connection.version, connection.session);
         let connection_is_relay = connection.is_relay();
@@ -32,6 +33,9 @@ impl Shard {
             tracing::debug!(peer = %connection.peer, why = closing.reason, %detail, "closing a connection");
         }
         self.release_partial(at);
+        if was_tunnelled {
+            self.close_tunnel(at);
+        }
         if was_connected
             && !connection_is_relay
             && version == Version::V5
@@ -84,6 +88,9 @@ impl Shard {
     /// Detaches a connection from its session, which then continues alone or ends.
     fn detach_session(&mut self, at: ConnectionIx, session_at: SessionIx, closing: &CloseReason) {
         self.metrics().sub(Metric::ClientsConnected, 1);
+        let connection = &mut self.delivery.connections[at];
+        // Hooks are told where the client was last.
+        connection.peer = connection.current_peer();
         if self.delivery.interest.contains(Interest::DISCONNECT) {
             self.call_hook(session_at, |hooks, client| {
                 hooks.disconnected(client, closing.reason)
@@ -238,8 +245,11 @@ impl Shard {
         self.node.directory.release(&client_id, self.id);
         NodeDirectory::release_slot(&self.node.directory.sessions);
         self.metrics().sub(Metric::Sessions, 1);
-        if !is_relay && self.delivery.interest.contains(Interest::SESSION) {
-            self.delivery.hooks.session_ended(&client_id);
+        if !is_relay {
+            self.announce_session_end(&client_id);
+            if self.delivery.interest.contains(Interest::SESSION) {
+                self.delivery.hooks.session_ended(&client_id);
+            }
         }
     }
 
@@ -262,8 +272,9 @@ impl Shard {
     pub(crate) fn remove_connection(&mut self, at: ConnectionIx) {
         self.release_partial(at);
         let mut connection = self.delivery.connections.remove(at);
-        self.delivery.buffered_bytes -= connection.outbox.len();
-        connection.outbox.clear(&mut self.delivery.pool);
+        self.delivery.buffered_bytes -= connection.outbox.bytes_without_frames();
+        let released = connection.outbox.clear(&mut self.delivery.pool);
+        self.delivery.relay_memory.release_bytes(released);
         if let Some(timer) = connection.extra.and_then(|extra| extra.expiry_timer) {
             self.timers.cancel(timer);
         }
@@ -275,19 +286,20 @@ impl Shard {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return false;
         };
-        let session_ref = &mut self.delivery.sessions[session];
-        session_ref.expiry_s = 0;
-        match session_ref.connection {
-            Some(at) => {
-                self.close(
-                    at,
-                    CloseReason::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"),
-                );
-            }
-            None => self.end_session(session),
+        let why = CloseReason::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked");
+        self.terminate_session(session, why);
+        true
+    }
+
+    /// Ends a session with its connection, if it has one.
+    pub(super) fn terminate_session(&mut self, session_at: SessionIx, closing: CloseReason) {
+        let session = &mut self.delivery.sessions[session_at];
+        session.expiry_s = 0;
+        match session.connection {
+            Some(at) => self.close(at, closing),
+            None => self.end_session(session_at),
         }
         self.close_pending_connections();
-        true
     }
 
     /// Closes every connection for a graceful stop.
@@ -295,13 +307,18 @@ impl Shard {
         self.is_stopping = true;
         let all: Vec<ConnectionIx> = self.delivery.connections.iter().map(|(at, _)| at).collect();
         for at in all {
-            // A server reference goes with 0x9C (section 4.11).
-            let code = match self.node.server_reference {
-                Some(_) => ReasonCode::USE_ANOTHER_SERVER,
-                None => ReasonCode::SERVER_SHUTTING_DOWN,
-            };
-            self.close(at, CloseReason::new(code, "server_shutting_down"));
+            self.close_for_shutdown(at);
         }
         self.close_pending_connections();
+    }
+
+    /// Closes a connection of a server that stops, and refers the client to another one if that is configured.
+    pub(super) fn close_for_shutdown(&mut self, at: ConnectionIx) {
+        // A server reference goes with 0x9C (section 4.11).
+        let code = match self.node.server_reference {
+            Some(_) => ReasonCode::USE_ANOTHER_SERVER,
+            None => ReasonCode::SERVER_SHUTTING_DOWN,
+        };
+        self.close(at, CloseReason::new(code, "server_shutting_down"));
     }
 }

@@ -56,8 +56,12 @@ pub(crate) struct NodeState {
     pub(crate) directory: NodeDirectory,
     pub(crate) retained: Arc<RetainedStore>,
     pub(crate) server_reference: Option<String>,
+    /// Whether clients are referred to other nodes, because this one is to be stopped.
+    pub(crate) is_draining: AtomicBool,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
+    /// Whether a node router connects the shards with other nodes.
+    pub(crate) is_clustered: bool,
     pub(crate) events: EventStream,
     /// `None`: the node has no relay endpoints.
     pub(crate) relay: Option<Arc<dyn RelayService>>,

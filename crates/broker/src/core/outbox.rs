@@ -11,6 +11,9 @@ use std::io::IoSlice;
 /// reference and an additional entry for `writev`.
 pub(crate) const SHARE_FROM_BYTES: usize = 16 * 1024;
 
+/// While an outbox has so much, what waits for its connection stays where it is until the socket drains.
+pub(super) const PUMP_HIGH_BYTES: usize = 64 * 1024;
+
 /// Buffers above this capacity are returned to the allocator instead of the pool.
 const POOLED_CAPACITY: usize = 256 * 1024;
 /// Capacity of all spare buffers together.
@@ -71,29 +74,63 @@ impl BufferPool {
 enum OutboxSegment {
     Own(Vec<u8>),
     Shared(Bytes),
+    /// A large frame of a relay endpoint. Connections of this shard alone share it, and its owner counts it once for all of them.
+    Frame(Bytes),
 }
 
 impl OutboxSegment {
     fn as_slice(&self) -> &[u8] {
         match self {
             OutboxSegment::Own(bytes) => bytes,
-            OutboxSegment::Shared(bytes) => bytes,
+            OutboxSegment::Shared(bytes) | OutboxSegment::Frame(bytes) => bytes,
         }
+    }
+}
+
+/// Segments in order.
+#[derive(Default)]
+struct OutboxSegments {
+    segments: VecDeque<OutboxSegment>,
+    /// Bytes of those that are frames.
+    frame_bytes: usize,
+}
+
+impl OutboxSegments {
+    fn push_back(&mut self, segment: OutboxSegment) {
+        if let OutboxSegment::Frame(bytes) = &segment {
+            self.frame_bytes += bytes.len();
+        }
+        self.segments.push_back(segment);
+    }
+
+    fn pop_front(&mut self) -> Option<OutboxSegment> {
+        let segment = self.segments.pop_front();
+        self.record_removed(segment)
+    }
+
+    fn pop_back(&mut self) -> Option<OutboxSegment> {
+        let segment = self.segments.pop_back();
+        self.record_removed(segment)
+    }
+
+    fn record_removed(&mut self, segment: Option<OutboxSegment>) -> Option<OutboxSegment> {
+        if let Some(OutboxSegment::Frame(bytes)) = &segment {
+            self.frame_bytes -= bytes.len();
+        }
+        segment
     }
 }
 
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// Segments before `tail`, used only after a large payload was appended.
-    #[allow(clippy::box_collection)]
-    // an idle connection needs eight bytes for it, not thirty-two
-    earlier: Option<Box<VecDeque<OutboxSegment>>>,
+    /// Segments before `tail`, used only after a large payload was appended. An idle connection needs eight bytes for it.
+    earlier: Option<Box<OutboxSegments>>,
     tail: Vec<u8>,
     /// Bytes of the first segment that are already written.
     written: usize,
     len: usize,
     /// Bytes that may not leave yet: the first byte, and the turn of the shard they wait for. In order.
-    #[allow(clippy::box_collection)] // as above
+    #[allow(clippy::box_collection)] // as `earlier`
     holds: Option<Box<VecDeque<OutboxHold>>>,
 }
 
@@ -109,6 +146,19 @@ impl Outbox {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes not yet written, without those of frames.
+    #[inline]
+    pub(crate) fn bytes_without_frames(&self) -> usize {
+        let Some(earlier) = &self.earlier else {
+            return self.len;
+        };
+        let written = match earlier.segments.front() {
+            Some(OutboxSegment::Frame(_)) => self.written,
+            _ => 0,
+        };
+        self.len - (earlier.frame_bytes - written)
     }
 
     /// Holds bytes appended from now on until a turn is complete. Returns true if none waited for that turn yet.
@@ -160,12 +210,14 @@ impl Outbox {
                     pool.put_back(std::mem::replace(&mut self.tail, buffer));
                 }
                 // A payload is never the start of held bytes: its packet begins before it.
-                Some(OutboxSegment::Shared(bytes)) => left = left.saturating_sub(bytes.len()),
+                Some(OutboxSegment::Shared(bytes) | OutboxSegment::Frame(bytes)) => {
+                    left = left.saturating_sub(bytes.len());
+                }
             }
             if self
                 .earlier
                 .as_ref()
-                .is_some_and(|earlier| earlier.is_empty())
+                .is_some_and(|earlier| earlier.segments.is_empty())
             {
                 self.earlier = None;
             }
@@ -200,12 +252,20 @@ impl Outbox {
     }
 
     pub(crate) fn append_shared(&mut self, bytes: Bytes) {
-        self.len += bytes.len();
+        self.append_segment(OutboxSegment::Shared(bytes));
+    }
+
+    pub(crate) fn append_frame(&mut self, bytes: Bytes) {
+        self.append_segment(OutboxSegment::Frame(bytes));
+    }
+
+    fn append_segment(&mut self, segment: OutboxSegment) {
+        self.len += segment.as_slice().len();
         let earlier = self.earlier.get_or_insert_default();
         if !self.tail.is_empty() {
             earlier.push_back(OutboxSegment::Own(std::mem::take(&mut self.tail)));
         }
-        earlier.push_back(OutboxSegment::Shared(bytes));
+        earlier.push_back(segment);
     }
 
     /// The bytes to write next, as many slices as fit into `slices`; returns the number of slices filled.
@@ -216,7 +276,7 @@ impl Outbox {
         let earlier = self
             .earlier
             .iter()
-            .flat_map(|e| e.iter())
+            .flat_map(|earlier| earlier.segments.iter())
             .map(OutboxSegment::as_slice);
         for bytes in earlier.chain(std::iter::once(self.tail.as_slice())) {
             let bytes = &bytes[skip..];
@@ -239,19 +299,24 @@ impl Outbox {
         }
     }
 
-    /// Marks `count` bytes as written.
-    pub(crate) fn advance(&mut self, mut count: usize, pool: &mut BufferPool) {
+    /// Marks `count` bytes as written. Returns the bytes of frames that nothing else keeps any more.
+    pub(crate) fn advance(&mut self, mut count: usize, pool: &mut BufferPool) -> usize {
+        let mut released = 0;
         self.len -= count;
         for hold in self.holds.iter_mut().flat_map(|holds| holds.iter_mut()) {
             hold.from -= count;
         }
         count += self.written;
         while let Some(earlier) = &mut self.earlier {
-            match earlier.front() {
+            match earlier.segments.front() {
                 Some(segment) if count >= segment.as_slice().len() => {
                     count -= segment.as_slice().len();
-                    if let Some(OutboxSegment::Own(buffer)) = earlier.pop_front() {
-                        pool.put_back(buffer);
+                    match earlier.pop_front() {
+                        Some(OutboxSegment::Own(buffer)) => pool.put_back(buffer),
+                        Some(OutboxSegment::Frame(bytes)) if bytes.is_unique() => {
+                            released += bytes.len();
+                        }
+                        _ => {}
                     }
                 }
                 Some(_) => break,
@@ -267,11 +332,13 @@ impl Outbox {
             self.tail.drain(..self.written);
             self.written = 0;
         }
+        released
     }
 
-    pub(crate) fn clear(&mut self, pool: &mut BufferPool) {
+    /// Returns the bytes of frames that nothing else keeps any more.
+    pub(crate) fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.holds = None;
-        self.advance(self.len, pool);
+        self.advance(self.len, pool)
     }
 }
 
@@ -330,6 +397,26 @@ mod tests {
         }
         assert_eq!(seen, b"abcDEFGhi");
         assert!(outbox.contiguous().is_some_and(|s| s.is_empty()));
+    }
+
+    #[test]
+    fn frames_are_counted_by_their_owner_and_released_by_the_last_connection() {
+        let mut pool = BufferPool::default();
+        let frame = Bytes::from(vec![b'f'; 100]);
+        let mut outboxes = [Outbox::default(), Outbox::default()];
+        for outbox in &mut outboxes {
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"abc"));
+            outbox.append_frame(frame.clone());
+            outbox.append_with(&mut pool, |out| out.extend_from_slice(b"de"));
+            assert_eq!((outbox.len(), outbox.bytes_without_frames()), (105, 5));
+        }
+        drop(frame);
+        let [first, second] = &mut outboxes;
+        assert_eq!(first.advance(50, &mut pool), 0);
+        assert_eq!((first.len(), first.bytes_without_frames()), (55, 2));
+        assert_eq!(first.advance(54, &mut pool), 0, "the other one keeps it");
+        assert_eq!((first.len(), first.bytes_without_frames()), (1, 1));
+        assert_eq!(second.clear(&mut pool), 100);
     }
 
     #[test]

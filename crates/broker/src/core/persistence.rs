@@ -19,6 +19,7 @@ use super::records::{self, SessionRecord};
 use super::routing::deliver_locally;
 use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};
 use super::shard::Shard;
+use super::shard_messages::ShardMessage;
 use super::shared_backlog::SharedBacklog;
 use super::subscriber_list::Subscriber;
 use super::subscription_tree::filter_and_group;
@@ -28,6 +29,8 @@ use crate::metrics::Metric;
 
 /// How long an answer waits for a store that does not write.
 const MAX_ANSWER_DELAY_MS: u64 = 5000;
+/// How long an answer waits for other nodes that can be reached. Nodes that cannot be reached are given up earlier.
+const MAX_NODE_ANSWER_DELAY_MS: u64 = 30_000;
 
 /// A session as stored.
 pub(crate) struct RecoveredSession {
@@ -66,7 +69,42 @@ impl Delivery {
 }
 
 impl Shard {
-    /// Closes the connections whose answers have waited too long for a store that does not write.
+    /// Sets whether the store rejects writes, and tells the other nodes.
+    pub(crate) fn set_store_rejects(&mut self, rejects: bool) {
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        if std::mem::replace(&mut journal.rejects_writes, rejects) != rejects
+            && let Some(router) = self.node_router
+        {
+            self.shard_queues
+                .send(router, ShardMessage::StoreRejects(rejects));
+        }
+    }
+
+    /// Whether a message would have to be stored by other nodes while the store of one of them rejects writes.
+    #[inline]
+    pub(crate) fn is_rejected_by_nodes(&mut self, topic: &str, retain: bool) -> bool {
+        if !self.has_rejecting_node {
+            return false;
+        }
+        let Some(router) = self.node_router else {
+            return false;
+        };
+        let (set, _) = self.tree.match_topic(topic);
+        // All nodes store retained messages.
+        if retain || set.remote_shards & 1 << router != 0 {
+            return true;
+        }
+        let groups = set.groups.clone();
+        let is_elsewhere = |&group: &GroupId| {
+            let mut remote = self.tree.group(group).remote().iter();
+            remote.any(|members| members.shard == router && members.total > 0)
+        };
+        groups.iter().any(is_elsewhere)
+    }
+
+    /// Closes the connections whose answers have waited too long for a store that does not write, here or on another node.
     ///
     /// What they wait for is in memory and will be written when the store recovers, or is lost with the process. So there
     /// is no true answer to it: PUBACK and PUBREC with success would confirm what is not durable [MQTT-4.3.2-4,
@@ -78,10 +116,17 @@ impl Shard {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        if !journal.rejects_writes {
-            return;
-        }
-        for at in journal.take_overdue(now_ms.saturating_sub(MAX_ANSWER_DELAY_MS)) {
+        let (overdue, detail) = match journal.rejects_writes {
+            true => (
+                journal.take_overdue(now_ms.saturating_sub(MAX_ANSWER_DELAY_MS)),
+                "the store cannot write; what was not acknowledged may be lost",
+            ),
+            false => (
+                journal.take_overdue_at_nodes(now_ms.saturating_sub(MAX_NODE_ANSWER_DELAY_MS)),
+                "another node of the cluster has not stored a message in time",
+            ),
+        };
+        for at in overdue {
             let is_connected =
                 |connection: &Connection| connection.phase == ConnectionPhase::Connected;
             if !self.delivery.connections.get(at).is_some_and(is_connected) {
@@ -98,7 +143,6 @@ impl Shard {
                     CloseReason::new(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, "store_failed")
                 }
             };
-            let detail = "the store cannot write; what was not acknowledged may be lost";
             self.close(at, closing.with_detail(detail));
         }
     }
@@ -238,7 +282,7 @@ impl Shard {
 
     /// Starts writing durable state to the journal.
     pub(crate) fn start_journal(&mut self, first_number: u64, links: &[(ShardLink, u64)]) {
-        let mut journal = ShardJournal::new(self.id, self.shards, first_number);
+        let mut journal = ShardJournal::new(self.id, self.shards, self.node_router, first_number);
         for &(link, last_seq) in links {
             journal.resume_link(link, last_seq);
         }
@@ -267,6 +311,11 @@ impl Shard {
             return;
         }
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
+        let since_ms = match record.connected {
+            true => record.created_ms,
+            false => record.disconnected_ms,
+        };
+        self.announce_session(&stored.client_id, since_ms);
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);
         }
@@ -415,10 +464,8 @@ impl Shard {
         while to_confirm != 0 {
             let shard = to_confirm.trailing_zeros() as u16;
             to_confirm &= to_confirm - 1;
-            self.shard_queues.send(
-                shard,
-                super::shard_messages::ShardMessage::TurnMarker { turn },
-            );
+            self.shard_queues
+                .send(shard, ShardMessage::TurnMarker { turn });
         }
         self.release_complete_turns();
         Some(end)
@@ -463,10 +510,8 @@ impl Shard {
         while let Some(journal) = &mut self.delivery.journal
             && let Some((shard, turn)) = journal.next_confirmation()
         {
-            self.shard_queues.send(
-                shard,
-                super::shard_messages::ShardMessage::TurnLogged { turn },
-            );
+            self.shard_queues
+                .send(shard, ShardMessage::TurnLogged { turn });
         }
         self.send_ready_responses();
     }

@@ -11,6 +11,7 @@ use mqtt::{PacketType, Properties, Publish, QoS, ReasonCode, Version};
 use super::connection::CloseReason;
 use super::delivery::{hook_client, with_publisher};
 use super::encoding::encode_ack;
+use super::journal::ShardJournal;
 use super::message::{Message, copy_forwardable, expiry_time_ms};
 use super::records;
 use super::shard::{ConnectionAction, Shard};
@@ -163,7 +164,10 @@ impl Shard {
             self.wait_for_derived(at);
             return Ok(self.action_after_publish(at));
         }
-        if publish.qos != QoS::AtMostOnce && self.delivery.rejects_new_messages() {
+        if publish.qos != QoS::AtMostOnce
+            && (self.delivery.rejects_new_messages()
+                || self.is_rejected_by_nodes(publish.topic, publish.retain))
+        {
             return self.reject_store_unavailable(at, publish);
         }
         self.metrics().inc(match publish.qos {
@@ -498,22 +502,37 @@ impl Shard {
         if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
-        let stored = self.node.retained.store(&named, limits);
-        // The node's own messages are published again after a start.
-        if stored.is_ok()
-            && !named.topic.starts_with(SYS_PREFIX)
-            && let Some(journal) = &mut self.delivery.journal
-        {
-            let topic = named.topic.as_bytes();
-            match named.payload.is_empty() {
-                true => journal.delete(StateKind::Retained, topic),
-                false => journal.put(StateKind::Retained, topic, &records::message_bytes(&named)),
+        match self.node.retained.store(&named, limits) {
+            Ok(version_ms) => named.received_ms = version_ms,
+            Err(_) => {
+                self.dropped_at_entry(view, origin, DropReason::QueueFull);
+                return Err(ReasonCode::QUOTA_EXCEEDED);
             }
         }
-        stored.map_err(|_| {
-            self.dropped_at_entry(view, origin, DropReason::QueueFull);
-            ReasonCode::QUOTA_EXCEEDED
-        })
+        // The node's own messages are published again after a start.
+        if named.topic.starts_with(SYS_PREFIX) {
+            return Ok(());
+        }
+        persist_retained(self.delivery.journal.as_deref_mut(), &named);
+        if let Some(router) = self.node_router {
+            self.shard_queues.push_retained_copy(router, &named);
+            if named.qos != QoS::AtMostOnce
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                journal.require_confirmation(router);
+            }
+        }
+        Ok(())
+    }
+
+    /// Retains what another node has retained, unless this node has a later version of it.
+    pub(super) fn store_retained_copy(&mut self, view: &MessageView<'_>) {
+        let now_ms = self.delivery.now_ms;
+        match self.node.retained.store_copy(view, &self.limits, now_ms) {
+            Ok(true) => persist_retained(self.delivery.journal.as_deref_mut(), view),
+            Ok(false) => {}
+            Err(_) => (self.delivery).record_drop(None, view, DropReason::QueueFull),
+        }
     }
 
     /// Records a message that was dropped for all subscribers on arrival.
@@ -582,5 +601,16 @@ impl Shard {
         self.timers.schedule(at_ms, delayed);
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
+    }
+}
+
+/// Writes a retained message, or its removal, to the journal.
+fn persist_retained(journal: Option<&mut ShardJournal>, view: &MessageView<'_>) {
+    if let Some(journal) = journal {
+        let topic = view.topic.as_bytes();
+        match view.payload.is_empty() {
+            true => journal.delete(StateKind::Retained, topic),
+            false => journal.put(StateKind::Retained, topic, &records::message_bytes(view)),
+        }
     }
 }

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use super::delivery::{Delivery, send_window, subscription_identifiers};
 use super::encoding::encode_ack;
 use super::message::Message;
+use super::outbox::PUMP_HIGH_BYTES;
 use super::session::{SessionMessage, Transmit};
 use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, NO_GROUP, SessionIx};
-
-/// Above this, a connection's backlog waits for the socket to drain.
-pub(super) const PUMP_HIGH_BYTES: usize = 64 * 1024;
 
 impl Delivery {
     /// Sends the messages that wait for a connected session as far as window and socket allow. The order is: messages

@@ -4,23 +4,20 @@
 //! Such a connection has a session without expiry and one QoS 0 subscription with "no local". Its bytes are WebSocket
 //! frames: no layer below adds or removes framing.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
-use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, PermessageDeflate, Role};
+use ws::{Decoder, DecoderEvent, DecoderOptions, FrameHeader, Opcode, PermessageDeflate, Role};
 
 use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase, PANIC};
-use super::delivery::{Delivery, hook_client, with_publisher};
+use super::delivery::{Delivery, hook_client, shared_dispatch_message, with_publisher};
 use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
-use super::outbox::SHARE_FROM_BYTES;
+use super::outbox::{PUMP_HIGH_BYTES, SHARE_FROM_BYTES};
 use super::pending_suback::PendingSubAck;
-use super::pump::PUMP_HIGH_BYTES;
-use super::relay_peer::{RelayFrames, RelayInput, RelayPeer};
+use super::relay_peer::{RelayFrames, RelayInput, RelayPeer, opcode};
 use super::session::Session;
 use super::shard::{ConnectionAction, Shard};
 use super::subscriber_list::Subscriber;
@@ -28,7 +25,7 @@ use super::tables::{ConnectionIx, SessionIx, TableIx as _};
 use crate::metrics::Metric;
 use hooks::relay::{
     RELAY_TOPIC_PREFIX, RelayAdmission, RelayClient, RelayClose, RelayConnection, RelayPayloadKind,
-    RelayRequest, RelayTraffic, RelayVerdict, SlowReceiverPolicy,
+    RelayRequest, RelayTraffic, RelayVerdict, SlowReceiverPolicy, payload_kind,
 };
 
 /// Pings without an answer after which a connection is closed.
@@ -52,6 +49,66 @@ impl Delivery {
         at: ConnectionIx,
         subscriber: &Subscriber,
     ) {
+        if !self.connections[at].is_relay() {
+            return;
+        }
+        // Most messages have one receiver. Frames in memory of their own are worth their cost for the second one.
+        let is_first = !std::mem::replace(&mut dispatch.has_relay_receiver, true);
+        if !(is_first && self.write_relay_payload(dispatch, at)) {
+            self.send_relay_frame(dispatch, at, subscriber.session);
+        }
+        self.metrics.inc(Metric::RelaySent);
+        self.sessions[subscriber.session].messages_sent += 1;
+        if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
+            let client = hook_client(&self.sessions[subscriber.session], &self.connections);
+            self.hooks.delivered(&client, &view, 0);
+        }
+    }
+
+    /// Writes the payload as a frame to the outbox of a connection, if that is all that has to be done.
+    fn write_relay_payload(&mut self, dispatch: &Dispatch<'_>, at: ConnectionIx) -> bool {
+        let view = dispatch.view;
+        let connection = &mut self.connections[at];
+        let Some(relay) = connection.relay.as_deref_mut() else {
+            return false;
+        };
+        let max_len = ws::MAX_HEADER_BYTES + view.payload.len();
+        if max_len >= SHARE_FROM_BYTES
+            || relay.compression.is_some()
+            || !relay.endpoint.is_direct()
+            || !relay.has_room(&connection.outbox, max_len)
+        {
+            return false;
+        }
+        // The decoder of a relay connection has validated its texts.
+        let is_validated = (dispatch.origin).is_some_and(|at| self.sessions[at].is_relay);
+        let kind = match is_validated {
+            true if view.properties.as_bytes() == TEXT_PROPERTIES => RelayPayloadKind::Text,
+            true => RelayPayloadKind::Binary,
+            false => payload_kind(view),
+        };
+        let header = FrameHeader::new(opcode(kind), view.payload.len(), None);
+        let header = header.as_bytes();
+        relay.traffic.messages_out += 1;
+        relay.traffic.bytes_out += view.payload.len() as u64;
+        connection.outbox.append_with(&mut self.pool, |out| {
+            out.reserve(header.len() + view.payload.len());
+            out.extend_from_slice(header);
+            out.extend_from_slice(view.payload);
+        });
+        self.buffered_bytes += header.len() + view.payload.len();
+        self.account_outbox_growth(at);
+        true
+    }
+
+    /// Sends the frame that all receivers of this shard share.
+    fn send_relay_frame(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        at: ConnectionIx,
+        session: SessionIx,
+    ) {
         let connection = &mut self.connections[at];
         let Some(relay) = connection.relay.as_deref_mut() else {
             return;
@@ -68,114 +125,133 @@ impl Delivery {
         let len = frame.as_bytes().len();
         relay.traffic.messages_out += 1;
         relay.traffic.bytes_out += frame.payload_len();
-        self.metrics.inc(Metric::RelaySent);
-        if relay.backlog.is_empty()
-            && (connection.outbox.is_empty() || connection.outbox.len() + len <= PUMP_HIGH_BYTES)
-        {
-            if len < SHARE_FROM_BYTES {
-                self.append_encoded(at, frame.as_bytes());
-            } else {
-                connection.outbox.append_shared(frame.shared());
-                self.buffered_bytes += len;
-                self.account_outbox_growth(at);
-            }
+        if !relay.has_room(&connection.outbox, len) {
+            self.queue_for_slow_receiver(dispatch, at, session);
+        } else if len < SHARE_FROM_BYTES {
+            self.append_encoded(at, frame.as_bytes());
         } else {
-            let shared = frame.shared();
-            self.queue_for_slow_receiver(dispatch, at, subscriber.session, shared);
-        }
-        self.sessions[subscriber.session].messages_sent += 1;
-        if self.interest.contains(Interest::DELIVER) {
-            let view = with_publisher(&self.sessions, dispatch.origin, dispatch.view);
-            let client = hook_client(&self.sessions[subscriber.session], &self.connections);
-            self.hooks.delivered(&client, &view, 0);
+            connection
+                .outbox
+                .append_frame(frame.shared(&mut self.relay_memory));
+            self.account_outbox_growth(at);
         }
     }
 
+    /// Adds the encoded frame to the backlog of a connection.
     fn queue_for_slow_receiver(
         &mut self,
-        dispatch: &Dispatch<'_>,
+        dispatch: &mut Dispatch<'_>,
         at: ConnectionIx,
         session: SessionIx,
-        frame: Bytes,
     ) {
+        let observes_drops = self.interest.contains(Interest::DROP);
+        let message = observes_drops.then(|| shared_dispatch_message(dispatch, &self.sessions));
         let connection = &mut self.connections[at];
         connection.wants_pump = true;
-        let Some(relay) = self.relay_peer(at) else {
+        let memory = &mut self.relay_memory;
+        let (Some(relay), Some(frames)) = (&mut connection.relay, &mut dispatch.relay_frames)
+        else {
             return;
         };
+        let frame = frames.frame_for(relay.compression, &mut self.deflater);
+        let frame = frame.waiting(message, memory);
         let limits = relay.endpoint.limits();
-        let len = frame.len();
-        relay.backlog.push_back(frame);
-        relay.backlog_bytes += len;
-        let mut dropped = 0;
-        let mut freed = 0;
-        // The newest one is kept even if it alone is larger: its receiver may be as fast as any.
-        while relay.backlog.len() > 1 && relay.backlog_bytes > limits.max_backlog_bytes as usize {
-            let Some(oldest) = relay.backlog.pop_front() else {
-                break;
+        let backlog = relay.backlog(memory);
+        backlog.push_frame(frame, memory);
+        let own_bytes = limits.max_backlog_bytes as usize;
+        let all_bytes = self.limits.max_relay_backlog_bytes_per_shard as usize;
+        let limit_bytes = backlog.limit_bytes(own_bytes, all_bytes, memory);
+        let dropped = self.drop_oldest_frames(at, session, limit_bytes);
+        if dropped > 0 && limits.slow_receiver == SlowReceiverPolicy::Disconnect {
+            let close = RelayClose {
+                code: ws::close_codes::TRY_AGAIN_LATER,
+                reason: "too many messages wait for this client".into(),
+                message: None,
             };
-            relay.backlog_bytes -= oldest.len();
-            relay.uncount_sent(&oldest);
-            freed += oldest.len();
+            let why = CloseReason::without_code("slow_receiver");
+            self.pending_closes.push((at, why.with_relay(close)));
+        }
+    }
+
+    /// Drops what exceeds the limit of a backlog, and returns the number of messages.
+    fn drop_oldest_frames(
+        &mut self,
+        at: ConnectionIx,
+        session: SessionIx,
+        limit_bytes: usize,
+    ) -> u64 {
+        let mut dropped = 0;
+        while let Some(relay) = self.connections[at].relay.as_deref_mut()
+            && let Some(backlog) = &mut relay.backlog
+            && let Some(oldest) = backlog.pop_excess(limit_bytes)
+        {
             dropped += 1;
+            backlog.dropped += 1;
+            relay.uncount_sent(&oldest.bytes);
+            let message = oldest.message.clone();
+            self.relay_memory.release(oldest);
+            // Hooks that observe drops only since then do not learn which message it was.
+            let unknown = MessageView::unknown();
+            let view = message.as_ref().map_or(unknown, |message| message.view());
+            self.record_drop(Some(session), &view, DropReason::QueueFull);
         }
-        relay.dropped += dropped;
-        if dropped > 0 {
+        if dropped > 0
+            && let Some(relay) = self.relay_peer(at)
+        {
             relay.endpoint.record_dropped(dropped);
-            if limits.slow_receiver == SlowReceiverPolicy::Disconnect {
-                let close = RelayClose {
-                    code: ws::close_codes::TRY_AGAIN_LATER,
-                    reason: "too many messages wait for this client".into(),
-                    message: None,
-                };
-                let why = CloseReason::without_code("slow_receiver");
-                self.pending_closes.push((at, why.with_relay(close)));
-            }
         }
-        self.buffered_bytes = self.buffered_bytes + len - freed;
-        for _ in 0..dropped {
-            let why = DropReason::QueueFull;
-            self.record_subscriber_drop(dispatch.origin, session, dispatch.view, why);
-        }
+        dropped
     }
 
     /// Continues with the backlog of a receiver whose socket has drained.
     pub(super) fn pump_relay(&mut self, at: ConnectionIx) {
-        let now_ms = self.now_ms;
         loop {
             let connection = &mut self.connections[at];
             let is_full = connection.outbox.len() >= PUMP_HIGH_BYTES;
-            let Some(relay) = connection.relay.as_deref_mut() else {
+            let backlog =
+                (connection.relay.as_deref_mut()).and_then(|it| it.backlog.as_deref_mut());
+            let Some(backlog) = backlog else {
+                connection.wants_pump = false;
                 return;
             };
-            if relay.backlog.is_empty() {
+            if backlog.is_empty() {
                 connection.wants_pump = false;
-                relay.backlog = VecDeque::new();
-                let dropped = std::mem::take(&mut relay.dropped);
-                let client = relay.input.as_mut().map(|input| &mut input.client);
-                let notice = match client {
-                    Some(client) if dropped > 0 => client.caught_up(dropped, now_ms),
-                    _ => None,
-                };
-                if let Some(text) = notice {
-                    self.write_relay_text(at, &text);
-                }
+                self.end_relay_backlog(at);
                 return;
             }
             if is_full {
                 return;
             }
-            let Some(frame) = relay.backlog.pop_front() else {
-                return;
-            };
-            relay.backlog_bytes -= frame.len();
-            if frame.len() < SHARE_FROM_BYTES {
-                let append = |out: &mut Vec<u8>| out.extend_from_slice(&frame);
-                connection.outbox.append_with(&mut self.pool, append);
-            } else {
-                connection.outbox.append_shared(frame);
+            if let Some(text) = backlog.pop_text(&mut self.relay_memory) {
+                self.write_relay_text(at, &text);
+            } else if let Some(frame) = backlog.pop_frame() {
+                if frame.bytes.len() < SHARE_FROM_BYTES {
+                    self.write(at, |out| out.extend_from_slice(&frame.bytes));
+                } else {
+                    connection.outbox.append_frame(frame.bytes.clone());
+                    self.mark_socket_dirty(at);
+                }
+                self.relay_memory.release(frame);
             }
-            self.mark_socket_dirty(at);
+        }
+    }
+
+    /// The receiver has caught up.
+    fn end_relay_backlog(&mut self, at: ConnectionIx) {
+        let Some(relay) = self.connections[at].relay.as_deref_mut() else {
+            return;
+        };
+        let Some(mut backlog) = relay.backlog.take() else {
+            return;
+        };
+        backlog.close(&mut self.relay_memory, |_| ());
+        let client = relay.input.as_mut().map(|input| &mut input.client);
+        let notice = match client {
+            Some(client) if backlog.dropped > 0 => client.caught_up(backlog.dropped, self.now_ms),
+            _ => None,
+        };
+        if let Some(text) = notice {
+            self.write_relay_text(at, &text);
         }
     }
 
@@ -185,14 +261,37 @@ impl Delivery {
         });
     }
 
-    /// Bytes of the backlog of a relay connection.
+    /// Sends a text of the service to a connection. It does not wait for messages; if too much waits for the socket, it is
+    /// sent before all messages that are not written yet.
+    fn send_service_text(&mut self, at: ConnectionIx, text: String) {
+        let max_bytes = self.limits.max_outbox_bytes as usize;
+        let connection = &mut self.connections[at];
+        let Some(relay) = connection.relay.as_deref_mut() else {
+            return;
+        };
+        let waiting = connection.outbox.len();
+        let has_room = waiting == 0 || waiting + text.len() <= max_bytes;
+        if has_room && !(relay.backlog.as_ref()).is_some_and(|backlog| backlog.has_texts()) {
+            self.write_relay_text(at, &text);
+            return;
+        }
+        connection.wants_pump = true;
+        let memory = &mut self.relay_memory;
+        let backlog = relay.backlog(memory);
+        if !backlog.push_text(text.into(), max_bytes, memory) {
+            backlog.dropped += 1;
+            relay.endpoint.record_dropped(1);
+        }
+    }
+
+    /// Drops the backlog of a relay connection that ends.
     pub(super) fn clear_relay_backlog(&mut self, at: ConnectionIx) {
-        if let Some(relay) = self.relay_peer(at) {
-            for frame in std::mem::take(&mut relay.backlog) {
-                relay.uncount_sent(&frame);
-            }
-            let bytes = std::mem::take(&mut relay.backlog_bytes);
-            self.buffered_bytes -= bytes;
+        if let Some(relay) = self.connections[at].relay.as_deref_mut()
+            && let Some(mut backlog) = relay.backlog.take()
+        {
+            backlog.close(&mut self.relay_memory, |frame| {
+                relay.uncount_sent(&frame.bytes)
+            });
         }
     }
 }
@@ -220,6 +319,11 @@ impl Shard {
             return ConnectionAction::Close;
         }
         let admitted = match self.node.relay.clone() {
+            _ if self.is_draining() => Err(RelayClose {
+                code: ws::close_codes::GOING_AWAY,
+                reason: "the server is being drained, connect to another one".into(),
+                message: None,
+            }),
             Some(service) => service.admit(request, handle),
             None => Err(RelayClose {
                 code: ws::close_codes::POLICY_VIOLATION,
@@ -286,6 +390,8 @@ impl Shard {
         let mut session = Session::new(id.clone(), now_ms);
         session.connection = Some(at);
         session.is_relay = true;
+        // It never has another one: there are many idle connections.
+        session.subscriptions.reserve_exact(1);
         let session_at = self.delivery.sessions.insert(session);
         self.by_client_id.insert(id, session_at);
         self.metrics().inc(Metric::Sessions);
@@ -311,9 +417,7 @@ impl Shard {
                 message: Vec::new(),
                 client,
             })),
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
-            dropped: 0,
+            backlog: None,
             unanswered_pings: 0,
             is_close_sent: false,
             traffic: RelayTraffic::default(),
@@ -450,12 +554,8 @@ impl Shard {
                         .write(at, |out| ws::encode_frame(Opcode::Pong, payload, None, out));
                     Ok(ConnectionAction::Continue)
                 }
-                Some(DecoderEvent::Pong(_)) => {
-                    if let Some(relay) = self.delivery.relay_peer(at) {
-                        relay.unanswered_pings = 0;
-                    }
-                    Ok(ConnectionAction::Continue)
-                }
+                // Like all bytes of the client, it shows that the client is there.
+                Some(DecoderEvent::Pong(_)) => Ok(ConnectionAction::Continue),
                 Some(DecoderEvent::Close { code, .. }) => {
                     // RFC 6455 section 5.5.1: the answer repeats the code.
                     let close = RelayClose {
@@ -520,7 +620,6 @@ impl Shard {
         let Some(relay) = &mut connection.relay else {
             return Ok(ConnectionAction::Close);
         };
-        relay.unanswered_pings = 0;
         relay.traffic.messages_in += 1;
         relay.traffic.bytes_in += payload.len() as u64;
         self.delivery.sessions[session].messages_received += 1;
@@ -558,7 +657,7 @@ impl Shard {
                 self.derived_messages.begin_publisher();
                 self.publish_from(&view, Some(session), &MessageOrigin::default());
                 self.wait_for_derived(at);
-                self.action_after_publish(at)
+                self.action_after_relay_message(at)
             }
         };
         Ok(match action {
@@ -567,11 +666,26 @@ impl Shard {
         })
     }
 
+    /// Like [`Self::action_after_publish`]. What waits for slow receivers pauses the clients of relay endpoints only.
+    fn action_after_relay_message(&mut self, at: ConnectionIx) -> ConnectionAction {
+        let waiting = self.delivery.relay_memory.bytes();
+        if waiting > self.limits.max_relay_backlog_bytes_per_shard as usize {
+            return self.pause(at, 1);
+        }
+        self.action_after_publish(at)
+    }
+
     /// The timer of a relay connection: closes one that is gone, pings all others. Returns when the next check is due.
     pub(super) fn check_relay(&mut self, at: ConnectionIx) -> Option<u64> {
         let now_ms = self.now_ms();
-        let relay = self.delivery.relay_peer(at)?;
+        let connection = &mut self.delivery.connections[at];
+        let is_paused = connection.deadlines.last_seen_ms() > now_ms;
+        let relay = connection.relay.as_deref_mut()?;
         let interval_ms = u64::from(relay.endpoint.limits().ping_interval_s) * 1000;
+        if is_paused {
+            // Its pongs are not read either.
+            relay.forget_unanswered_pings();
+        }
         if relay.unanswered_pings >= MAX_UNANSWERED_PINGS {
             self.metrics().inc(Metric::KeepAliveTimeouts);
             let close = RelayClose {
@@ -638,19 +752,10 @@ impl Shard {
     }
 
     /// Runs on the shard for a [`RelayConnection`].
-    pub(crate) fn send_relay_text(&mut self, at: ConnectionIx, serial: u32, text: &str) {
-        if !self.is_open_relay(at, serial) {
-            return;
+    pub(crate) fn send_relay_text(&mut self, at: ConnectionIx, serial: u32, text: String) {
+        if self.is_open_relay(at, serial) {
+            self.delivery.send_service_text(at, text);
         }
-        let waiting = self.delivery.connections[at].outbox.len() + text.len();
-        if waiting > self.limits.max_outbox_bytes as usize {
-            if let Some(relay) = self.delivery.relay_peer(at) {
-                relay.dropped += 1;
-                relay.endpoint.record_dropped(1);
-            }
-            return;
-        }
-        self.delivery.write_relay_text(at, text);
     }
 
     /// Runs on the shard for a [`RelayConnection`].

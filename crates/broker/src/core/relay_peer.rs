@@ -1,9 +1,11 @@
 //! The state of a relay connection, and the frame that goes to all connections of an endpoint.
 
-use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::outbox::SHARE_FROM_BYTES;
+use super::message::Message;
+use super::outbox::{Outbox, PUMP_HIGH_BYTES, SHARE_FROM_BYTES};
+use super::relay_backlog::{RelayBacklog, RelayMemory, WaitingFrame};
 use bytes::Bytes;
 use hooks::MessageView;
 use hooks::relay::{RelayClient, RelayEndpoint, RelayPayloadKind, RelayTraffic};
@@ -16,11 +18,9 @@ pub(crate) struct RelayPeer {
     pub(super) compression: Option<PermessageDeflate>,
     /// `None` while its input is processed.
     pub(super) input: Option<Box<RelayInput>>,
-    /// Frames that wait because the socket is slow, oldest first.
-    pub(super) backlog: VecDeque<Bytes>,
-    pub(super) backlog_bytes: usize,
-    /// Messages dropped since the receiver fell behind.
-    pub(super) dropped: u64,
+    /// Set while the socket is slow. Most connections are idle, and have none.
+    pub(super) backlog: Option<Box<RelayBacklog>>,
+    /// Pings since the client was last heard, or not read.
     pub(super) unanswered_pings: u8,
     pub(super) is_close_sent: bool,
     /// Messages so far; those that wait in the backlog count as sent.
@@ -76,6 +76,22 @@ impl RelayInput {
 }
 
 impl RelayPeer {
+    /// Whether a frame can be passed to the outbox now, instead of waiting in the backlog.
+    pub(super) fn has_room(&self, outbox: &Outbox, frame_bytes: usize) -> bool {
+        self.backlog.is_none()
+            && (outbox.is_empty() || outbox.len() + frame_bytes <= PUMP_HIGH_BYTES)
+    }
+
+    pub(super) fn forget_unanswered_pings(&mut self) {
+        self.unanswered_pings = 0;
+    }
+
+    /// The backlog of a receiver that is slow from now on, if it was not yet.
+    pub(super) fn backlog(&mut self, memory: &mut RelayMemory) -> &mut RelayBacklog {
+        self.backlog
+            .get_or_insert_with(|| RelayBacklog::new(memory))
+    }
+
     /// A frame that was counted as sent is dropped.
     pub(super) fn uncount_sent(&mut self, frame: &[u8]) {
         self.traffic.messages_out -= 1;
@@ -108,6 +124,14 @@ fn frame_payload_len(frame: &[u8]) -> u64 {
     frame.len().saturating_sub(header_len) as u64
 }
 
+/// The opcode of the frame of a message, RFC 6455 section 5.6.
+pub(super) fn opcode(kind: RelayPayloadKind) -> Opcode {
+    match kind {
+        RelayPayloadKind::Text => Opcode::Text,
+        RelayPayloadKind::Binary => Opcode::Binary,
+    }
+}
+
 /// The frames that the receivers of a message on this shard get: each form is encoded once, for the first that needs it.
 pub(crate) struct RelayFrames {
     opcode: Opcode,
@@ -131,10 +155,7 @@ impl RelayFrames {
         buffer.clear();
         buffer.reserve(MAX_HEADER_BYTES + view.payload.len() + 64);
         buffer.resize(MAX_HEADER_BYTES, 0);
-        let opcode = match endpoint.encode(view, &mut buffer) {
-            RelayPayloadKind::Text => Opcode::Text,
-            RelayPayloadKind::Binary => Opcode::Binary,
-        };
+        let opcode = opcode(endpoint.encode(view, &mut buffer));
         let header = FrameHeader::new(opcode, buffer.len() - MAX_HEADER_BYTES, None);
         Self {
             opcode,
@@ -187,6 +208,7 @@ pub(super) struct RelayFrame {
     start: usize,
     header_bytes: usize,
     shared: Option<Bytes>,
+    waiting: Option<Rc<WaitingFrame>>,
 }
 
 impl RelayFrame {
@@ -200,6 +222,7 @@ impl RelayFrame {
             start,
             header_bytes,
             shared: None,
+            waiting: None,
         }
     }
 
@@ -218,12 +241,48 @@ impl RelayFrame {
         }
     }
 
-    /// The frame to keep. The first call moves it, later calls only count a reference.
-    pub(super) fn shared(&mut self) -> Bytes {
-        let shared = self.shared.get_or_insert_with(|| {
-            let bytes = Bytes::from(std::mem::take(&mut self.buffer));
-            bytes.slice(self.start..)
-        });
-        shared.clone()
+    /// The frame to keep. The first call moves or copies it, later calls only count a reference.
+    pub(super) fn shared(&mut self, memory: &mut RelayMemory) -> Bytes {
+        if let Some(shared) = &self.shared {
+            return shared.clone();
+        }
+        let frame = &self.buffer[self.start..];
+        // A frame that waits does not keep the memory of longer ones.
+        let shared = if self.buffer.capacity() > frame.len() + frame.len() / 4 + 64 {
+            Bytes::copy_from_slice(frame)
+        } else {
+            Bytes::from(std::mem::take(&mut self.buffer)).slice(self.start..)
+        };
+        memory.add_frame(&shared);
+        self.shared.insert(shared).clone()
+    }
+
+    /// The frame for a backlog.
+    pub(super) fn waiting(
+        &mut self,
+        message: Option<Rc<Message>>,
+        memory: &mut RelayMemory,
+    ) -> Rc<WaitingFrame> {
+        if let Some(waiting) = &self.waiting {
+            return waiting.clone();
+        }
+        let waiting = WaitingFrame::new(self.shared(memory), message, memory);
+        self.waiting.insert(waiting).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Most of the connections are idle, and there are many.
+    #[test]
+    fn the_state_of_a_connection_stays_small() {
+        assert!(size_of::<RelayPeer>() <= 72, "{}", size_of::<RelayPeer>());
+        assert!(
+            size_of::<RelayInput>() <= 112,
+            "{}",
+            size_of::<RelayInput>()
+        );
     }
 }

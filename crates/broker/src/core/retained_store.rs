@@ -1,6 +1,7 @@
 //! The node's retained messages: one trie by topic level, shared by all shards. It is locked when a retained message is
 //! published or a subscription is made, never on the path of an ordinary message.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,6 +11,7 @@ use store::{StateKind, Store};
 
 use super::message::Message;
 use super::records;
+use super::retained_versions::{RetainedDigests, RetainedVersions, bucket_of};
 use crate::config::BrokerLimits;
 
 /// Messages examined by a sweep under one lock.
@@ -32,6 +34,8 @@ struct RetainedTrie {
     root: RetainedNode,
     count: usize,
     bytes: usize,
+    /// `None` outside a cluster.
+    versions: Option<Box<RetainedVersions>>,
 }
 
 #[derive(Default)]
@@ -51,6 +55,17 @@ pub(crate) struct RetainedSize {
 }
 
 impl RetainedStore {
+    /// The store of a node that shares its retained messages with others.
+    pub(crate) fn in_cluster() -> Self {
+        let trie = RetainedTrie {
+            versions: Some(Box::default()),
+            ..RetainedTrie::default()
+        };
+        Self {
+            trie: RwLock::new(trie),
+        }
+    }
+
     /// A poisoned lock is safe to use, since each change completes before anything in it can panic.
     fn read(&self) -> RwLockReadGuard<'_, RetainedTrie> {
         self.trie.read().unwrap_or_else(PoisonError::into_inner)
@@ -68,35 +83,82 @@ impl RetainedStore {
         }
     }
 
-    /// Retains the message, or with an empty payload removes the topic's message [MQTT-3.3.1-6].
+    /// Retains the message, or with an empty payload removes the topic's message [MQTT-3.3.1-6]. Returns the time under
+    /// which it is retained, which is the version of the topic's message for other nodes: in a cluster it is later than
+    /// that of the message before.
     pub(crate) fn store(
         &self,
         view: &MessageView<'_>,
         limits: &BrokerLimits,
-    ) -> Result<(), RetainedLimitError> {
-        if view.payload.is_empty() {
-            self.write().remove(view.topic);
-            return Ok(());
-        }
-        let message = Arc::new(Message::new(view));
+    ) -> Result<u64, RetainedLimitError> {
         let mut trie = self.write();
-        let old = trie.find(view.topic).map_or(0, |old| old.size());
-        let count = trie.count + usize::from(old == 0);
-        let bytes = trie.bytes + message.size() - old;
-        if count > limits.max_retained_messages as usize || bytes as u64 > limits.max_retained_bytes
-        {
-            return Err(RetainedLimitError);
+        let mut view = *view;
+        if let Some(versions) = &trie.versions {
+            let before = trie.version(versions, view.topic);
+            view.received_ms = view.received_ms.max(before.map_or(0, |before| before + 1));
         }
-        let mut node = &mut trie.root;
-        for level in mqtt::levels(view.topic) {
-            if !node.children.contains_key(level) {
-                node.children.insert(level.into(), RetainedNode::default());
+        trie.set(&view, limits)?;
+        Ok(view.received_ms)
+    }
+
+    /// Retains a message, or its removal, that another node has retained, unless this node has a later version. Returns
+    /// whether it was retained.
+    pub(crate) fn store_copy(
+        &self,
+        view: &MessageView<'_>,
+        limits: &BrokerLimits,
+        now_ms: u64,
+    ) -> Result<bool, RetainedLimitError> {
+        let mut trie = self.write();
+        let Some(versions) = &trie.versions else {
+            return Ok(false);
+        };
+        let before = trie.version(versions, view.topic).unwrap_or(0);
+        let is_later = match before.cmp(&view.received_ms) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Two nodes have published at the same time; all nodes choose the same message.
+            Ordering::Equal => {
+                let known = trie.find(view.topic);
+                view.payload > known.map_or(&[][..], |known| known.view().payload)
             }
-            node = node.children.get_mut(level).expect("inserted above");
+        };
+        if !is_later || view.expires_ms <= now_ms {
+            return Ok(false);
         }
-        node.message = Some(message);
-        (trie.count, trie.bytes) = (count, bytes);
-        Ok(())
+        trie.set(view, limits)?;
+        Ok(true)
+    }
+
+    /// A digest of the messages of each bucket of topics; `None` outside a cluster. Nodes with the same messages have the
+    /// same digests.
+    pub(crate) fn digests(&self) -> Option<RetainedDigests> {
+        let trie = self.read();
+        trie.versions.as_ref().map(|versions| versions.digests)
+    }
+
+    /// Examines some messages, after the message `after`. Returns those in the given buckets, and the last one examined if
+    /// there may be more.
+    pub(super) fn scan_buckets(
+        &self,
+        is_requested: impl Fn(usize) -> bool,
+        after: Option<&Arc<Message>>,
+    ) -> (Vec<Arc<Message>>, Option<Arc<Message>>) {
+        let last_topic = after.map(|message| message.view().topic);
+        self.scan_batch(None, last_topic, |message| {
+            is_requested(bucket_of(message.view().topic))
+        })
+    }
+
+    /// The topics in the given buckets whose messages were removed, and when.
+    pub(super) fn removals_in_buckets(
+        &self,
+        is_requested: impl Fn(usize) -> bool,
+    ) -> Vec<(Box<str>, u64)> {
+        match &self.read().versions {
+            Some(versions) => versions.removals_in(is_requested),
+            None => Vec::new(),
+        }
     }
 
     /// At most `limit` messages that match `filter` and have not expired, after the topic `after` in the order of
@@ -142,46 +204,43 @@ impl RetainedStore {
     ) -> (Vec<Arc<Message>>, Option<Arc<Message>>) {
         let mut levels = below.to_vec();
         levels.push("#");
+        self.scan_batch(Some(&levels), after, |message| !message.is_expired(now_ms))
+    }
+
+    /// Scans a batch of the messages that match the levels of a filter (`None`: all), after the topic `after`. Unlike for
+    /// a subscriber at the root, topics that begin with `$` are included. Returns those for which `is_found` is true, and
+    /// the last one examined if there may be more.
+    fn scan_batch(
+        &self,
+        filter: Option<&[&str]>,
+        after: Option<&str>,
+        is_found: impl Fn(&Arc<Message>) -> bool,
+    ) -> (Vec<Arc<Message>>, Option<Arc<Message>>) {
         let after: Option<Vec<&str>> = after.map(|topic| mqtt::levels(topic).collect());
-        let (mut found, mut last, mut looked_at) = (Vec::new(), None, 0);
-        let mut take = |message: &Arc<Message>| {
-            if !message.is_expired(now_ms) {
+        let (mut found, mut last, mut examined) = (Vec::new(), None, 0);
+        let mut examine = |message: &Arc<Message>| {
+            if is_found(message) {
                 found.push(message.clone());
             }
-            looked_at += 1;
-            if looked_at == SWEEP_BATCH {
+            examined += 1;
+            if examined == SWEEP_BATCH {
                 last = Some(message.clone());
             }
-            looked_at < SWEEP_BATCH
+            examined < SWEEP_BATCH
         };
         let root = &self.read().root;
-        // Unlike for a subscriber at the root, topics that begin with `$` are included.
-        collect(root, Some(&levels), false, after.as_deref(), &mut take);
+        collect(root, filter, false, after.as_deref(), &mut examine);
         (found, last)
     }
 
     /// Removes expired messages, here and in the store; called periodically. It locks for one batch at a time, so that
     /// neither publishers nor subscribers wait for the whole sweep.
     pub(crate) fn remove_expired(&self, store: Option<&Store>, now_ms: u64) {
-        let mut after = None;
+        let mut after: Option<Arc<Message>> = None;
         loop {
-            let mut expired = Vec::new();
-            let mut looked_at = 0;
-            let mut last = None;
-            let mut look = |message: &Arc<Message>| {
-                if message.is_expired(now_ms) {
-                    expired.push(message.clone());
-                }
-                looked_at += 1;
-                if looked_at == SWEEP_BATCH {
-                    last = Some(message.clone());
-                }
-                looked_at < SWEEP_BATCH
-            };
-            let levels: Option<Vec<&str>> = after
-                .as_ref()
-                .map(|message: &Arc<Message>| mqtt::levels(message.view().topic).collect());
-            collect(&self.read().root, None, false, levels.as_deref(), &mut look);
+            let last_topic = after.as_ref().map(|message| message.view().topic);
+            let is_expired = |message: &Arc<Message>| message.is_expired(now_ms);
+            let (expired, last) = self.scan_batch(None, last_topic, is_expired);
             if !expired.is_empty() {
                 self.remove_all(&expired);
                 if let Some(store) = store {
@@ -238,7 +297,55 @@ impl RetainedTrie {
         if let Some(message) = remove(&mut self.root, &levels) {
             self.count -= 1;
             self.bytes -= message.size();
+            if let Some(versions) = &mut self.versions {
+                versions.toggle(&message.view());
+            }
         }
+    }
+
+    /// The time of the topic's message or of its removal.
+    fn version(&self, versions: &RetainedVersions, topic: &str) -> Option<u64> {
+        let message = self.find(topic).map(|message| message.received_ms());
+        message.or_else(|| versions.removals.get(topic).copied())
+    }
+
+    fn set(
+        &mut self,
+        view: &MessageView<'_>,
+        limits: &BrokerLimits,
+    ) -> Result<(), RetainedLimitError> {
+        if view.payload.is_empty() {
+            self.remove(view.topic);
+            if let Some(versions) = &mut self.versions {
+                versions.record_removal(view.topic, view.received_ms);
+            }
+            return Ok(());
+        }
+        let message = Arc::new(Message::new(view));
+        let old = self.find(view.topic).map_or(0, |old| old.size());
+        let count = self.count + usize::from(old == 0);
+        let bytes = self.bytes + message.size() - old;
+        if count > limits.max_retained_messages as usize || bytes as u64 > limits.max_retained_bytes
+        {
+            return Err(RetainedLimitError);
+        }
+        let mut node = &mut self.root;
+        for level in mqtt::levels(view.topic) {
+            if !node.children.contains_key(level) {
+                node.children.insert(level.into(), RetainedNode::default());
+            }
+            node = node.children.get_mut(level).expect("inserted above");
+        }
+        let replaced = node.message.replace(message);
+        (self.count, self.bytes) = (count, bytes);
+        if let Some(versions) = &mut self.versions {
+            if let Some(replaced) = replaced {
+                versions.toggle(&replaced.view());
+            }
+            versions.toggle(view);
+            versions.removals.remove(view.topic);
+        }
+        Ok(())
     }
 }
 
@@ -328,7 +435,7 @@ mod tests {
             is_derived: false,
             number: 0,
         };
-        retained.store(&view, &BrokerLimits::default()).unwrap();
+        let _ = retained.store(&view, &BrokerLimits::default()).unwrap();
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //!
 //! It orchestrates: the tree finds the receivers, `Delivery` and `ShardMessageQueues` take the message.
 
+use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
 use super::session::SessionMessage;
 use super::shard::Shard;
-use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueues};
+use super::shard_messages::ShardMessageQueues;
 use super::shared_subscription::{MemberChoice, MemberSelection};
 use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
 use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};
@@ -148,6 +149,10 @@ impl Shard {
     pub(crate) fn deliver_batch(&mut self, from: u16, batch: &CrossShardBatch) {
         for crossing in batch.iter() {
             let view = &crossing.view;
+            if crossing.is_retained_copy {
+                self.store_retained_copy(view);
+                continue;
+            }
             let mut dispatch = Dispatch::new(view, None);
             dispatch.is_exactly_once = crossing.link_seq.is_some();
             match crossing.member {

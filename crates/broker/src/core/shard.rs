@@ -12,12 +12,15 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use mqtt::{Ack, Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
-use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase};
+use super::connection::{
+    AddressSource, ClientRateLimiter, CloseReason, Connection, ConnectionPhase,
+};
 use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTES_PER_S};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
 use super::partial_packet_budget::PartialPacketBudget;
+use super::pending_claims::PendingClaims;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
 use super::shard_messages::ShardMessageQueues;
@@ -25,6 +28,7 @@ use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
 use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
 use super::timers::{ShardTimers, Timer};
+use super::tunnel::Tunnels;
 use crate::config::BrokerLimits;
 use crate::metrics::{Metric, ShardMetrics};
 use scram::ScramCredential;
@@ -69,6 +73,8 @@ pub(crate) enum ConnectionAction {
 pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,
+    /// The number of the node router among the shards; `None` outside a cluster.
+    pub(crate) node_router: Option<u16>,
     pub(crate) node: Arc<NodeState>,
     /// The current limits.
     pub(crate) limits: Arc<BrokerLimits>,
@@ -82,6 +88,8 @@ pub(crate) struct Shard {
     pub(crate) timers: ShardTimers,
     /// Session indices of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
+    pub(crate) pending_claims: PendingClaims,
+    pub(crate) tunnels: Tunnels,
     pub(crate) pending_subacks: PendingSubAcks,
     pub(crate) pending_responses: PendingResponses,
     /// Responses that do not wait for the data of hooks.
@@ -91,6 +99,8 @@ pub(crate) struct Shard {
     pub(crate) started_authentications: Vec<(ConnectionIx, u32, Authentication)>,
     /// Connections that the owner examines again: closed, or no longer held.
     pub(crate) to_wake: Vec<ConnectionIx>,
+    /// Whether the store of another node rejects writes.
+    pub(crate) has_rejecting_node: bool,
     /// Set by the owner while too many bytes wait for another shard.
     pub(crate) is_congested: bool,
     /// Messages requested by hooks that are not published yet.
@@ -129,20 +139,24 @@ impl Shard {
         Self {
             id,
             shards,
+            node_router: node.is_clustered.then_some(shards),
             tree: SubscriptionTree::default(),
             delivery,
             limits: node.limits.clone(),
-            shard_queues: ShardMessageQueues::new(id, shards),
+            shard_queues: ShardMessageQueues::new(id, shards + u16::from(node.is_clustered)),
             link_pages: Vec::new(),
             shared_backlogs: SharedBacklogs::default(),
             timers: ShardTimers::new(now_ms),
             by_client_id: HashMap::default(),
+            pending_claims: PendingClaims::default(),
+            tunnels: Tunnels::default(),
             pending_subacks: PendingSubAcks::default(),
             pending_responses: PendingResponses::default(),
             stored_responses: PendingResponses::default(),
             check_password,
             started_authentications: Vec::new(),
             to_wake: Vec::new(),
+            has_rejecting_node: false,
             is_congested: false,
             derived_messages: DerivedMessages::default(),
             rejected_by_hooks: false,
@@ -239,6 +253,15 @@ impl Shard {
         self.delivery.connections[at].local_address = local;
     }
 
+    pub(crate) fn set_address_source(&mut self, at: ConnectionIx, source: AddressSource) {
+        self.delivery.connections[at].extra().address_source = Some(source);
+    }
+
+    /// Marks a connection that comes from another node of the cluster.
+    pub(crate) fn mark_tunnel_exit(&mut self, at: ConnectionIx) {
+        self.delivery.connections[at].extra().is_tunnel_exit = true;
+    }
+
     /// Sets the client's real address, as reported by a proxy in front of it.
     pub(crate) fn set_peer(&mut self, at: ConnectionIx, peer: PeerAddress) {
         self.delivery.connections[at].peer = peer;
@@ -254,12 +277,17 @@ impl Shard {
             // Whether there is a packet in the bytes of a held connection is not known yet. Silence of a relay
             // connection is detected by pings.
             connection.deadlines.record_input(self.delivery.now_ms);
+            connection.forget_unanswered_pings();
         }
         self.delivery
             .metrics
             .add(Metric::BytesReceived, data.len() as u64);
         if connection.phase == ConnectionPhase::Authenticating {
             return self.receive_during_authentication(at, data);
+        }
+        if connection.phase == ConnectionPhase::Tunnelled {
+            let flow = self.receive_tunnelled(at, data);
+            return self.finish_input(at, data.len(), flow);
         }
         if connection.is_held {
             connection.partial_packets.extend_from_slice(data);
@@ -286,6 +314,7 @@ impl Shard {
         match connection.phase {
             ConnectionPhase::Closing => return ConnectionAction::Close,
             ConnectionPhase::Authenticating => return ConnectionAction::AwaitResume,
+            ConnectionPhase::Tunnelled => return self.resume_tunnelled(at),
             ConnectionPhase::Connected if connection.is_held => {
                 return ConnectionAction::AwaitResume;
             }
@@ -293,6 +322,7 @@ impl Shard {
         }
         if connection.phase == ConnectionPhase::Connected {
             connection.deadlines.record_input(self.delivery.now_ms);
+            connection.forget_unanswered_pings();
         }
         let taken = std::mem::take(&mut connection.partial_packets);
         self.process_buffer(at, taken, 0)
@@ -386,7 +416,9 @@ impl Shard {
                     max = self.delivery.connections[at].max_packet_in;
                     result
                 }
-                ConnectionPhase::Authenticating | ConnectionPhase::Closing => {
+                ConnectionPhase::Authenticating
+                | ConnectionPhase::Tunnelled
+                | ConnectionPhase::Closing => {
                     return (consumed, ConnectionAction::AwaitResume);
                 }
             };
@@ -626,7 +658,8 @@ impl Shard {
             return;
         }
         let limits = match connection.phase {
-            ConnectionPhase::Closing => return,
+            // The node with the session checks those of a tunnel.
+            ConnectionPhase::Closing | ConnectionPhase::Tunnelled => return,
             ConnectionPhase::AwaitConnect | ConnectionPhase::Authenticating => {
                 let listener = self.node.listeners[usize::from(connection.listener)].config();
                 DeadlineLimits::Connect {

@@ -1,15 +1,12 @@
 //! Messages between shards. All messages from one shard to another arrive in the order they were sent; the guarantee
 //! that "a message published after the SUBACK arrives" depends on it.
-//!
-//! Application messages are written one after the other into a batch, so that crossing costs one allocation per turn
-//! and not one per message. Large payloads are passed by reference.
 
 use bytes::Bytes;
-use hooks::{MessageView, str_from_utf8};
-use mqtt::{Properties, QoS};
+use hooks::MessageView;
 use std::collections::VecDeque;
 
-use super::outbox::SHARE_FROM_BYTES;
+use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use super::tunnel::TunnelRequest;
 
 /// One message from a shard to another.
 #[derive(Debug)]
@@ -41,6 +38,70 @@ pub(crate) enum ShardMessage {
     TurnLogged {
         turn: u64,
     },
+    // Between shards and the node router of a cluster.
+    /// A client wants its session (`keep`), or a new one. Answered by `SessionClaimed`.
+    ClaimSession {
+        client_id: Box<str>,
+        keep: bool,
+    },
+    SessionClaimed {
+        client_id: Box<str>,
+        outcome: SessionClaimOutcome,
+    },
+    /// The shard has a session that it did not claim, since this time.
+    SessionStarted {
+        client_id: Box<str>,
+        since_ms: u64,
+    },
+    /// The shard has announced all sessions that it had stored.
+    SessionsRestored,
+    /// To the router: whether the store of this node rejects writes. From it: whether that of any other node does.
+    StoreRejects(bool),
+    /// A session has ended, or a granted claim has not led to one.
+    SessionEnded {
+        client_id: Box<str>,
+    },
+    /// The client has connected to another node: the session ends, except a durable one that the client resumes (`keep`).
+    EndSession {
+        client_id: Box<str>,
+        keep: bool,
+        request: u64,
+    },
+    /// Opens a tunnel to the node that has the session of a client.
+    OpenTunnel {
+        tunnel: u64,
+        request: Box<TunnelRequest>,
+    },
+    /// Input of the client on the way to the router, output on the way back.
+    TunnelData {
+        tunnel: u64,
+        bytes: Bytes,
+    },
+    /// The receiver's bytes that have been processed.
+    TunnelCredit {
+        tunnel: u64,
+        bytes: u32,
+    },
+    TunnelClosed {
+        tunnel: u64,
+    },
+    /// The answer to `EndSession`: whether the session stays.
+    SessionEndAnswer {
+        request: u64,
+        kept: bool,
+    },
+}
+
+/// The answer to the claim of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionClaimOutcome {
+    Granted,
+    /// Another node has the session and keeps it.
+    Elsewhere {
+        node: Box<str>,
+    },
+    /// The nodes could not find out who has the session.
+    Unavailable,
 }
 
 impl ShardMessage {
@@ -52,191 +113,20 @@ impl ShardMessage {
             ShardMessage::GroupMembers { filter, group, .. } => 64 + filter.len() + group.len(),
             ShardMessage::SequenceApplied { .. }
             | ShardMessage::TurnMarker { .. }
-            | ShardMessage::TurnLogged { .. } => 64,
+            | ShardMessage::TurnLogged { .. }
+            | ShardMessage::SessionEndAnswer { .. }
+            | ShardMessage::SessionsRestored
+            | ShardMessage::StoreRejects(_)
+            | ShardMessage::TunnelCredit { .. }
+            | ShardMessage::TunnelClosed { .. } => 64,
+            ShardMessage::OpenTunnel { request, .. } => 256 + request.connect.len(),
+            ShardMessage::TunnelData { bytes, .. } => 64 + bytes.len(),
+            ShardMessage::ClaimSession { client_id, .. }
+            | ShardMessage::SessionClaimed { client_id, .. }
+            | ShardMessage::SessionStarted { client_id, .. }
+            | ShardMessage::SessionEnded { client_id }
+            | ShardMessage::EndSession { client_id, .. } => 64 + client_id.len(),
         }
-    }
-}
-
-/// The target of a message for one member of a group on the receiving shard, instead of all its subscribers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GroupMemberTarget<'a> {
-    pub(crate) filter: &'a str,
-    pub(crate) group: &'a str,
-    pub(crate) nth: u32,
-}
-
-/// A message received from another shard.
-pub(crate) struct CrossShardMessage<'a> {
-    pub(crate) view: MessageView<'a>,
-    pub(crate) member: Option<GroupMemberTarget<'a>>,
-    /// Its number in the link between the two shards, if it has an entry there.
-    pub(crate) link_seq: Option<u64>,
-}
-
-/// Messages one after the other: each a header of fixed size, then its texts, properties and small payload.
-#[derive(Debug, Default)]
-pub(crate) struct CrossShardBatch {
-    bytes: Vec<u8>,
-    large_payloads: Vec<Bytes>,
-    pub(crate) count: u32,
-    large_bytes: usize,
-}
-
-const RETAIN: u8 = 1 << 2;
-const LARGE: u8 = 1 << 3;
-const FOR_MEMBER: u8 = 1 << 4;
-const LINKED: u8 = 1 << 5;
-const DERIVED: u8 = 1 << 6;
-
-/// The header of a message: times of receipt and expiry, then the lengths of the parts, then flags.
-const HEAD_BYTES: usize = 8 + 8 + 4 + 4 + 4 + 2 + 2 + 2 + 1;
-
-impl CrossShardBatch {
-    pub(crate) fn size(&self) -> usize {
-        self.bytes.len() + self.large_bytes
-    }
-
-    #[inline]
-    pub(crate) fn push(
-        &mut self,
-        view: &MessageView<'_>,
-        member: Option<GroupMemberTarget<'_>>,
-        link_seq: Option<u64>,
-    ) {
-        let large = view.shared_payload.is_some() || view.payload.len() >= SHARE_FROM_BYTES;
-        let properties = view.properties.as_bytes();
-        let inline = if large { &[][..] } else { view.payload };
-        let mut flags = view.qos as u8;
-        flags |= if view.retain { RETAIN } else { 0 };
-        flags |= if view.is_derived { DERIVED } else { 0 };
-        flags |= if large { LARGE } else { 0 };
-        flags |= if member.is_some() { FOR_MEMBER } else { 0 };
-        flags |= if link_seq.is_some() { LINKED } else { 0 };
-        let mut head = [0; HEAD_BYTES];
-        head[..8].copy_from_slice(&view.received_ms.to_le_bytes());
-        head[8..16].copy_from_slice(&view.expires_ms.to_le_bytes());
-        head[16..20].copy_from_slice(&(properties.len() as u32).to_le_bytes());
-        head[20..24].copy_from_slice(&(inline.len() as u32).to_le_bytes());
-        head[24..28].copy_from_slice(&view.number.to_le_bytes());
-        head[28..30].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
-        head[30..32].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
-        head[32..34].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
-        head[34] = flags;
-        let out = &mut self.bytes;
-        out.extend_from_slice(&head);
-        out.extend_from_slice(view.topic.as_bytes());
-        out.extend_from_slice(view.from_client_id.as_bytes());
-        out.extend_from_slice(view.from_username.as_bytes());
-        out.extend_from_slice(properties);
-        out.extend_from_slice(inline);
-        if large {
-            let shared = view.shared_payload.cloned();
-            self.large_payloads
-                .push(shared.unwrap_or_else(|| Bytes::copy_from_slice(view.payload)));
-            self.large_bytes += view.payload.len();
-        }
-        if let Some(member) = member {
-            for text in [member.filter, member.group] {
-                out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-                out.extend_from_slice(text.as_bytes());
-            }
-            out.extend_from_slice(&member.nth.to_le_bytes());
-        }
-        if let Some(seq) = link_seq {
-            out.extend_from_slice(&seq.to_le_bytes());
-        }
-        self.count += 1;
-    }
-
-    /// The messages in the order they were pushed.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = CrossShardMessage<'_>> {
-        let mut reader = BatchReader { rest: &self.bytes };
-        let mut large = self.large_payloads.iter();
-        (0..self.count).map(move |_| {
-            let mut head = BatchReader {
-                rest: reader.take(HEAD_BYTES),
-            };
-            let (received_ms, expires_ms) = (head.u64(), head.u64());
-            let (properties_len, inline_len) = (head.u32() as usize, head.u32() as usize);
-            let number = head.u32();
-            let [topic_len, client_id_len, username_len] = [head.u16(), head.u16(), head.u16()];
-            let flags = head.take(1)[0];
-            let text = str_from_utf8(reader.take(topic_len + client_id_len + username_len));
-            let (topic, from) = text.split_at(topic_len);
-            let (from_client_id, from_username) = from.split_at(client_id_len);
-            let properties = Properties::from_validated(reader.take(properties_len));
-            let inline = reader.take(inline_len);
-            let shared_payload = if flags & LARGE != 0 {
-                large.next()
-            } else {
-                None
-            };
-            let member = (flags & FOR_MEMBER != 0).then(|| GroupMemberTarget {
-                filter: str_from_utf8(reader.sized()),
-                group: str_from_utf8(reader.sized()),
-                nth: reader.u32(),
-            });
-            let view = MessageView {
-                topic,
-                properties,
-                payload: shared_payload.map_or(inline, |shared| shared),
-                shared_payload,
-                qos: QoS::try_from(flags & 3).expect("was pushed from a QoS"),
-                retain: flags & RETAIN != 0,
-                received_ms,
-                expires_ms,
-                from_client_id,
-                from_username,
-                is_derived: flags & DERIVED != 0,
-                number,
-            };
-            CrossShardMessage {
-                view,
-                member,
-                link_seq: (flags & LINKED != 0).then(|| reader.u64()),
-            }
-        })
-    }
-
-    /// Returns its memory, for a batch in the other direction: memory allocated by one thread and freed by another is
-    /// expensive.
-    pub(crate) fn into_buffer(self) -> Vec<u8> {
-        self.bytes
-    }
-}
-
-struct BatchReader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> BatchReader<'a> {
-    #[inline]
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        taken
-    }
-
-    #[inline]
-    fn u16(&mut self) -> usize {
-        usize::from(u16::from_le_bytes(
-            self.take(2).try_into().expect("two bytes were taken"),
-        ))
-    }
-
-    #[inline]
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take(4).try_into().expect("four bytes were taken"))
-    }
-
-    #[inline]
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take(8).try_into().expect("eight bytes were taken"))
-    }
-
-    fn sized(&mut self) -> &'a [u8] {
-        let len = self.u32() as usize;
-        self.take(len)
     }
 }
 
@@ -295,20 +185,26 @@ impl ShardMessageQueues {
         member: Option<GroupMemberTarget<'_>>,
         link_seq: Option<u64>,
     ) {
+        self.push_with(shard, |batch| batch.push(view, member, link_seq));
+    }
+
+    /// Sends a message that was retained, or whose topic has no retained message any more.
+    pub(crate) fn push_retained_copy(&mut self, shard: u16, view: &MessageView<'_>) {
+        self.push_with(shard, |batch| batch.push_retained_copy(view));
+    }
+
+    #[inline]
+    fn push_with(&mut self, shard: u16, push: impl FnOnce(&mut CrossShardBatch)) {
         let outgoing = &mut self.outgoing[usize::from(shard)];
         if !matches!(outgoing.last(), Some(ShardMessage::Messages(_))) {
-            let mut bytes = self.spare_buffers.pop().unwrap_or_default();
-            bytes.clear();
-            outgoing.push(ShardMessage::Messages(CrossShardBatch {
-                bytes,
-                ..CrossShardBatch::default()
-            }));
+            let bytes = self.spare_buffers.pop().unwrap_or_default();
+            outgoing.push(ShardMessage::Messages(CrossShardBatch::with_buffer(bytes)));
         }
         let Some(ShardMessage::Messages(batch)) = outgoing.last_mut() else {
             return;
         };
         let before = batch.size();
-        batch.push(view, member, link_seq);
+        push(batch);
         self.waiting_bytes += batch.size() - before;
         self.waiting_shards |= 1 << shard;
     }

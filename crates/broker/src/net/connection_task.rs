@@ -106,8 +106,16 @@ impl ShardIo {
         let listener = accepted.reserved.keep();
         let addresses = (accepted.peer, accepted.local);
         let at = self.open_connection(listener, accepted.socket, addresses, None);
-        if let (Some(at), Some(names)) = (at, accepted.certificate) {
-            self.core.borrow_mut().set_certificate(at, names);
+        let Some(at) = at else { return };
+        let mut core = self.core.borrow_mut();
+        if let Some(names) = accepted.certificate {
+            core.set_certificate(at, names);
+        }
+        if let Some(source) = accepted.address_source {
+            core.set_address_source(at, source);
+        }
+        if accepted.is_tunnel_exit {
+            core.mark_tunnel_exit(at);
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 
 use super::inbox::InboxItem;
+use super::node_router_thread::RouterItem;
 use super::shard_io::{ConnectionIo, ShardIo};
 use crate::core::shard::Shard;
 use crate::core::tables::{ConnectionIx, TableIx};
@@ -63,8 +64,8 @@ impl ShardIo {
 
     /// Updates whether the store accepts writes.
     pub(super) fn update_store_health(&self, core: &mut Shard) {
-        if let (Some(store), Some(journal)) = (&self.store, &mut core.delivery.journal) {
-            journal.rejects_writes = store.health() != store::StoreHealth::Ok;
+        if let Some(store) = &self.store {
+            core.set_store_rejects(store.health() != store::StoreHealth::Ok);
         }
     }
 
@@ -95,6 +96,9 @@ impl ShardIo {
         }
         dirty.clear();
         let mut core = self.core.borrow_mut();
+        if core.tunnels.has_unconfirmed() {
+            core.confirm_tunnel_output();
+        }
         // Writing makes room, so that more output may be ready.
         if core.shard_queues.waiting_shards != 0
             || core.has_open_turn()
@@ -148,12 +152,19 @@ impl ShardIo {
                 .iter()
                 .map(crate::core::shard_messages::ShardMessage::size_bytes)
                 .sum();
-            let inbox = &self.inboxes[usize::from(shard)];
-            inbox.push(InboxItem::ShardMessages {
-                from,
-                messages,
-                bytes,
-            });
+            match (self.inboxes.get(usize::from(shard)), &self.router) {
+                (Some(inbox), _) => inbox.push(InboxItem::ShardMessages {
+                    from,
+                    messages,
+                    bytes,
+                }),
+                (None, Some(router)) => router.router_inbox().push(RouterItem::ShardMessages {
+                    from,
+                    messages,
+                    bytes,
+                }),
+                (None, None) => {}
+            }
         }
         core.is_congested = self.is_congested(core);
     }
@@ -165,6 +176,7 @@ impl ShardIo {
             .iter()
             .enumerate()
             .any(|(n, inbox)| n != own && inbox.queued_bytes() > limit)
+            || (self.router.as_ref()).is_some_and(|router| router.is_congested(limit))
     }
 
     pub(crate) fn update_congestion(&self) {

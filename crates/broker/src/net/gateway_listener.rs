@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::inbox::{AcceptedConnection, InboxItem, ShardInbox};
 use super::listener::{ListenerContext, ListenerSocket};
 use super::reserved_connection::ReservedConnection;
+use super::socket_pair::open_socket_pair;
 use super::tls;
 use crate::core::node::NodeState;
 use crate::metrics::Metric;
@@ -172,21 +173,20 @@ impl GatewayConnection {
         certificate: Option<&CertificateDer<'_>>,
     ) -> io::Result<UnixStream> {
         let Self { listener, reserved } = self;
-        let (own, of_shard) = std::os::unix::net::UnixStream::pair()?;
-        own.set_nonblocking(true)?;
-        of_shard.set_nonblocking(true)?;
-        let own = UnixStream::from_std(own)?;
+        let (own, of_shard) = open_socket_pair()?;
         let certificate: Option<CertificateNames> = certificate.and_then(tls::certificate_names);
         let next = listener.next_shard.fetch_add(1, Relaxed) % listener.inboxes.len();
         listener.inboxes[next].push(InboxItem::Accepted(Box::new(AcceptedConnection {
             reserved,
-            socket: of_shard.into(),
+            socket: of_shard,
             peer,
+            address_source: None,
             local: match peer {
                 PeerAddress::Tcp(_) => listener.local,
                 PeerAddress::Unix => None,
             },
             certificate,
+            is_tunnel_exit: false,
         })));
         Ok(own)
     }

@@ -14,6 +14,7 @@ use super::layers::TransportLayers;
 use super::listener::ListenerSocket;
 use super::reserved_connection::ReservedConnection;
 use super::store_reader::PendingStoreRead;
+use crate::core::connection::AddressSource;
 use crate::core::handover::ConnectionHandover;
 use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
@@ -30,8 +31,12 @@ pub(crate) struct AcceptedConnection {
     pub(crate) reserved: ReservedConnection,
     pub(crate) socket: socket2::Socket,
     pub(crate) peer: PeerAddress,
+    /// Set if the address of the peer may change.
+    pub(crate) address_source: Option<AddressSource>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) certificate: Option<CertificateNames>,
+    /// Whether it comes from another node of the cluster.
+    pub(crate) is_tunnel_exit: bool,
 }
 
 /// Notifies the shards of the store's progress.
@@ -81,20 +86,39 @@ pub(crate) enum InboxItem {
     Stop,
 }
 
-#[derive(Default)]
-pub(crate) struct ShardInbox {
-    items: Mutex<VecDeque<InboxItem>>,
+impl InboxEntry for InboxItem {
+    fn size_bytes(&self) -> usize {
+        match self {
+            InboxItem::ShardMessages { bytes, .. } => *bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// What an inbox holds.
+pub(crate) trait InboxEntry {
+    /// Bytes that it counts for in [`Inbox::queued_bytes`].
+    fn size_bytes(&self) -> usize;
+}
+
+pub(crate) type ShardInbox = Inbox<InboxItem>;
+
+/// Items that other threads have put in for one thread.
+pub(crate) struct Inbox<T> {
+    items: Mutex<VecDeque<T>>,
     bytes: AtomicUsize,
     notify: Notify,
-    /// When the shard last completed a turn.
+    /// When the thread last completed a turn.
     last_turn_ms: AtomicU64,
 }
 
-impl ShardInbox {
+impl<T: InboxEntry> Inbox<T> {
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
+            items: Mutex::default(),
+            bytes: AtomicUsize::new(0),
+            notify: Notify::new(),
             last_turn_ms: AtomicU64::new(now_ms),
-            ..Self::default()
         }
     }
 
@@ -106,14 +130,15 @@ impl ShardInbox {
         self.last_turn_ms.store(now_ms, Relaxed);
     }
 
-    /// Bytes of shard messages that wait here.
+    /// Bytes of messages that wait here.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
-    pub(crate) fn push(&self, item: InboxItem) {
-        if let InboxItem::ShardMessages { bytes, .. } = &item {
-            self.bytes.fetch_add(*bytes, Relaxed);
+    pub(crate) fn push(&self, item: T) {
+        let bytes = item.size_bytes();
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Relaxed);
         }
         let was_empty = {
             let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,18 +154,9 @@ impl ShardInbox {
         self.notify.notified().await;
     }
 
-    pub(crate) fn take_all(&self) -> VecDeque<InboxItem> {
+    pub(crate) fn take_all(&self) -> VecDeque<T> {
         let items = std::mem::take(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner));
-        let taken_bytes: usize = items
-            .iter()
-            .map(|item| {
-                if let InboxItem::ShardMessages { bytes, .. } = item {
-                    *bytes
-                } else {
-                    0
-                }
-            })
-            .sum();
+        let taken_bytes: usize = items.iter().map(T::size_bytes).sum();
         if taken_bytes > 0 {
             self.bytes.fetch_sub(taken_bytes, Relaxed);
         }

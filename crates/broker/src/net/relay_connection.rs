@@ -27,7 +27,7 @@ impl RemoteRelayConnection {
 
 impl RelayConnection for RemoteRelayConnection {
     fn send_text(&self, message: String) {
-        self.run(move |core, at, serial| core.send_relay_text(at, serial, &message));
+        self.run(move |core, at, serial| core.send_relay_text(at, serial, message));
     }
 
     fn close(&self, close: RelayClose) {

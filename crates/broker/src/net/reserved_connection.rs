@@ -17,8 +17,17 @@ pub(crate) struct ReservedConnection {
 impl ReservedConnection {
     /// `None`: a limit is reached.
     pub(crate) fn reserve(node: &Arc<NodeState>, context: &ListenerContext) -> Option<Self> {
-        let connections = &node.listeners[usize::from(context.index)].connections;
-        let limit = u64::from(context.config.max_connections);
+        Self::reserve_at(node, context.index, context.config.max_connections)
+    }
+
+    /// Reserves a place at the listener with this index and limit.
+    pub(crate) fn reserve_at(
+        node: &Arc<NodeState>,
+        listener: u16,
+        max_connections: u32,
+    ) -> Option<Self> {
+        let connections = &node.listeners[usize::from(listener)].connections;
+        let limit = u64::from(max_connections);
         let take = |n: u64| (n < limit).then_some(n + 1);
         connections.fetch_update(Relaxed, Relaxed, take).ok()?;
         let max_connections = node.max_connections.load(Relaxed);
@@ -28,7 +37,7 @@ impl ReservedConnection {
         }
         Some(Self {
             node: Some(node.clone()),
-            listener: context.index,
+            listener,
         })
     }
 

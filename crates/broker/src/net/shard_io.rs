@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use super::clock::NodeClock;
 use super::inbox::ShardInbox;
 use super::layers::TransportLayers;
+use super::node_router_thread::PeerInbox;
 use super::reserved_connection::release_connection_slots;
 use crate::core::connection::{CloseReason, ConnectionPhase, PANIC};
 use crate::core::shard::{ConnectionAction, Shard};
@@ -83,6 +84,8 @@ pub(crate) struct ShardIo {
     pub(crate) scratch: RefCell<Box<[u8]>>,
     pub(crate) clock: NodeClock,
     pub(crate) inboxes: Arc<[ShardInbox]>,
+    /// The inbox of the node router; `None` outside a cluster.
+    pub(super) router: Option<PeerInbox>,
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
     pub(super) store: Option<Store>,
@@ -149,7 +152,8 @@ impl ShardIo {
             || core.shard_queues.waiting_shards != 0
             || !core.to_wake.is_empty()
             || !core.derived_messages.is_empty()
-            || core.has_open_turn();
+            || core.has_open_turn()
+            || core.tunnels.has_unconfirmed();
         let authentications = !core.started_authentications.is_empty();
         drop(core);
         if due {

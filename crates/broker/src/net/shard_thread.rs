@@ -22,6 +22,7 @@ use super::clock::NodeClock;
 use super::flusher;
 use super::inbox::{InboxItem, ShardInbox};
 use super::listener::ListenerSocket;
+use super::node_router_thread::ClusterAttachment;
 use super::shard_io::ShardIo;
 use crate::core::journal::ShardLink;
 use crate::core::node::NodeState;
@@ -43,6 +44,8 @@ pub(crate) struct ShardSetup {
     pub(crate) id: u16,
     pub(crate) node: Arc<NodeState>,
     pub(crate) inboxes: Arc<[ShardInbox]>,
+    /// `None` outside a cluster.
+    pub(crate) cluster: Option<ClusterAttachment>,
     pub(crate) listeners: Vec<ListenerSocket>,
     pub(crate) hooks: Arc<dyn HooksFactory>,
     pub(crate) clock: NodeClock,
@@ -81,6 +84,7 @@ async fn run_tasks(setup: ShardSetup) {
         id,
         node,
         inboxes,
+        cluster,
         listeners,
         hooks,
         clock,
@@ -104,6 +108,7 @@ async fn run_tasks(setup: ShardSetup) {
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
         clock,
         inboxes,
+        router: cluster.as_ref().map(|cluster| cluster.inbox.clone()),
         flusher: RefCell::new(None),
         flush_due: Cell::new(false),
         store: durable.as_ref().map(|durable| durable.store.clone()),
@@ -114,8 +119,16 @@ async fn run_tasks(setup: ShardSetup) {
     tokio::task::spawn_local(flusher::run_flusher(shard.clone()));
     let shard_io = shard.clone();
     let opening_task = tokio::task::spawn_local(async move {
-        if let Some(durable) = durable {
-            restore_shard(&shard_io, durable).await;
+        match durable {
+            Some(durable) => restore_shard(&shard_io, durable).await,
+            None => {
+                shard_io.core_at_now().announce_restored();
+                shard_io.schedule_flush();
+            }
+        }
+        if let Some(cluster) = cluster {
+            // A message that is accepted must reach the subscribers of all nodes.
+            cluster.inbox.wait_until_ready(cluster.start_timeout).await;
         }
         // Timers start after every shard knows the subscriptions of the others. Otherwise wills and delayed messages
         // that became due while the node was down would reach no subscriber.
@@ -163,6 +176,7 @@ async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
     }
     {
         let mut core = shard.core_at_now();
+        core.announce_restored();
         for delayed in recovered.delayed {
             core.restore_delayed(delayed);
         }
@@ -289,6 +303,9 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
             let queued = core.metrics().get(Metric::QueuedBytes);
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
+            let relay_backlogs = core.delivery.relay_memory.bytes() as u64;
+            core.metrics()
+                .set(Metric::RelayBacklogBytes, relay_backlogs);
             core.tick();
             core.poll_hooks(None);
             if ticks % HOUSEKEEPING_EVERY_TICKS == HOUSEKEEPING_EVERY_TICKS - 1 {

@@ -297,7 +297,8 @@ impl ElasticsearchWriter {
             400 | 413 => return Err(answer.bad_rows_error()),
             _ => return Err(answer.transient_error()),
         }
-        let wrong = |_| ConnectorError::transient("the answer to a bulk request is not one");
+        let wrong =
+            |_| ConnectorError::transient("the server's answer to a bulk request is invalid");
         // Avoids parsing the whole answer when all items succeeded.
         #[derive(Deserialize)]
         struct BulkActionLine {

@@ -74,6 +74,8 @@ struct ConnectorServiceInner {
     control: Mutex<ServiceState>,
     dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
     content_port: ContentPortCell,
+    /// The name of the node in its cluster.
+    node: OnceLock<String>,
     /// For each pushing thread, the sinks with rows of it that are not in their files yet.
     unsettled: Box<[UnsettledSinks]>,
 }
@@ -189,6 +191,7 @@ impl ConnectorService {
                 control: Mutex::default(),
                 dead_letter_observer: Arc::default(),
                 content_port: Arc::default(),
+                node: OnceLock::new(),
                 unsettled: (0..shards.max(1))
                     .map(|_| UnsettledSinks::default())
                     .collect(),
@@ -199,14 +202,23 @@ impl ConnectorService {
     /// Registers the observer of rows that fail permanently; callable once.
     pub fn set_dead_letter_observer(&self, observer: Arc<dyn DeadLetterObserver>) {
         if self.inner.dead_letter_observer.set(observer).is_err() {
-            tracing::error!("second dead letter observer ignored; this is a bug");
+            tracing::error!(
+                "dead letter observer is set twice; ignoring the second one; this is a bug"
+            );
+        }
+    }
+
+    /// Sets the name of this node in its cluster; callable once, before connectors are opened.
+    pub fn set_node(&self, name: String) {
+        if self.inner.node.set(name).is_err() {
+            tracing::error!("second name of the node ignored; this is a bug");
         }
     }
 
     /// Sets the files that sinks export; callable once.
     pub fn set_content_port(&self, port: Arc<dyn ContentPort>) {
         if self.inner.content_port.set(port).is_err() {
-            tracing::error!("second content port ignored; this is a bug");
+            tracing::error!("content port is set twice; ignoring the second one; this is a bug");
         }
     }
 
@@ -438,6 +450,7 @@ impl ConnectorService {
         let context = ConnectorContext {
             name: name.to_owned(),
             directory: self.inner.options.directory.clone(),
+            node: self.inner.node.get().cloned(),
         };
         let _runtime = self.inner.runtime.enter();
         (kind.open)(fields, &context)

@@ -28,15 +28,6 @@ impl SettingsError {
             detail: detail.into(),
         }
     }
-
-    /// The same error with the field nested in `outer`.
-    pub fn within_field(self, outer: &str) -> Self {
-        let field = match self.field.as_str() {
-            "" => outer.to_owned(),
-            inner => format!("{outer}.{inner}"),
-        };
-        Self { field, ..self }
-    }
 }
 
 impl From<SecretError> for SettingsError {

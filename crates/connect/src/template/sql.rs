@@ -56,7 +56,8 @@ impl SqlStatement {
     }
 
     /// Whether rows can be combined into one statement.
-    pub fn is_insert(&self) -> bool {
+    #[cfg(test)]
+    fn is_insert(&self) -> bool {
         self.insert.is_some()
     }
 

@@ -81,7 +81,7 @@ impl Alarms {
                 inner.watched_devices.clear();
                 let read = inner.store.load_open();
                 if let Err(error) = read.and_then(|()| inner.store.pending_notifications.clear()) {
-                    tracing::error!(%error, "reading the restored alarms failed");
+                    tracing::error!(%error, "reading the restored alarms failed; restart the node");
                 }
             }
         }));
@@ -109,7 +109,7 @@ impl Alarms {
         let find = || {
             let found = self.inner.registry.by_no(device);
             found.unwrap_or_else(|error| {
-                tracing::error!(%error, "reading a device failed; its alarms miss a message");
+                tracing::error!(%error, "reading a device failed; its alarm rules are not evaluated for this row");
                 None
             })
         };

@@ -130,13 +130,6 @@ impl Chains {
         let sinks = named.values().flat_map(|chain| chain.sinks());
         sinks.map(Into::into).collect()
     }
-
-    /// Number of chains without the built-in one.
-    #[must_use]
-    pub fn stored_count(&self) -> usize {
-        let named = self.inner.named.read();
-        named.unwrap_or_else(PoisonError::into_inner).len()
-    }
 }
 
 impl ChainsInner {

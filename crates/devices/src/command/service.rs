@@ -119,7 +119,7 @@ impl Commands {
             if let Some(inner) = weak.upgrade()
                 && let Err(error) = inner.load()
             {
-                tracing::error!(%error, "reading the restored commands failed");
+                tracing::error!(%error, "reading the restored commands failed; restart the node");
             }
         }));
         let weak = Arc::downgrade(&inner);

@@ -127,7 +127,7 @@ impl MarkFile {
     }
 
     /// Number of halves in the file.
-    pub(super) fn halves(&self) -> usize {
+    pub(super) fn half_count(&self) -> usize {
         self.values.len()
     }
 }

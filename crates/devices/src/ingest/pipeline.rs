@@ -295,7 +295,7 @@ impl Pipeline {
         for number in self.mailboxes.len().. {
             let files = Mailbox::files(directory, number);
             if !files.iter().any(|file| file.exists()) {
-                match 2 * number >= guard.halves() {
+                match 2 * number >= guard.half_count() {
                     true => break,
                     // Its content was processed earlier, unless a mark shows otherwise.
                     false if guard.is_empty(number) => continue,

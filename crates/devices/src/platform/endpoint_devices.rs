@@ -42,7 +42,9 @@ pub enum EndpointDeviceError {
     OtherNamespace,
     #[error("the node cannot create a product for the devices of this endpoint")]
     ProductNotCreated,
-    #[error("it needs a product, but {0}, or name a product in the endpoint's field product")]
+    #[error(
+        "the endpoint needs a product for its devices, and cannot create one: {0}. Or name an existing product in its field `product`"
+    )]
     NoRoomForProduct(String),
     #[error("the device, its product or its namespace is disabled")]
     Disabled,

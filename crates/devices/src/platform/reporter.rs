@@ -59,7 +59,7 @@ impl Reporter {
 
     /// Returns a function that calls its argument when everything reported until then is safe, like
     /// [`Pipeline::settle`].
-    pub fn settler(&self) -> impl Fn(DurableCallback) + Send + Sync + 'static {
+    pub fn settle_function(&self) -> impl Fn(DurableCallback) + Send + Sync + 'static {
         let pipeline = Arc::clone(&self.pipeline);
         move |done| pipeline.settle(SettleScope::Published, done)
     }

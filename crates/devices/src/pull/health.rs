@@ -11,6 +11,8 @@ pub enum PullSourceState {
     Waiting,
     /// Is being polled.
     Asking,
+    /// Another node of the cluster polls it, or none does; see `not_polled_reason`.
+    Elsewhere,
     Disabled,
     /// The stored definition is invalid; see `last_error`.
     Invalid,
@@ -34,6 +36,8 @@ pub struct PullSourceHealth {
     pub last_success_at_ms: Option<u64>,
     pub last_duration_ms: Option<u64>,
     pub next_run_at_ms: Option<u64>,
+    /// Why this node does not poll the source now; `null`: it does, or the source is disabled or invalid.
+    pub not_polled_reason: Option<String>,
     /// Last error; the error of the last poll if `is_ok` is false.
     pub last_error: Option<String>,
     pub last_error_at_ms: Option<u64>,

@@ -1,4 +1,4 @@
-//! Interface to the telemetry pipeline, which stores readings.
+//! Interfaces to the telemetry pipeline, which stores readings, and to the nodes of a cluster, of which one polls.
 
 use super::readings::Reading;
 
@@ -22,4 +22,11 @@ pub trait ReadingIntake: Send + Sync + 'static {
     fn is_full(&self) -> bool {
         false
     }
+}
+
+/// Decides which node of a cluster polls. Without it, the node polls.
+pub trait PollingTurn: Send + Sync + 'static {
+    /// # Errors
+    /// If this node is not to poll now; contains the reason.
+    fn check(&self) -> Result<(), String>;
 }

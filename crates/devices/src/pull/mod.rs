@@ -26,7 +26,7 @@ mod tests;
 
 pub use definition::{MAX_SOURCES, PullSourceDefinition, PullSourceError};
 pub use health::{PullSourceHealth, PullSourceState, PullSourceStatus};
-pub use intake::{IntakeOutcome, ReadingIntake};
+pub use intake::{IntakeOutcome, PollingTurn, ReadingIntake};
 pub use readings::{PullError, Reading, Readings};
 pub use schedule::{PullOptions, PullScheduler};
 

@@ -16,7 +16,7 @@ use wall_clock::now_ms;
 use super::KIND;
 use super::definition::PullSourceError;
 use super::health::{PullRun, PullSourceHealth, PullSourceState, PullSourceStatus};
-use super::intake::ReadingIntake;
+use super::intake::{PollingTurn, ReadingIntake};
 use super::readings::{PullError, Readings};
 use super::source::PullSource;
 
@@ -24,6 +24,8 @@ use super::source::PullSource;
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// A new source is first polled within this time.
 const MAX_FIRST_PAUSE: Duration = Duration::from_secs(10);
+/// Time between two checks whether this node is to poll.
+const TURN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stopping node waits for values that are being stored.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout of a test: less than the timeout of HTTP requests.
@@ -52,6 +54,7 @@ pub struct PullScheduler {
 struct PullSchedulerInner {
     runtime: Handle,
     intake: OnceLock<Arc<dyn ReadingIntake>>,
+    turn: OnceLock<Arc<dyn PollingTurn>>,
     slots: Arc<Semaphore>,
     entries: Mutex<BTreeMap<String, PullEntry>>,
     /// Sources declared in the configuration file; stored sources with the same names are ignored.
@@ -99,6 +102,7 @@ impl PullScheduler {
             inner: Arc::new(PullSchedulerInner {
                 runtime,
                 intake: OnceLock::new(),
+                turn: OnceLock::new(),
                 slots: Arc::new(Semaphore::new(options.max_at_once.max(1))),
                 entries: Mutex::default(),
                 declared: OnceLock::new(),
@@ -211,6 +215,11 @@ impl PullScheduler {
         }
     }
 
+    /// Polls only while it is this node's turn. To be called once, before [`PullScheduler::start`].
+    pub fn set_turn(&self, turn: Arc<dyn PollingTurn>) {
+        let _ = self.inner.turn.set(turn);
+    }
+
     /// Starts polling and passes readings to `intake`.
     pub fn start(&self, intake: Arc<dyn ReadingIntake>) {
         // Only the first intake is used.
@@ -249,7 +258,7 @@ impl PullScheduler {
             let (state, intake) = (entry.state.clone(), intake.clone());
             let run = run(
                 state,
-                intake,
+                (intake, self.inner.turn.get().cloned()),
                 self.inner.slots.clone(),
                 self.inner.random.clone(),
             );
@@ -330,7 +339,7 @@ fn pause_before_next_run(interval: Duration, failures: u32, chance: f64) -> Dura
 
 async fn run(
     state: Arc<PullEntryState>,
-    intake: Arc<dyn ReadingIntake>,
+    (intake, polling_turn): (Arc<dyn ReadingIntake>, Option<Arc<dyn PollingTurn>>),
     slots: Arc<Semaphore>,
     random: RandomState,
 ) {
@@ -342,6 +351,9 @@ async fn run(
         let in_ms = next.saturating_duration_since(Instant::now()).as_millis() as u64;
         state.lock_health().1.next_run_at_ms = Some(now_ms() + in_ms);
         tokio::time::sleep_until(next).await;
+        if let Some(polling_turn) = &polling_turn {
+            wait_for_turn(&state, &**polling_turn).await;
+        }
         let busy = state.busy.clone().lock_owned().await;
         // The semaphore is never closed.
         let slot = slots.acquire().await;
@@ -384,6 +396,20 @@ async fn run(
             + pause_before_next_run(interval, failures, random_fraction(&random, &state, turn)))
         .max(Instant::now());
     }
+}
+
+/// Waits until this node is to poll.
+async fn wait_for_turn(state: &PullEntryState, turn: &dyn PollingTurn) {
+    while let Err(reason) = turn.check() {
+        {
+            let mut seen = state.lock_health();
+            seen.0 = PullSourceState::Elsewhere;
+            seen.1.not_polled_reason = Some(reason);
+            seen.1.next_run_at_ms = None;
+        }
+        tokio::time::sleep(TURN_CHECK_INTERVAL).await;
+    }
+    state.lock_health().1.not_polled_reason = None;
 }
 
 /// Stores readings on a thread that may block. The source counts as busy until then, even if its task ends before.

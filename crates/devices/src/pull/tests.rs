@@ -198,6 +198,48 @@ async fn a_source_is_polled_on_schedule_and_never_twice_at_once() {
     assert_eq!(rows[0].values["temperature"], 20.5);
 }
 
+/// Whether it is this node's turn.
+struct Turn(AtomicBool);
+
+impl PollingTurn for Turn {
+    fn check(&self) -> Result<(), String> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err("another node polls".to_owned()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_is_polled_only_while_it_is_the_turn_of_this_node() {
+    let web = FakeHttpServer::start(&[ROOMS], Duration::ZERO);
+    let pulls = PullScheduler::new(tokio::runtime::Handle::current(), &PullOptions::default());
+    let turn = Arc::new(Turn(AtomicBool::new(false)));
+    pulls.set_turn(turn.clone());
+    pulls.start(Arc::<StoredReadings>::default());
+    pulls.set("rooms", &rooms(&web.url()));
+    let elsewhere = || {
+        let status = pulls.status("rooms")?;
+        (status.state == PullSourceState::Elsewhere).then_some(status)
+    };
+    let status = until("the source is polled elsewhere", elsewhere).await;
+    let reason = status.health.not_polled_reason.as_deref();
+    assert_eq!(reason, Some("another node polls"));
+    assert!(web.requests().is_empty());
+
+    turn.0.store(true, Ordering::Relaxed);
+    let polled = || {
+        pulls
+            .status("rooms")
+            .filter(|status| status.health.runs > 0)
+    };
+    let status = until("the source is polled here", polled).await;
+    assert_eq!(status.health.not_polled_reason, None);
+    turn.0.store(false, Ordering::Relaxed);
+    until("the source is polled elsewhere again", elsewhere).await;
+    pulls.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_polls_are_reported_and_retried() {
     let web = FakeHttpServer::start(&["503 too busy", "200 no json", ROOMS], Duration::ZERO);

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use ::namespaces::Namespaces;
 use foldhash::fast::RandomState;
+use secret::random_bytes;
 use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
 
@@ -36,7 +37,7 @@ pub use list::{DeviceFilter, DeviceListPage};
 pub use observers::{AttributeChange, DeviceChange};
 pub use provision::{ProvisionRequest, ProvisionedDevice};
 
-use crate::credential::{CredentialError, SecretDigester, random_bytes};
+use crate::credential::{CredentialError, SecretDigester};
 use crate::device::Device;
 use crate::id::ProductId;
 use crate::product::{self, Product, ProductError, ProductSlot};
@@ -197,7 +198,7 @@ impl Registry {
                 inner.cache.clear();
                 inner.name_index.clear();
                 if let Err(error) = inner.load_meta() {
-                    tracing::error!(%error, "reading the restored devices failed");
+                    tracing::error!(%error, "reading the restored devices failed; restart the node");
                 }
                 inner.load_names();
             }
@@ -344,19 +345,6 @@ impl Registry {
         }
     }
 
-    /// The device with this access token, from disk if necessary.
-    pub fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
-        let digest = self.inner.digest(token.as_bytes());
-        self.inner.find(&DeviceName::Token(&digest))
-    }
-
-    /// The device with this access token, if it is in memory.
-    #[must_use]
-    pub fn cached_by_token(&self, token: &str) -> Option<Arc<Device>> {
-        let digest = self.inner.digest(token.as_bytes());
-        self.inner.cache.find(&DeviceName::Token(&digest))
-    }
-
     /// The number of devices in memory, cache hits and cache misses.
     #[must_use]
     pub fn cache_counts(&self) -> (usize, u64, u64) {
@@ -366,6 +354,22 @@ impl Registry {
             cache.hits.load(Relaxed),
             cache.misses.load(Relaxed),
         )
+    }
+}
+
+/// Test access by credentials.
+#[cfg(test)]
+impl Registry {
+    /// The device with this access token, from disk if necessary.
+    pub(crate) fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
+        let digest = self.inner.digest(token.as_bytes());
+        self.inner.find(&DeviceName::Token(&digest))
+    }
+
+    /// The device with this access token, if it is in memory.
+    pub(crate) fn cached_by_token(&self, token: &str) -> Option<Arc<Device>> {
+        let digest = self.inner.digest(token.as_bytes());
+        self.inner.cache.find(&DeviceName::Token(&digest))
     }
 }
 
@@ -550,7 +554,7 @@ impl RegistryInner {
         if matches!(read, Some(None)) {
             tracing::warn!(
                 no = no.0,
-                "a device record is damaged or its product does not exist"
+                "a device record is damaged or its product does not exist; device ignored"
             );
         }
         Ok(read.flatten())

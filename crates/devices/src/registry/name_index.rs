@@ -111,7 +111,9 @@ impl NameIndex {
         if let Some(reader) = place.take()
             && reader.join().is_err()
         {
-            tracing::error!("the loader of device names panicked");
+            tracing::error!(
+                "the loader of device names panicked; names are looked up on disk; this is a bug"
+            );
         }
         // The loader may have finished just before.
         self.shared.is_complete.store(false, Ordering::Release);

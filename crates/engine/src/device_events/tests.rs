@@ -1,20 +1,51 @@
-//! Tests of device events and device actions with a recording device port.
+//! Tests of device events and device actions with recording ports.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
+use hooks::{
+    BrokerPort, Hooks, MessageOrigin, MessageView, OutgoingMessages, PublishTicket, PublishVerdict,
+};
+use mqtt::ReasonCode;
 use serde_json::json;
 
 use super::*;
 use crate::ports::{DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry};
 use crate::{RuleCounter, RuleEngineSettings};
 
-/// Records what it receives, and emits each alarm as an event of its device.
+/// Records what it receives.
 #[derive(Default)]
 struct RecordingDevices {
     lines: Mutex<Vec<String>>,
-    engine: Mutex<Option<Engine>>,
+    /// Name, time and tag of each alarm.
+    alarms: Mutex<Vec<(String, u64, u64)>>,
     full_for: AtomicU32,
+}
+
+/// Records topics and payloads of published messages.
+#[derive(Default)]
+struct RecordingBroker {
+    messages: Mutex<Vec<(String, String)>>,
+}
+
+impl BrokerPort for RecordingBroker {
+    fn publish_outgoing(
+        &self,
+        _order_key: u64,
+        outgoing: OutgoingMessages,
+        done: Box<dyn FnOnce() + Send>,
+    ) {
+        let messages = (outgoing.iter()).map(|message| {
+            let payload = String::from_utf8_lossy(message.payload).into_owned();
+            (message.topic.to_owned(), payload)
+        });
+        self.messages.lock().unwrap().extend(messages);
+        done();
+    }
+
+    fn acknowledge(&self, _: PublishTicket, _: ReasonCode) {}
+
+    fn refresh_hook_interest(&self) {}
 }
 
 impl DevicePort for RecordingDevices {
@@ -35,22 +66,15 @@ impl DevicePort for RecordingDevices {
         }
     }
 
-    fn write_alarm(&self, lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
+    fn write_alarm(&self, _lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
         let DeviceAlarm {
             device_id, name, ..
         } = *alarm;
         let severity = alarm.severity.name();
         let line = format!("{device_id} {name} {severity} {}", alarm.is_cleared);
         self.lines.lock().unwrap().push(line);
-        let engine = self.engine.lock().unwrap().clone();
-        if let Some(engine) = engine {
-            let event = DeviceEvent {
-                key: Some(name),
-                tag: alarm.tag,
-                ..DeviceEvent::new(DeviceEventKind::Alarm, device_id, alarm.timestamp_ms)
-            };
-            engine.handle_device_event_on(lane, &event);
-        }
+        let raised = (name.to_owned(), alarm.timestamp_ms, alarm.tag);
+        self.alarms.lock().unwrap().push(raised);
         DevicePortOutcome::Accepted
     }
 
@@ -80,28 +104,24 @@ fn hot(device_id: &str) -> DeviceEvent<'_> {
     }
 }
 
-#[test]
-fn a_rule_reads_the_fields_of_a_device_in_both_spellings_and_its_messages_are_published_by_the_hook()
- {
+#[tokio::test]
+async fn a_rule_reads_the_fields_of_a_device_in_both_spellings_and_its_messages_are_published() {
     let (engine, _) = engine();
-    let mut hooks = engine.hooks_factory().hooks_for(1);
+    let broker = Arc::new(RecordingBroker::default());
+    assert!(engine.shared.ports.broker.set(broker.clone()).is_ok());
     assert!(!engine.wants_device_events());
-    assert!(!engine.handle_device_event_on(1, &hot("d1")));
+    engine.handle_device_event(hot("d1")).await;
     let sql = "SELECT deviceId, product_id AS product, kind, key, value, properties.h AS h, clientid, topic, timestamp \
                FROM \"$EVENT.DEVICE\" WHERE kind = 'property' AND device_id = 'd1' AND value > 30";
     let rule = json!({"sql": sql, "actions": [{"kind": "republish", "topic": "hot/${deviceId}"}]});
     engine.put_rule("r", Some(&rule));
     assert!(engine.wants_device_events());
-    assert!(!engine.handle_device_event_on(1, &hot("d2")));
-    assert!(hooks.take_outgoing().is_none());
-    assert!(engine.handle_device_event_on(1, &hot("d1")));
-    let outgoing = hooks.take_outgoing().expect("it is published");
-    let messages: Vec<_> = (outgoing.iter())
-        .map(|message| (message.topic, String::from_utf8_lossy(message.payload)))
-        .collect();
+    engine.handle_device_event(hot("d2")).await;
+    assert!(broker.messages.lock().unwrap().is_empty());
+    engine.handle_device_event(hot("d1")).await;
     let expected = r#"{"deviceId":"d1","product":"sensor","kind":"property","key":"t","value":31.5,"h":40,"clientid":"gateway","topic":"a/b","timestamp":1000}"#;
-    assert_eq!(messages, [("hot/d1", expected.into())]);
-    assert!(hooks.take_outgoing().is_none() && hooks.take_backpressure().is_none());
+    let messages = std::mem::take(&mut *broker.messages.lock().unwrap());
+    assert_eq!(messages, [("hot/d1".to_owned(), expected.to_owned())]);
     engine.put_rule("r", None);
     assert!(!engine.wants_device_events());
 }
@@ -144,19 +164,26 @@ fn telemetry_and_alarms_need_a_device_port() {
 fn device_writes_arrive_and_a_full_device_port_makes_publishers_wait() {
     let (engine, devices) = engine();
     let rule = json!({
-        "sql": "SELECT value AS t2 FROM \"$EVENT.DEVICE\"",
+        "sql": "SELECT 31.5 AS t2 FROM \"t\"",
         "actions": [{"kind": "telemetry", "timestamp": "${timestamp + 1}"}],
     });
     engine.put_rule("r", Some(&rule));
     let mut hooks = engine.hooks_factory().hooks_for(0);
-    for device in ["d1", "stranger"] {
+    let publish = |hooks: &mut dyn Hooks, device: &str| {
+        let message = MessageView::from_client(device, "t", b"", 1_000);
+        hooks.publish(&message, &MessageOrigin::default())
+    };
+    for (device, verdict) in [
+        ("d1", PublishVerdict::ContinueAndCollect),
+        ("stranger", PublishVerdict::Continue),
+    ] {
         // Acknowledgements wait for what is accepted.
-        let is_taken = device == "d1";
-        assert_eq!(engine.handle_device_event_on(0, &hot(device)), is_taken);
-        assert_eq!(hooks.has_unsettled_work(), is_taken);
+        assert_eq!(publish(&mut *hooks, device), verdict);
+        assert_eq!(hooks.has_unsettled_work(), device == "d1");
         assert!(hooks.take_backpressure().is_none());
     }
-    assert!(engine.handle_device_event_on(0, &hot("busy")));
+    let verdict = publish(&mut *hooks, "busy");
+    assert_eq!(verdict, PublishVerdict::ContinueAndCollect);
     assert!(hooks.take_outgoing().is_none());
     let waits = hooks.take_backpressure().expect("the devices are full");
     assert!(waits() && !waits() && hooks.take_backpressure().is_none());
@@ -168,10 +195,9 @@ fn device_writes_arrive_and_a_full_device_port_makes_publishers_wait() {
     assert_eq!(totals.get(RuleCounter::ActionsFailed), 1);
 }
 
-#[test]
-fn nested_alarm_events_are_evaluated_and_loops_end() {
+#[tokio::test]
+async fn alarms_of_rules_are_evaluated_as_events_and_loops_end() {
     let (engine, devices) = engine();
-    *devices.engine.lock().unwrap() = Some(engine.clone());
     let alarm = |name: &str| json!({"kind": "alarm", "name": name, "severity": "critical"});
     let rule = |sql: &str, name: &str| json!({"sql": sql, "actions": [alarm(name)]});
     // Each rule reacts to the alarm of the other rule and not to its own.
@@ -179,7 +205,21 @@ fn nested_alarm_events_are_evaluated_and_loops_end() {
     engine.put_rule("a", Some(&rule(sql, "a")));
     let sql = "SELECT * FROM \"$EVENT.DEVICE\" WHERE key = 'a'";
     engine.put_rule("b", Some(&rule(sql, "b")));
-    engine.handle_device_event_on(1, &hot("d1"));
+    engine.handle_device_event(hot("d1")).await;
+    loop {
+        let alarms = std::mem::take(&mut *devices.alarms.lock().unwrap());
+        if alarms.is_empty() {
+            break;
+        }
+        for (name, timestamp_ms, tag) in alarms {
+            let event = DeviceEvent {
+                key: Some(&name),
+                tag,
+                ..DeviceEvent::new(DeviceEventKind::Alarm, "d1", timestamp_ms)
+            };
+            engine.handle_device_event(event).await;
+        }
+    }
     let lines = devices.lines.lock().unwrap();
     assert_eq!(*lines, ["d1 a CRITICAL false", "d1 b CRITICAL false"]);
 }

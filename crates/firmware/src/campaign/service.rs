@@ -115,6 +115,8 @@ impl Campaign {
 #[derive(Default)]
 struct CampaignsState {
     campaigns: BTreeMap<u32, Campaign>,
+    /// The highest number that was given; 0: none.
+    last_number: u32,
     /// Campaigns that have notified a device, the latest last.
     targets: HashMap<(DeviceNo, FirmwareType), Vec<u32>>,
 }
@@ -159,7 +161,10 @@ impl CampaignsState {
 impl Campaigns {
     pub(crate) fn open(tables: &Tables, now_ms: u64) -> Result<Self, StoreError> {
         let tables = CampaignTables::open(tables)?;
-        let mut state = CampaignsState::default();
+        let mut state = CampaignsState {
+            last_number: tables.last_number()?,
+            ..CampaignsState::default()
+        };
         for (id, record) in tables.load()? {
             let devices = tables.load_devices(id)?;
             let run = CampaignRun::new(record.definition, record.progress, devices, now_ms);
@@ -173,6 +178,7 @@ impl Campaigns {
                 created_at_ms: record.created_at_ms,
                 is_unsaved: false,
             };
+            state.last_number = state.last_number.max(id);
             state.campaigns.insert(id, campaign);
         }
         Ok(Self {
@@ -216,11 +222,7 @@ impl Campaigns {
             );
             return Err(CampaignError::Conflict(detail));
         }
-        let id = state
-            .campaigns
-            .keys()
-            .next_back()
-            .map_or(1, |last| last + 1);
+        let id = state.last_number + 1;
         let progress = CampaignProgress {
             status: CampaignStatus::Running,
             reason: None,
@@ -236,6 +238,7 @@ impl Campaigns {
         };
         self.tables
             .create(id, &campaign.record(), campaign.run.devices())?;
+        state.last_number = id;
         let info = campaign.info(id);
         state.campaigns.insert(id, campaign);
         Ok(info)
@@ -276,7 +279,7 @@ impl Campaigns {
         let saved = match campaign.is_unsaved {
             true => self
                 .tables
-                .create(id, &campaign.record(), campaign.run.devices()),
+                .replace(id, &campaign.record(), campaign.run.devices()),
             false if changes.progress.is_none() && changes.devices.is_empty() => Ok(()),
             false => self.tables.write(id, &campaign.record(), &changes),
         };

@@ -1,7 +1,8 @@
 //! Campaigns in tables of the store.
 //!
 //! `firmware_campaign`: number (big-endian) -> JSON of definition and progress. `firmware_campaign_device`: number of the
-//! campaign, number of the device (both big-endian) -> JSON of the device.
+//! campaign, number of the device (both big-endian) -> JSON of the device. `firmware_campaign_number`: `last` -> the highest number that
+//! was given, so that no number is given again after its campaign was deleted.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,6 +17,7 @@ use crate::package::FirmwareType;
 
 /// Devices that are removed in one batch.
 const REMOVE_BATCH: usize = 10_000;
+const LAST_NUMBER_KEY: &[u8] = b"last";
 
 /// What is stored of a campaign besides its devices.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,6 +32,7 @@ pub(super) struct CampaignTables {
     tables: Tables,
     campaigns: Table,
     devices: Table,
+    numbers: Table,
 }
 
 fn device_key(campaign: u32, device: DeviceNo) -> [u8; 8] {
@@ -54,6 +57,7 @@ impl CampaignTables {
         Ok(Self {
             campaigns: tables.table("firmware_campaign")?,
             devices: tables.table("firmware_campaign_device")?,
+            numbers: tables.table("firmware_campaign_number")?,
             tables: tables.clone(),
         })
     }
@@ -88,8 +92,27 @@ impl CampaignTables {
         Ok(found)
     }
 
-    /// Writes a new campaign with all its devices.
+    /// The highest number that was given to a campaign; 0: none.
+    pub(super) fn last_number(&self) -> Result<u32, StoreError> {
+        let last = self.numbers.get(LAST_NUMBER_KEY)?;
+        Ok(last.map_or(0, |bytes| number(&bytes)))
+    }
+
+    /// Writes a new campaign with all its devices, and its number as the last one.
     pub(super) fn create(
+        &self,
+        number: u32,
+        record: &CampaignRecord,
+        devices: &BTreeMap<DeviceNo, CampaignDevice>,
+    ) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        batch.put(&self.numbers, LAST_NUMBER_KEY, &number.to_be_bytes())?;
+        batch.commit(Durability::Buffered)?;
+        self.replace(number, record, devices)
+    }
+
+    /// Writes a campaign with all its devices.
+    pub(super) fn replace(
         &self,
         number: u32,
         record: &CampaignRecord,

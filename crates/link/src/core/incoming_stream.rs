@@ -7,7 +7,7 @@ use bytes::Bytes;
 use content::RangeSet;
 
 use crate::core::credit::ReceiveCredit;
-use crate::core::outgoing_stream::StreamFailure;
+use crate::core::outgoing_stream::StreamError;
 use crate::error_code::ProtocolError;
 use crate::wire::control::{Done, Open, StreamKind};
 use crate::wire::payload::take_ranges;
@@ -34,7 +34,7 @@ pub enum StreamRead {
     /// All content has been read. The receiver verifies the digest, then completes or rejects the stream.
     End(Done),
     /// The peer cancelled the stream.
-    Cancelled(StreamFailure),
+    Cancelled(StreamError),
 }
 
 /// How far the answer of this end is.
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
     /// The application has not decided.
     Undecided,
     Accepted,
-    Rejected(StreamFailure),
+    Rejected(StreamError),
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct IncomingStream {
     done: Option<Done>,
     /// The size of the content if DONE came on a former carrier.
     complete_size: Option<u64>,
-    cancelled: Option<StreamFailure>,
+    cancelled: Option<StreamError>,
     credit: ReceiveCredit,
 }
 
@@ -113,14 +113,14 @@ impl IncomingStream {
         self.to_announce.insert_all(received);
     }
 
-    pub(crate) fn reject(&mut self, failure: StreamFailure) {
+    pub(crate) fn reject(&mut self, failure: StreamError) {
         self.answer = Answer::Rejected(failure);
         self.is_answer_sent = false;
         self.chunks.clear();
         self.buffered_bytes = 0;
     }
 
-    pub(crate) fn cancel(&mut self, failure: StreamFailure) {
+    pub(crate) fn cancel(&mut self, failure: StreamError) {
         self.cancelled = Some(failure);
         self.chunks.clear();
         self.buffered_bytes = 0;

@@ -12,7 +12,7 @@ use crate::core::chunk_size::ChunkSize;
 use crate::core::incoming_lane::IncomingLane;
 use crate::core::incoming_stream::{Answer, IncomingStream, StreamRead};
 use crate::core::outgoing_lane::OutgoingLane;
-use crate::core::outgoing_stream::{OutgoingStream, StreamFailure};
+use crate::core::outgoing_stream::{OutgoingStream, StreamError};
 use crate::core::scheduler::Scheduler;
 use crate::error_code::ErrorCode;
 use crate::message::{MessageBatch, MessageId, ReceivedMessage};
@@ -24,6 +24,9 @@ use crate::wire::handshake::LinkId;
 /// Bytes of messages of one frame and one priority that wait for a carrier; beyond it, no message is accepted while there
 /// is one.
 const MAX_UNSENT_BYTES: u64 = 512 * 1024;
+
+/// Streams and larger messages that the peer has not acknowledged. Each may leave a gap in its record of numbers, which is limited.
+pub(crate) const MAX_OUTGOING_STREAMS: usize = 8 * 1024;
 
 /// What the application has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,7 +88,7 @@ pub enum OutgoingStreamState {
         /// Whether [`LinkCore::write`] accepts content now.
         is_writable: bool,
     },
-    Failed(StreamFailure),
+    Failed(StreamError),
     /// The peer has confirmed the whole content. Unknown streams are complete, too.
     Complete,
 }
@@ -178,7 +181,7 @@ pub struct LinkCore {
     pub(crate) streams: [VecDeque<MessageId>; LANES],
     /// Failed outgoing streams whose end the peer has not acknowledged.
     pub(crate) cancelled: VecDeque<MessageId>,
-    pub(crate) failures: HashMap<MessageId, StreamFailure>,
+    pub(crate) failures: HashMap<MessageId, StreamError>,
     /// Incoming streams with something to announce.
     pub(crate) changed_in: HashSet<MessageId>,
     pub(crate) events: VecDeque<LinkEvent>,
@@ -234,6 +237,7 @@ impl LinkCore {
             let (single, multiple): (Vec<_>, Vec<_>) = unsent
                 .into_iter()
                 .partition(|(_, payload)| table.classify(payload.len()) < SizeClass::Large);
+            let is_huge = |payload: &Bytes| table.classify(payload.len()) == SizeClass::Huge;
             let mut known = lane.sent_acknowledged.clone();
             known.insert(0..1);
             for (number, _) in single.iter().chain(&multiple) {
@@ -248,7 +252,11 @@ impl LinkCore {
             }
             self.lanes_in[priority.index()].restore(lane.received);
             for (number, payload) in multiple {
-                self.queue_large_message(MessageId { priority, number }, payload);
+                let id = MessageId { priority, number };
+                match is_huge(&payload) {
+                    true => self.queue_huge_message(id, payload),
+                    false => self.queue_large_message(id, payload),
+                }
             }
         }
         // Otherwise the peer may not have heard of the link.
@@ -309,6 +317,18 @@ impl LinkCore {
         self.lanes_out[id.priority.index()].is_settled(id.number)
     }
 
+    /// The number of the last message or stream of a lane that was accepted for sending; 0: none. An application that
+    /// continues a link after a restart learns from it what it had sent.
+    pub fn last_sent(&self, priority: Priority) -> u64 {
+        self.lanes_out[priority.index()].last_number()
+    }
+
+    /// Whether an incoming stream has been read to its end.
+    pub(crate) fn is_stream_read(&self, id: MessageId) -> bool {
+        let stream = self.streams_in.get(&id);
+        stream.is_some_and(IncomingStream::is_complete)
+    }
+
     /// Sends a message. Its size class decides how; the receiver gets a huge one as a stream.
     ///
     /// Messages of one frame (tiny to medium) and one priority arrive in the order of sending; larger ones arrive when
@@ -349,6 +369,7 @@ impl LinkCore {
         }
         // Large messages have a limit of their own, so that they do not keep small ones waiting.
         let queued = if class == SizeClass::Large {
+            self.check_stream_count(MAX_OUTGOING_STREAMS)?;
             self.waiting_stream_bytes()
         } else {
             self.check_unsent(priority)?;
@@ -365,22 +386,27 @@ impl LinkCore {
     }
 
     fn send_huge(&mut self, priority: Priority, payload: Bytes) -> Result<MessageId, SendError> {
+        self.check_stream_count(MAX_OUTGOING_STREAMS)?;
         let id = self.next_id(priority, self.waiting_stream_bytes())?;
         let size = payload.len() as u64;
         self.statistics.sent.count(SizeClass::Huge, 1, size);
+        self.queue_huge_message(id, payload);
+        Ok(id)
+    }
+
+    fn queue_huge_message(&mut self, id: MessageId, payload: Bytes) {
         let open = Open {
             kind: StreamKind::Stream,
             is_resume: false,
             number: id.number,
             transfer_id: self.message_transfer_id(id),
-            size: Some(size),
+            size: Some(payload.len() as u64),
             digest: None,
             metadata: Vec::new(),
         };
         let stream = OutgoingStream::of_message(id, open, payload);
         self.streams_out.insert(id, stream);
-        self.streams[priority.index()].push_back(id);
-        Ok(id)
+        self.streams[id.priority.index()].push_back(id);
     }
 
     fn queue_lost_stream(&mut self, id: MessageId) {
@@ -394,7 +420,7 @@ impl LinkCore {
             metadata: Vec::new(),
         };
         let mut stream = OutgoingStream::new(id, open);
-        stream.fail(StreamFailure {
+        stream.fail(StreamError {
             code: ErrorCode::CANCELLED,
             text: "the sender was restarted".to_owned(),
         });
@@ -450,6 +476,13 @@ impl LinkCore {
         Ok(())
     }
 
+    fn check_stream_count(&self, limit: usize) -> Result<(), SendError> {
+        if self.streams_out.len() >= limit.min(MAX_OUTGOING_STREAMS) {
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
     /// Whether messages were rejected because others waited for the carrier, and can now be accepted.
     pub(crate) fn take_transmission_notice(&mut self) -> bool {
         let has_room = |lane: &OutgoingLane| lane.unsent_bytes() < MAX_UNSENT_BYTES / 2;
@@ -475,9 +508,7 @@ impl LinkCore {
         if new.metadata.len() > MAX_METADATA_BYTES {
             return Err(SendError::MetadataTooLong(new.metadata.len()));
         }
-        if self.streams_out.len() >= self.config.limits.max_streams as usize {
-            return Err(SendError::Full);
-        }
+        self.check_stream_count(self.config.limits.max_streams as usize)?;
         let id = self.next_id(new.priority, 0)?;
         self.statistics.sent.count(SizeClass::Huge, 1, 0);
         let open = Open {
@@ -534,10 +565,10 @@ impl LinkCore {
     /// Cancels an outgoing stream or message of several frames; others are ignored.
     pub fn cancel_sending(&mut self, id: MessageId, code: ErrorCode, text: impl Into<String>) {
         let text = text.into();
-        self.fail_outgoing(id, StreamFailure { code, text });
+        self.fail_outgoing(id, StreamError { code, text });
     }
 
-    pub(crate) fn fail_outgoing(&mut self, id: MessageId, failure: StreamFailure) {
+    pub(crate) fn fail_outgoing(&mut self, id: MessageId, failure: StreamError) {
         let Some(stream) = self.streams_out.get_mut(&id) else {
             return;
         };
@@ -628,7 +659,7 @@ impl LinkCore {
     /// Reads an incoming stream.
     pub fn read(&mut self, id: MessageId) -> StreamRead {
         let Some(stream) = self.streams_in.get_mut(&id) else {
-            return StreamRead::Cancelled(StreamFailure {
+            return StreamRead::Cancelled(StreamError {
                 code: ErrorCode::CANCELLED,
                 text: "the stream has ended".to_owned(),
             });
@@ -687,7 +718,7 @@ impl LinkCore {
         let buffered = stream.buffered_bytes();
         let kind = stream.open.kind;
         let text = text.into();
-        stream.reject(StreamFailure { code, text });
+        stream.reject(StreamError { code, text });
         self.changed_in.insert(id);
         self.release_buffered(kind, buffered);
     }

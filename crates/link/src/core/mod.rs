@@ -19,4 +19,4 @@ pub use link_core::{
     CoreStatistics, IncomingStreamInfo, LinkCore, LinkEvent, LinkStateRecord, NewStream,
     OutgoingStreamState, SendError,
 };
-pub use outgoing_stream::StreamFailure;
+pub use outgoing_stream::StreamError;

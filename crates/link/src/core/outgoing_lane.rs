@@ -145,6 +145,11 @@ impl OutgoingLane {
         self.acknowledged.contiguous_end(0)
     }
 
+    /// The last number that is in use; 0: none.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.next_number - 1
+    }
+
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.queued_bytes
     }

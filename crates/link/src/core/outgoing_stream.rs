@@ -16,7 +16,7 @@ use crate::wire::writer::FrameWriter;
 /// Why a stream failed: the peer's or the application's code and text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {text}")]
-pub struct StreamFailure {
+pub struct StreamError {
     pub code: ErrorCode,
     pub text: String,
 }
@@ -65,7 +65,7 @@ pub(crate) struct OutgoingStream {
     known_to_peer: RangeSet,
     acknowledged: RangeSet,
     done: Option<Done>,
-    failure: Option<StreamFailure>,
+    failure: Option<StreamError>,
     carrier: CarrierPart,
 }
 
@@ -124,7 +124,7 @@ impl OutgoingStream {
         is_answered.then_some(&self.known_to_peer)
     }
 
-    pub(crate) fn failure(&self) -> Option<&StreamFailure> {
+    pub(crate) fn failure(&self) -> Option<&StreamError> {
         self.failure.as_ref()
     }
 
@@ -154,7 +154,7 @@ impl OutgoingStream {
     }
 
     /// Ends the stream; CANCEL tells the peer, also in answer to its REJECT.
-    pub(crate) fn fail(&mut self, failure: StreamFailure) {
+    pub(crate) fn fail(&mut self, failure: StreamError) {
         self.pending.clear();
         self.retained.clear();
         self.unacknowledged_bytes = 0;

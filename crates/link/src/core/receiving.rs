@@ -7,7 +7,7 @@ use bytes::{Buf as _, Bytes};
 use crate::config::AckPolicy;
 use crate::core::incoming_stream::{Answer, IncomingStream};
 use crate::core::link_core::{IncomingStreamInfo, LinkCore, LinkEvent, Shutdown};
-use crate::core::outgoing_stream::StreamFailure;
+use crate::core::outgoing_stream::StreamError;
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::message::{MESSAGE_OVERHEAD_BYTES, MessageBatch, MessageId, Payload};
 use crate::priority::Priority;
@@ -92,7 +92,7 @@ impl LinkCore {
                     && let Some(stream) = self.streams_out.get_mut(&id)
                     && !stream.accept(accept.credit, &accept.received)
                 {
-                    let failure = StreamFailure {
+                    let failure = StreamError {
                         code: ErrorCode::CONTENT_LOST,
                         text: "the receiver has lost content that it had acknowledged".to_owned(),
                     };
@@ -102,7 +102,7 @@ impl LinkCore {
             FrameType::Reject => {
                 let Cancel { code, text, .. } = Cancel::decode(&frame.payload)?;
                 if let Some(id) = self.outgoing_id(frame.stream)? {
-                    self.fail_outgoing(id, StreamFailure { code, text });
+                    self.fail_outgoing(id, StreamError { code, text });
                 }
             }
             FrameType::Ack => self.receive_ack(priority, frame.stream, &frame.payload)?,
@@ -143,53 +143,61 @@ impl LinkCore {
         if first == 0 || first > MAX_NUMBER {
             return Err(INVALID);
         }
-        let horizon = self.config.limits.horizon;
-        let lane = &mut self.lanes_in[priority.index()];
-        let mut number = first;
-        let (mut duplicates, mut duplicate_cost, mut total_cost) = (0, 0, 0);
-        // Usually numbers come without a gap, and the messages stay together.
-        let is_in_order = lane.is_next(first);
-        let table = self.config.size_classes;
         let entries = payload.slice_ref(rest);
-        while !rest.is_empty() {
-            let message = take_entry(&mut rest).ok_or(INVALID)?;
-            let len = message.len();
-            let cost = len as u64 + MESSAGE_OVERHEAD_BYTES;
-            total_cost += cost;
-            let is_duplicate = !is_in_order && lane.is_received(number);
-            if is_duplicate {
-                lane.repeat_acknowledgement(number);
-                duplicates += 1;
-                duplicate_cost += cost;
-            } else {
-                let class = table.classify(len);
-                self.statistics.received.count(class, 1, len as u64);
-            }
-            if !is_in_order && !is_duplicate {
-                lane.check_horizon(number + 1, horizon)?;
-                lane.record_received(number..number + 1);
-                let id = MessageId { priority, number };
-                let message = payload.slice_ref(message).into();
-                lane.queue.push_back(MessageBatch::one(id, message));
-            }
-            number += 1;
+        let EntriesMeasure {
+            count,
+            cost: total_cost,
+            longest,
+        } = measure_entries(&entries).ok_or(INVALID)?;
+        let numbers = first..first + count;
+        let lane = &mut self.lanes_in[priority.index()];
+        lane.check_numbers(&numbers, self.config.limits.horizon)?;
+        // Nothing fails after the first message is queued: what is queued occupies the window.
+        if let Some(carrier) = &mut self.carrier {
+            carrier.receive_messages.receive(total_cost)?;
         }
-        if is_in_order {
-            lane.record_received(first..number);
+        let table = self.config.size_classes;
+        let received = &mut self.statistics.received;
+        let mut duplicate_cost = 0;
+        // Usually numbers come without a gap, and the messages stay together.
+        if lane.is_next(first) {
+            if table.classify(longest) == SizeClass::Tiny {
+                let bytes = total_cost - count * MESSAGE_OVERHEAD_BYTES;
+                received.count(SizeClass::Tiny, count, bytes);
+            } else {
+                while let Some(message) = take_entry(&mut rest) {
+                    received.count(table.classify(message.len()), 1, message.len() as u64);
+                }
+            }
+            lane.record_received(numbers.clone());
             let id = MessageId {
                 priority,
                 number: first,
             };
             lane.queue
-                .push_back(MessageBatch::new(id, number - first, entries, total_cost));
+                .push_back(MessageBatch::new(id, count, entries, total_cost));
+        } else {
+            for number in numbers.clone() {
+                let message = take_entry(&mut rest).ok_or(INVALID)?;
+                let len = message.len() as u64;
+                if lane.is_received(number) {
+                    lane.repeat_acknowledgement(number);
+                    self.statistics.duplicates += 1;
+                    duplicate_cost += len + MESSAGE_OVERHEAD_BYTES;
+                    continue;
+                }
+                received.count(table.classify(message.len()), 1, len);
+                lane.record_received(number..number + 1);
+                let id = MessageId { priority, number };
+                let message = payload.slice_ref(message).into();
+                lane.queue.push_back(MessageBatch::one(id, message));
+            }
         }
         if self.config.ack_policy == AckPolicy::OnReceipt {
-            lane.acknowledge(first..number);
+            lane.acknowledge(numbers);
         }
-        self.statistics.duplicates += duplicates;
         self.occupied_message_bytes += total_cost - duplicate_cost;
         if let Some(carrier) = &mut self.carrier {
-            carrier.receive_messages.receive(total_cost)?;
             carrier.receive_messages.release(duplicate_cost);
             carrier.unannounced_bytes += total_cost;
             let is_urgent = carrier.unannounced_bytes >= ACK_AFTER_BYTES;
@@ -229,7 +237,13 @@ impl LinkCore {
                 detail: "more streams than this end accepts",
             });
         }
-        let is_known = self.streams_in.contains_key(&id);
+        let known = self.streams_in.get(&id);
+        if known.is_some_and(|stream| stream.open.kind != open.kind) {
+            return Err(ProtocolError::violation(
+                "OPEN changes the kind of a stream",
+            ));
+        }
+        let is_known = known.is_some();
         if lane.is_received(id.number) {
             // It was complete before the interruption; data that is under way is ignored.
             lane.repeat_acknowledgement(id.number);
@@ -238,7 +252,7 @@ impl LinkCore {
             self.schedule_ack(now);
             return Ok(());
         }
-        lane.check_horizon(id.number + 1, limits.horizon)?;
+        lane.check_numbers(&(id.number..id.number + 1), limits.horizon)?;
         if !is_known && self.streams_in.len() >= limits.max_streams as usize {
             return Err(ProtocolError {
                 code: ErrorCode::LIMIT_EXCEEDED,
@@ -260,11 +274,6 @@ impl LinkCore {
             .streams_in
             .entry(id)
             .or_insert_with(|| IncomingStream::new(open.clone()));
-        if stream.open.kind != kind {
-            return Err(ProtocolError::violation(
-                "OPEN changes the kind of a stream",
-            ));
-        }
         stream.begin_carrier(wire_id, open, limits.stream_window_bytes);
         self.changed_in.insert(id);
         if is_known {
@@ -275,7 +284,7 @@ impl LinkCore {
                 "a message of several frames has at most {} bytes here; send a stream",
                 limits.message_window_bytes / LARGE_MESSAGE_SHARE
             );
-            stream.reject(StreamFailure {
+            stream.reject(StreamError {
                 code: ErrorCode::TOO_LARGE,
                 text,
             });
@@ -318,25 +327,26 @@ impl LinkCore {
         }
         let offset = payload.get_u64_le();
         let len = payload.len() as u64;
-        let new = match self.streams_in.get_mut(&id) {
-            Some(stream) => stream.receive(offset, payload)?,
-            // It was complete before the interruption.
-            None => 0,
-        };
         let (credit, occupied) = match kind {
             StreamKind::Message => (
                 &mut carrier.receive_messages,
                 &mut self.occupied_message_bytes,
             ),
-            StreamKind::Stream => {
-                self.statistics.received.count(SizeClass::Huge, 0, new);
-                (&mut carrier.receive_data, &mut self.occupied_data_bytes)
-            }
+            StreamKind::Stream => (&mut carrier.receive_data, &mut self.occupied_data_bytes),
         };
+        // Nothing fails after content is buffered: it occupies the window.
         credit.receive(len)?;
+        let new = match self.streams_in.get_mut(&id) {
+            Some(stream) => stream.receive(offset, payload)?,
+            // It was complete before the interruption.
+            None => 0,
+        };
         credit.release(len - new);
-        self.statistics.repeated_bytes += len - new;
         *occupied += new;
+        if kind == StreamKind::Stream {
+            self.statistics.received.count(SizeClass::Huge, 0, new);
+        }
+        self.statistics.repeated_bytes += len - new;
         Ok(())
     }
 
@@ -388,12 +398,12 @@ impl LinkCore {
         };
         let horizon = self.config.limits.horizon;
         let lane = &mut self.lanes_in[priority.index()];
-        lane.check_horizon(id.number + 1, horizon)?;
         if lane.is_received(id.number) {
             lane.repeat_acknowledgement(id.number);
         } else {
+            lane.check_numbers(&(id.number..id.number + 1), horizon)?;
             let Cancel { code, text, .. } = cancel;
-            self.cancel_incoming(id, StreamFailure { code, text });
+            self.cancel_incoming(id, StreamError { code, text });
             let lane = &mut self.lanes_in[priority.index()];
             lane.record_received(id.number..id.number + 1);
             lane.acknowledge(id.number..id.number + 1);
@@ -405,7 +415,7 @@ impl LinkCore {
         Ok(())
     }
 
-    fn cancel_incoming(&mut self, id: MessageId, failure: StreamFailure) {
+    fn cancel_incoming(&mut self, id: MessageId, failure: StreamError) {
         let Some(stream) = self.streams_in.get_mut(&id) else {
             return;
         };
@@ -511,4 +521,30 @@ impl LinkCore {
         }
         Ok(())
     }
+}
+
+/// The messages of a MESSAGES frame.
+struct EntriesMeasure {
+    count: u64,
+    /// Credit that they take.
+    cost: u64,
+    /// Length of the longest one.
+    longest: usize,
+}
+
+/// Checks the messages of a MESSAGES frame; `None`: they are invalid, or there are none. Without messages, a frame would take
+/// no credit, and a peer could send any number of them.
+fn measure_entries(mut entries: &[u8]) -> Option<EntriesMeasure> {
+    let mut measure = EntriesMeasure {
+        count: 0,
+        cost: 0,
+        longest: 0,
+    };
+    while !entries.is_empty() {
+        let len = take_entry(&mut entries)?.len();
+        measure.count += 1;
+        measure.cost += len as u64 + MESSAGE_OVERHEAD_BYTES;
+        measure.longest = measure.longest.max(len);
+    }
+    (measure.count > 0).then_some(measure)
 }

@@ -30,11 +30,14 @@ const SENT: u8 = 1;
 const ACKNOWLEDGED: u8 = 2;
 const RECEIVED: u8 = 3;
 const PROCESSED: u8 = 4;
-/// The numbers of a lane, without contents; written when the file is rewritten.
+/// The numbers of a lane, without contents; written when the file is rewritten, and when the peer has lost its state.
 const LANE: u8 = 5;
 
 /// A stream was opened.
 const OPENED: u8 = 6;
+
+/// The link has ended; there is no further one.
+const ENDED: u8 = 7;
 
 /// The numbers of one lane.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +45,16 @@ struct LaneNumbers {
     last_sent: u64,
     acknowledged: RangeSet,
     received: RangeSet,
+}
+
+impl LaneNumbers {
+    fn record(&self, priority: Priority) -> Vec<u8> {
+        let mut record = vec![LANE, priority as u8];
+        varint::put(&mut record, self.last_sent);
+        put_all_ranges(&self.acknowledged, &mut record);
+        put_all_ranges(&self.received, &mut record);
+        record
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -53,6 +66,7 @@ struct JournalState {
     unprocessed: BTreeMap<u64, (MessageId, Bytes)>,
     arrivals: u64,
     live_bytes: u64,
+    is_ended: bool,
 }
 
 /// A [`Journal`] that appends records to one file, and rewrites the file when most of it is obsolete.
@@ -66,12 +80,16 @@ pub struct FileJournal {
     state: JournalState,
     /// Records that are not written.
     buffer: Vec<u8>,
+    /// Length of the records that are synced.
     file_bytes: u64,
+    /// A write or sync failed, so that the file may be longer.
+    has_failed_write: bool,
     discarded_bytes: u64,
 }
 
 impl FileJournal {
-    /// Opens the journal of a directory, and creates both if they are missing. `new_link_id` identifies a new link.
+    /// Opens the journal of a directory, and creates both if they are missing. `new_link_id` identifies a new link. The journal of a
+    /// link that has ended, and whose messages are processed, is replaced by that of a new one.
     ///
     /// A record that is incomplete or damaged, and all after it, are discarded: after a crash these are records that
     /// were not synced. [`discarded_bytes`](Self::discarded_bytes) tells their length.
@@ -79,18 +97,27 @@ impl FileJournal {
     /// # Errors
     /// If the directory is in use, a file operation fails, or the file is no journal.
     pub fn open(dir: &Path, new_link_id: LinkId) -> io::Result<Self> {
-        let lock = disk::lock_directory(dir).map_err(io::Error::other)?;
-        let path = dir.join(FILE_NAME);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let header = encode_header(new_link_id);
-                disk::replace_file(dir, FILE_NAME, &header)?;
-                header
+        if Self::exists(dir) {
+            let journal = Self::open_existing(dir)?;
+            if !journal.is_finished() {
+                return Ok(journal);
             }
-            Err(error) => return Err(error),
-        };
-        let bytes = Bytes::from(bytes);
+            journal.remove()?;
+        }
+        let lock = disk::lock_directory(dir).map_err(io::Error::other)?;
+        disk::replace_file(dir, FILE_NAME, &encode_header(new_link_id))?;
+        Self::load(dir, lock)
+    }
+
+    /// As [`open`](Self::open), for a journal that [exists](Self::exists).
+    pub(crate) fn open_existing(dir: &Path) -> io::Result<Self> {
+        let lock = disk::lock_directory(dir).map_err(io::Error::other)?;
+        Self::load(dir, lock)
+    }
+
+    fn load(dir: &Path, lock: File) -> io::Result<Self> {
+        let path = dir.join(FILE_NAME);
+        let bytes = Bytes::from(fs::read(&path)?);
         let link_id = parse_header(&bytes).ok_or_else(|| {
             let text = format!(
                 "{} is not a journal of a link, or its begin is damaged; move it away to begin with an empty one",
@@ -120,8 +147,18 @@ impl FileJournal {
             state,
             buffer: Vec::new(),
             file_bytes: end as u64,
+            has_failed_write: false,
             discarded_bytes,
         })
+    }
+
+    /// Whether a directory contains a journal.
+    pub(crate) fn exists(dir: &Path) -> bool {
+        dir.join(FILE_NAME).exists()
+    }
+
+    pub fn link_id(&self) -> LinkId {
+        self.link_id
     }
 
     /// Bytes at the end of the file that were not a complete record.
@@ -147,6 +184,49 @@ impl FileJournal {
         }
     }
 
+    /// Whether there are received messages that the application has not processed.
+    pub fn has_unprocessed(&self) -> bool {
+        !self.state.unprocessed.is_empty()
+    }
+
+    /// Records that the link has ended, which needs no further records but of messages that are processed.
+    pub(crate) fn record_ended(&mut self) -> io::Result<()> {
+        self.append(&[ENDED, Priority::Urgent as u8])
+    }
+
+    /// Whether the link has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.is_ended
+    }
+
+    /// Whether the link has ended, and all its messages are processed.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state.is_ended && !self.has_unprocessed()
+    }
+
+    /// Replaces the received numbers of a lane, after the peer has lost its state.
+    pub fn reset_received(&mut self, priority: Priority, received: &RangeSet) {
+        let lane = &mut self.state.lanes[priority.index()];
+        lane.received = received.clone();
+        put_record(&lane.record(priority), &mut self.buffer);
+    }
+
+    /// Removes the file, because the link has ended.
+    ///
+    /// # Errors
+    /// If the file system returns an error.
+    pub fn remove(&self) -> io::Result<()> {
+        ignore_missing(fs::remove_file(self.dir.join(FILE_NAME)))?;
+        ignore_missing(disk::sync_dir(&self.dir))
+    }
+
+    /// Removes the directory.
+    pub(crate) fn remove_directory(&self) -> io::Result<()> {
+        // Without this file, the rest is no journal.
+        self.remove()?;
+        ignore_missing(fs::remove_dir_all(&self.dir))
+    }
+
     fn append(&mut self, record: &[u8]) -> io::Result<()> {
         if record.len() > MAX_RECORD_BYTES {
             return Err(io::Error::new(
@@ -161,6 +241,14 @@ impl FileJournal {
         Ok(())
     }
 
+    fn sync_data(&self) -> io::Result<()> {
+        #[cfg(test)]
+        if tests::FAIL_SYNC.with(|fail| fail.take()) {
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.file.sync_data()
+    }
+
     fn compact(&mut self) -> io::Result<()> {
         let mut bytes = encode_header(self.link_id);
         self.state.encode(&mut bytes);
@@ -168,6 +256,7 @@ impl FileJournal {
         let mut options = OpenOptions::new();
         self.file = options.append(true).open(self.dir.join(FILE_NAME))?;
         self.file_bytes = bytes.len() as u64;
+        self.has_failed_write = false;
         Ok(())
     }
 }
@@ -204,12 +293,14 @@ impl Journal for FileJournal {
             // The state contains what the buffer would add.
             self.compact()?;
         } else {
-            if let Err(error) = self.file.write_all(&self.buffer) {
-                // A part may have been written. It must not precede the next record.
+            if self.has_failed_write {
+                // What was written must not precede the next record, nor be written twice.
                 self.file.set_len(self.file_bytes)?;
-                return Err(error);
             }
-            self.file.sync_data()?;
+            self.has_failed_write = true;
+            self.file.write_all(&self.buffer)?;
+            self.sync_data()?;
+            self.has_failed_write = false;
             self.file_bytes = len;
         }
         self.buffer.clear();
@@ -271,6 +362,7 @@ impl JournalState {
                     self.live_bytes -= payload.len() as u64;
                 }
             }
+            ENDED => self.is_ended = true,
             LANE => {
                 lane.last_sent = reader.number()?;
                 lane.acknowledged = read_all_ranges(&mut reader)?;
@@ -283,11 +375,10 @@ impl JournalState {
 
     fn encode(&self, out: &mut Vec<u8>) {
         for (priority, lane) in Priority::ALL.into_iter().zip(&self.lanes) {
-            let mut record = vec![LANE, priority as u8];
-            varint::put(&mut record, lane.last_sent);
-            put_all_ranges(&lane.acknowledged, &mut record);
-            put_all_ranges(&lane.received, &mut record);
-            put_record(&record, out);
+            put_record(&lane.record(priority), out);
+        }
+        if self.is_ended {
+            put_record(&[ENDED, Priority::Urgent as u8], out);
         }
         for (id, payload) in &self.sent {
             put_record(&message_record(SENT, *id, payload), out);
@@ -295,6 +386,13 @@ impl JournalState {
         for (id, payload) in self.unprocessed.values() {
             put_record(&message_record(RECEIVED, *id, payload), out);
         }
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 
@@ -363,11 +461,33 @@ mod tests {
 
     const ID: LinkId = LinkId([3; 16]);
 
+    thread_local! {
+        /// Whether the next sync of this thread fails.
+        pub(super) static FAIL_SYNC: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
     fn id(number: u64) -> MessageId {
         MessageId {
             priority: Priority::High,
             number,
         }
+    }
+
+    #[test]
+    fn a_sync_that_is_repeated_writes_each_record_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = FileJournal::open(dir.path(), ID).unwrap();
+        let payload = Bytes::from_static(b"message");
+        journal.record_received(id(1), &payload).unwrap();
+        FAIL_SYNC.with(|fail| fail.set(true));
+        journal.sync().unwrap_err();
+        journal.sync().unwrap();
+        journal.record_processed(id(1)).unwrap();
+        journal.sync().unwrap();
+        drop(journal);
+        let journal = FileJournal::open(dir.path(), ID).unwrap();
+        assert!(journal.content().unprocessed.is_empty());
+        assert_eq!(journal.discarded_bytes(), 0);
     }
 
     #[test]

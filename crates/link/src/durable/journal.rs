@@ -22,6 +22,9 @@ pub struct JournalContent {
 
 /// Stores the messages of one link. Records are durable after [`sync`](Self::sync).
 ///
+/// [`connect_with_journal`](crate::net::connect_with_journal) and
+/// [`LinkListener::with_journals`](crate::net::LinkListener::with_journals) use one as follows.
+///
 /// With [`AckPolicy::OnConfirmation`](crate::config::AckPolicy), messages are delivered exactly once, also if either process
 /// is killed, when the caller keeps to this order:
 /// 1. Sending: `LinkCore::send`, `record_sent`, `sync`; then the message counts as accepted. Nothing is transmitted

@@ -13,9 +13,12 @@ use bytes::Buf as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
+use crate::config::LinkConfig;
 use crate::core::{IncomingStreamInfo, LinkCore, LinkEvent};
+use crate::durable::{FileJournal, Journal as _};
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::net::carrier::Carrier;
+use crate::net::link_journal::{JournalRemoval, LinkJournal};
 use crate::net::slice_queue::SliceQueue;
 use crate::wire::reader::FrameReader;
 
@@ -38,6 +41,8 @@ pub enum CarrierError {
 #[derive(Debug)]
 pub(crate) struct SharedLink {
     core: Mutex<LinkCore>,
+    /// Locked after `core`.
+    journal: Option<Mutex<LinkJournal>>,
     /// The application has changed something that the carrier must send.
     pub(crate) outgoing: Notify,
     /// The carrier has changed something that the application may wait for.
@@ -64,14 +69,20 @@ pub(crate) struct OpenedStream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEnd {
     ShutDown,
-    Rejected { code: ErrorCode, text: String },
+    Rejected {
+        code: ErrorCode,
+        text: String,
+    },
     Expired,
+    /// The journal cannot be read or written.
+    JournalFailed(String),
 }
 
 impl SharedLink {
-    pub(crate) fn new(core: LinkCore) -> Arc<Self> {
+    pub(crate) fn new(core: LinkCore, journal: Option<LinkJournal>) -> Arc<Self> {
         Arc::new(Self {
             core: Mutex::new(core),
+            journal: journal.map(Mutex::new),
             outgoing: Notify::new(),
             changed: Notify::new(),
             opened: Mutex::default(),
@@ -79,6 +90,21 @@ impl SharedLink {
             carriers: AtomicU64::new(0),
             peer_state_losses: AtomicU64::new(0),
         })
+    }
+
+    /// Restores the link of a journal.
+    pub(crate) fn restore(
+        journal: FileJournal,
+        config: LinkConfig,
+        removal: JournalRemoval,
+    ) -> Arc<Self> {
+        let (core, journal) = LinkJournal::restore(journal, config, removal);
+        let is_ended = journal.is_ended();
+        let shared = Self::new(core, Some(journal));
+        if is_ended {
+            shared.end(LinkEnd::ShutDown);
+        }
+        shared
     }
 
     pub(crate) fn end(&self, end: LinkEnd) {
@@ -91,10 +117,69 @@ impl SharedLink {
         lock(&self.ended).clone()
     }
 
-    /// Begins a carrier: `begin` calls `connect` or `accept`. Returns its number.
-    pub(crate) fn begin_carrier(&self, begin: impl FnOnce(&mut LinkCore)) -> u64 {
+    pub(crate) fn has_journal(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Uses the journal, if there is one. A link whose journal fails ends before anything else is transmitted: the peer must
+    /// not see what would be forgotten.
+    pub(crate) fn with_journal<T>(
+        &self,
+        core: &mut LinkCore,
+        change: impl FnOnce(&mut LinkCore, &mut LinkJournal) -> io::Result<T>,
+    ) -> Result<Option<T>, LinkEnd> {
+        let Some(journal) = &self.journal else {
+            return Ok(None);
+        };
+        let result = change(core, &mut lock(journal));
+        result.map(Some).map_err(|error| {
+            let end = LinkEnd::JournalFailed(error.to_string());
+            self.end(end.clone());
+            core.disconnect();
+            self.carriers.fetch_add(1, Ordering::Relaxed);
+            end
+        })
+    }
+
+    /// Records a change durably, if there is a journal.
+    pub(crate) fn record(
+        &self,
+        core: &mut LinkCore,
+        change: impl FnOnce(&mut FileJournal) -> io::Result<()>,
+    ) -> Result<(), LinkEnd> {
+        self.with_journal(core, |_, journal| journal.record(change))
+            .map(|_| ())
+    }
+
+    /// The link has ended regularly: its journal is not needed any more, except for messages that are not processed.
+    pub(crate) fn discard_journal(&self) {
         let mut core = self.lock();
+        // The link has ended in any case.
+        let _ = self.with_journal(&mut core, |_, journal| journal.set_ended());
+    }
+
+    /// Whether the journal contains messages that the application has not processed.
+    pub(crate) fn has_unprocessed(&self) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| lock(journal).has_unprocessed())
+    }
+
+    /// Begins a carrier, unless the link has ended: `begin` calls `connect` or `accept`. Returns its number.
+    pub(crate) fn begin_carrier(&self, begin: impl FnOnce(&mut LinkCore)) -> Option<u64> {
+        let mut core = self.lock();
+        if self.ended().is_some() {
+            return None;
+        }
         begin(&mut core);
+        Some(self.replace_carrier(core))
+    }
+
+    /// Ends the carrier of a link that has [ended](Self::end). Another one does not begin.
+    pub(crate) fn close_carrier(&self) {
+        self.replace_carrier(self.lock());
+    }
+
+    fn replace_carrier(&self, core: MutexGuard<'_, LinkCore>) -> u64 {
         let number = self.carriers.fetch_add(1, Ordering::Relaxed) + 1;
         drop(core);
         // Wakes the task of the former carrier.
@@ -318,6 +403,13 @@ fn receive(
     let mut rejected = None;
     while let Some(event) = core.next_event() {
         match event {
+            LinkEvent::Acknowledged { priority, numbers } => {
+                // A message that is not known to be acknowledged is sent again, and ignored by the peer.
+                let record = |file: &mut FileJournal| file.record_acknowledged(priority, &numbers);
+                let recorded =
+                    shared.with_journal(&mut core, |_, journal| journal.record_unsynced(record));
+                recorded.map_err(|_| CarrierError::Replaced)?;
+            }
             LinkEvent::CarrierRejected { code, text } => {
                 rejected = Some(CarrierError::Rejected { code, text });
             }
@@ -326,6 +418,10 @@ fn receive(
                 lock(&shared.opened).push_back(OpenedStream { info, losses });
             }
             LinkEvent::PeerStateLost => {
+                let recorded = shared.with_journal(&mut core, |core, journal| {
+                    journal.record_peer_state_loss(core)
+                });
+                recorded.map_err(|_| CarrierError::Replaced)?;
                 shared.peer_state_losses.fetch_add(1, Ordering::Relaxed);
             }
             // The application sees the effect of the others in the state.

@@ -2,14 +2,17 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::LinkConfig;
 use crate::core::LinkCore;
+use crate::durable::FileJournal;
 use crate::error_code::ErrorCode;
 use crate::net::carrier::Carrier;
 use crate::net::carrier_task::{CarrierError, LinkEnd, SharedLink, now, run_carrier};
 use crate::net::link::Link;
+use crate::net::link_journal::JournalRemoval;
 use crate::wire::handshake::{Credentials, LinkId};
 use crate::wire::reader::FrameReader;
 
@@ -58,7 +61,38 @@ where
     C: Carrier,
     F: Future<Output = io::Result<C>> + Send,
 {
-    let shared = SharedLink::new(LinkCore::new(id, options.config.clone()));
+    let core = LinkCore::new(id, options.config.clone());
+    run(SharedLink::new(core, None), options, open)
+}
+
+/// As [`connect`], for a link that survives the end of the process: the journal contains its id, what was sent and is not acknowledged,
+/// and what was received and is not [processed](Link::acknowledge). The peer must keep its state of the link meanwhile; with a
+/// [listener with journals](crate::net::LinkListener::with_journals), it survives kills, too.
+///
+/// The journal is removed when the link has been shut down and all received messages are processed.
+pub fn connect_with_journal<C, F>(
+    journal: FileJournal,
+    options: ConnectOptions,
+    open: impl Fn() -> F + Send + 'static,
+) -> Link
+where
+    C: Carrier,
+    F: Future<Output = io::Result<C>> + Send,
+{
+    let config = options.config.clone();
+    let shared = SharedLink::restore(journal, config, JournalRemoval::File);
+    run(shared, options, open)
+}
+
+fn run<C, F>(
+    shared: Arc<SharedLink>,
+    options: ConnectOptions,
+    open: impl Fn() -> F + Send + 'static,
+) -> Link
+where
+    C: Carrier,
+    F: Future<Output = io::Result<C>> + Send,
+{
     let link = Link {
         shared: shared.clone(),
     };
@@ -68,14 +102,16 @@ where
             if let Ok(carrier) = open().await {
                 let credentials = options.credentials.clone();
                 let begin = |core: &mut LinkCore| core.connect(credentials, now());
-                let number = shared.begin_carrier(begin);
+                let Some(number) = shared.begin_carrier(begin) else {
+                    return;
+                };
                 let result = run_carrier(&shared, number, carrier, FrameReader::new()).await;
                 if shared.lock().is_connected() {
                     last_connected = now();
                 }
                 shared.end_carrier(number);
                 match result {
-                    Ok(()) => shared.end(LinkEnd::ShutDown),
+                    Ok(()) => {}
                     Err(CarrierError::Rejected { code, text }) if is_permanent(code) => {
                         shared.end(LinkEnd::Rejected { code, text });
                     }
@@ -83,6 +119,7 @@ where
                 }
             }
             if shared.lock().is_closed() {
+                shared.discard_journal();
                 shared.end(LinkEnd::ShutDown);
             }
             let outage = now().saturating_duration_since(last_connected);

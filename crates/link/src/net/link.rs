@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::core::{CoreStatistics, LinkCore, SendError};
+use crate::durable::Journal as _;
 use crate::error_code::ErrorCode;
 use crate::message::{MessageBatch, MessageId, ReceivedMessage};
 use crate::net::carrier_task::{LinkEnd, SharedLink, now};
@@ -20,6 +21,9 @@ pub enum LinkError {
     Rejected { code: ErrorCode, text: String },
     #[error("the peer did not connect again within the expiry of the link")]
     Expired,
+    /// What was accepted before is in the journal. A process that opens it again continues the link.
+    #[error("the journal of the link failed: {0}")]
+    Journal(String),
     #[error(transparent)]
     Send(#[from] SendError),
     #[error("the stream failed: {text} ({code})")]
@@ -32,6 +36,7 @@ impl From<LinkEnd> for LinkError {
             LinkEnd::ShutDown => Self::ShutDown,
             LinkEnd::Rejected { code, text } => Self::Rejected { code, text },
             LinkEnd::Expired => Self::Expired,
+            LinkEnd::JournalFailed(error) => Self::Journal(error),
         }
     }
 }
@@ -39,6 +44,10 @@ impl From<LinkEnd> for LinkError {
 /// One end of a link. Clones are the same end.
 ///
 /// Everything works with or without a carrier; what is sent in between is transmitted when there is one.
+///
+/// A link with a [journal](crate::net::connect_with_journal) survives the end of the process. Then a message is durable when a method
+/// has accepted it for sending or has returned it, and `receive` returns it again after a restart, until
+/// [`acknowledge`](Self::acknowledge). The methods sync a file, for which they block their thread.
 #[derive(Debug, Clone)]
 pub struct Link {
     pub(crate) shared: Arc<SharedLink>,
@@ -51,7 +60,13 @@ impl Link {
         let sent = self.wait(|core| match core.send_shared(priority, &payload) {
             Err(SendError::Full) => None,
             Err(SendError::ShuttingDown) => Some(Err(LinkError::ShutDown)),
-            result => Some(result.map_err(LinkError::from)),
+            Err(error) => Some(Err(error.into())),
+            Ok(id) => {
+                let recorded = self
+                    .shared
+                    .record(core, |file| file.record_sent(id, &payload));
+                Some(recorded.map(|()| id).map_err(LinkError::from))
+            }
         });
         let id = sent.await??;
         self.shared.outgoing.notify_one();
@@ -68,16 +83,30 @@ impl Link {
         while !payloads.is_empty() {
             let sent = self.wait(|core| {
                 let mut is_sent = false;
+                let mut recorded = Vec::new();
+                let mut end = None;
                 while let Some(payload) = payloads.front() {
                     match core.send_shared(priority, payload) {
-                        Ok(_) => payloads.pop_front(),
+                        Ok(id) if self.shared.has_journal() => {
+                            recorded.extend(payloads.pop_front().map(|payload| (id, payload)));
+                        }
+                        Ok(_) => drop(payloads.pop_front()),
                         Err(SendError::Full) => break,
-                        Err(SendError::ShuttingDown) => return Some(Err(LinkError::ShutDown)),
-                        Err(error) => return Some(Err(error.into())),
-                    };
+                        Err(SendError::ShuttingDown) => {
+                            end = Some(LinkError::ShutDown);
+                            break;
+                        }
+                        Err(error) => {
+                            end = Some(error.into());
+                            break;
+                        }
+                    }
                     is_sent = true;
                 }
-                is_sent.then_some(Ok(()))
+                if let Err(end) = self.record_sent(core, &recorded) {
+                    return Some(Err(end.into()));
+                }
+                end.map(Err).or(is_sent.then_some(Ok(())))
             });
             sent.await??;
             self.shared.outgoing.notify_one();
@@ -94,25 +123,63 @@ impl Link {
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         let result = self.wait(|core| {
+            let mut recorded = Vec::new();
             for message in messages {
                 match core.send_copy(priority, message.as_ref()) {
-                    Ok(_) => count += 1,
+                    Ok(id) => {
+                        count += 1;
+                        if self.shared.has_journal() {
+                            recorded.push((id, Bytes::copy_from_slice(message.as_ref())));
+                        }
+                    }
                     Err(SendError::Full) if count == 0 => return None,
                     Err(_) if count > 0 => break,
                     Err(SendError::ShuttingDown) => return Some(Err(LinkError::ShutDown)),
                     Err(error) => return Some(Err(error.into())),
                 }
             }
-            Some(Ok(()))
+            Some(self.record_sent(core, &recorded).map_err(LinkError::from))
         });
         result.await??;
         self.shared.outgoing.notify_one();
         Ok(count)
     }
 
+    /// Records messages that were accepted for sending, if there is a journal.
+    fn record_sent(
+        &self,
+        core: &mut LinkCore,
+        messages: &[(MessageId, Bytes)],
+    ) -> Result<(), LinkEnd> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.shared.record(core, |file| {
+            let mut messages = messages.iter();
+            messages.try_for_each(|(id, payload)| file.record_sent(*id, payload))
+        })
+    }
+
+    /// The number of the last message or stream of a priority that was accepted for sending; 0: none. An application that continues
+    /// a link with a journal after a restart learns from it what it had sent.
+    pub fn last_sent(&self, priority: Priority) -> u64 {
+        self.shared.lock().last_sent(priority)
+    }
+
     /// The next message of at most the size class `large`. Larger ones come as streams.
     pub async fn receive(&self) -> Result<ReceivedMessage, LinkError> {
-        let message = self.wait(LinkCore::next_message).await?;
+        let message = self
+            .wait(|core| {
+                if !self.shared.has_journal() {
+                    return core.next_message();
+                }
+                // If it fails, the link has ended.
+                let next = self
+                    .shared
+                    .with_journal(core, |core, journal| journal.next_message(core, now()));
+                next.ok().flatten().flatten()
+            })
+            .await?;
         self.shared.outgoing.notify_one();
         Ok(message)
     }
@@ -122,7 +189,17 @@ impl Link {
     pub async fn receive_batches(&self, batches: &mut Vec<MessageBatch>) -> Result<(), LinkError> {
         self.wait(|core| {
             let before = batches.len();
-            core.take_batches(batches);
+            if self.shared.has_journal() {
+                // If it fails, the link has ended; what was recorded before is received after a restart.
+                let taken = self.shared.with_journal(core, |core, journal| {
+                    journal.take_batches(core, batches, now())
+                });
+                if taken.is_err() {
+                    batches.truncate(before);
+                }
+            } else {
+                core.take_batches(batches);
+            }
             (batches.len() > before).then_some(())
         })
         .await?;
@@ -130,9 +207,26 @@ impl Link {
         Ok(())
     }
 
-    /// Confirms that a message is durable, if the link acknowledges on confirmation.
+    /// Confirms that a message is durable, if the link acknowledges on confirmation. On a link with a journal, it confirms that the
+    /// message is processed: it is not received again after a restart.
     pub fn acknowledge(&self, id: MessageId) {
-        self.shared.lock().acknowledge(id, now());
+        self.acknowledge_all(&[id]);
+    }
+
+    /// As [`acknowledge`](Self::acknowledge) for several messages, which costs a link with a journal no more than for one.
+    pub fn acknowledge_all(&self, ids: &[MessageId]) {
+        let mut core = self.shared.lock();
+        if self.shared.has_journal() {
+            // If it fails, the link has ended.
+            let _ = self.shared.record(&mut core, |file| {
+                ids.iter().try_for_each(|id| file.record_processed(*id))
+            });
+            return;
+        }
+        for id in ids {
+            core.acknowledge(*id, now());
+        }
+        drop(core);
         self.shared.outgoing.notify_one();
     }
 
@@ -149,8 +243,7 @@ impl Link {
     /// Ends this end at once, without a word to the peer: its carrier is closed, and no other is opened.
     pub fn abandon(&self) {
         self.shared.end(LinkEnd::ShutDown);
-        // The carrier's task finds that it has been replaced.
-        self.shared.begin_carrier(|_| {});
+        self.shared.close_carrier();
     }
 
     /// Shuts the link down: nothing new is accepted, and what was accepted is completed. Returns when both ends have
@@ -185,6 +278,11 @@ impl Link {
             (losses > known).then_some(losses)
         })
         .await
+    }
+
+    /// Why the link has ended; `None`: it has not.
+    pub fn end(&self) -> Option<LinkError> {
+        self.shared.ended().map(LinkError::from)
     }
 
     /// Waits until the link ends, and returns why.

@@ -1,7 +1,10 @@
 //! The accepting end: finds the link that a carrier belongs to.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, pending};
+use std::io;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +18,7 @@ use crate::core::LinkCore;
 use crate::error_code::{ErrorCode, ProtocolError};
 use crate::net::carrier::Carrier;
 use crate::net::carrier_task::{CarrierError, LinkEnd, SharedLink, lock, now, run_carrier};
+use crate::net::journal_directory::{JournalDirectory, RestoredLink};
 use crate::net::link::Link;
 use crate::wire::control::{GOAWAY_FLAG_CARRIER, GoAway};
 use crate::wire::handshake::{Hello, LinkId};
@@ -22,6 +26,8 @@ use crate::wire::header::FrameType;
 use crate::wire::reader::FrameReader;
 use crate::wire::writer::FrameWriter;
 
+/// Links that the application has not taken.
+const MAX_NEW_LINKS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a carrier may take to send the reason of its end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -82,6 +88,7 @@ struct KnownLink {
 #[derive(Debug)]
 pub struct LinkListener {
     config: LinkConfig,
+    journals: Option<JournalDirectory>,
     max_links: usize,
     /// How long a link without a carrier is kept.
     expiry: Duration,
@@ -97,15 +104,66 @@ impl LinkListener {
         max_links: usize,
         expiry: Duration,
     ) -> (Arc<Self>, mpsc::Receiver<AcceptedLink>) {
-        let (new_links, receiver) = mpsc::channel(64);
+        let (new_links, receiver) = mpsc::channel(MAX_NEW_LINKS);
         let listener = Self {
             config,
+            journals: None,
             max_links,
             expiry,
             links: Mutex::default(),
             new_links,
         };
         (Arc::new(listener), receiver)
+    }
+
+    /// As [`new`](Self::new), for links that survive the end of the process: each has a journal in a directory of its own in `dir`, which
+    /// contains what was sent and is not acknowledged, and what was received and is not [processed](Link::acknowledge). The links of
+    /// former processes are the first that the receiver returns. A journal is removed when its link is shut down or has expired, and all
+    /// its messages are processed.
+    ///
+    /// # Errors
+    /// If a journal is damaged or in use, or a file operation fails.
+    pub fn with_journals(
+        config: LinkConfig,
+        max_links: usize,
+        expiry: Duration,
+        dir: PathBuf,
+    ) -> io::Result<(Arc<Self>, mpsc::Receiver<AcceptedLink>)> {
+        let journals = JournalDirectory::open(dir, config.clone())?;
+        let restored = journals.restore()?;
+        let (new_links, receiver) = mpsc::channel(MAX_NEW_LINKS + restored.len());
+        let mut links = HashMap::new();
+        for RestoredLink {
+            id,
+            principal,
+            shared,
+        } in restored
+        {
+            let link = Link {
+                shared: shared.clone(),
+            };
+            let accepted = AcceptedLink {
+                link,
+                principal: principal.clone(),
+            };
+            // There is room for all of them.
+            let _ = new_links.try_send(accepted);
+            let known = KnownLink {
+                shared,
+                principal,
+                idle_since: Some(now()),
+            };
+            links.insert(id, known);
+        }
+        let listener = Self {
+            config,
+            journals: Some(journals),
+            max_links,
+            expiry,
+            links: Mutex::new(links),
+            new_links,
+        };
+        Ok((Arc::new(listener), receiver))
     }
 
     /// Runs a carrier until it ends. `decide` judges the credentials of the peer.
@@ -209,6 +267,15 @@ impl LinkListener {
         self.expire(&mut lock(&self.links));
     }
 
+    /// Removes a link, unless a newer one has its id.
+    fn forget(&self, id: LinkId, shared: &Arc<SharedLink>) {
+        if let Entry::Occupied(known) = lock(&self.links).entry(id)
+            && Arc::ptr_eq(&known.get().shared, shared)
+        {
+            known.remove();
+        }
+    }
+
     /// The link that HELLO names, or a new one.
     fn find(
         &self,
@@ -229,7 +296,13 @@ impl LinkListener {
             let text = format!("{} links are open, which is the limit", self.max_links);
             return Err((ErrorCode::LIMIT_EXCEEDED, text));
         }
-        let shared = SharedLink::new(LinkCore::new(hello.link_id, self.config.clone()));
+        let shared = match &self.journals {
+            None => SharedLink::new(LinkCore::new(hello.link_id, self.config.clone()), None),
+            Some(journals) => journals.create(hello.link_id, principal).map_err(|error| {
+                let text = format!("the journal of the link cannot be created: {error}");
+                (ErrorCode::STORAGE_FAILED, text)
+            })?,
+        };
         let known = KnownLink {
             shared: shared.clone(),
             principal: principal.to_owned(),
@@ -242,10 +315,16 @@ impl LinkListener {
     fn expire(&self, links: &mut HashMap<LinkId, KnownLink>) {
         let now = now();
         links.retain(|_, known| {
+            // The application has abandoned it.
+            if known.shared.ended().is_some() {
+                return false;
+            }
             let is_expired = known
                 .idle_since
-                .is_some_and(|since| now.saturating_duration_since(since) >= self.expiry);
+                .is_some_and(|since| now.saturating_duration_since(since) >= self.expiry)
+                && !known.shared.has_unprocessed();
             if is_expired {
+                known.shared.discard_journal();
                 known.shared.end(LinkEnd::Expired);
             }
             !is_expired
@@ -261,6 +340,13 @@ impl<C: Carrier> AdmittedCarrier<'_, C> {
     /// Whether the link existed before.
     pub fn is_known(&self) -> bool {
         self.is_known
+    }
+
+    /// Ends the link, which nobody serves any more, and closes the carrier. A further carrier with the same link id begins a
+    /// new link.
+    pub fn end_link(self) {
+        self.link.abandon();
+        self.listener.forget(self.hello.link_id, &self.link.shared);
     }
 
     /// Runs the carrier until it ends, or until `end` says that it has to: with the reason that the peer is told, if
@@ -281,7 +367,11 @@ impl<C: Carrier> AdmittedCarrier<'_, C> {
             is_known,
         } = self;
         let shared = &link.shared;
-        let number = shared.begin_carrier(|core| core.accept(&hello, is_known, now()));
+        let begin = |core: &mut LinkCore| core.accept(&hello, is_known, now());
+        let Some(number) = shared.begin_carrier(begin) else {
+            listener.forget(hello.link_id, shared);
+            return Err(CarrierError::EndOfStream);
+        };
         let result = {
             let mut running = pin!(run_carrier(shared, number, carrier, reader));
             tokio::select! {
@@ -303,6 +393,7 @@ impl<C: Carrier> AdmittedCarrier<'_, C> {
         shared.end_carrier(number);
         let mut links = lock(&listener.links);
         if shared.lock().is_closed() {
+            shared.discard_journal();
             shared.end(LinkEnd::ShutDown);
             links.remove(&hello.link_id);
         } else if shared.is_current(number)

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, RangeSet};
 
 use crate::core::{
-    Chunk, IncomingStreamInfo, LinkCore, NewStream, OutgoingStreamState, SendError, StreamFailure,
+    Chunk, IncomingStreamInfo, LinkCore, NewStream, OutgoingStreamState, SendError, StreamError,
     StreamRead,
 };
+use crate::durable::Journal as _;
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
 use crate::net::carrier_task::{OpenedStream, lock, now};
@@ -19,7 +20,11 @@ impl Link {
         let id = self
             .wait(|core| match core.open_stream(new.clone()) {
                 Err(SendError::Full) => None,
-                result => Some(result),
+                Err(error) => Some(Err(LinkError::from(error))),
+                Ok(id) => {
+                    let recorded = self.shared.record(core, |file| file.record_opened(id));
+                    Some(recorded.map(|()| id).map_err(LinkError::from))
+                }
             })
             .await??;
         self.shared.outgoing.notify_one();
@@ -170,7 +175,7 @@ impl IncomingStream {
             if shared.peer_state_losses() != self.losses {
                 let text = "the peer has lost its state of the stream".to_owned();
                 let code = ErrorCode::CANCELLED;
-                return Some(StreamRead::Cancelled(StreamFailure { code, text }));
+                return Some(StreamRead::Cancelled(StreamError { code, text }));
             }
             match core.read(id) {
                 StreamRead::Pending => None,
@@ -196,10 +201,24 @@ impl IncomingStream {
         self.change(|core, id| core.acknowledge_data(id, range, now()));
     }
 
-    /// Confirms the whole content, after [`read`](Self::read) has returned its end.
+    /// Confirms the whole content, after [`read`](Self::read) has returned its end. If a process with a journal is killed before, the
+    /// peer sends the stream again.
     pub fn complete(mut self) {
         self.is_complete = true;
-        self.change(|core, id| core.complete_stream(id, now()));
+        let shared = &self.link.shared;
+        self.change(|core, id| {
+            if core.is_stream_read(id) {
+                // Its number is never accepted again. If it cannot be recorded, the link has ended.
+                let recorded = shared.record(core, |file| {
+                    file.record_received(id, &Bytes::new())?;
+                    file.record_processed(id)
+                });
+                if recorded.is_err() {
+                    return;
+                }
+            }
+            core.complete_stream(id, now());
+        });
     }
 
     /// Rejects the stream.

@@ -26,9 +26,12 @@ const MAX_OCCUPIED_BUFFERS: usize = 2;
 const CAUTIOUS_BYTES: usize = 2 * 1024;
 /// After so many small frames, no large one is expected.
 const CAUTIOUS_FRAMES: u32 = 8;
-/// Buffers of large frames that are kept for the next ones.
-const MAX_RECYCLED_BUFFERS: usize = 16;
-const MAX_RECYCLED_BYTES: usize = 8 * 1024 * 1024;
+/// Buffers of large frames that are used again when the application has dropped their content. While an application does
+/// not read, for example because it syncs a file, they are a whole stream window of 8 MiB. Those beyond these limits would be
+/// released by the application and allocated anew by the carrier, and the allocator keeps several times what is in use. More
+/// than that would only spread the content over more of the processor's cache.
+const MAX_RECYCLED_BUFFERS: usize = 96;
+const MAX_RECYCLED_BYTES: usize = 9 * 1024 * 1024;
 
 /// A received frame, whose checksum matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -269,5 +272,68 @@ impl FrameReader {
             };
             self.recycled_bytes -= oldest.len();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::header::encode_header;
+
+    const CHUNK_BYTES: usize = 256 * 1024;
+
+    fn data_frame(bytes: usize) -> Vec<u8> {
+        let payload = vec![7; bytes];
+        let header = encode_header(FrameType::Data, 0, 5, &[&payload]);
+        [&header[..], &payload].concat()
+    }
+
+    /// Reads as a carrier does, with one system call for each buffer.
+    fn read_frame(reader: &mut FrameReader, input: &[u8], at: &mut usize) -> Frame {
+        loop {
+            if let Some(frame) = reader.next_frame().unwrap() {
+                return frame;
+            }
+            let mut buffer = reader.buffer();
+            let len = buffer.remaining_mut().min(input.len() - *at % input.len());
+            let from = *at % input.len();
+            buffer.put_slice(&input[from..from + len]);
+            *at += len;
+        }
+    }
+
+    #[test]
+    fn a_full_window_of_an_application_that_reads_in_bursts_is_kept_in_the_same_buffers() {
+        let input = data_frame(CHUNK_BYTES + 8);
+        let mut reader = FrameReader::new();
+        reader.set_max_payload_bytes(1 << 20);
+        let mut at = 0;
+        let mut window = VecDeque::new();
+        for _ in 0..20 {
+            // The window is full while the application syncs; then it takes half of it.
+            while window.len() < 33 {
+                let frame = read_frame(&mut reader, &input, &mut at);
+                assert!(frame.payload.iter().all(|byte| *byte == 7));
+                window.push_back(frame);
+            }
+            window.drain(..16);
+            let unused = reader.recycled.iter().filter(|buffer| buffer.is_unique());
+            assert_eq!(unused.count(), 16, "they wait for the next frames");
+        }
+    }
+
+    #[test]
+    fn the_buffers_that_are_kept_are_limited() {
+        let input = data_frame(CHUNK_BYTES + 8);
+        let mut reader = FrameReader::new();
+        reader.set_max_payload_bytes(1 << 20);
+        let mut at = 0;
+        let frames: Vec<_> = (0..200)
+            .map(|_| read_frame(&mut reader, &input, &mut at))
+            .collect();
+        drop(frames);
+        assert!(reader.recycled_bytes <= MAX_RECYCLED_BYTES);
+        let kept: usize = reader.recycled.iter().map(Bytes::len).sum();
+        assert_eq!(kept, reader.recycled_bytes);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::support::{Choices, Simulation, content};
+use crate::support::{Choices, Simulation, content, open_locked};
 use link::config::{AckPolicy, LinkConfig};
 use link::core::{LinkCore, LinkEvent};
 use link::durable::{FileJournal, Journal as _};
@@ -22,7 +22,7 @@ fn config() -> LinkConfig {
 }
 
 fn restart(dir: &Path) -> (LinkCore, FileJournal, Vec<(MessageId, bytes::Bytes)>) {
-    let journal = FileJournal::open(dir, ID).expect("the journal opens");
+    let journal = open_locked(|| FileJournal::open(dir, ID));
     let content = journal.content();
     let mut core = LinkCore::new(content.link_id, config());
     core.restore(content.state);

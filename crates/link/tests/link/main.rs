@@ -1,6 +1,10 @@
 //! The wire format, two ends of a link under a simulated clock, and links on tokio.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
 mod durability;
+mod journals;
+mod kills;
 mod net;
 mod simulation;
 mod support;

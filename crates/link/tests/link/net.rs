@@ -15,6 +15,7 @@ use link::net::{
 use link::priority::Priority;
 use link::wire::control::TransferId;
 use link::wire::handshake::{Credentials, Hello, LinkId};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
 use crate::support::content;
@@ -292,6 +293,102 @@ async fn a_shutdown_delivers_what_was_sent() {
         .await
         .unwrap_err();
     assert_eq!(error, LinkError::ShutDown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_abandoned_while_it_connects_begins_no_carrier() {
+    let (carriers, mut opened) = mpsc::channel(1);
+    let permission = Arc::new(tokio::sync::Semaphore::new(0));
+    let client = connect(ID, options("right"), {
+        let permission = permission.clone();
+        move || {
+            let (carriers, permission) = (carriers.clone(), permission.clone());
+            async move {
+                let (near, far) = tokio::io::duplex(1 << 20);
+                carriers.send(far).await.expect("the test waits for it");
+                permission.acquire().await.expect("it is open").forget();
+                Ok(near)
+            }
+        }
+    });
+    let mut far = opened.recv().await.expect("the link connects");
+    client.abandon();
+    permission.add_permits(1);
+    let mut sent = Vec::new();
+    far.read_to_end(&mut sent).await.expect("it is closed");
+    assert!(sent.is_empty(), "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_link_that_is_abandoned_makes_room_for_a_new_one() {
+    let network = MemoryNetwork::default();
+    let (listener, mut links) = listener();
+    let client = connect(ID, options("right"), {
+        let network = network.clone();
+        move || {
+            let (opened, listener) = (network.open(), listener.clone());
+            async move {
+                let (near, far) = opened?;
+                tokio::spawn(async move {
+                    let _ = listener.serve(far, decide).await;
+                });
+                Ok(near)
+            }
+        }
+    });
+    links
+        .recv()
+        .await
+        .expect("the link is accepted")
+        .link
+        .abandon();
+    let second = links.recv().await.expect("another one is accepted").link;
+    exchange(&client, &second).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_nobody_serves_makes_room_for_a_new_one() {
+    let network = MemoryNetwork::default();
+    let (listener, _) = listener();
+    // The first carrier begins a link, which is not served; the second one finds that out.
+    let (admissions, mut admitted) = mpsc::unbounded_channel();
+    let client = connect(ID, options("right"), {
+        let network = network.clone();
+        move || {
+            let opened = network.open();
+            let (listener, admissions) = (listener.clone(), admissions.clone());
+            async move {
+                let (near, far) = opened?;
+                tokio::spawn(async move {
+                    let pending = listener.receive_hello(far).await.expect("HELLO arrives");
+                    let decision = decide(pending.hello());
+                    let carrier = listener.admit(pending, decision).await.expect("permitted");
+                    let is_known = carrier.is_known();
+                    let _ = admissions.send((is_known, carrier.link().clone()));
+                    if is_known {
+                        carrier.end_link();
+                    } else {
+                        let _ = carrier.run_until(std::future::pending()).await;
+                    }
+                });
+                Ok(near)
+            }
+        }
+    });
+    let (is_known, first) = admitted.recv().await.expect("the client connects");
+    assert!(!is_known);
+    client.connected().await.expect("the link works");
+    network.cut();
+    assert!(admitted.recv().await.expect("the client connects").0);
+    assert_eq!(first.ended().await, LinkError::ShutDown);
+    let (is_known, second) = admitted.recv().await.expect("the client connects");
+    assert!(!is_known);
+    client
+        .send(Priority::Normal, Bytes::from_static(b"text"))
+        .await
+        .expect("the link works");
+    let message = second.receive().await.expect("the link works");
+    assert_eq!(message.payload.into_bytes(), &b"text"[..]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,11 +8,13 @@ use content::RangeSet;
 use content::{ContentHasher, DigestAlgorithm};
 use link::config::{AckPolicy, LinkConfig};
 use link::core::{LinkCore, LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
-use link::error_code::ErrorCode;
+use link::error_code::{ErrorCode, ProtocolError};
 use link::message::MessageId;
 use link::priority::Priority;
 use link::size_class::SizeClass;
-use link::wire::control::TransferId;
+use link::wire::control::{Open, StreamKind, TransferId};
+use link::wire::handshake::Limits;
+use link::wire::header::{FrameType, encode_header};
 use proptest::prelude::*;
 
 const SIZES: [usize; 33] = [
@@ -596,6 +598,58 @@ proptest! {
         prop_assert_eq!(simulation.client.core.queued_bytes(), 0);
     }
 
+    /// A carrier keeps the order of its bytes. Carriers as a whole may arrive late, in another order, or twice.
+    #[test]
+    fn carriers_that_arrive_late_or_twice_lose_and_repeat_nothing(
+        seed in 1u64..u64::MAX,
+        cut_every in 5u64..40,
+    ) {
+        let mut choices = Choices(seed);
+        let mut simulation = Simulation::new(LinkConfig::default());
+        let mut collector = Collector::default();
+        let mut expected = HashMap::new();
+        let mut steps = 0_u64;
+        while steps < 300 || !simulation.client.core.is_idle() {
+            steps += 1;
+            prop_assert!(steps < 100_000, "the simulation does not end");
+            if !simulation.is_connected() {
+                // The server may know nothing of a carrier that was cut at once, until it arrives.
+                let carriers = simulation.carriers as u64;
+                if carriers > 0 && simulation.server_knows_link && choices.below(2) == 0 {
+                    let carrier = carriers - 1 - choices.below(carriers.min(3));
+                    simulation.replay(carrier as usize, |simulation| collector.run(simulation));
+                }
+                simulation.connect();
+            } else if steps < 300 && choices.below(cut_every) == 0 {
+                simulation.cut();
+            }
+            if steps < 300 && choices.below(3) == 0 {
+                let size = match choices.below(40) {
+                    0 => 1_048_576 + choices.below(200_000) as usize,
+                    1..4 => 131_072 + choices.below(100_000) as usize,
+                    _ => choices.below(2000) as usize,
+                };
+                let priority = Priority::ALL[choices.below(4) as usize];
+                let payload = content(size, steps);
+                let core = &mut simulation.client.core;
+                if let Ok(id) = core.send(priority, payload.clone()) {
+                    expected.insert(id, payload);
+                }
+            }
+            simulation.step(20_000);
+            collector.run(&mut simulation);
+        }
+        prop_assert!(simulation.violation.is_none(), "{:?}", simulation.violation);
+        for message in std::mem::take(&mut simulation.server.messages) {
+            let payload = expected.remove(&message.id).expect("a message arrives once");
+            prop_assert!(message.payload.into_bytes() == payload);
+        }
+        for (id, bytes) in collector.complete {
+            prop_assert!(expected.remove(&id).expect("a stream arrives once") == bytes);
+        }
+        prop_assert!(expected.is_empty(), "{} messages are lost", expected.len());
+    }
+
     #[test]
     fn any_frames_of_a_peer_are_handled_without_panic(
         frames in proptest::collection::vec(
@@ -618,8 +672,12 @@ proptest! {
             let result = simulation.server.core.handle_frame(frame, simulation.now);
             let mut slices = VecDeque::new();
             simulation.server.core.poll_transmit(simulation.now, &mut slices);
-            if result.is_err() {
-                break;
+            if result.is_err() || !simulation.is_connected() {
+                // The next carrier continues the link with what is left of this one.
+                simulation.connect();
+                for _ in 0..3 {
+                    simulation.step(FAST);
+                }
             }
             simulation.server.collect();
             for event in std::mem::take(&mut simulation.server.events) {
@@ -635,7 +693,6 @@ proptest! {
 
 /// A frame with a valid header and checksum.
 fn support_frame(code: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec<u8>> {
-    use link::wire::header::{FrameType, encode_header};
     let types = [
         FrameType::Welcome,
         FrameType::Messages,
@@ -656,6 +713,90 @@ fn support_frame(code: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec
     let mut bytes = encode_header(frame_type, flags, stream, &[payload]).to_vec();
     bytes.extend_from_slice(payload);
     Some(bytes)
+}
+
+/// A server whose client has connected, and then sends frames by hand.
+fn server_with(limits: impl FnOnce(&mut Limits)) -> Simulation {
+    let mut config = LinkConfig::default();
+    limits(&mut config.limits);
+    let mut simulation = Simulation::new(config);
+    simulation.connect();
+    simulation.run(FAST, |simulation| {
+        simulation.client.core.is_connected() && simulation.server.core.is_connected()
+    });
+    simulation
+}
+
+/// Passes a frame to the server.
+fn receive(
+    simulation: &mut Simulation,
+    frame_type: FrameType,
+    stream: u32,
+    payload: &[u8],
+) -> Result<(), ProtocolError> {
+    let mut bytes = encode_header(frame_type, 0, stream, &[payload]).to_vec();
+    bytes.extend_from_slice(payload);
+    let server = &mut simulation.server;
+    server.reader.push(&bytes);
+    let frame = server.reader.next_frame().unwrap().unwrap();
+    server.core.handle_frame(frame, simulation.now)
+}
+
+#[test]
+fn messages_before_an_invalid_one_do_not_exist() {
+    // Number 2, before number 1; then an entry that is longer than the frame.
+    for (first, expected) in [(2, 0), (1, 0)] {
+        let mut simulation = server_with(|_| {});
+        let payload = [first, 1, b'a', 9, b'b'];
+        receive(&mut simulation, FrameType::Messages, 0, &payload).unwrap_err();
+        simulation.connect();
+        for _ in 0..3 {
+            simulation.step(FAST);
+        }
+        assert_eq!(simulation.server.messages.len(), expected);
+        // Their numbers can be used.
+        receive(&mut simulation, FrameType::Messages, 0, &[first, 1, b'a']).unwrap();
+        simulation.server.collect();
+        assert_eq!(simulation.server.messages.len(), expected + 1);
+    }
+}
+
+#[test]
+fn frames_without_messages_are_rejected() {
+    let mut simulation = server_with(|_| {});
+    for first in [1, 2] {
+        let error = receive(&mut simulation, FrameType::Messages, 0, &[first]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::PROTOCOL_VIOLATION, "{first}");
+    }
+}
+
+#[test]
+fn content_beyond_the_credit_is_not_read() {
+    let mut simulation = server_with(|limits| {
+        limits.data_window_bytes = 65_536;
+        limits.stream_window_bytes = 131_072;
+    });
+    let mut open = Vec::new();
+    Open {
+        kind: StreamKind::Stream,
+        is_resume: false,
+        number: 1,
+        transfer_id: TransferId([1; 16]),
+        size: None,
+        digest: None,
+        metadata: Vec::new(),
+    }
+    .encode(&mut open);
+    receive(&mut simulation, FrameType::Open, 1, &open).unwrap();
+    let id = MessageId {
+        priority: Priority::ALL[0],
+        number: 1,
+    };
+    simulation.server.core.accept_stream(id, &RangeSet::new());
+    let data = [0; 8 + 70_000];
+    let error = receive(&mut simulation, FrameType::Data, 1, &data).unwrap_err();
+    assert_eq!(error.code, ErrorCode::LIMIT_EXCEEDED);
+    assert_eq!(simulation.server.core.read(id), StreamRead::Pending);
 }
 
 #[test]

@@ -12,6 +12,19 @@ use link::wire::handshake::{Credentials, Hello, LinkId};
 use link::wire::header::FrameType;
 use link::wire::reader::FrameReader;
 
+/// Opens a locked file or directory. A child process that another test starts holds the locks of this process until it
+/// executes its program, so that a lock that was just released may be taken for a moment.
+pub(crate) fn open_locked<T, E: std::fmt::Debug>(mut open: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match open() {
+            Ok(opened) => return opened,
+            Err(error) if Instant::now() > deadline => panic!("it does not open: {error:?}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
 pub(crate) struct End {
     pub(crate) core: LinkCore,
     pub(crate) reader: FrameReader,
@@ -55,6 +68,8 @@ pub(crate) struct Simulation {
     pub(crate) corrupt_after: Option<usize>,
     /// The last violation that ended a carrier.
     pub(crate) violation: Option<ProtocolError>,
+    /// What the client has sent over each carrier, also if it did not arrive.
+    sent_by_client: Vec<Vec<u8>>,
 }
 
 const ID: LinkId = LinkId([7; 16]);
@@ -70,6 +85,7 @@ impl Simulation {
             carriers: 0,
             corrupt_after: None,
             violation: None,
+            sent_by_client: Vec::new(),
         }
     }
 
@@ -84,6 +100,36 @@ impl Simulation {
         self.client.core.connect(Credentials::None, self.now);
         self.is_connected = true;
         self.carriers += 1;
+        self.sent_by_client.push(Vec::new());
+    }
+
+    /// A former carrier arrives at the server late, or once more: all that the client sent over it. The application takes
+    /// content with `collect` meanwhile. Its answers are lost.
+    pub(crate) fn replay(&mut self, carrier: usize, mut collect: impl FnMut(&mut Self)) {
+        self.cut();
+        let mut reader = FrameReader::new();
+        reader.set_max_payload_bytes(self.server.core.config().limits.max_frame_bytes);
+        reader.push(&self.sent_by_client[carrier]);
+        while let Ok(Some(frame)) = reader.next_frame() {
+            let core = &mut self.server.core;
+            let result = match frame.frame_type {
+                FrameType::Hello => {
+                    let hello = Hello::decode(&frame.payload).expect("the client sent it");
+                    core.accept(&hello, self.server_knows_link, self.now);
+                    self.server_knows_link = true;
+                    Ok(())
+                }
+                _ => core.handle_frame(frame, self.now),
+            };
+            if result.is_err() {
+                break;
+            }
+            let len = core.poll_transmit(self.now, &mut VecDeque::new());
+            core.transmitted(len, self.now);
+            self.server.collect();
+            collect(self);
+        }
+        self.server.core.disconnect();
     }
 
     /// The carrier breaks; what is under way is lost.
@@ -135,6 +181,9 @@ impl Simulation {
             assert_eq!(slices.iter().map(Bytes::len).sum::<usize>(), len);
             from.core.transmitted(len, self.now);
             for slice in slices {
+                if is_client && let Some(sent) = self.sent_by_client.last_mut() {
+                    sent.extend_from_slice(&slice);
+                }
                 to.incoming.extend(&slice);
             }
         }

@@ -5,6 +5,7 @@
 
 mod faulty;
 mod network;
+mod source_addresses;
 mod suite;
 
 /// A module for each carrier, with all tests of [`suite`].

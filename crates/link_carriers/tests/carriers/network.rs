@@ -49,7 +49,7 @@ fn decide(hello: &Hello) -> Decision {
     }
 }
 
-fn tls() -> (Arc<ServerConfig>, ClientConfig) {
+pub(crate) fn tls() -> (Arc<ServerConfig>, ClientConfig) {
     let key = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = key.cert.der().clone();
     let private = PrivatePkcs8KeyDer::from(key.signing_key.serialize_der());

@@ -14,7 +14,7 @@ use super::error::TransportError;
 /// The files that TLS needs, all in PEM form.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Certificates of authorities to trust.
+    /// Certificates of authorities to trust; default: those of the system.
     pub authorities: Option<PathBuf>,
     /// Our certificate chain and its key, for brokers that ask.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -31,11 +31,15 @@ pub fn client_config(files: &TlsFiles) -> anyhow::Result<Arc<ClientConfig>> {
     let builder = if files.insecure {
         outbound::tls::without_certificate_verification(builder)
     } else {
-        let path = files
-            .authorities
-            .as_ref()
-            .context("TLS needs --cafile FILE to check the broker's certificate, or --insecure")?;
-        builder.with_root_certificates(read_authorities(path)?)
+        let roots = match &files.authorities {
+            Some(path) => read_authorities(path)?,
+            None => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(outbound::tls::load_system_authorities()?);
+                roots
+            }
+        };
+        builder.with_root_certificates(roots)
     };
     let config = match &files.identity {
         None => builder.with_no_client_auth(),

@@ -50,7 +50,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     pub(crate) fn new(
         plan: &'a Plan,
         view: &'e EventView<'a>,
-        tools: &'e mut EvaluationResources,
+        resources: &'e mut EvaluationResources,
         kv: &'e mut KvStore,
         zone: &'e Zone,
         dialect: Dialect,
@@ -64,7 +64,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             view,
             context: FunctionContext {
                 arena: view.arena,
-                tools,
+                resources,
                 kv,
                 message: Some(view),
                 zone,

@@ -38,7 +38,7 @@ pub(super) const TABLE: &[Function] = &[
     line("atanh", (1, 1), "x: number", "float", "The inverse of `tanh`.", "atanh(0)", "0.0", |_, args| float(args, f64::atanh)),
     line("mod", (2, 2), "x: number, y: number", "number", "The remainder of x divided by y, with the sign of x.", "mod(-7, 3)", "-1", remainder),
     line("fmod", (2, 2), "x: number, y: number", "float", "The remainder of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
-    line("random", (0, 0), "", "float", "A random number from 0 (inclusive) to 1 (exclusive).", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
+    line("random", (0, 0), "", "float", "A random number from 0 (inclusive) to 1 (exclusive).", "is_float(random())", "true", |context, _| Ok(Value::Float(context.resources.rng.next_f64()))).impure(),
     line("randomInt", (2, 2), "min: int, max: int", "int", "A random integer from min to max, both included.", "randomInt(7, 7)", "7", random_int).impure(),
     line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bitwise(args, |x, y| x & y)),
     line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bitwise(args, |x, y| x | y)),
@@ -186,8 +186,8 @@ fn random_int<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     }
     let span = max.abs_diff(min);
     let offset = match span.checked_add(1) {
-        Some(count) => context.tools.rng.next_below(count),
-        None => context.tools.rng.next_u64(),
+        Some(count) => context.resources.rng.next_below(count),
+        None => context.resources.rng.next_u64(),
     };
     Ok(Value::Int(min.wrapping_add_unsigned(offset)))
 }

@@ -310,7 +310,9 @@ fn with_regex<'a>(
     pattern: &str,
     text: &str,
 ) -> std::result::Result<std::sync::Arc<CompiledRegex>, EvaluationError> {
-    let pattern = context.tools.compiled_regex(pattern, &mut context.limits);
+    let pattern = context
+        .resources
+        .compiled_regex(pattern, &mut context.limits);
     let pattern = pattern.or_else(|why| args.invalid(why))?;
     let work = pattern.matching_cost(text.len());
     if work > MAX_REGEX_WORK {

@@ -18,7 +18,7 @@ pub(super) const TABLE: &[Function] = &[
 
 fn getenv<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let name = args.text(0, context.arena)?;
-    match context.tools.environment_variable(name) {
+    match context.resources.environment_variable(name) {
         Some(value) => Ok(Value::Str(context.arena.alloc_str(value))),
         None => args.invalid(format!(
             "rules may not read the environment variable {name:?}; add it to the setting rules.environment_variables"

@@ -143,7 +143,7 @@ fn zone<'a>(
         _ => match args.text(at, context.arena)? {
             "local" => Ok(context.zone.clone()),
             name => context
-                .tools
+                .resources
                 .time_zone(name)
                 .or_else(|why| args.invalid(why)),
         },

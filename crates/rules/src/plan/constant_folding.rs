@@ -81,12 +81,12 @@ fn evaluate_constant(builder: &PlanBuilder, id: OpId) -> Result<OwnedValue, Eval
     let scratch = EvaluationScratch::new(EvaluationResources::new([0; 32], 0), 0);
     let event = RuleEvent::new(EventKind::Publish, 0);
     let view = scratch.view(&event, 0);
-    let mut tools = scratch.tools();
+    let mut resources = scratch.resources();
     let mut kv = KvStore::default();
     let mut evaluator = Evaluator::new(
         &builder.plan,
         &view,
-        &mut tools,
+        &mut resources,
         &mut kv,
         &builder.zone,
         builder.dialect,

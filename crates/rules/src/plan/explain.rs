@@ -22,13 +22,13 @@ impl Rule {
     }
 
     fn write_plan(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "dialect  {}", self.dialect.name())?;
+        writeln!(out, "dialect  {}", self.dialect().name())?;
         for source in &self.sources {
             writeln!(out, "from     {source}")?;
         }
         write_keys(&self.keys, out)?;
         if let Some(filter) = self.filter {
-            writeln!(out, "where    {}", self.plan.render(filter))?;
+            writeln!(out, "where    {}", self.program.plan.render(filter))?;
         }
         match &self.body {
             RuleBody::Select(columns) => self.write_columns("select", columns, out)?,
@@ -37,16 +37,16 @@ impl Rule {
                 incase,
                 columns,
             } => {
-                writeln!(out, "foreach  {}", self.plan.render(*list))?;
+                writeln!(out, "foreach  {}", self.program.plan.render(*list))?;
                 if let Some(incase) = incase {
-                    writeln!(out, "incase   {}", self.plan.render(*incase))?;
+                    writeln!(out, "incase   {}", self.program.plan.render(*incase))?;
                 }
                 self.write_columns("do", columns, out)?;
             }
             RuleBody::Windowed(grouping) => {
                 writeln!(out, "window   {}", grouping.window.kind)?;
                 for &key in &grouping.keys {
-                    writeln!(out, "group by {}", self.plan.render(key))?;
+                    writeln!(out, "group by {}", self.program.plan.render(key))?;
                 }
                 for (at, (aggregate, &argument)) in grouping
                     .window
@@ -60,12 +60,12 @@ impl Rule {
                         "counts   #{} = {}({})",
                         at + 1,
                         aggregate.kind.name(),
-                        self.plan.render(argument)
+                        self.program.plan.render(argument)
                     )?;
                 }
                 self.write_columns("select", &grouping.columns, out)?;
                 if let Some(having) = grouping.having {
-                    writeln!(out, "having   {}", self.plan.render(having))?;
+                    writeln!(out, "having   {}", self.program.plan.render(having))?;
                 }
             }
         }
@@ -79,12 +79,16 @@ impl Rule {
                 ColumnTarget::Key(name) => writeln!(
                     out,
                     "{word:<8} {} as {}",
-                    self.plan.render(column.node),
-                    self.plan.text(name)
+                    self.program.plan.render(column.node),
+                    self.program.plan.text(name)
                 )?,
                 ColumnTarget::Nested(list) => {
-                    let name = self.plan.put_name(list);
-                    writeln!(out, "{word:<8} {} as {name}", self.plan.render(column.node))?;
+                    let name = self.program.plan.put_name(list);
+                    writeln!(
+                        out,
+                        "{word:<8} {} as {name}",
+                        self.program.plan.render(column.node)
+                    )?;
                 }
             }
         }

@@ -46,11 +46,11 @@ impl Rule {
     ) -> Vec<ComparedOperand> {
         let mut operands = Vec::new();
         if let Some(filter) = self.filter {
-            self.plan.collect_operands(filter, &mut operands);
+            self.program.plan.collect_operands(filter, &mut operands);
         }
         let mut compared: Vec<ComparedOperand> = Vec::new();
         for operand in operands {
-            let expression = self.plan.render(operand);
+            let expression = self.program.plan.render(operand);
             if compared.len() >= MAX_COMPARED || compared.iter().any(|c| c.expression == expression)
             {
                 continue;
@@ -101,17 +101,17 @@ impl Rule {
                 let has_own = |source: &RuleSource| source.own_fields().contains(&name);
                 takes_items || self.sources.iter().any(|it| is_open(it) || has_own(it))
             }
-            ColumnTarget::Key(key) => self.plan.text(key) == name,
+            ColumnTarget::Key(key) => self.program.plan.text(key) == name,
             ColumnTarget::Nested(list) => matches!(
-                self.plan.puts(list).first(),
-                Some(PutStep::Key(key)) if self.plan.text(*key) == name
+                self.program.plan.puts(list).first(),
+                Some(PutStep::Key(key)) if self.program.plan.text(*key) == name
             ),
         })
     }
 
     /// Whether an expression of the rule reads fields of the payload.
     fn reads_payload(&self) -> bool {
-        let plan = &self.plan;
+        let plan = &self.program.plan;
         let is_payload = |mut id: OpId| loop {
             match plan.op(id) {
                 Op::Memo(inner, _) => id = inner,

@@ -12,18 +12,18 @@ mod value_template;
 
 use crate::compile_options::{CompileOptions, EvaluationLimits, StatementLimits};
 use crate::eval::Evaluator;
-use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::evaluation_error::EvaluationError;
 use crate::event_view::EventView;
 use crate::function_context::{Dialect, UNDEFINED};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::resolver::{NameScope, Resolver};
-use crate::plan::{Op, OpId, Plan};
+use crate::plan::{Op, OpId};
+use crate::program::Program;
 use crate::rule::{Rule, RuleOutput, RuleState};
 use crate::statement_error::{Span, StatementError};
 use crate::syntax::ast::Expr;
 use crate::syntax::parse_expression;
 use crate::value::Value;
-use crate::zone::Zone;
 
 use format::placeholder_length;
 pub use format::{PlaceholderPosition, TemplateFormat, ends_in_string};
@@ -32,7 +32,7 @@ pub use value_template::ValueTemplate;
 /// A compiled text with placeholders.
 pub struct Template {
     parts: Box<[TemplatePart]>,
-    program: TemplateProgram,
+    program: Program,
 }
 
 enum TemplatePart {
@@ -128,7 +128,7 @@ impl Template {
     ) -> Result<RenderSummary<'a>, EvaluationError> {
         let start = out.len();
         let mut rendered = RenderSummary::default();
-        self.program.evaluate(output, view, state, |evaluator| {
+        evaluate(&self.program, output, view, state, |evaluator| {
             for part in &self.parts {
                 match part {
                     TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -141,7 +141,7 @@ impl Template {
                         write(value, *position, self.program.dialect, out);
                     }
                 }
-                self.program.check_output_size(out.len() - start)?;
+                check_output_size(&self.program.limits, out.len() - start)?;
             }
             Ok(rendered)
         })
@@ -186,46 +186,29 @@ fn write(value: Value<'_>, position: PlaceholderPosition, dialect: Dialect, out:
     }
 }
 
-/// The operations of all placeholders and their parameters.
-struct TemplateProgram {
-    plan: Plan,
-    dialect: Dialect,
-    zone: Zone,
-    limits: EvaluationLimits,
+/// Evaluates placeholders of a template for one output of a rule.
+fn evaluate<'a, T>(
+    program: &'a Program,
+    output: &RuleOutput<'a>,
+    view: &EventView<'a>,
+    state: &mut RuleState,
+    work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, EvaluationError>,
+) -> Result<T, EvaluationError> {
+    program.evaluate(view, &mut state.kv, |evaluator| {
+        evaluator.output = output.columns;
+        work(evaluator)
+    })
 }
 
-impl TemplateProgram {
-    fn evaluate<'a, T>(
-        &'a self,
-        output: &RuleOutput<'a>,
-        view: &EventView<'a>,
-        state: &mut RuleState,
-        work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, EvaluationError>,
-    ) -> Result<T, EvaluationError> {
-        let mut tools = view.tools.borrow_mut();
-        let mut evaluator = Evaluator::new(
-            &self.plan,
-            view,
-            &mut tools,
-            &mut state.kv,
-            &self.zone,
-            self.dialect,
-        );
-        evaluator.set_limits(self.limits);
-        evaluator.output = output.columns;
-        catch_panic(|| work(&mut evaluator))
+fn check_output_size(limits: &EvaluationLimits, bytes: usize) -> Result<(), EvaluationError> {
+    if bytes <= limits.max_output_bytes {
+        return Ok(());
     }
-
-    fn check_output_size(&self, bytes: usize) -> Result<(), EvaluationError> {
-        if bytes <= self.limits.max_output_bytes {
-            return Ok(());
-        }
-        Err(EvaluationError::TooLarge {
-            function: "template",
-            limit: self.limits.max_output_bytes,
-            unit: "bytes",
-        })
-    }
+    Err(EvaluationError::TooLarge {
+        function: "template",
+        limit: limits.max_output_bytes,
+        unit: "bytes",
+    })
 }
 
 struct TemplateCompiler<'s> {
@@ -257,14 +240,8 @@ impl<'s> TemplateCompiler<'s> {
         }
     }
 
-    fn finish(self, options: &CompileOptions) -> TemplateProgram {
-        let dialect = self.resolver.builder.dialect;
-        TemplateProgram {
-            plan: self.resolver.builder.finish(),
-            dialect,
-            zone: options.timezone.clone(),
-            limits: options.limits.evaluation_limits(),
-        }
+    fn finish(self, options: &CompileOptions) -> Program {
+        Program::new(self.resolver.builder, options.limits.evaluation_limits())
     }
 }
 

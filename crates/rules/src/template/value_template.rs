@@ -1,10 +1,11 @@
 //! Templates that yield a value with its type instead of text.
 
-use super::{TemplateCompiler, TemplatePiece, TemplateProgram, split_template};
+use super::{TemplateCompiler, TemplatePiece, check_output_size, evaluate, split_template};
 use crate::compile_options::CompileOptions;
 use crate::evaluation_error::EvaluationError;
 use crate::event_view::EventView;
 use crate::plan::{Op, OpId};
+use crate::program::Program;
 use crate::rule::{RuleOutput, RuleState};
 use crate::statement_error::{Span, StatementError};
 use crate::value::Value;
@@ -12,7 +13,7 @@ use crate::value::Value;
 /// A compiled template of exactly one placeholder, such as `${payload.list}` or `${upper(clientid)}`.
 pub struct ValueTemplate {
     operation: OpId,
-    program: TemplateProgram,
+    program: Program,
 }
 
 impl ValueTemplate {
@@ -62,10 +63,10 @@ impl ValueTemplate {
         view: &EventView<'a>,
         state: &mut RuleState,
     ) -> Result<Value<'a>, EvaluationError> {
-        self.program.evaluate(output, view, state, |evaluator| {
+        evaluate(&self.program, output, view, state, |evaluator| {
             let value = evaluator.evaluate(self.operation)?;
             let bytes = value.as_bytes().map_or(0, <[u8]>::len);
-            self.program.check_output_size(bytes)?;
+            check_output_size(&self.program.limits, bytes)?;
             Ok(value)
         })
     }

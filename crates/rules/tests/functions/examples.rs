@@ -5,7 +5,7 @@ use rules::{
     functions, json,
 };
 
-use crate::expression::{NOW_MS, evaluate, tools};
+use crate::expression::{NOW_MS, evaluate, resources};
 
 /// All functions included in this build.
 fn built() -> impl Iterator<Item = &'static functions::Function> {
@@ -102,7 +102,7 @@ pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> Strin
         payload: Some(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
         ..RuleEvent::new(EventKind::Publish, NOW_MS)
     };
-    let scratch = EvaluationScratch::new(tools(), 1 << 20);
+    let scratch = EvaluationScratch::new(resources(), 1 << 20);
     let view = scratch.view(&event, NOW_MS);
     let mut printed = String::new();
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {

@@ -11,7 +11,7 @@ use rules::{
 pub(crate) const NOW_MS: u64 = 1_690_599_987_495;
 
 /// With an environment variable for the example of `getenv`.
-pub(crate) fn tools() -> EvaluationResources {
+pub(crate) fn resources() -> EvaluationResources {
     let variables = [("SITE".into(), "north".into())];
     EvaluationResources::new([7; 32], 1).with_environment(Arc::new(variables.into()))
 }
@@ -24,12 +24,12 @@ pub(crate) fn evaluate<T>(
     then: impl FnOnce(&Arena, Result<Value<'_>, EvaluationError>) -> T,
 ) -> T {
     let arena = Arena::new();
-    let mut tools = tools();
+    let mut resources = resources();
     let mut kv = KvStore::default();
     let message = Published;
     let context = FunctionContext {
         arena: &arena,
-        tools: &mut tools,
+        resources: &mut resources,
         kv: &mut kv,
         message: Some(&message),
         zone,

@@ -163,7 +163,7 @@ fn no_program_makes_the_interpreter_panic() {
 /// The result of a program called directly, without the quoting of a statement.
 fn functions_jq(program: &str) -> String {
     let arena = rules::Arena::new();
-    let mut tools = rules::EvaluationResources::new([7; 32], 1);
+    let mut resources = rules::EvaluationResources::new([7; 32], 1);
     let mut kv = rules::KvStore::default();
     let limits = rules::FunctionLimits {
         jq_steps: 2_000,
@@ -171,7 +171,7 @@ fn functions_jq(program: &str) -> String {
     };
     let mut context = rules::FunctionContext {
         arena: &arena,
-        tools: &mut tools,
+        resources: &mut resources,
         kv: &mut kv,
         message: None,
         zone: &Zone::UTC,

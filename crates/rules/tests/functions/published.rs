@@ -128,11 +128,11 @@ fn matches_expression(text: &str, expression: &str) -> bool {
     let arena = Arena::new();
     let (text, expression) = (arena.alloc_str(text), arena.alloc_str(expression));
     let call = [Value::Str(text), Value::Str(expression)];
-    let mut tools = rules::EvaluationResources::new([1; 32], 0);
+    let mut resources = rules::EvaluationResources::new([1; 32], 0);
     let mut kv = rules::KvStore::default();
     let mut context = rules::FunctionContext {
         arena: &arena,
-        tools: &mut tools,
+        resources: &mut resources,
         kv: &mut kv,
         message: None,
         zone: &Zone::UTC,

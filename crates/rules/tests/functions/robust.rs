@@ -113,7 +113,7 @@ fn no_arguments_make_a_function_panic() {
     let pool = nasty(&arena);
     let mut rng = Rng::new([3; 32]);
     let zone = Zone::parse("America/St_Johns").expect("a bundled zone");
-    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut resources = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
     for function in functions::all() {
         for round in 0..1_500_u64 {
@@ -131,7 +131,7 @@ fn no_arguments_make_a_function_panic() {
                 .collect();
             let mut context = FunctionContext {
                 arena: &scratch,
-                tools: &mut tools,
+                resources: &mut resources,
                 kv: &mut kv,
                 message: None,
                 zone: &zone,
@@ -158,12 +158,12 @@ fn no_arguments_make_a_function_panic() {
 #[test]
 fn the_wrong_number_of_arguments_is_an_error() {
     let arena = Arena::new();
-    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut resources = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
     for function in functions::all() {
         let mut context = FunctionContext {
             arena: &arena,
-            tools: &mut tools,
+            resources: &mut resources,
             kv: &mut kv,
             message: None,
             zone: &Zone::UTC,
@@ -192,7 +192,7 @@ fn the_wrong_number_of_arguments_is_an_error() {
 #[test]
 fn a_small_compressed_payload_cannot_become_a_large_one() {
     let arena = Arena::new();
-    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut resources = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
     let zeros = vec![0; 1 << 20];
     for (compress, uncompress) in [
@@ -203,7 +203,7 @@ fn a_small_compressed_payload_cannot_become_a_large_one() {
         let mut call = |name, values: &[Value<'_>], max_output_bytes| {
             let mut context = FunctionContext {
                 arena: &arena,
-                tools: &mut tools,
+                resources: &mut resources,
                 kv: &mut kv,
                 message: None,
                 zone: &Zone::UTC,
@@ -263,12 +263,12 @@ fn every_documented_name_is_a_function() {
 #[test]
 fn the_work_of_a_regular_expression_is_limited() {
     let arena = Arena::new();
-    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut resources = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
     let mut matches = |text: &str, pattern: &str| {
         let mut context = FunctionContext {
             arena: &arena,
-            tools: &mut tools,
+            resources: &mut resources,
             kv: &mut kv,
             message: None,
             zone: &Zone::UTC,

@@ -67,6 +67,14 @@ pub(crate) struct FleetDefinition {
     pub(crate) first: u32,
     #[serde(default = "default_id")]
     pub(crate) id: String,
+    /// Name of each device that is created, for people.
+    pub(crate) name: Option<String>,
+    /// Tags of each device that is created.
+    #[serde(default)]
+    pub(crate) tags: BTreeMap<String, String>,
+    /// What new devices report about the time before, oldest first.
+    #[serde(default)]
+    pub(crate) history: Vec<HistoryDefinition>,
     /// Default: the id.
     pub(crate) client_id: Option<String>,
     /// Default with a product: the credentials that the protocol usually has.
@@ -95,6 +103,17 @@ pub(crate) struct FleetDefinition {
     /// What a device does when its connection ends.
     #[serde(default)]
     pub(crate) reconnect: ReconnectDefinition,
+}
+
+/// Values in the past at a regular interval.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HistoryDefinition {
+    /// Time before the start of the run.
+    pub(crate) from: TimeSpan,
+    #[serde(default = "no_time")]
+    pub(crate) to: TimeSpan,
+    pub(crate) every: TimeSpan,
 }
 
 fn default_id() -> String {
@@ -180,6 +199,8 @@ pub(crate) enum RequestKind {
     /// An image to install.
     Firmware,
     Software,
+    /// A command whose parameters name a file to download and verify.
+    File,
     /// A message on a topic that matches `topic`.
     Topic,
 }

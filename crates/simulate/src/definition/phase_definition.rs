@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::fleet_definition::ReconnectDefinition;
 use super::quantity::{Share, TimeSpan};
 
 /// A part of the run with its own load and demands.
@@ -17,11 +18,13 @@ pub(crate) struct PhaseDefinition {
     #[serde(default = "all")]
     pub(crate) devices: Share,
     /// Connections begun per second.
-    pub(crate) connect_rate: Option<f64>,
+    pub(crate) connect_rate: Option<PhaseCurve>,
     /// Connections that are being set up at a time.
     pub(crate) connect_concurrency: Option<u32>,
+    /// How devices return in this phase, instead of `reconnect` of their fleet.
+    pub(crate) reconnect: Option<ReconnectDefinition>,
     #[serde(default)]
-    pub(crate) load: LoadDefinition,
+    pub(crate) load: PhaseCurve,
     /// Messages of each send and device at the beginning of the phase, besides those of the schedule.
     #[serde(default)]
     pub(crate) burst: u32,
@@ -36,21 +39,44 @@ fn all() -> Share {
     Share(1.0)
 }
 
-/// Factor of the rate of all sends: one number, or several that divide the phase into equal steps, or a ramp.
+/// A number during a phase: the same from its begin to its end, several that divide it into equal steps, or a ramp.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a factor such as 2.0, steps such as [1.0, 2.0, 4.0], or a ramp such as { from = 1.0, to = 4.0 }"
+    expecting = "expected a number such as 2.0, steps such as [1.0, 2.0, 4.0], or a ramp such as { from = 1.0, to = 4.0 }"
 )]
-pub(crate) enum LoadDefinition {
-    Factor(f64),
+pub(crate) enum PhaseCurve {
+    Constant(f64),
     Steps(Vec<f64>),
     Ramp { from: f64, to: f64 },
 }
 
-impl Default for LoadDefinition {
+impl Default for PhaseCurve {
     fn default() -> Self {
-        Self::Factor(1.0)
+        Self::Constant(1.0)
+    }
+}
+
+impl PhaseCurve {
+    /// The number after this part of the phase, from 0 to 1.
+    pub(crate) fn at(&self, part: f64) -> f64 {
+        match self {
+            Self::Constant(number) => *number,
+            Self::Steps(steps) => {
+                let at = (part * steps.len() as f64) as usize;
+                steps[at.min(steps.len() - 1)]
+            }
+            Self::Ramp { from, to } => from + (to - from) * part,
+        }
+    }
+
+    /// The numbers that the file contains.
+    pub(crate) fn numbers_mut(&mut self) -> Vec<&mut f64> {
+        match self {
+            Self::Constant(number) => vec![number],
+            Self::Steps(steps) => steps.iter_mut().collect(),
+            Self::Ramp { from, to } => vec![from, to],
+        }
     }
 }
 

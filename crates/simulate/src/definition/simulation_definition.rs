@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::command_definition::CommandDefinition;
 use super::document::SourceDocument;
 use super::error::{DefinitionError, DefinitionErrors};
 use super::firmware_definition::FirmwareDefinition;
 use super::fleet_definition::{FleetDefinition, ProductDefinition};
+use super::object_definition::ObjectDefinition;
 use super::phase_definition::PhaseDefinition;
 use super::target_definition::TargetDefinition;
 use super::verify_definition::VerifyDefinition;
@@ -24,11 +26,17 @@ pub(crate) struct SimulationDefinition {
     pub(crate) target: TargetDefinition,
     #[serde(default)]
     pub(crate) product: BTreeMap<String, ProductDefinition>,
+    /// Other objects that are created on the node, in this order.
+    #[serde(default)]
+    pub(crate) object: Vec<ObjectDefinition>,
     /// Images for the devices of a product.
     #[serde(default)]
     pub(crate) firmware: BTreeMap<String, FirmwareDefinition>,
     #[serde(default)]
     pub(crate) fleet: BTreeMap<String, FleetDefinition>,
+    /// Commands that the simulator sends.
+    #[serde(default)]
+    pub(crate) command: Vec<CommandDefinition>,
     #[serde(default)]
     pub(crate) phase: Vec<PhaseDefinition>,
     pub(crate) verify: Option<VerifyDefinition>,

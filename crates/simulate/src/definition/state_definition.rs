@@ -49,6 +49,7 @@ pub(crate) struct GeneratorTable {
     pub(crate) gauss: Option<GaussDefinition>,
     pub(crate) uniform: Option<NumberRange>,
     pub(crate) decay: Option<DecayDefinition>,
+    pub(crate) drift: Option<DriftDefinition>,
     pub(crate) hourly: Option<HourlyDefinition>,
     pub(crate) choice: Option<ChoiceDefinition>,
     pub(crate) boolean: Option<BooleanDefinition>,
@@ -130,6 +131,17 @@ pub(crate) struct DecayDefinition {
     pub(crate) to: f64,
     pub(crate) half_life: TimeSpan,
     pub(crate) restart: Option<TimeSpan>,
+}
+
+/// Changes gradually, and is somewhere else within `mean` +- `amplitude` after each `period`. Depends on the time of day only, not
+/// on messages.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DriftDefinition {
+    #[serde(default)]
+    pub(crate) mean: f64,
+    pub(crate) amplitude: f64,
+    pub(crate) period: TimeSpan,
 }
 
 /// A value for each hour of the day.
@@ -234,13 +246,17 @@ pub(crate) enum RouteStart {
     First,
 }
 
-/// Values of a column of a CSV file.
+/// Values of a column of a CSV file, or of a key of a device that a node has stored.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReplayDefinition {
     /// Relative to the simulation file.
-    pub(crate) file: PathBuf,
-    pub(crate) column: String,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) column: Option<String>,
+    pub(crate) device: Option<String>,
+    pub(crate) key: Option<String>,
+    /// Only values of this time before now.
+    pub(crate) last: Option<TimeSpan>,
     /// The row in which devices begin.
     #[serde(default)]
     pub(crate) start: ReplayStart,

@@ -39,7 +39,7 @@ pub(crate) struct TargetDefinition {
     /// HTTP API of the node, for products to create.
     pub(crate) api: String,
     pub(crate) token_file: Option<PathBuf>,
-    /// PEM files.
+    /// PEM files. Without the first, the authorities of the system are trusted.
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) private_key: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use load_client::client_error::FailureLog;
 use load_client::host::now_ns;
 use load_client::interrupt::Interrupt;
 
@@ -18,6 +19,8 @@ use crate::screen::ScreenCommand;
 /// How often the coordinator looks at the phase.
 const TICK: Duration = Duration::from_millis(20);
 const CAMPAIGN_INTERVAL_NS: u64 = 1_000_000_000;
+/// Reads of a campaign that may fail in a row, before its phase ends.
+const MAX_CAMPAIGN_FAILURES: u32 = 30;
 /// Changes by the user that the report names.
 const MAX_INTERVENTIONS: usize = 100;
 
@@ -43,6 +46,25 @@ struct PhaseCampaign {
     number: u64,
     counts: CampaignCounts,
     next_update_ns: u64,
+    /// Reads that have failed since the last answer.
+    failures_in_a_row: u32,
+}
+
+impl PhaseCampaign {
+    /// Takes over how far the campaign is. The phase of a campaign that cannot be read ends.
+    fn update(&mut self, counts: anyhow::Result<CampaignCounts>, failures: &mut FailureLog) {
+        match counts {
+            Ok(counts) => {
+                self.counts = counts;
+                self.failures_in_a_row = 0;
+            }
+            Err(error) => {
+                failures.record_other("campaign not read", || format!("campaign: {error:#}"));
+                self.failures_in_a_row += 1;
+                self.counts.is_ended |= self.failures_in_a_row >= MAX_CAMPAIGN_FAILURES;
+            }
+        }
+    }
 }
 
 pub(super) struct Coordinator<'a, 'd> {
@@ -53,6 +75,8 @@ pub(super) struct Coordinator<'a, 'd> {
     campaigns: Option<&'a CampaignRunner>,
     /// The campaign of the phase.
     campaign: Option<PhaseCampaign>,
+    /// Requests of the phase to the node that have failed.
+    failures: FailureLog,
     clock: PhaseClock,
     is_phase_ended: bool,
     interventions: Vec<String>,
@@ -72,6 +96,7 @@ impl<'a, 'd> Coordinator<'a, 'd> {
             display,
             campaigns,
             campaign: None,
+            failures: FailureLog::default(),
             clock: PhaseClock::default(),
             is_phase_ended: false,
             interventions: Vec::new(),
@@ -100,14 +125,17 @@ impl<'a, 'd> Coordinator<'a, 'd> {
                     break;
                 }
                 self.update_display(number, run_started_ns);
-                self.update_campaign(now_ns())?;
+                self.update_campaign(now_ns());
             }
-            self.update_campaign(u64::MAX)?;
+            self.update_campaign(u64::MAX);
             phases.push(PhaseResult {
                 phase: number,
                 seconds: self.clock.elapsed_ns(now_ns()) as f64 / 1e9,
                 connected: self.shared.progress().connected,
-                counts: PhaseCounts::default(),
+                counts: PhaseCounts {
+                    failures: std::mem::take(&mut self.failures),
+                    ..PhaseCounts::default()
+                },
                 campaign: self.campaign.take().map(|campaign| campaign.counts),
             });
             if is_interrupted || is_broken() {
@@ -142,20 +170,20 @@ impl<'a, 'd> Coordinator<'a, 'd> {
                 number: campaigns.begin(package)?,
                 counts: CampaignCounts::default(),
                 next_update_ns: started_ns,
+                failures_in_a_row: 0,
             });
         }
         Ok(())
     }
 
     /// Asks the node how far the campaign is, if that is due.
-    fn update_campaign(&mut self, now_ns: u64) -> anyhow::Result<()> {
+    fn update_campaign(&mut self, now_ns: u64) {
         if let (Some(campaign), Some(campaigns)) = (&mut self.campaign, self.campaigns)
             && now_ns >= campaign.next_update_ns
         {
-            campaign.counts = campaigns.counts(campaign.number)?;
+            campaign.update(campaigns.counts(campaign.number), &mut self.failures);
             campaign.next_update_ns = now_ns.saturating_add(CAMPAIGN_INTERVAL_NS);
         }
-        Ok(())
     }
 
     fn is_over(&self, number: usize, phase: &PhasePlan) -> bool {
@@ -241,6 +269,37 @@ impl<'a, 'd> Coordinator<'a, 'd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_campaign_that_is_not_read_goes_on_for_a_while() {
+        let mut campaign = PhaseCampaign {
+            number: 1,
+            counts: CampaignCounts::default(),
+            next_update_ns: 0,
+            failures_in_a_row: 0,
+        };
+        let mut failures = FailureLog::default();
+        let mut fail = |campaign: &mut PhaseCampaign| {
+            campaign.update(Err(anyhow::anyhow!("restarting")), &mut failures);
+        };
+        for _ in 1..MAX_CAMPAIGN_FAILURES {
+            fail(&mut campaign);
+        }
+        let counts = CampaignCounts {
+            succeeded: 7,
+            ..CampaignCounts::default()
+        };
+        campaign.update(Ok(counts), &mut FailureLog::default());
+        for _ in 1..MAX_CAMPAIGN_FAILURES {
+            fail(&mut campaign);
+        }
+        assert!(!campaign.counts.is_ended);
+        fail(&mut campaign);
+        assert!(campaign.counts.is_ended);
+        assert_eq!(campaign.counts.succeeded, 7);
+        let failed = u64::from(2 * MAX_CAMPAIGN_FAILURES - 1);
+        assert_eq!(failures.by_kind["campaign not read"], failed);
+    }
 
     #[test]
     fn the_time_of_a_phase_stands_still_in_pauses() {

@@ -1,5 +1,6 @@
 //! A run: threads with devices, and a coordinator that goes through the phases.
 
+mod command_sender;
 mod coordinator;
 mod device_connection;
 mod fetched_image;
@@ -12,6 +13,7 @@ mod run_log;
 mod run_result;
 mod run_series;
 mod run_shared;
+mod run_snapshot;
 mod storage_probe;
 mod storage_sampler;
 mod target_access;
@@ -26,6 +28,7 @@ use load_client::node_api::NodeApi;
 
 use crate::firmware_setup::CampaignRunner;
 use crate::plan::SimulationPlan;
+use command_sender::CommandSender;
 use coordinator::Coordinator;
 #[cfg(test)]
 pub(crate) use live_latency::CLASSES;
@@ -33,12 +36,13 @@ pub(crate) use live_latency::{CLASS_BOUNDS_NS, LatencyCounts, quantile_bound_ns}
 use load_client::interrupt::Interrupt;
 pub(crate) use metrics_endpoint::MetricsEndpoint;
 pub(crate) use phase_counts::PhaseCounts;
-pub(crate) use run_display::{DisplayKind, RunDisplay};
+pub(crate) use run_display::{DisplayKind, ObserverDisplay, RunDisplay};
 pub(crate) use run_log::LogLine;
 pub(crate) use run_result::{PhaseResult, RunResult, VerifiedMessages};
 pub(crate) use run_series::{SeriesPoint, add_series};
 pub(crate) use run_shared::RunProgress;
 use run_shared::RunShared;
+pub use run_snapshot::{PhaseSnapshot, PhaseSnapshotStage, RunSnapshot};
 use storage_probe::StorageProbe;
 pub(crate) use target_access::TargetAccess;
 use verification::Verifier;
@@ -50,6 +54,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a run uses besides the broker.
 #[derive(Debug, Default)]
 pub(crate) struct RunEnvironment {
+    /// The node that passes commands to devices, if some are sent.
+    pub(crate) command_node: Option<NodeApi>,
     /// The node that stores telemetry, if the time to storage is measured.
     pub(crate) storage_node: Option<NodeApi>,
     pub(crate) metrics: Option<MetricsEndpoint>,
@@ -76,9 +82,20 @@ pub(crate) fn run(
         .zip(shared.storage_sampler())
         .map(|(node, sampler)| StorageProbe::new(node, &shared, sampler));
     let shared = &shared;
+    let commands: Vec<CommandSender<'_>> = match &environment.command_node {
+        Some(node) => (0..plan.commands.len())
+            .map(|number| CommandSender::new(node, plan, shared, number))
+            .collect(),
+        None => Vec::new(),
+    };
+    let command_threads = commands.iter().zip(&plan.commands);
     std::thread::scope(|scope| {
         let verifier = verifier.map(|verifier| scope.spawn(move || verifier.run()));
         let probe = probe.map(|probe| scope.spawn(move || probe.run()));
+        let command_threads: Vec<_> = command_threads
+            .flat_map(|(sender, command)| (0..command.concurrency).map(move |_| sender))
+            .map(|sender| scope.spawn(move || anyhow::Ok(sender.run())))
+            .collect();
         if let Some(metrics) = &environment.metrics {
             scope.spawn(|| metrics.run(plan, shared));
         }
@@ -95,6 +112,12 @@ pub(crate) fn run(
         let campaigns = environment.campaigns.as_ref();
         let coordinator = Coordinator::new(plan, shared, interrupt, (display, campaigns));
         let followed = coordinator.follow_phases(&is_broken);
+        if !commands.is_empty() {
+            // Devices answer what is under way, and send nothing else.
+            shared.control().pause();
+            commands.iter().for_each(CommandSender::stop);
+        }
+        let commanded: Vec<_> = command_threads.into_iter().map(join).collect();
         shared.stop();
         let mut sums: Vec<PhaseCounts> =
             plan.phases.iter().map(|_| PhaseCounts::default()).collect();
@@ -112,6 +135,9 @@ pub(crate) fn run(
         worker_results
             .into_iter()
             .collect::<anyhow::Result<Vec<_>>>()?;
+        for counts in commanded {
+            add_all(&mut sums, &counts?);
+        }
         let mut verified_messages = None;
         if let Some(deliveries) = verified? {
             add_all(&mut sums, &deliveries.by_phase);
@@ -126,7 +152,7 @@ pub(crate) fn run(
         let mut result = followed?;
         result.verified = verified_messages;
         for (phase, counts) in result.phases.iter_mut().zip(sums) {
-            phase.counts = counts;
+            phase.counts.add(&counts);
         }
         Ok(result)
     })

@@ -1,7 +1,7 @@
 //! What workers count in a phase.
 
 use hdrhistogram::Histogram;
-use load_client::client_failure::FailureLog;
+use load_client::client_error::FailureLog;
 use load_client::latency::latency_histogram;
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,11 @@ pub(crate) struct PhaseCounts {
     pub(crate) skipped: u64,
     /// Left out because the thread was too slow.
     pub(crate) missed: u64,
+    /// Messages of random devices that had no connection.
+    #[serde(default)]
+    pub(crate) offline: u64,
     pub(crate) acknowledged: u64,
-    pub(crate) refused: u64,
+    pub(crate) rejected: u64,
     /// Messages in flight when their connection ended.
     pub(crate) unacknowledged: u64,
     /// From the time at which the message was due.
@@ -39,6 +42,22 @@ pub(crate) struct PhaseCounts {
     pub(crate) answers: u64,
     pub(crate) failed_answers: u64,
     pub(crate) unanswered: u64,
+    /// Files that devices have downloaded and verified because a command named them, and those that they could not.
+    #[serde(default)]
+    pub(crate) downloaded_files: u64,
+    #[serde(default)]
+    pub(crate) failed_downloads: u64,
+    /// Commands that the simulator has sent to devices, and those of them that did not succeed.
+    #[serde(default)]
+    pub(crate) commands: u64,
+    #[serde(default)]
+    pub(crate) failed_commands: u64,
+    /// Left out because too many others had not ended.
+    #[serde(default)]
+    pub(crate) skipped_commands: u64,
+    /// From the time at which the command was due to the answer of the device.
+    #[serde(default = "latency_histogram", with = "recorded_values")]
+    pub(crate) command: Histogram<u64>,
     /// Installations of images that devices have begun, and how they ended.
     pub(crate) updates: u64,
     pub(crate) completed_updates: u64,
@@ -103,8 +122,9 @@ impl Default for PhaseCounts {
             sent_bytes: 0,
             skipped: 0,
             missed: 0,
+            offline: 0,
             acknowledged: 0,
-            refused: 0,
+            rejected: 0,
             unacknowledged: 0,
             ack: latency_histogram(),
             ack_sum_ns: 0,
@@ -114,6 +134,12 @@ impl Default for PhaseCounts {
             answers: 0,
             failed_answers: 0,
             unanswered: 0,
+            downloaded_files: 0,
+            failed_downloads: 0,
+            commands: 0,
+            failed_commands: 0,
+            skipped_commands: 0,
+            command: latency_histogram(),
             updates: 0,
             completed_updates: 0,
             failed_updates: 0,
@@ -150,8 +176,9 @@ impl PhaseCounts {
         self.sent_bytes += other.sent_bytes;
         self.skipped += other.skipped;
         self.missed += other.missed;
+        self.offline += other.offline;
         self.acknowledged += other.acknowledged;
-        self.refused += other.refused;
+        self.rejected += other.rejected;
         self.unacknowledged += other.unacknowledged;
         self.ack_sum_ns += other.ack_sum_ns;
         self.received += other.received;
@@ -160,6 +187,12 @@ impl PhaseCounts {
         self.answers += other.answers;
         self.failed_answers += other.failed_answers;
         self.unanswered += other.unanswered;
+        sum(&mut self.command, &other.command);
+        self.downloaded_files += other.downloaded_files;
+        self.failed_downloads += other.failed_downloads;
+        self.commands += other.commands;
+        self.failed_commands += other.failed_commands;
+        self.skipped_commands += other.skipped_commands;
         sum(&mut self.update, &other.update);
         self.updates += other.updates;
         self.completed_updates += other.completed_updates;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use load_client::interrupt::Interrupt;
 use load_client::units::Unit;
 
-use super::live_latency::{CLASSES, LatencyCounts};
+use super::live_latency::{CLASSES, LatencyCounts, quantile_bound_ns};
 use super::run_log::{LogLine, RunLog};
 use super::run_shared::{RunProgress, RunShared};
+use super::run_snapshot::{PhaseSnapshot, RunSnapshot};
 use crate::phase_plan::PhaseEnd;
 use crate::plan::SimulationPlan;
 use crate::screen::{
@@ -20,6 +21,8 @@ const SCREEN_INTERVAL_NS: u64 = 250_000_000;
 const STATUS_INTERVAL_NS: u64 = 1_000_000_000;
 /// Lines of the log that a screen may have room for.
 const LOG_LINES: usize = 100;
+/// Lines of the log for another part of the program.
+const SNAPSHOT_LINES: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DisplayKind {
@@ -60,6 +63,8 @@ pub(crate) enum RunDisplay<'a> {
     None,
     StatusLine(StatusLine),
     Screen(Box<ScreenDisplay<'a>>),
+    /// Another part of the program shows it.
+    Observer(ObserverDisplay<'a>),
 }
 
 impl<'a> RunDisplay<'a> {
@@ -89,7 +94,7 @@ impl<'a> RunDisplay<'a> {
         match self {
             Self::None => None,
             Self::StatusLine(_) => Some(RunLog::printed()),
-            Self::Screen(_) => Some(RunLog::default()),
+            Self::Screen(_) | Self::Observer(_) => Some(RunLog::default()),
         }
     }
 
@@ -110,6 +115,7 @@ impl<'a> RunDisplay<'a> {
         match self {
             Self::None => {}
             Self::StatusLine(line) => line.update(view),
+            Self::Observer(observer) => observer.update(view),
             Self::Screen(display) => {
                 if let Err(error) = display.update(view) {
                     self.fail(&error);
@@ -176,6 +182,68 @@ impl StatusLine {
     }
 }
 
+/// Reports the run to another part of the program.
+pub(crate) struct ObserverDisplay<'a> {
+    observe: &'a dyn Fn(RunSnapshot),
+    phases: Vec<PhaseRow>,
+    before: RunProgress,
+    rate: f64,
+    rate_since_ns: u64,
+    next_ns: u64,
+}
+
+impl<'a> ObserverDisplay<'a> {
+    pub(crate) fn new(observe: &'a dyn Fn(RunSnapshot)) -> Self {
+        Self {
+            observe,
+            phases: Vec::new(),
+            before: RunProgress::default(),
+            rate: 0.0,
+            rate_since_ns: 0,
+            next_ns: 0,
+        }
+    }
+
+    fn update(&mut self, view: &RunView<'_>) {
+        if view.now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = view.now_ns + SCREEN_INTERVAL_NS;
+        let progress = view.shared.progress();
+        let elapsed_ns = view.now_ns - self.rate_since_ns;
+        if elapsed_ns >= STATUS_INTERVAL_NS {
+            let sent = progress.sent.saturating_sub(self.before.sent);
+            self.rate = match self.rate_since_ns {
+                0 => 0.0,
+                _ => sent as f64 * 1e9 / elapsed_ns as f64,
+            };
+            (self.before, self.rate_since_ns) = (progress, view.now_ns);
+        }
+        if self.phases.is_empty() {
+            self.phases = waiting_phases(view.plan);
+        }
+        update_phases(&mut self.phases, view, &progress);
+        let (_, ack_times) = view.shared.live_times();
+        let log = view.shared.log();
+        (self.observe)(RunSnapshot {
+            phases: self.phases.iter().map(PhaseSnapshot::from).collect(),
+            connected: progress.connected,
+            sent: progress.sent,
+            sent_per_s: self.rate,
+            acknowledged: progress.acknowledged,
+            received: progress.received,
+            answers: progress.answers,
+            failures: progress.failures,
+            ack_p99_ns: quantile_bound_ns(&ack_times, 0.99),
+            failures_by_kind: log.map_or_else(Vec::new, |log| log.failures()),
+            log: log.map_or_else(Vec::new, |log| {
+                let lines = log.latest(SNAPSHOT_LINES).into_iter();
+                lines.map(|line| (line.at_ms, line.text)).collect()
+            }),
+        });
+    }
+}
+
 /// The full screen, and what it shows of the time before.
 #[derive(Debug)]
 pub(crate) struct ScreenDisplay<'a> {
@@ -198,29 +266,14 @@ impl ScreenDisplay<'_> {
         }
         let times = view.shared.live_times();
         if self.phases[view.phase].stage != PhaseStage::Running {
-            for phase in &mut self.phases[..view.phase] {
-                phase.stage = PhaseStage::Done;
-            }
-            self.phases[view.phase].stage = PhaseStage::Running;
             self.before_phase = times;
         } else if view.now_ns < self.next_draw_ns {
             return Ok(());
         }
         self.next_draw_ns = view.now_ns + SCREEN_INTERVAL_NS;
+        update_phases(&mut self.phases, view, &progress);
         let plan = &view.plan.phases[view.phase];
         let connections = view.plan.connections();
-        let row = &mut self.phases[view.phase];
-        row.elapsed_s = view.phase_elapsed_ns as f64 / 1e9;
-        row.progress = match plan.end {
-            PhaseEnd::After { ns } | PhaseEnd::Campaign { limit_ns: ns } => {
-                Some(view.phase_elapsed_ns as f64 / ns.max(1) as f64)
-            }
-            PhaseEnd::Connected => {
-                let wanted = connections as f64 * plan.devices;
-                Some(1.0 - progress.unsettled as f64 / wanted.max(1.0))
-            }
-            PhaseEnd::Interrupt => None,
-        };
         let log = view.shared.log();
         let lines: Vec<LogLine> = log.map_or_else(Vec::new, |log| log.latest(LOG_LINES));
         let failures = log.map_or_else(Vec::new, |log| log.failures());
@@ -242,6 +295,27 @@ impl ScreenDisplay<'_> {
             log: &lines,
         })
     }
+}
+
+/// Brings the rows of phases up to date.
+fn update_phases(phases: &mut [PhaseRow], view: &RunView<'_>, progress: &RunProgress) {
+    for phase in &mut phases[..view.phase] {
+        phase.stage = PhaseStage::Done;
+    }
+    let plan = &view.plan.phases[view.phase];
+    let row = &mut phases[view.phase];
+    row.stage = PhaseStage::Running;
+    row.elapsed_s = view.phase_elapsed_ns as f64 / 1e9;
+    row.progress = match plan.end {
+        PhaseEnd::After { ns } | PhaseEnd::Campaign { limit_ns: ns } => {
+            Some(view.phase_elapsed_ns as f64 / ns.max(1) as f64)
+        }
+        PhaseEnd::Connected => {
+            let wanted = view.plan.connections() as f64 * plan.devices;
+            Some(1.0 - progress.unsettled as f64 / wanted.max(1.0))
+        }
+        PhaseEnd::Interrupt => None,
+    };
 }
 
 fn waiting_phases(plan: &SimulationPlan) -> Vec<PhaseRow> {

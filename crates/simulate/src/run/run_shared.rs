@@ -46,6 +46,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) connects: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
+    /// Requests that were answered.
+    pub(crate) answers: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
     /// Sum of the times to acknowledgement.
     pub(crate) ack_sum_ns: AtomicU64,
@@ -64,6 +66,8 @@ pub(crate) struct RunProgress {
     pub(crate) connects: u64,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    #[serde(default)]
+    pub(crate) answers: u64,
     pub(crate) acknowledged: u64,
     pub(crate) ack_sum_ns: u64,
     pub(crate) failures: u64,
@@ -81,6 +85,7 @@ impl RunProgress {
         self.connects += other.connects;
         self.sent += other.sent;
         self.received += other.received;
+        self.answers += other.answers;
         self.acknowledged += other.acknowledged;
         self.ack_sum_ns += other.ack_sum_ns;
         self.failures += other.failures;
@@ -201,6 +206,7 @@ impl RunShared {
             sum.connected += worker.connected.load(Ordering::Relaxed);
             sum.unsettled += worker.unsettled.load(Ordering::Relaxed);
             sum.connects += worker.connects.load(Ordering::Relaxed);
+            sum.answers += worker.answers.load(Ordering::Relaxed);
             sum.received += worker.received.load(Ordering::Relaxed);
             sum.ack_sum_ns += worker.ack_sum_ns.load(Ordering::Relaxed);
             sum.sent += worker.sent.load(Ordering::Relaxed);

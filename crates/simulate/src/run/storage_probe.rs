@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use load_client::host::now_ns;
 use load_client::node_api::NodeApi;
+use outbound::url_encoding::url_encode;
 use serde_json::Value;
 
 use super::phase_counts::PhaseCounts;
@@ -16,12 +17,19 @@ use super::storage_sampler::{StorageSample, StorageSampler};
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// A message that is not stored in this time counts as `unstored`.
 const STORE_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Time after a failed request.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Failed requests before the first answer after which the address or the token is considered wrong.
+const MAX_FAILURES_AT_START: u32 = 10;
 
 pub(super) struct StorageProbe<'a> {
     node: &'a NodeApi,
     shared: &'a RunShared,
     sampler: &'a StorageSampler,
     by_phase: Vec<PhaseCounts>,
+    /// Whether the node has answered a request.
+    has_answer: bool,
+    failures_at_start: u32,
 }
 
 impl<'a> StorageProbe<'a> {
@@ -35,6 +43,8 @@ impl<'a> StorageProbe<'a> {
             shared,
             sampler,
             by_phase: Vec::new(),
+            has_answer: false,
+            failures_at_start: 0,
         }
     }
 
@@ -68,23 +78,45 @@ impl<'a> StorageProbe<'a> {
         &mut self.by_phase[phase]
     }
 
-    /// Time from when the message was due until it is stored; `None`: it takes too long.
-    fn measure(&self, sample: &StorageSample) -> anyhow::Result<Option<u64>> {
-        let path = format!("/api/v1/devices/{}/telemetry/latest", sample.device);
+    /// Time from when the message was due until it is stored; `None`: it takes too long, or the node does not answer meanwhile.
+    fn measure(&mut self, sample: &StorageSample) -> anyhow::Result<Option<u64>> {
+        let path = format!(
+            "/api/v1/devices/{}/telemetry/latest",
+            url_encode(&sample.device)
+        );
         loop {
-            let answer = self
-                .node
-                .get(&path)
-                .context("cannot measure the time to storage")?;
+            let answer = self.node.get(&path);
             let took_ns = now_ns().saturating_sub(sample.due_ns);
-            if answer.is_some_and(|answer| is_stored(&answer, sample.ts_ms)) {
-                return Ok(Some(took_ns));
-            }
+            let pause = match answer {
+                Ok(answer) => {
+                    self.has_answer = true;
+                    if answer.is_some_and(|answer| is_stored(&answer, sample.ts_ms)) {
+                        return Ok(Some(took_ns));
+                    }
+                    POLL_INTERVAL
+                }
+                Err(error) => {
+                    self.record_failure(error)?;
+                    RETRY_INTERVAL
+                }
+            };
             if took_ns > STORE_TIMEOUT_NS {
                 return Ok(None);
             }
-            std::thread::sleep(POLL_INTERVAL);
+            std::thread::sleep(pause);
         }
+    }
+
+    /// Counts a failed request. The result of a run is not worth less than an answer, unless there never is one.
+    fn record_failure(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        let text = format!("time to storage: {error:#}");
+        let failures = &mut self.counts().failures;
+        failures.record_other("time to storage not read", || text);
+        self.failures_at_start += u32::from(!self.has_answer);
+        if self.failures_at_start >= MAX_FAILURES_AT_START {
+            return Err(error).context("cannot measure the time to storage");
+        }
+        Ok(())
     }
 }
 
@@ -97,8 +129,71 @@ fn is_stored(latest: &Value, ts_ms: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use load_client::node_api::{NodeRequest, NodeTransport};
     use serde_json::json;
+
+    use super::*;
+
+    /// Answers as `answer` does to the request of this number and path.
+    struct ScriptedNode<F> {
+        requests: AtomicUsize,
+        answer: F,
+    }
+
+    impl<F: Fn(usize, &str) -> (u16, String) + Send + Sync> NodeTransport for ScriptedNode<F> {
+        fn send(&self, request: &NodeRequest<'_>) -> anyhow::Result<(u16, String)> {
+            let number = self.requests.fetch_add(1, Ordering::Relaxed);
+            Ok((self.answer)(number, request.path))
+        }
+
+        fn address(&self) -> String {
+            "memory".to_owned()
+        }
+    }
+
+    /// Measures one message of the device `a/b` with the time 5.
+    fn measure(
+        answer: impl Fn(usize, &str) -> (u16, String) + Send + Sync + 'static,
+    ) -> (anyhow::Result<Option<u64>>, Vec<PhaseCounts>) {
+        let node = NodeApi::with_transport(Arc::new(ScriptedNode {
+            requests: AtomicUsize::new(0),
+            answer,
+        }));
+        let shared = RunShared::new(1, true, None);
+        let sampler = shared.storage_sampler().unwrap();
+        let mut probe = StorageProbe::new(&node, &shared, sampler);
+        let measured = probe.measure(&StorageSample {
+            device: "a/b".to_owned(),
+            ts_ms: 5,
+            due_ns: now_ns(),
+        });
+        (measured, probe.by_phase)
+    }
+
+    #[test]
+    fn failed_requests_are_counted_and_repeated() {
+        let (measured, counts) = measure(|number, path| {
+            assert_eq!(path, "/api/v1/devices/a%2Fb/telemetry/latest");
+            match number {
+                0 | 1 => (503, json!({"detail": "restarting"}).to_string()),
+                _ => (200, json!({"values": {"x": {"ts_ms": 5}}}).to_string()),
+            }
+        });
+        assert!(measured.unwrap().is_some());
+        assert_eq!(counts[0].failures.by_kind["time to storage not read"], 2);
+        assert!(counts[0].failures.first[0].contains("restarting"));
+    }
+
+    #[test]
+    fn a_node_that_rejects_the_first_requests_is_an_error() {
+        let (measured, counts) = measure(|_, _| (401, String::new()));
+        let error = format!("{:#}", measured.unwrap_err());
+        assert!(error.contains("answered 401"), "{error}");
+        assert_eq!(counts[0].failures.count(), u64::from(MAX_FAILURES_AT_START));
+    }
 
     #[test]
     fn values_of_the_time_of_the_message_are_stored() {

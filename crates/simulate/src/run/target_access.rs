@@ -23,7 +23,10 @@ pub(crate) struct TargetAccess {
     /// The servers of devices that do not speak MQTT over TCP.
     pub(crate) translators: Translators,
     pub(crate) version: Version,
+    /// Of connections to the broker.
     pub(crate) sources: SourceAddresses,
+    /// Of connections with other transports, each to its server.
+    translated_sources: Vec<(FleetTransport, SourceAddresses)>,
     pub(crate) connect_timeout_ns: u64,
     pub(crate) threads: usize,
 }
@@ -50,8 +53,8 @@ impl TargetAccess {
             None => SourceAddresses::default(),
         };
         let address = endpoint.resolve(&sources).context("target.broker")?;
+        let devices = usize::try_from(plan.devices()).unwrap_or(usize::MAX);
         if sources.count() == 0 {
-            let devices = usize::try_from(plan.devices()).unwrap_or(usize::MAX);
             sources = SourceAddresses::for_connections(address.ip(), devices);
         }
         if !(1..=MAX_THREADS).contains(&target.threads) {
@@ -83,7 +86,12 @@ impl TargetAccess {
         }
         let servers = servers.join(", ");
         let translators = Translators::new(target, folder, &transports, quic)?;
+        let translated_sources = transports.iter().filter_map(|transport| {
+            let sources = translators.sources_for(*transport, devices)?;
+            Some((*transport, sources))
+        });
         Ok(Self {
+            translated_sources: translated_sources.collect(),
             translators,
             dialer: BrokerDialer {
                 target: address,
@@ -99,6 +107,12 @@ impl TargetAccess {
             connect_timeout_ns: target.connect_timeout.ns,
             threads: usize::from(target.threads),
         })
+    }
+    /// Where connections with this transport come from.
+    pub(crate) fn sources_of(&self, transport: FleetTransport) -> &SourceAddresses {
+        let mut translated = self.translated_sources.iter();
+        let found = translated.find(|(known, _)| *known == transport);
+        found.map_or(&self.sources, |(_, sources)| sources)
     }
 }
 
@@ -121,12 +135,6 @@ fn tls(
     if !endpoint.tls {
         return Ok(None);
     }
-    if target.ca_file.is_none() && !target.insecure {
-        bail!(
-            "target.broker: {endpoint} uses TLS; set target.ca_file to the certificates of trusted authorities, or \
-             target.insecure = true"
-        );
-    }
     let identity = match (&target.certificate, &target.private_key) {
         (Some(certificate), Some(key)) => Some((folder.join(certificate), folder.join(key))),
         (None, None) => None,
@@ -142,4 +150,40 @@ fn tls(
         format!("target.server_name: `{name}` cannot be the name in a certificate")
     })?;
     Ok(Some((client_config(&files)?, server)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::SourceDocument;
+
+    #[test]
+    fn each_server_gets_source_addresses_that_reach_it() {
+        let sources = |target: &str, transport: &str| {
+            let text = format!(
+                "target.broker = \"mqtt://127.0.0.1:1883\"\n{target}\n[product.p]\nprotocol = \"thingsboard\"\n\
+                 [fleet.f]\nproduct = \"p\"\ncount = 30000\ntransport = \"{transport}\"\n\
+                 [[phase]]\nname = \"a\"\nduration = \"1s\"\n"
+            );
+            let document = SourceDocument::parse(Path::new("a.toml"), &text).unwrap();
+            let folder = Path::new("");
+            let (definition, plan) =
+                crate::plan_compiler::compile(&document, folder, Default::default()).unwrap();
+            let access = TargetAccess::new(&definition.target, folder, &plan).unwrap();
+            access.sources_of(plan.fleets[0].transport).count()
+        };
+        assert_eq!(sources("", "mqtt"), 2);
+        assert_eq!(sources("", "http"), 2);
+        // A loopback address does not reach another machine.
+        assert_eq!(
+            sources("target.http = \"http://192.0.2.1:8080\"", "http"),
+            0
+        );
+        // The system chooses.
+        assert_eq!(sources("target.link = \"tcp://127.0.0.1:7600\"", "link"), 0);
+        for transport in ["mqtt", "http", "link"] {
+            let text = "target.source_addresses = \"127.0.0.7\"";
+            assert_eq!(sources(text, transport), 1, "{transport}");
+        }
+    }
 }

@@ -1,8 +1,6 @@
 //! One compiled value.
 
-use std::path::Path;
-
-use super::replay_file::ReplayColumn;
+use super::replay::{ReplayColumn, ReplaySources};
 use super::route::Route;
 use super::state_value::{Component, DeviceState, StateValue};
 use crate::definition::{GeneratorTable, NumberRange, ReplayStart, Scalar, StateDefinition};
@@ -57,6 +55,12 @@ pub(super) enum Generator {
         restart_ns: Option<u64>,
         decimals: u8,
     },
+    Drift {
+        mean: f64,
+        amplitude: f64,
+        period_ms: u64,
+        decimals: u8,
+    },
     Hourly {
         values: Vec<f64>,
         interpolate: bool,
@@ -88,7 +92,7 @@ type GeneratorError = (&'static str, String);
 impl Generator {
     pub(super) fn compile(
         definition: &StateDefinition,
-        folder: &Path,
+        sources: &ReplaySources<'_>,
     ) -> Result<Self, GeneratorError> {
         let table = match definition {
             StateDefinition::Constant(value) => return Ok(Self::Constant(value.clone())),
@@ -123,6 +127,7 @@ impl Generator {
                 .map(|range| Ok(Self::Uniform { range, decimals })),
         );
         add("decay", compile_decay(table, decimals));
+        add("drift", compile_drift(table, decimals));
         add("hourly", compile_hourly(table, decimals));
         add("choice", compile_choice(table));
         add("boolean", compile_boolean(table));
@@ -136,7 +141,7 @@ impl Generator {
         add(
             "replay",
             table.replay.as_ref().map(|replay| {
-                let column = ReplayColumn::read(&folder.join(&replay.file), &replay.column)?;
+                let column = sources.read(replay)?;
                 Ok(Self::Replay {
                     column,
                     start: replay.start,
@@ -147,7 +152,7 @@ impl Generator {
             (Some((name, generator)), true) => generator.map_err(|message| (name, message)),
             (None, _) => Err((
                 "",
-                "expected a generator: list, counter, walk, sine, gauss, uniform, decay, hourly, choice, boolean, route \
+                "expected a generator: list, counter, walk, sine, gauss, uniform, decay, drift, hourly, choice, boolean, route \
                  or replay"
                     .to_owned(),
             )),
@@ -271,6 +276,22 @@ impl Generator {
                 let from = key.between(FIRST_DRAW, from.from, from.to);
                 let left = (-(age_ns as f64) / half_life_ns).exp2();
                 number(to + (from - to) * left, *decimals)
+            }
+            Self::Drift {
+                mean,
+                amplitude,
+                period_ms,
+                decimals,
+            } => {
+                let period = device.wall_ms / period_ms;
+                let part = (device.wall_ms % period_ms) as f64 / *period_ms as f64;
+                let (from, to) = (
+                    key.between(period, -1.0, 1.0),
+                    key.between(period + 1, -1.0, 1.0),
+                );
+                // Without a kink where a period ends.
+                let eased = part * part * (3.0 - 2.0 * part);
+                number(mean + amplitude * (from + (to - from) * eased), *decimals)
             }
             Self::Hourly {
                 values,
@@ -435,6 +456,20 @@ fn compile_decay(table: &GeneratorTable, decimals: u8) -> Option<Result<Generato
         to: decay.to,
         half_life_ns: decay.half_life.ns as f64,
         restart_ns: decay.restart.map(|restart| restart.ns),
+        decimals,
+    }))
+}
+
+fn compile_drift(table: &GeneratorTable, decimals: u8) -> Option<Result<Generator, String>> {
+    let drift = table.drift.as_ref()?;
+    let period_ms = drift.period.ns / 1_000_000;
+    if period_ms == 0 {
+        return Some(Err("expected a `period` of at least 1ms".to_owned()));
+    }
+    Some(Ok(Generator::Drift {
+        mean: drift.mean,
+        amplitude: drift.amplitude,
+        period_ms,
         decimals,
     }))
 }

@@ -4,15 +4,14 @@
 //! walks, counters and booleans with a memory keep a number for each device, in a cell of [`StateProgram::cells`].
 
 mod generator;
-mod replay_file;
+mod replay;
 mod route;
 mod state_value;
 mod street_map;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
+pub(crate) use replay::ReplaySources;
 pub(crate) use state_value::{Component, DeviceState, StateValue};
 
 use crate::definition::{DefinitionError, StateDefinition};
@@ -37,7 +36,7 @@ impl StateProgram {
     pub(crate) fn compile<'d>(
         definitions: impl Iterator<Item = (&'d String, &'d StateDefinition)>,
         path: &str,
-        folder: &Path,
+        sources: &ReplaySources<'_>,
         errors: &mut Vec<DefinitionError>,
     ) -> Self {
         let mut program = Self::default();
@@ -50,7 +49,7 @@ impl StateProgram {
                 ));
                 continue;
             }
-            match Generator::compile(definition, folder) {
+            match Generator::compile(definition, sources) {
                 Ok(generator) => {
                     let cell = generator.has_cell().then_some(program.cells as u16);
                     program.cells += usize::from(cell.is_some());

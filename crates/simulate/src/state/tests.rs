@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Component, DeviceState, StateProgram, StateValue};
-use crate::definition::StateDefinition;
+use super::{Component, DeviceState, ReplaySources, StateProgram, StateValue};
+use crate::definition::{StateDefinition, TargetDefinition};
 use crate::random::RandomKey;
 
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -19,7 +19,10 @@ fn program(definition: Value) -> Result<StateProgram, String> {
     let program = StateProgram::compile(
         [(&name, &definition)].into_iter(),
         "state",
-        Path::new(""),
+        &ReplaySources {
+            folder: Path::new(""),
+            target: &TargetDefinition::default(),
+        },
         &mut errors,
     );
     match errors.is_empty() {

@@ -1,6 +1,7 @@
-//! Devices over links: a message is a publication of the link, which the node acknowledges when it is stored.
+//! Devices over links: a message is a publication of the link, which the node acknowledges when it is stored. Subscriptions are
+//! requests, which the node answers.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use link::net::{ConnectOptions, Link, LinkError, connect};
 use link::priority::Priority;
 use link::wire::handshake::{Credentials, LinkId};
 use link_carriers::{CarrierAddress, CarrierConnector};
+use load_client::endpoint::SourceAddresses;
 use mqtt::ReasonCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::local_port::{DeviceMessage, DevicePacket, LocalReader, LocalWriter};
-use super::server_target::tls;
+use super::server_target::{source_addresses, tls};
 use super::translated_session::TranslatedSession;
 use crate::definition::TargetDefinition;
 
@@ -25,26 +27,42 @@ const PUBLICATION: u8 = 1;
 const PUBLICATION_HEADER_BYTES: usize = 4;
 
 /// Opens carriers to `target.link`.
-pub(super) fn connector(
-    target: &TargetDefinition,
-    folder: &Path,
-) -> anyhow::Result<CarrierConnector> {
-    let address: CarrierAddress = target.link.parse()?;
-    let config = match &address {
-        CarrierAddress::Network {
-            transport, host, ..
-        } if transport.is_encrypted() => Some(tls(&target.link, host, target, folder)?.0),
-        _ => None,
-    };
-    CarrierConnector::new(address, config.as_deref(), target.server_name.clone())
-        .context("the address cannot be used")
+#[derive(Debug)]
+pub(crate) struct LinkTarget {
+    connector: CarrierConnector,
+    /// Those of the file.
+    sources: SourceAddresses,
+}
+
+impl LinkTarget {
+    pub(super) fn new(target: &TargetDefinition, folder: &Path) -> anyhow::Result<Self> {
+        let address: CarrierAddress = target.link.parse()?;
+        let config = match &address {
+            CarrierAddress::Network {
+                transport, host, ..
+            } if transport.is_encrypted() => Some(tls(host, target, folder)?.0),
+            _ => None,
+        };
+        let connector =
+            CarrierConnector::new(address, config.as_deref(), target.server_name.clone())
+                .context("the address cannot be used")?;
+        Ok(Self {
+            connector,
+            sources: source_addresses(target)?,
+        })
+    }
+
+    /// Where links come from; empty: the system chooses.
+    pub(super) fn sources(&self) -> &SourceAddresses {
+        &self.sources
+    }
 }
 
 /// Opens a link, and translates until the device or the link ends.
 pub(super) async fn translate(
     session: TranslatedSession,
     reader: &mut LocalReader,
-    connector: Arc<CarrierConnector>,
+    target: Arc<LinkTarget>,
 ) -> Result<(), String> {
     let login = session.login;
     let credentials = match (login.username, login.password) {
@@ -57,9 +75,11 @@ pub(super) async fn translate(
         ..ConnectOptions::default()
     };
     options.config.client_id = login.client_id;
+    // A link that is interrupted opens further carriers, for which the system chooses the port.
+    let source = session.route.source.map(|source| source.ip());
     let open = move || {
-        let connector = connector.clone();
-        async move { connector.open().await }
+        let target = target.clone();
+        async move { target.connector.open_from(source).await }
     };
     let device = LinkDevice {
         link: connect(random_link_id(), options, open),
@@ -101,11 +121,35 @@ struct LinkDevice {
     writer: LocalWriter,
 }
 
+/// What the device has subscribed to.
+#[derive(Default)]
+struct DeviceSubscriptions {
+    filters: Vec<String>,
+    /// Requests without an answer, and the packet identifiers of their SUBSCRIBE packets.
+    pending: HashMap<u64, u16>,
+    last_request: u64,
+}
+
+impl DeviceSubscriptions {
+    /// A request to subscribe to these filters.
+    fn request(&mut self, filters: &[String]) -> Bytes {
+        self.last_request += 1;
+        let subscriptions: Vec<Value> = filters
+            .iter()
+            .map(|filter| json!({"filter": filter, "qos": 1}))
+            .collect();
+        let request = json!({"request": self.last_request, "subscribe": subscriptions});
+        request.to_string().into()
+    }
+}
+
 impl LinkDevice {
     async fn serve(&self, reader: &mut LocalReader) -> Result<(), String> {
         let failed = |error: LinkError| describe(&error);
         // Messages that the node has not acknowledged.
         let mut sent: VecDeque<(MessageId, u16)> = VecDeque::new();
+        let mut subscriptions = DeviceSubscriptions::default();
+        let mut losses = self.link.peer_state_losses();
         loop {
             let first = sent.front().copied();
             let settled = async {
@@ -121,9 +165,11 @@ impl LinkDevice {
                         let id = self.link.send(Priority::Normal, content).await;
                         sent.push_back((id.map_err(failed)?, message.packet_id));
                     }
-                    // A node sends what is for the device without subscriptions over the link.
                     DevicePacket::Subscribe { packet_id, filters } => {
-                        self.writer.accept_subscriptions(packet_id, filters.len()).await;
+                        let request = subscriptions.request(&filters);
+                        subscriptions.pending.insert(subscriptions.last_request, packet_id);
+                        subscriptions.filters.extend(filters);
+                        self.link.send(Priority::High, request).await.map_err(failed)?;
                     }
                     DevicePacket::Connect(_) | DevicePacket::End => return Ok(()),
                 },
@@ -135,23 +181,47 @@ impl LinkDevice {
                 }
                 message = self.link.receive() => {
                     let message = message.map_err(failed)?.payload.into_bytes();
-                    self.pass(&message).await?;
+                    self.pass(&message, &mut subscriptions).await?;
+                }
+                // A node that was restarted knows no subscriptions of the link.
+                now = self.link.peer_state_lost(losses) => {
+                    losses = now.map_err(failed)?;
+                    let filters = subscriptions.filters.clone();
+                    if !filters.is_empty() {
+                        let request = subscriptions.request(&filters);
+                        self.link.send(Priority::High, request).await.map_err(failed)?;
+                    }
                 }
             }
         }
     }
 
     /// Passes a message of the node to the device.
-    async fn pass(&self, message: &[u8]) -> Result<(), String> {
+    async fn pass(
+        &self,
+        message: &[u8],
+        subscriptions: &mut DeviceSubscriptions,
+    ) -> Result<(), String> {
         if let Some((topic, payload)) = decode(message) {
             self.writer.publish(topic, payload).await;
             return Ok(());
         }
         let message: Value = serde_json::from_slice(message).unwrap_or_default();
-        match message["rejected"]["reason"].as_str() {
-            Some(reason) => Err(format!("the node rejected a message: {reason}")),
-            None => Ok(()),
+        if let Some(reason) = message["rejected"]["reason"].as_str() {
+            return Err(format!("the node rejected a message: {reason}"));
         }
+        if let Some(reason) = message["error"].as_str() {
+            return Err(format!("the node rejected a subscription: {reason}"));
+        }
+        let packet_id = message["request"]
+            .as_u64()
+            .and_then(|request| subscriptions.pending.remove(&request));
+        if let (Some(packet_id), Some(codes)) = (packet_id, message["reason_codes"].as_array()) {
+            let codes = codes.iter().filter_map(Value::as_u64);
+            let codes: Vec<u8> = codes.filter_map(|code| u8::try_from(code).ok()).collect();
+            self.writer.answer_subscriptions(packet_id, &codes).await;
+        }
+        Ok(())
     }
 }
 

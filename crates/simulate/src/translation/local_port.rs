@@ -151,10 +151,15 @@ impl LocalWriter {
     }
 
     pub(super) async fn accept_subscriptions(&self, packet_id: u16, count: usize) {
+        self.answer_subscriptions(packet_id, &vec![0; count]).await;
+    }
+
+    /// Reports the result of a SUBSCRIBE packet: a reason code for each filter.
+    pub(super) async fn answer_subscriptions(&self, packet_id: u16, codes: &[u8]) {
         self.write(&Packet::SubAck(SubAck {
             packet_id,
             properties: Properties::EMPTY,
-            codes: &vec![0; count],
+            codes,
         }))
         .await;
     }

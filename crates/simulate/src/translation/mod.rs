@@ -24,13 +24,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use link_carriers::CarrierConnector;
+use load_client::endpoint::SourceAddresses;
 use tokio::io::DuplexStream;
 use tokio::runtime::Runtime;
 
 use crate::definition::{FleetTransport, TargetDefinition};
 use image_fetch::ImageServers;
 pub(crate) use image_fetch::{ImageFailure, ImageRequest};
+use link::LinkTarget;
 pub(crate) use local_port::LOCAL_VERSION;
 pub(crate) use quic::QuicTarget;
 pub(crate) use server_target::ServerTarget;
@@ -56,7 +57,7 @@ pub(crate) struct Translators {
 enum TranslatedServer {
     Http(Arc<ServerTarget>),
     Relay(Arc<ServerTarget>),
-    Link(Arc<CarrierConnector>),
+    Link(Arc<LinkTarget>),
     Quic(Arc<QuicTarget>),
 }
 
@@ -94,14 +95,13 @@ impl Translators {
                     TranslatedServer::Relay(server(&target.relay).context("target.relay")?)
                 }
                 FleetTransport::Link => {
-                    let connector = link::connector(target, folder).context("target.link")?;
-                    TranslatedServer::Link(Arc::new(connector))
+                    let link = LinkTarget::new(target, folder).context("target.link")?;
+                    TranslatedServer::Link(Arc::new(link))
                 }
             };
             servers.push((transport, server));
         }
         if let Some((address, name)) = quic {
-            let _entered = runtime.enter();
             let quic = QuicTarget::new(address, name, target, folder).context("target.broker")?;
             servers.push((FleetTransport::Mqtt, TranslatedServer::Quic(Arc::new(quic))));
         }
@@ -111,6 +111,23 @@ impl Translators {
             images: Arc::new(ImageServers::new(target, folder.to_owned())),
             login_timeout: Duration::from_nanos(target.connect_timeout.ns),
             active: Arc::default(),
+        })
+    }
+
+    /// Where so many connections with this transport come from; `None`: they are not translated.
+    pub(crate) fn sources_for(
+        &self,
+        transport: FleetTransport,
+        connections: usize,
+    ) -> Option<SourceAddresses> {
+        let mut servers = self.servers.iter();
+        let (_, server) = servers.find(|(known, _)| *known == transport)?;
+        Some(match server {
+            TranslatedServer::Http(server) | TranslatedServer::Relay(server) => {
+                server.sources_for(connections)
+            }
+            TranslatedServer::Link(server) => server.sources().clone(),
+            TranslatedServer::Quic(server) => server.sources().clone(),
         })
     }
 
@@ -153,7 +170,8 @@ impl Translators {
             // The reason is set before the pipe is closed, since the device looks for it then.
             let report = |reason: String| drop(result.set(reason));
             if let TranslatedServer::Quic(target) = &server {
-                let ended = target.carry(&mut pipe, timeout).await;
+                let source = route.source.map(|source| source.ip());
+                let ended = target.carry(&mut pipe, source, timeout).await;
                 ended.unwrap_or_else(report);
                 return;
             }
@@ -174,8 +192,8 @@ impl Translators {
                 TranslatedServer::Relay(target) => {
                     relay::translate(session, &mut reader, &target).await
                 }
-                TranslatedServer::Link(connector) => {
-                    link::translate(session, &mut reader, connector).await
+                TranslatedServer::Link(target) => {
+                    link::translate(session, &mut reader, target).await
                 }
                 TranslatedServer::Quic(_) => Ok(()),
             };

@@ -1,16 +1,19 @@
 //! MQTT over QUIC: the bytes of a connection are one bidirectional stream.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use load_client::endpoint::SourceAddresses;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, TransportConfig, VarInt};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use super::server_target::tls;
+use super::server_target::{source_addresses, tls};
 use crate::definition::TargetDefinition;
 
 const ALPN: &[u8] = b"mqtt";
@@ -22,24 +25,26 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Time for the last bytes of a device that leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A broker, and the UDP socket of all connections to it.
+/// A broker, and the UDP sockets of all connections to it.
 #[derive(Debug)]
 pub(crate) struct QuicTarget {
-    endpoint: Endpoint,
+    /// By their local addresses. Connections from one address use one socket.
+    endpoints: Mutex<HashMap<IpAddr, Endpoint>>,
+    /// Those of the file.
+    sources: SourceAddresses,
     config: ClientConfig,
     address: SocketAddr,
     server_name: String,
 }
 
 impl QuicTarget {
-    /// Must be called within the runtime that the connections use.
     pub(super) fn new(
         address: SocketAddr,
         host: String,
         target: &TargetDefinition,
         folder: &Path,
     ) -> anyhow::Result<Self> {
-        let (tls, _) = tls(&target.broker, &host, target, folder)?;
+        let (tls, _) = tls(&host, target, folder)?;
         let mut tls = rustls::ClientConfig::clone(&tls);
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let crypto = QuicClientConfig::try_from(tls).context("QUIC requires TLS 1.3")?;
@@ -54,26 +59,46 @@ impl QuicTarget {
             .keep_alive_interval(Some(KEEP_ALIVE));
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport));
-        let local = match address {
-            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-        };
         Ok(Self {
-            endpoint: Endpoint::client(local).context("cannot open a UDP socket")?,
+            endpoints: Mutex::default(),
+            sources: source_addresses(target)?,
             config,
             address,
             server_name: target.server_name.clone().unwrap_or(host),
         })
     }
 
-    /// Connects, and passes bytes in both directions until one end closes.
+    /// Where connections come from; empty: the system chooses.
+    pub(super) fn sources(&self) -> &SourceAddresses {
+        &self.sources
+    }
+
+    /// The socket of connections from `source`.
+    fn endpoint(&self, source: Option<IpAddr>) -> io::Result<Endpoint> {
+        let local = source.unwrap_or(match self.address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        });
+        let endpoints = self.endpoints.lock();
+        let mut endpoints = endpoints.unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = endpoints.get(&local) {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = Endpoint::client(SocketAddr::new(local, 0))?;
+        endpoints.insert(local, endpoint.clone());
+        Ok(endpoint)
+    }
+
+    /// Connects from `source`, and passes bytes in both directions until one end closes.
     pub(super) async fn carry(
         &self,
         pipe: &mut DuplexStream,
+        source: Option<IpAddr>,
         timeout: Duration,
     ) -> Result<(), String> {
-        let connecting = self
-            .endpoint
+        let endpoint = self.endpoint(source);
+        let endpoint = endpoint.map_err(|error| format!("cannot open a UDP socket: {error}"))?;
+        let connecting = endpoint
             .connect_with(self.config.clone(), self.address, &self.server_name)
             .map_err(|error| error.to_string())?;
         let connected = async {

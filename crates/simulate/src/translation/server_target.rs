@@ -23,6 +23,8 @@ const MAX_PORT_ATTEMPTS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct ServerTarget {
     address: SocketAddr,
+    /// Those of the file. The addresses for many connections to a loopback address are chosen by the caller.
+    sources: SourceAddresses,
     /// `HOST:PORT`.
     pub(super) authority: String,
     /// Path of the URL without a slash at its end.
@@ -44,19 +46,25 @@ impl ServerTarget {
         let endpoint: Endpoint = format!("{scheme}://{rest}")
             .parse()
             .map_err(anyhow::Error::msg)?;
-        let sources: SourceAddresses = match &target.source_addresses {
-            Some(text) => text.parse().map_err(anyhow::Error::msg)?,
-            None => SourceAddresses::default(),
-        };
+        let sources = source_addresses(target)?;
         Ok(Self {
             address: endpoint.resolve(&sources)?,
+            sources,
             authority: endpoint.authority(),
             path: path.trim_end_matches('/').to_owned(),
             tls: match endpoint.tls {
-                true => Some(tls(url, &endpoint.host, target, folder)?),
+                true => Some(tls(&endpoint.host, target, folder)?),
                 false => None,
             },
         })
+    }
+
+    /// Where so many connections to this server come from.
+    pub(super) fn sources_for(&self, connections: usize) -> SourceAddresses {
+        match self.sources.count() {
+            0 => SourceAddresses::for_connections(self.address.ip(), connections),
+            _ => self.sources.clone(),
+        }
     }
 
     /// Opens a connection, from `source` if the port is free.
@@ -102,18 +110,20 @@ fn is_port_in_use(error: &io::Error) -> bool {
     )
 }
 
-/// TLS for a URL, with the files of the target.
+/// The source addresses of the file.
+pub(super) fn source_addresses(target: &TargetDefinition) -> anyhow::Result<SourceAddresses> {
+    match &target.source_addresses {
+        Some(text) => text.parse().map_err(anyhow::Error::msg),
+        None => Ok(SourceAddresses::default()),
+    }
+}
+
+/// TLS for a server, with the files of the target.
 pub(super) fn tls(
-    url: &str,
     host: &str,
     target: &TargetDefinition,
     folder: &Path,
 ) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
-    if target.ca_file.is_none() && !target.insecure {
-        bail!(
-            "{url} uses TLS; set target.ca_file to the certificates of trusted authorities, or target.insecure = true"
-        );
-    }
     let identity = match (&target.certificate, &target.private_key) {
         (Some(certificate), Some(key)) => Some((folder.join(certificate), folder.join(key))),
         (None, None) => None,

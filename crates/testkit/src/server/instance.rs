@@ -74,7 +74,7 @@ fn library_path(program: &Path) -> Option<OsString> {
 
 /// A port nobody uses, and below those the kernel gives to outgoing connections: nobody takes it while the server is
 /// down for a moment.
-pub(super) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test programs run side by side, and a server binds its port only after this; so each program has its own range.
     let first = 20_000 + (std::process::id() * 1009 % 10_000) as u16;

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use crate::certificates::TlsIdentity;
 use crate::processes;
+use instance::ServerInstance;
+pub use instance::free_port;
 pub use instance::{DATABASE, PASSWORD, Rows, USER};
-use instance::{ServerInstance, free_port};
 pub use nats::NatsClient;
 
 /// Generous: a machine may be building at the same time.
@@ -32,7 +33,10 @@ pub enum ServerKind {
     MariaDb,
     Postgres,
     Redis,
+    /// As in Debian.
     Nats,
+    /// A version that clusters require.
+    ClusterNats,
     Mosquitto,
     /// Asks itself every second, and knows what tests put into its rules.
     Prometheus,
@@ -50,11 +54,22 @@ impl ServerKind {
             Self::Postgres => "TIDEGATE_TEST_POSTGRES",
             Self::Redis => "TIDEGATE_TEST_REDIS",
             Self::Nats => "TIDEGATE_TEST_NATS",
+            Self::ClusterNats => "TIDEGATE_TEST_NATS_SERVER",
             Self::Mosquitto => "TIDEGATE_TEST_MOSQUITTO",
             Self::Prometheus => "TIDEGATE_TEST_PROMETHEUS",
             Self::OpenSearch => "TIDEGATE_TEST_OPENSEARCH",
             Self::Kafka => "TIDEGATE_TEST_KAFKA",
         }
+    }
+
+    /// The program, or says that the test is skipped because it is not here.
+    pub fn program_or_skip(self) -> Option<PathBuf> {
+        let program = self.program();
+        if program.is_none() {
+            let variable = self.env_variable();
+            crate::report_skipped(&format!("{variable} is not set; run `cargo xtask test`"));
+        }
+        program
     }
 
     /// The program: by the variable, where `cargo xtask test` unpacked it before, or as installed.
@@ -70,6 +85,7 @@ impl ServerKind {
             Self::Postgres => tools.join("postgres"),
             Self::Redis => tools.join("redis"),
             Self::Nats => tools.join("nats"),
+            Self::ClusterNats => tools.join("nats-server"),
             Self::Mosquitto => tools.join("mosquitto"),
             Self::Prometheus => tools.join("prometheus"),
             Self::OpenSearch => tools.join("opensearch"),
@@ -84,6 +100,7 @@ impl ServerKind {
             Self::MariaDb => root.join("usr/sbin/mariadbd"),
             Self::Redis => root.join("usr/bin/redis-server"),
             Self::Nats => root.join("usr/sbin/nats-server"),
+            Self::ClusterNats => root.join("bin/nats-server"),
             Self::Mosquitto => root.join("usr/sbin/mosquitto"),
             Self::Prometheus => root.join("usr/bin/prometheus"),
             // A folder of jars rather than a program.
@@ -151,11 +168,7 @@ impl TestServer {
         arguments: &[&str],
         identity: Option<&TlsIdentity>,
     ) -> Option<TestServer> {
-        let Some(program) = kind.program() else {
-            let variable = kind.env_variable();
-            crate::report_skipped(&format!("{variable} is not set; run `cargo xtask test`"));
-            return None;
-        };
+        let program = kind.program_or_skip()?;
         let port = free_port();
         let mut arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let tls_port = identity.map(|identity| match kind {
@@ -164,6 +177,7 @@ impl TestServer {
             ServerKind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
             ServerKind::Kafka => free_port(),
             ServerKind::Nats
+            | ServerKind::ClusterNats
             | ServerKind::Mosquitto
             | ServerKind::Prometheus
             | ServerKind::OpenSearch => {
@@ -188,7 +202,7 @@ impl TestServer {
             ServerKind::Prometheus => prometheus::prepare(&server.instance),
             ServerKind::OpenSearch => opensearch::prepare(&server.instance),
             ServerKind::Kafka => kafka::prepare(&server.instance, identity),
-            ServerKind::Redis | ServerKind::Nats => {}
+            ServerKind::Redis | ServerKind::Nats | ServerKind::ClusterNats => {}
         }
         server.start();
         match kind {
@@ -228,7 +242,7 @@ impl TestServer {
             ServerKind::MariaDb => ("mysql", DATABASE),
             ServerKind::Postgres => ("postgres", DATABASE),
             ServerKind::Redis => ("redis", "0"),
-            ServerKind::Nats => ("nats", ""),
+            ServerKind::Nats | ServerKind::ClusterNats => ("nats", ""),
             ServerKind::Mosquitto => ("mqtt", ""),
             ServerKind::Prometheus | ServerKind::OpenSearch => ("http", ""),
             ServerKind::Kafka => ("kafka", ""),
@@ -249,7 +263,7 @@ impl TestServer {
             ServerKind::MariaDb => mariadb::command(&self.instance),
             ServerKind::Postgres => postgres::command(&self.instance),
             ServerKind::Redis => redis::command(&self.instance),
-            ServerKind::Nats => nats::command(&self.instance),
+            ServerKind::Nats | ServerKind::ClusterNats => nats::command(&self.instance),
             ServerKind::Mosquitto => mosquitto::command(&self.instance),
             ServerKind::Prometheus => prometheus::command(&self.instance),
             ServerKind::OpenSearch => opensearch::command(&self.instance),
@@ -330,9 +344,10 @@ impl TestServer {
             }
             ServerKind::Postgres => postgres::run(self.instance.connect()?, DATABASE, statements),
             ServerKind::Redis => Err("Redis has no SQL: see `redis`".into()),
-            ServerKind::Nats | ServerKind::Mosquitto | ServerKind::Kafka => {
-                Err("a broker has no SQL".into())
-            }
+            ServerKind::Nats
+            | ServerKind::ClusterNats
+            | ServerKind::Mosquitto
+            | ServerKind::Kafka => Err("a broker has no SQL".into()),
             ServerKind::Prometheus | ServerKind::OpenSearch => {
                 Err("it has no SQL: see `http`".into())
             }
@@ -377,7 +392,10 @@ impl TestServer {
 
     /// A client of NATS, to look into it.
     pub fn nats(&self) -> NatsClient {
-        assert_eq!(self.kind, ServerKind::Nats);
+        assert!(matches!(
+            self.kind,
+            ServerKind::Nats | ServerKind::ClusterNats
+        ));
         let client = self.instance.connect().and_then(NatsClient::connect);
         client.unwrap_or_else(|why| panic!("{why}"))
     }
@@ -388,7 +406,7 @@ impl TestServer {
             ServerKind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
             ServerKind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
             ServerKind::Redis => redis::run(stream, &["PING"]).map(drop),
-            ServerKind::Nats => NatsClient::connect(stream).map(drop),
+            ServerKind::Nats | ServerKind::ClusterNats => NatsClient::connect(stream).map(drop),
             ServerKind::Mosquitto => Ok(()),
             ServerKind::Prometheus => opensearch::request(stream, "GET", "/-/ready", "").map(drop),
             ServerKind::OpenSearch => {

@@ -2,7 +2,6 @@
 //! `mqtt_client` is the protocol without I/O, [connection] combines the two.
 
 mod connection;
-mod device;
 mod endpoint;
 mod error;
 mod message_output;
@@ -13,7 +12,6 @@ mod subscribe;
 mod tls;
 mod transport;
 
-pub(crate) use device::{DeviceMessage, DeviceTotals, SimulatedDevice};
 pub(crate) use error::ClientError;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;

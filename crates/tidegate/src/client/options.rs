@@ -1,8 +1,7 @@
 //! The options shared by `tidegate pub` and `tidegate sub`: broker, identity, will, and connection
 //! properties.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -11,7 +10,7 @@ use mqtt_client::{AckMode, ClientSession};
 
 use super::endpoint::{BrokerAddress, BrokerEndpoint, BrokerUrl};
 use super::error::ClientError;
-use super::tls::{self, TlsArgs};
+use super::tls::TlsArgs;
 use super::transport::ConnectRoute;
 use crate::password_command;
 
@@ -172,49 +171,6 @@ pub(super) struct WillMessage {
 }
 
 impl ConnectOptions {
-    /// A connection of a device with an access token, to an address such as `mqtt://node.example:1883`.
-    pub(super) fn for_device(
-        url: &str,
-        cafile: Option<&Path>,
-        id: &str,
-        token: String,
-    ) -> Result<Self, ClientError> {
-        let url = BrokerUrl::parse(url)
-            .map_err(|error| usage_error(format!("the address of MQTT {url:?}: {error}")))?;
-        let tls = url.tls.then(|| tls::trusting(cafile)).transpose()?;
-        let port = url.port;
-        Ok(Self {
-            route: ConnectRoute {
-                endpoint: BrokerEndpoint {
-                    address: BrokerAddress::Tcp {
-                        port: port.unwrap_or_else(|| {
-                            BrokerEndpoint::default_port(url.tls, false, url.quic)
-                        }),
-                        host: url.host,
-                    },
-                    tls: url.tls,
-                    quic: url.quic,
-                    websocket_path: None,
-                },
-                tls: tls.map(Arc::new),
-                tls_server_name: None,
-            },
-            connect_timeout: DEVICE_CONNECT_TIMEOUT,
-            version: Version::V5,
-            client_id: id.to_owned(),
-            clean_start: true,
-            keep_alive_s: DEVICE_KEEP_ALIVE_S,
-            username: Some(token),
-            password: None,
-            scram: false,
-            will: None,
-            properties: PropertiesBuf::new(),
-            max_packet_size: MAX_PACKET_BYTES,
-            topic_alias_maximum: 0,
-            debug: false,
-        })
-    }
-
     /// A new session.
     pub(super) fn new_session(&self) -> ClientSession {
         ClientSession::new(
@@ -389,8 +345,6 @@ fn password_from_environment() -> Option<Vec<u8>> {
 
 /// The largest packet that MQTT allows.
 const MAX_PACKET_BYTES: u32 = 268_435_460;
-const DEVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const DEVICE_KEEP_ALIVE_S: u16 = 60;
 
 impl WillArgs {
     fn will_message(&self) -> Option<WillMessage> {

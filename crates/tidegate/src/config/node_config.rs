@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 use super::alarm_settings::AlarmSettings;
 use super::backup_settings::BackupSettings;
+use super::cluster_settings::ClusterSettings;
 use super::config_error::ValueOrigin;
 use super::damage_policy::DamagePolicy;
 use super::ingest_settings::IngestSettings;
 use super::object_tables::DeclaredObjects;
 use super::product_tables::DeclaredProducts;
 use super::runtime_settings::RuntimeSettings;
+use super::simulation_settings::SimulationSettings;
 use crate::logging::LogFormat;
 
 /// The complete configuration of a node.
@@ -30,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) files: transfer::TransferSettings,
     pub(crate) link: link_gateway::LinkSettings,
     pub(crate) firmware: firmware::FirmwareSettings,
+    pub(crate) simulations: SimulationSettings,
     /// `[[rule]]`: names and definitions in the form of the API.
     pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
@@ -45,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) store: Option<store::StoreConfig>,
     pub(crate) on_damage: DamagePolicy,
     pub(crate) backup: BackupSettings,
+    /// `None`: the node is alone.
+    pub(crate) cluster: Option<ClusterSettings>,
     /// The server that stores session queues instead of the store's log.
     pub(crate) queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
     /// `None`: HTTP is off.
@@ -63,6 +68,43 @@ pub(crate) struct Config {
     pub(crate) running: RuntimeSettings,
     pub(super) origins: HashMap<String, ValueOrigin>,
     pub(super) declared_at: HashMap<(&'static str, String), ValueOrigin>,
+}
+
+/// What a configuration declares in tables besides settings.
+#[derive(Clone)]
+pub(crate) struct DeclaredDefinitions {
+    /// By the name for logs.
+    tables: [(&'static str, Value); 7],
+}
+
+impl DeclaredDefinitions {
+    /// The names of what differs.
+    pub(crate) fn differences<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'static str> {
+        let pairs = self.tables.iter().zip(&other.tables);
+        pairs
+            .filter(|((_, one), (_, other))| one != other)
+            .map(|((name, _), _)| *name)
+    }
+}
+
+impl Config {
+    /// What the configuration declares besides settings.
+    pub(crate) fn declared_definitions(&self) -> DeclaredDefinitions {
+        DeclaredDefinitions {
+            tables: [
+                ("[[rule]]", json!(self.declared_rules)),
+                (
+                    "[[connector]], [[sink]] or [[source]]",
+                    json!(self.declared_connectors.0),
+                ),
+                ("[[product]]", json!(self.declared_products.0)),
+                ("tables of other objects", json!(self.declared_others.0)),
+                ("[[auth.authenticator]]", json!(self.auth.authenticators)),
+                ("[[auth.rule_source]]", json!(self.auth.rule_sources)),
+                ("[[auth.rule]]", json!(self.auth.rules)),
+            ],
+        }
+    }
 }
 
 /// A declared object. Its value may contain secrets.

@@ -11,12 +11,14 @@ use broker::config::{
 
 use super::alarm_settings::AlarmSettings;
 use super::backup_settings::BackupSettings;
+use super::cluster_draft::ClusterDraft;
 use super::damage_policy::DamagePolicy;
 use super::ingest_settings::IngestSettings;
 use super::setting_kind::SettingKind::{
     Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Targets, Text,
 };
 use super::setting_kind::{BindSetting, Field, NamedChoice, Setting, SettingKind, choice, setting};
+use super::simulation_settings::SimulationSettings;
 use crate::logging::LogFormat;
 
 const MAX_U16: u64 = u16::MAX as u64;
@@ -76,6 +78,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Backups that the node makes while it runs; see [Storage](../operations/storage.md#backups).",
     ),
     (
+        "cluster",
+        "Several nodes that act as one broker; see [Cluster](../guides/cluster.md). The node is alone without `cluster.managed` \
+         and `cluster.urls`.",
+    ),
+    (
         "files",
         "Files that devices and people send to the node; see [Files](../guides/files.md). They are in `files` in `node.data_dir`.",
     ),
@@ -87,6 +94,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "firmware",
         "Firmware of devices; see [Firmware](../guides/firmware.md).",
+    ),
+    (
+        "simulations",
+        "Simulated devices that the node lets connect to itself; see [Simulator](../guides/simulator.md#simulations-in-a-node).",
     ),
     (
         "outbound",
@@ -119,12 +130,14 @@ pub(super) struct NodeSettings {
     pub(super) files: transfer::TransferSettings,
     pub(super) link: link_gateway::LinkSettings,
     pub(super) firmware: firmware::FirmwareSettings,
+    pub(super) simulations: SimulationSettings,
     pub(super) outbound: OutboundSettings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::StoreConfig,
     pub(super) on_damage: DamagePolicy,
     pub(super) backup: BackupSettings,
+    pub(super) cluster: ClusterDraft,
     pub(super) queue: QueueStoreSettings,
     pub(super) http_bind: Option<BindSetting>,
     pub(super) http_certificate: Option<PathBuf>,
@@ -153,12 +166,14 @@ impl Default for NodeSettings {
             files: transfer::TransferSettings::default(),
             link: link_gateway::LinkSettings::default(),
             firmware: firmware::FirmwareSettings::default(),
+            simulations: SimulationSettings::default(),
             outbound: OutboundSettings::default(),
             data_dir: None,
             store_enabled: true,
             store: store::StoreConfig::default(),
             on_damage: DamagePolicy::default(),
             backup: BackupSettings::default(),
+            cluster: ClusterDraft::default(),
             queue: QueueStoreSettings::default(),
             http_bind: Some(tcp_bind(8080)),
             http_certificate: None,
@@ -267,6 +282,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!(at run time "limits.max_derived_messages", broker.limits.max_derived_messages, Count(1, MAX_U32), "Maximum number of messages derived from one message by rules that republish, directly or through other rules. Beyond it, they are dropped and counted (derived_budget), and the log names the rule."),
     setting!(at run time "limits.max_derived_processing_ms", broker.limits.max_derived_processing_ms, Count(1, 3_600_000), "Maximum time in milliseconds spent on the messages derived from one message, after the first of them. Beyond it, they are dropped and counted."),
     setting!(at run time "limits.max_buffered_bytes_per_shard", broker.limits.max_buffered_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Maximum bytes waiting for all sockets of one shard. Beyond it, publishers are paused."),
+    setting!(at run time "limits.max_relay_backlog_bytes_per_shard", broker.limits.max_relay_backlog_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of the messages that wait for slow receivers of relay endpoints, per shard. A message counts once, however many receivers it waits for. Beyond half of it, receivers with more than an equal part lose their oldest messages; beyond all of it, senders at relay endpoints are paused."),
     setting!(at run time "limits.max_queued_bytes_per_shard", broker.limits.max_queued_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of all session queues of one shard, without messages that are only in the store. Beyond it, messages to be queued are dropped and counted."),
     setting!(at run time "limits.max_queued_age_s", broker.limits.max_queued_age_s, Seconds(0, MAX_PERIOD_S), "Time after which a queued message is dropped as expired. 0: only the expiry of the message and of the session apply."),
     setting!(at run time "limits.max_cross_shard_bytes", broker.limits.max_cross_shard_bytes, Bytes(65_536, MAX_U32), "Maximum bytes waiting between two shards. Beyond it, publishers of the sending shard are paused."),
@@ -381,6 +397,30 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("backup.directory", backup.directory, Path, "Directory for backups; default: `backups` in the data directory."),
     setting!("backup.max_bytes_per_s", backup.max_bytes_per_s, Bytes(0, MAX_MEMORY), "Maximum rate at which a backup is written, in bytes per second, to limit the load on the disk; 0: no limit."),
 
+    setting!("cluster.node", cluster.node, Text, "Name of this node, different for each node of the cluster: 1 to 64 of the characters a-z, 0-9 and -."),
+    setting!("cluster.name", cluster.name, Text, "Name of the cluster, with which subjects and buckets of NATS begin, so that clusters with different names can share servers: 1 to 32 of the characters a-z, A-Z, 0-9, - and _."),
+    setting!("cluster.start_timeout_s", cluster.start_timeout_s, Seconds(0, 3600), "How long a start waits for the subscriptions of the other nodes before listeners open."),
+    setting!("cluster.away_timeout_s", cluster.away_timeout_s, Seconds(0, 20), "How long QoS 1 and 2 messages to another node wait for its return after it was reported as unreachable, and with them the answers to their publishers. If it returns in time, it gets them; otherwise they are lost for the sessions of that node."),
+    setting!("cluster.drain_rate", cluster.drain_rate, Count(1, 100_000), "Clients that a drain of this node disconnects per second."),
+    setting!("cluster.api_url", cluster.api_url, Text, "Where people reach the HTTP API of this node, shown with the members of the cluster."),
+    setting!("cluster.urls", cluster.urls, Text, "External NATS servers with JetStream that connect the nodes: `nats://HOST:4222` or `tls://HOST:4222`, separated by commas."),
+    setting!("cluster.user", cluster.user, Text, "User at the external servers."),
+    setting!("cluster.password_file", cluster.password_file, Path, "File with the password of `cluster.user`."),
+    setting!("cluster.token_file", cluster.token_file, Path, "File with a token for the external servers, instead of a user."),
+    setting!("cluster.credentials_file", cluster.credentials_file, Path, "Credentials file (`.creds`) for the external servers, instead of a user."),
+    setting!("cluster.tls", cluster.tls, Flag, "Whether connections to external servers without TLS are rejected."),
+    setting!("cluster.authorities", cluster.authorities, Path, "Certificate authorities (PEM) of the servers; default for external servers: those of the system."),
+    setting!("cluster.certificate", cluster.certificate, Path, "Certificate (PEM) that this node presents to the servers; for managed servers, with which they authenticate each other."),
+    setting!("cluster.private_key", cluster.private_key, Path, "Key (PEM) of `cluster.certificate`."),
+    setting!("cluster.managed", cluster.managed, Flag, "Whether the node runs a NATS server itself, as a child process. The program `nats-server` must be installed."),
+    setting!("cluster.program", cluster.program, Path, "The program `nats-server`; default: beside this program, or on `PATH`."),
+    setting!("cluster.listen", cluster.listen, Text, "Where the managed server listens for those of the other nodes (`HOST:PORT`)."),
+    setting!("cluster.advertise", cluster.advertise, Text, "Where the other nodes reach `cluster.listen`, if it is no address that they can use (`HOST:PORT`)."),
+    setting!("cluster.peers", cluster.peers, Text, "The managed servers of all nodes (`HOST:PORT`), separated by commas, this one included. An odd number; with three, one may fail."),
+    setting!("cluster.secret_file", cluster.secret_file, Path, "File with the secret by which the managed servers authenticate each other; the same on all nodes."),
+    setting!("cluster.max_memory", cluster.max_memory, Bytes(64 << 20, MAX_MEMORY), "Memory that the managed server should not exceed."),
+    setting!("cluster.max_disk", cluster.max_disk, Bytes(64 << 20, MAX_FILES), "Space that the managed server may use on disk, in `nats` in `node.data_dir`."),
+
     setting!("files.enabled", files.enabled, Flag, "Whether files can be transferred. Otherwise `$file/` topics are ordinary topics, and uploads over HTTP are rejected."),
     setting!("files.max_file_bytes", files.max_file_bytes, Bytes(1, MAX_FILES), "Maximum size of a file."),
     setting!("files.max_files", files.max_files, Count(0, 10_000_000), "Maximum number of files on the node, including transfers that are not complete."),
@@ -393,6 +433,8 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.max_bytes_per_s_per_owner", files.max_bytes_per_s_per_owner, Bytes(0, MAX_MEMORY), "Maximum bytes per second that one device, client or operator sends; then it is paused. 0 means no limit."),
     setting!("files.max_files_per_product", files.max_files_per_product, Count(0, 10_000_000), "Maximum number of files of all devices of one product. Quotas of namespaces are set in the namespace."),
     setting!("files.max_bytes_per_product", files.max_bytes_per_product, Bytes(0, MAX_FILES), "Maximum bytes of these files."),
+    setting!("files.max_transfers_per_product", files.max_transfers_per_product, Count(1, 100_000), "Maximum number of transfers of all devices of one product that are not complete."),
+    setting!("files.max_transfers_per_namespace", files.max_transfers_per_namespace, Count(1, 100_000), "Maximum number of transfers of one namespace that are not complete."),
     setting!("files.min_free_bytes", files.min_free_bytes, Bytes(0, MAX_MEMORY), "A transfer that would leave less free space than this on the file system is rejected when it begins."),
     setting!("files.min_segments_ttl_s", files.min_segments_ttl_s, Seconds(1, 31_536_000), "Shortest time without a new segment that a sender may set for the expiry of its transfer."),
     setting!("files.max_segments_ttl_s", files.max_segments_ttl_s, Seconds(1, 31_536_000), "Time without a new segment after which a transfer that is not complete is removed; a sender may set a shorter one."),
@@ -405,6 +447,12 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("link.message_window_bytes", link.message_window_bytes, Bytes(512 << 10, 1 << 30), "Maximum bytes of messages of one link that wait to be published. A message of several frames (128 KiB or more) may use one eighth of them."),
     setting!("link.stream_window_bytes", link.stream_window_bytes, Bytes(64 << 10, 1 << 30), "Maximum bytes of one file that wait to be stored."),
     setting!("link.data_window_bytes", link.data_window_bytes, Bytes(64 << 10, 1 << 30), "Maximum bytes of all files of one link that wait to be stored."),
+    setting!("link.tiny_limit_bytes", link.tiny_limit_bytes, Bytes(0, 128 << 10), "Messages for peers that are smaller share frames. Metrics count messages by these size classes."),
+    setting!("link.small_limit_bytes", link.small_limit_bytes, Bytes(0, 128 << 10), "First size of messages of the class medium; at least `tiny_limit_bytes`."),
+    setting!("link.medium_limit_bytes", link.medium_limit_bytes, Bytes(0, 128 << 10), "First size of messages of the class large, which are sent in several frames, so that they do not delay others; at least `small_limit_bytes`."),
+    setting!("link.large_limit_bytes", link.large_limit_bytes, Bytes(1 << 20, 16 << 20), "First size of the class huge, which is transferred as a stream, such as a file."),
+    setting!("link.session_expiry_s", link.session_expiry_s, Seconds(0, 31_536_000), "How long the subscriptions of a peer that names its client id are kept without a connection, and QoS 1 messages for it with them; 0: not at all. Sessions of peers without a client id of their own end with each connection, and their links restore the subscriptions."),
+    setting!("link.max_deliveries", link.max_deliveries, Count(1, 65_535), "Maximum number of messages that one peer has not acknowledged; further ones wait in its session."),
     setting!("link.max_transfers", link.max_transfers, Count(1, 1000), "Maximum number of files that one link receives, and of requests for files that it answers, at the same time; further ones wait."),
     setting!("link.idle_timeout_s", link.idle_timeout_s, Seconds(1, 3600), "Time without received data after which a connection of a link is considered lost."),
     setting!("link.threads", link.threads, Count(0, 64), "Number of threads of all link listeners; 0: one per core."),
@@ -414,6 +462,9 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("firmware.require_signature", firmware.trust.require_signature, Flag, "Whether firmware packages without a signature are rejected."),
     setting!("firmware.public_url", firmware.public_url, Text, "Address of the HTTP API as devices reach it, such as `https://node.example:8080`. The URLs of images in JetLinks' messages begin with it; without it they are paths."),
     setting!("firmware.cache_bytes", firmware.cache_bytes, Bytes(0, MAX_MEMORY), "Memory of the cache for chunks of images, which serves devices that download the same image."),
+
+    setting!("simulations.max_devices", simulations.max_devices, Count(0, 10_000), "Maximum number of devices of a simulation that the node runs. Larger fleets shrink to it; 0: the node runs none."),
+    setting!("simulations.max_running", simulations.max_running, Count(0, 10), "Maximum number of simulations that the node runs at a time; 0: none."),
 
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),

@@ -12,7 +12,9 @@ use hooks::UserConfig;
 
 use outbound::target_policy::TargetPolicy;
 
+use super::cluster_settings;
 use super::config_draft::ConfigDraft;
+use super::config_error::ValueOrigin;
 use super::node_config::Config;
 use super::object_tables::{self, DeclaredObjects};
 use super::runtime_settings::RuntimeSettings;
@@ -62,6 +64,8 @@ pub(super) fn finish(
     let outbound = &draft.node.outbound;
     let targets = TargetPolicy::parse(&outbound.deny, &outbound.allow).unwrap_or_default();
     let queue = finish_queue(u64::from(max_packet_size), &mut draft);
+    let cluster = cluster_settings::finish_cluster(&mut draft);
+    check_size_classes(&mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
     settings_view::set_default_value(
@@ -87,6 +91,7 @@ pub(super) fn finish(
             max_packet_bytes: u64::from(max_packet_size),
             ..draft.node.firmware.clone()
         },
+        simulations: draft.node.simulations,
         declared_rules,
         declared_connectors,
         declared_products,
@@ -95,6 +100,7 @@ pub(super) fn finish(
         targets,
         on_damage: draft.node.on_damage,
         backup: draft.node.backup.clone(),
+        cluster,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: collect_warnings(
             &broker.listeners,
@@ -112,6 +118,27 @@ pub(super) fn finish(
         broker,
     };
     (config, draft)
+}
+
+/// The limits of size classes must not descend.
+fn check_size_classes(draft: &mut ConfigDraft) {
+    let link = &draft.node.link;
+    let limits = [
+        ("link.tiny_limit_bytes", link.tiny_limit_bytes),
+        ("link.small_limit_bytes", link.small_limit_bytes),
+        ("link.medium_limit_bytes", link.medium_limit_bytes),
+    ];
+    for ((lower_key, lower), (key, limit)) in limits.iter().zip(&limits[1..]) {
+        if limit < lower {
+            let message = format!("{limit} is less than {lower_key}, which is {lower}");
+            // One of them is not the default.
+            let origin = match draft.origin(key) {
+                ValueOrigin::Default => draft.origin(lower_key),
+                origin => origin,
+            };
+            draft.add_error(origin, *key, message);
+        }
+    }
 }
 
 /// The server that stores session queues, if there is one.

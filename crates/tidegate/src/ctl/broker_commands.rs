@@ -86,7 +86,17 @@ async fn list_clients(
     let rows = client
         .rows(&with_query(path, &parameters), filter.limit.limit)
         .await?;
-    output.print_rows(rows, CLIENT_COLUMNS)
+    let columns = columns_with_node(&rows.0, CLIENT_COLUMNS);
+    output.print_rows(rows, &columns)
+}
+
+/// The columns of rows that have a node only in a cluster.
+fn columns_with_node(rows: &[Value], columns: &[Column]) -> Vec<Column> {
+    let mut columns = columns.to_vec();
+    if rows.iter().any(|row| row["node"].is_string()) {
+        columns.insert(1, ("NODE", "node"));
+    }
+    columns
 }
 
 #[derive(Subcommand)]
@@ -218,7 +228,9 @@ impl SubscriptionsCommand {
                     ("QOS", "qos"),
                     ("SHARD", "shard"),
                 ];
-                output.print_rows(client.rows(&path, filter.limit.limit).await?, &columns)
+                let rows = client.rows(&path, filter.limit.limit).await?;
+                let columns = columns_with_node(&rows.0, &columns);
+                output.print_rows(rows, &columns)
             }
             Self::Add {
                 client_id,
@@ -446,6 +458,9 @@ pub(super) struct AuditArgs {
     /// Only actions on this object, client or topic
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
+    /// Only actions of the last hours
+    #[arg(long, value_name = "N")]
+    hours: Option<u32>,
     /// Maximum number of rows, newest first; 0: all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
@@ -453,10 +468,15 @@ pub(super) struct AuditArgs {
 
 impl AuditArgs {
     pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let from_ms = self.hours.map(|hours| {
+            let range_ms = u64::from(hours) * 3_600_000;
+            wall_clock::now_ms().saturating_sub(range_ms).to_string()
+        });
         let parameters = [
             ("actor", self.actor),
             ("action", self.action),
             ("subject", self.subject),
+            ("from_ms", from_ms),
         ];
         let path = with_query("/api/v1/audit-log", &parameters);
         let columns = [

@@ -154,7 +154,8 @@ impl ApiClient {
         self.read_json(response).await
     }
 
-    /// Reads up to `limit` rows of a list (0: all), and whether there are more.
+    /// Reads up to `limit` rows of a list (0: all), and whether there are more. Names nodes of a cluster whose rows are
+    /// missing on standard error.
     pub(super) async fn rows(
         &self,
         path: &str,
@@ -162,6 +163,7 @@ impl ApiClient {
     ) -> Result<(Vec<Value>, bool), CtlError> {
         let mut rows = Vec::new();
         let mut after = String::new();
+        let mut has_named_nodes = false;
         loop {
             let separator = if path.contains('?') { '&' } else { '?' };
             let page_size = match limit {
@@ -172,6 +174,15 @@ impl ApiClient {
             let mut page = self.get(&format!("{path}{paging}")).await?;
             if let Value::Array(more) = page["data"].take() {
                 rows.extend(more);
+            }
+            let missing = page["missing_nodes"].as_array().into_iter().flatten();
+            let missing: Vec<_> = missing.filter_map(Value::as_str).collect();
+            if !missing.is_empty() && !has_named_nodes {
+                has_named_nodes = true;
+                eprintln!(
+                    "Rows are missing, because nodes of the cluster did not answer: {}.",
+                    missing.join(", ")
+                );
             }
             let Some(next) = page["next"].as_str() else {
                 return Ok((rows, false));
@@ -298,6 +309,20 @@ impl ApiClient {
             status: status.as_u16(),
             detail: format!("{detail}{hint}"),
         }
+    }
+
+    /// Sends a request, and reads the answer as text.
+    pub(super) async fn request_text(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+        fields: &[(header::HeaderName, &str)],
+    ) -> Result<(u16, String), CtlError> {
+        let response = self.send(method, path, body, fields).await?;
+        let status = response.status().as_u16();
+        let body = self.read_body(response.into_body()).await?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
     async fn exchange(

@@ -10,6 +10,7 @@ use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
 use super::broker_commands::take_rows;
+use super::error::CtlError;
 use super::http::ApiClient;
 use super::output::CtlOutput;
 use super::{backup_files, download};
@@ -33,6 +34,9 @@ pub(super) enum JobsCommand {
         kind: DataKind,
         /// Lines of JSON, or CSV of devices if the name ends in .csv
         file: PathBuf,
+        /// Reject devices that exist instead of replacing them
+        #[arg(long)]
+        create_only: bool,
         /// Print the job instead of waiting
         #[arg(long)]
         no_wait: bool,
@@ -67,8 +71,13 @@ async fn import(
     client: &ApiClient,
     output: &CtlOutput,
     (kind, file): (DataKind, &Path),
-    no_wait: bool,
+    (create_only, no_wait): (bool, bool),
 ) -> anyhow::Result<()> {
+    if create_only && kind == DataKind::Telemetry {
+        let detail =
+            "--create-only is for devices; telemetry that exists is replaced by equal rows";
+        return Err(CtlError::Usage(detail.into()).into());
+    }
     let shown = file.display();
     let size = std::fs::metadata(file).map_or(0, |file| file.len());
     if size > MAX_SENT_BYTES {
@@ -81,7 +90,8 @@ async fn import(
         false => "application/x-ndjson",
     };
     let content = std::fs::read(file).with_context(|| format!("cannot read {shown}"))?;
-    let path = format!("/api/v1/imports?kind={}", kind.name());
+    let mode = if create_only { "&create_only=true" } else { "" };
+    let path = format!("/api/v1/imports?kind={}{mode}", kind.name());
     let job = client.post_file(&path, media_type, content).await?;
     if no_wait {
         return output.print_fields(&job);
@@ -178,8 +188,9 @@ impl JobsCommand {
             Self::Import {
                 kind,
                 file,
+                create_only,
                 no_wait,
-            } => import(client, output, (kind, &file), no_wait).await,
+            } => import(client, output, (kind, &file), (create_only, no_wait)).await,
             Self::Export {
                 kind,
                 file,

@@ -7,6 +7,7 @@ mod backup_files;
 mod backups;
 mod broker_commands;
 mod campaigns;
+mod cluster;
 mod connectors;
 mod dashboards;
 mod demo;
@@ -23,6 +24,7 @@ mod jobs;
 mod limit_args;
 mod listeners;
 mod namespaces;
+mod node_transport;
 mod object_fields;
 mod objects;
 mod observation;
@@ -32,6 +34,7 @@ mod pull_sources;
 mod quarantine;
 mod relay_endpoints;
 mod rules;
+mod simulations;
 mod target;
 mod telemetry;
 mod why;
@@ -196,6 +199,12 @@ enum CtlCommand {
     /// Long work in the background, such as commands to a device group
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
+    /// Fleets of simulated devices that the node starts and that connect to its own listeners
+    #[command(subcommand)]
+    Simulations(simulations::SimulationsCommand),
+    /// The cluster that the node is a member of
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Damaged files that the node was started without
     #[command(subcommand)]
     Quarantine(quarantine::QuarantineCommand),
@@ -295,6 +304,8 @@ async fn run(command: CtlCommand, client: &ApiClient, output: &CtlOutput) -> any
         CtlCommand::Settings(command) => command.run(client, output).await,
         CtlCommand::LogLevel { level } => broker_commands::log_level(level, client, output).await,
         CtlCommand::Jobs(command) => command.run(client, output).await,
+        CtlCommand::Simulations(command) => command.run(client, output).await,
+        CtlCommand::Cluster(command) => command.run(client, output).await,
         CtlCommand::Quarantine(command) => command.run(client, output).await,
         CtlCommand::History(arguments) => arguments.run(client, output).await,
         CtlCommand::Limits => observation::limits(client, output).await,

@@ -125,12 +125,6 @@ impl TargetArgs {
         })
     }
 
-    /// The target again, after a restart of a node, which has a new token file. `None`: the credentials are others.
-    pub(super) fn resolve_after_restart(&self) -> Option<NodeTarget> {
-        let is_file = self.login.is_none() && self.key_file.is_none() && self.token_file.is_none();
-        is_file.then(|| self.resolve().ok()).flatten()
-    }
-
     fn credentials(&self) -> anyhow::Result<ApiCredentials> {
         if let Some(username) = self.login.clone() {
             let password = match &self.login_password_file {

@@ -129,11 +129,16 @@ impl ReceivedFiles {
         })?;
         let path = path_in(&self.dir, &metadata.name)
             .map_err(|text| rejected(ErrorCode::NOT_PERMITTED, text))?;
+        // It names what the sender means; without it, damaged content would get the name of the file.
+        let Some(algorithm) = info.digest else {
+            let text = "a file needs a digest; open the stream with SHA-256 or BLAKE3";
+            return Err(rejected(ErrorCode::NOT_PERMITTED, text));
+        };
         let mut reservation = self.reserve(path.clone()).await;
         let open = || {
             let (dir, name) = split_path(&path)?;
             std::fs::create_dir_all(dir)?;
-            let open = || PartialFile::open(dir, name, info.transfer_id, info.digest);
+            let open = || PartialFile::open(dir, name, info.transfer_id, Some(algorithm));
             let file = open()?;
             if discards_partial && !file.durable().is_empty() {
                 file.discard()?;
@@ -253,4 +258,86 @@ fn split_path(path: &Path) -> io::Result<(&Path, &str)> {
     path.parent()
         .zip(name)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use link::config::LinkConfig;
+    use link::core::NewStream;
+    use link::net::{
+        ConnectOptions, Decision, Link, LinkListener, MemoryNetwork, OutgoingStream, connect,
+    };
+    use link::priority::Priority;
+    use link::wire::control::TransferId;
+    use link::wire::handshake::LinkId;
+
+    /// Both ends of a link in memory.
+    async fn open_link() -> (Link, Link) {
+        let network = MemoryNetwork::default();
+        let (listener, mut links) =
+            LinkListener::new(LinkConfig::default(), 1, Duration::from_secs(60));
+        let sender = connect(LinkId([1; 16]), ConnectOptions::default(), move || {
+            let (opened, listener) = (network.open(), listener.clone());
+            async move {
+                let (near, far) = opened?;
+                tokio::spawn(async move {
+                    let principal = String::new();
+                    let _ = listener
+                        .serve(far, |_| Decision::Accept { principal })
+                        .await;
+                });
+                Ok(near)
+            }
+        });
+        let receiver = links.recv().await.expect("the link is accepted").link;
+        (sender, receiver)
+    }
+
+    async fn send_without_digest(sender: &Link) -> OutgoingStream {
+        let metadata = FileMetadata {
+            name: "file".to_owned(),
+            ..FileMetadata::default()
+        };
+        let new = NewStream {
+            priority: Priority::Bulk,
+            transfer_id: TransferId([1; 16]),
+            size: Some(4),
+            digest: None,
+            metadata: serde_json::to_vec(&metadata).expect("it is valid JSON"),
+            is_resume: false,
+        };
+        let stream = sender.send_stream(new).await.expect("the link works");
+        let bytes = Bytes::from_static(b"text");
+        stream.write(0, bytes).await.expect("the link works");
+        stream
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_without_a_digest_is_rejected() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (sender, receiver) = open_link().await;
+        let stream = send_without_digest(&sender).await;
+        let files = ReceivedFiles::new(dir.path().to_owned());
+        let incoming = receiver.receive_stream().await.expect("the link works");
+        let (limit, progress) = (RateLimit::new(None), TransferProgress::default());
+        let received = files.receive(incoming, &limit, &progress, false).await;
+        let error = received.expect_err("it has no digest").to_string();
+        assert!(error.contains("needs a digest"), "{error}");
+        // A new stream counts as accepted until its rejection arrives.
+        let rejection = async {
+            loop {
+                match stream.accepted().await {
+                    Ok(_) => tokio::task::yield_now().await,
+                    Err(error) => return error,
+                }
+            }
+        };
+        let rejected = tokio::time::timeout(Duration::from_secs(10), rejection).await;
+        let error = rejected.expect("it is rejected");
+        assert!(error.to_string().contains("needs a digest"), "{error}");
+        let names = std::fs::read_dir(dir.path()).expect("the directory exists");
+        assert_eq!(names.count(), 0);
+    }
 }

@@ -1,4 +1,4 @@
-//! `tidegate link`: sends and receives files over a link, which survives interruptions and restarts of either end.
+//! `tidegate link`: sends and receives files and messages over a link, which survives interruptions and restarts of either end.
 
 mod file_path;
 mod incoming_file;
@@ -9,6 +9,7 @@ mod rate_limit;
 mod receive;
 mod send;
 mod serve;
+mod subscribe;
 
 use clap::Subcommand;
 
@@ -24,6 +25,8 @@ pub(crate) enum LinkCommand {
     Receive(receive::LinkReceiveArgs),
     /// Publish a message through a node's link listener
     Publish(publish::LinkPublishArgs),
+    /// Subscribe through a node's link listener, and write the messages to standard output
+    Subscribe(subscribe::LinkSubscribeArgs),
 }
 
 impl LinkCommand {
@@ -42,6 +45,7 @@ impl LinkCommand {
                 Self::Send(arguments) => Ok(arguments.run().await?),
                 Self::Receive(arguments) => Ok(arguments.run().await?),
                 Self::Publish(arguments) => Ok(arguments.run().await?),
+                Self::Subscribe(arguments) => Ok(arguments.run().await?),
             }
         })
     }

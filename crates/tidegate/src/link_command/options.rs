@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use link::config::LinkConfig;
+use link::config::{AckPolicy, LinkConfig};
 use link::net::{ConnectOptions, Link, LinkError, connect};
+use link::size_class::SizeClassTable;
 use link::wire::handshake::{Credentials, LinkId};
 use link_carriers::{CarrierAddress, CarrierConnector};
 use tokio::time::Instant;
@@ -30,6 +31,10 @@ pub(super) struct LinkConnectArgs {
     /// Give up when the connection has been lost for this time, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     give_up_after: u32,
+    /// First sizes of messages of the classes small, medium, large and huge, such as 1KiB,16KiB,128KiB,1MiB, which is the
+    /// default
+    #[arg(long, value_name = "BYTES,BYTES,BYTES,BYTES", value_parser = parse_size_classes)]
+    size_classes: Option<SizeClassTable>,
     #[command(flatten)]
     credentials: LinkCredentialArgs,
     #[command(flatten)]
@@ -84,6 +89,21 @@ fn parse_rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected bytes per second, such as 500kB or 10MiB".to_owned())
 }
 
+fn parse_size_classes(text: &str) -> Result<SizeClassTable, String> {
+    let limits: Option<Vec<u64>> = text.split(',').map(parse_size).collect();
+    let limits = limits.and_then(|limits| <[u64; 4]>::try_from(limits).ok());
+    let [tiny, small, medium, large] = limits
+        .ok_or("expected four sizes, such as 1KiB,16KiB,128KiB,1MiB")?
+        .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let table = SizeClassTable {
+        tiny_limit_bytes: tiny,
+        small_limit_bytes: small,
+        medium_limit_bytes: medium,
+        large_limit_bytes: large,
+    };
+    table.validate().map_err(|error| error.to_string())
+}
+
 /// A token from an argument, a file or the environment.
 pub(super) fn token(
     text: Option<String>,
@@ -132,6 +152,11 @@ type LastError = Arc<Mutex<Option<String>>>;
 impl LinkConnectArgs {
     /// Connects, and waits for the first connection.
     pub(super) async fn open(self) -> Result<CommandLink, ClientError> {
+        self.open_with(AckPolicy::OnReceipt).await
+    }
+
+    /// As [`open`](Self::open); messages are acknowledged by this policy.
+    pub(super) async fn open_with(self, ack_policy: AckPolicy) -> Result<CommandLink, ClientError> {
         let address = self.address.to_string();
         let is_encrypted = matches!(
             &self.address,
@@ -148,6 +173,8 @@ impl LinkConnectArgs {
         let options = ConnectOptions {
             config: LinkConfig {
                 client_id: self.credentials.client_id.clone(),
+                ack_policy,
+                size_classes: self.size_classes.unwrap_or_default(),
                 ..LinkConfig::default()
             },
             credentials: self.credentials.resolve()?,
@@ -251,4 +278,26 @@ pub(super) fn random_bytes() -> [u8; 16] {
     ring::rand::generate(&ring::rand::SystemRandom::new())
         .expect("the system gives random bytes")
         .expose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_are_four_sizes_that_ascend() {
+        assert_eq!(
+            parse_size_classes("1KiB,16KiB,128KiB,1MiB"),
+            Ok(SizeClassTable::default())
+        );
+        for (wrong, expected) in [
+            ("1KiB,16KiB", "four sizes"),
+            ("1,2,3,x", "four sizes"),
+            ("2,1,3,4", "do not descend"),
+            ("1,2,200KiB,1MiB", "131072"),
+        ] {
+            let error = parse_size_classes(wrong).expect_err(wrong);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 }

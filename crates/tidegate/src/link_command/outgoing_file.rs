@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm, RangeSet};
 use link::core::NewStream;
 use link::error_code::ErrorCode;
-use link::net::{Link, LinkError, OutgoingStream};
+use link::net::{Link, LinkError, OutgoingStream, PieceBuffers};
 use link::priority::Priority;
 use link::wire::control::TransferId;
 use link_gateway::exchange::{AnnouncedFile, FileMetadata};
@@ -194,10 +193,11 @@ impl FileSending {
             false => RangeSet::new(),
         };
         let mut hasher = ContentHasher::new(self.digest);
+        let mut buffers = PieceBuffers::default();
         let mut offset = 0;
         while offset < file.size {
             let len = (file.size - offset).min(PIECE_BYTES as u64) as usize;
-            let mut piece = vec![0; len];
+            let mut piece = buffers.take(len);
             let read = tokio::task::block_in_place(|| {
                 content.read_exact_at(&mut piece, offset)?;
                 hasher.update(&piece);
@@ -213,7 +213,7 @@ impl FileSending {
             }
             if !known.covers(offset..offset + len as u64) {
                 self.limit.pass(len).await;
-                stream.write(offset, Bytes::from(piece)).await?;
+                stream.write(offset, buffers.sent(piece)).await?;
             }
             offset += len as u64;
             *done += len as u64;

@@ -105,7 +105,10 @@ impl RuleDevicePort {
     /// Starts the thread that executes the writes.
     pub(super) fn start(&self, parts: RuleDevicePortParts) -> std::io::Result<()> {
         // `start` is called once.
-        let _ = self.inner.settle.set(Box::new(parts.reporter.settler()));
+        let _ = self
+            .inner
+            .settle
+            .set(Box::new(parts.reporter.settle_function()));
         let inner = Arc::clone(&self.inner);
         let builder = std::thread::Builder::new().name("rule-devices".into());
         let thread = builder.spawn(move || inner.run_worker(&parts))?;

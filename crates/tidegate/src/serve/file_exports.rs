@@ -100,7 +100,10 @@ pub(super) fn start(files: &FileService, connectors: &ConnectorService) {
     }));
     let exports = files.active_exports();
     if !exports.is_empty() {
-        tracing::info!(exports = exports.len(), "exports of files continue");
+        tracing::info!(
+            exports = exports.len(),
+            "resuming unfinished exports of files"
+        );
     }
     for export in exports {
         let (sink, fields) = (connectors.sink(&export.sink), export.row.as_object());

@@ -6,8 +6,12 @@ mod alarms;
 mod allocator;
 mod attribute_polls;
 mod ban_enforcement;
+mod blocking_stage;
 mod chain_publisher;
 mod client_subscription;
+mod cluster_drain;
+mod cluster_objects;
+mod cluster_pulls;
 mod damage;
 pub(crate) mod data_dir;
 mod device_events;
@@ -23,6 +27,7 @@ mod http_task;
 mod ingest_metrics;
 mod namespace_enforcement;
 mod node;
+mod node_cluster;
 mod node_commands;
 mod node_connectors;
 mod node_devices;
@@ -31,6 +36,7 @@ mod node_firmware;
 mod node_ingest;
 mod node_sampler;
 mod node_services;
+mod node_simulations;
 mod notification_transport;
 mod notifications;
 mod object_references;
@@ -44,6 +50,7 @@ mod relay_devices;
 mod relay_endpoints;
 mod relay_events;
 mod relay_requests;
+mod settings_service;
 mod signals;
 mod sink_metrics;
 mod sink_port;
@@ -63,12 +70,13 @@ use std::io::{self, IsTerminal as _, Write as _};
 use anyhow::Context as _;
 use api::FirstOperator;
 
-use crate::config::Config;
+use crate::config::{self, Config, ConfigSources};
 use crate::logging::{self, LogFormat};
 use data_dir::DataDir;
 pub(crate) use device_port::NoopDevicePort;
 use node::Node;
 use signals::{SignalListener, SignalRequest};
+pub(crate) use startup_message::program_name;
 
 /// File with the password of the first operator, if the first start had no terminal to show it on.
 const FIRST_PASSWORD_FILE: &str = "first-password";
@@ -76,8 +84,8 @@ const FIRST_PASSWORD_FILE: &str = "first-password";
 /// threads.
 const CONTROL_THREADS: usize = 2;
 
-/// Runs a node until it receives a stop signal.
-pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+/// Runs a node until it receives a stop signal. `sources` are read again when it is told to.
+pub(crate) fn run(config: Config, sources: &ConfigSources) -> anyhow::Result<()> {
     let log_levels =
         logging::start(&config.log_level, config.log_format).map_err(anyhow::Error::msg)?;
     allocator::release_memory_at_once();
@@ -106,7 +114,11 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         let signal = loop {
             match signals.next().await {
                 SignalRequest::Stop(signal) => break signal,
-                SignalRequest::ReloadCertificates => node.reload_certificates(),
+                SignalRequest::Reload => {
+                    node.reload_certificates();
+                    // Checks of the configuration block.
+                    tokio::task::block_in_place(|| reload_configuration(sources, &node));
+                }
             }
         };
         tracing::info!("{signal}: stopping");
@@ -119,6 +131,34 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         tracing::info!("stopped");
         Ok(())
     })
+}
+
+/// Reads the configuration again. A node with an invalid one keeps its settings.
+fn reload_configuration(sources: &ConfigSources, node: &Node) {
+    let config = match config::load(sources) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!("the configuration is invalid; the node keeps its settings: {error}");
+            return;
+        }
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let result = node.settings().reload(&config);
+    tracing::info!(changed = %result.changed.join(", "), "configuration reloaded");
+    if !result.overridden.is_empty() {
+        tracing::warn!(
+            "these settings have changed in the configuration, and a change over the API overrides them: {}",
+            result.overridden.join(", ")
+        );
+    }
+    if !result.needs_restart.is_empty() {
+        tracing::warn!(
+            "these have changed in the configuration, and take effect when the node starts again: {}",
+            result.needs_restart.join(", ")
+        );
+    }
 }
 
 /// Shows the password of the first operator on a terminal. Without a terminal the output is
@@ -147,7 +187,7 @@ fn print_startup_message(config: &Config, node: &Node, data_dir: &DataDir) {
         LogFormat::Text => {
             let (listeners, data_dir) = (node.listeners(), data_dir.path());
             let (broker, file) = (&config.broker, config.file.as_deref());
-            let program = startup_message::program_name();
+            let program = program_name();
             let text =
                 startup_message::startup_message(listeners, broker, data_dir, file, &program);
             // Stdout may be closed.

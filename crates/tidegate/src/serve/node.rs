@@ -5,29 +5,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use api::{ApiParts, CommandService, DeviceService, FirstOperator, SharedHttpConfig};
+use api::{
+    ApiParts, CommandService, DeviceService, FirstOperator, FirstOperatorError, SharedHttpConfig,
+};
 use broker::info::ListenerInfo;
 use broker::{Broker, BrokerHandle};
-use devices::pull::{self, PullScheduler};
+use devices::pull::{self, PullScheduler, ReadingIntake};
 use firmware::FirmwareHooks;
 use hooks::{HookChain, MessageView};
 use link_gateway::{GatewayParts, LinkGateway};
-use store::Store;
+use store::{ObjectError, Store, StoreError};
 use tokio::runtime::Handle;
 use transfer::FileHooks;
 
 use super::added_listeners::AddedListeners;
+use super::blocking_stage::run_blocking;
 use super::data_dir::{DataDir, OpenListener};
 use super::device_http::DeviceHttpService;
 use super::embedded_console::EmbeddedConsole;
 use super::fleet_service::FleetService;
 use super::http_task::{BoundHttp, HttpTask};
+use super::node_cluster::NodeCluster;
 use super::node_connectors::BridgeMessageHandler;
 use super::node_sampler::NodeSampler;
-use super::node_services::{NodeServices, run_blocking};
+use super::node_services::NodeServices;
+use super::node_simulations::NodeSimulations;
 use super::object_service::ObjectService;
 use super::program_service::{ProgramParts, ProgramService};
 use super::relay_endpoints::RelayHooks;
+use super::settings_service::{NodeSettingsService, SettingsTargets};
 use super::{
     allocator, ban_enforcement, file_exports, namespace_enforcement, node_files, start_error,
 };
@@ -36,6 +42,8 @@ use crate::config::Config;
 use crate::logging::LogLevels;
 use crate::quarantine::Quarantine;
 
+/// Time for simulations to remove their devices when the node stops.
+const SIMULATIONS_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for sinks to write their queues when the node stops.
 const SINKS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for rules to process device events when the node stops.
@@ -43,10 +51,13 @@ const EVENTS_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Node {
     services: NodeServices,
+    cluster: Option<NodeCluster>,
     broker: Broker,
     pulls: PullScheduler,
     links: LinkGateway,
     added_listeners: AddedListeners,
+    simulations: NodeSimulations,
+    settings: Arc<NodeSettingsService>,
     http: Option<HttpTask>,
     listeners: Vec<OpenListener>,
     first_operator: Option<FirstOperator>,
@@ -69,16 +80,21 @@ impl Node {
         let services = NodeServices::open(config, data_dir).await?;
         areas.update()?;
 
+        let cluster = NodeCluster::open(config, &services.store).await?;
         // From here on clients connect.
-        let broker = start_broker(config, &services)?;
+        let broker = start_broker(config, &services, cluster.as_ref()).await?;
         let handle = broker.handle();
+        if let Some(cluster) = &cluster {
+            cluster.set_broker(handle.clone(), services.relay.service.clone());
+            services.notification_transport.set_cluster(cluster.clone());
+        }
         start_publishers(&services, &handle);
         start_exports(&services).await?;
         node_files::forward_to_rules(services.files.service(), services.engine.clone());
         let files = services.files.start(Arc::new(handle.clone()));
         files.context("cannot start the threads for files")?;
         start_alarm_events(config, data_dir, &services);
-        let pulls = start_pulls(&services).await?;
+        let pulls = start_pulls(&services, cluster.as_ref()).await?;
         start_commands(&services, &handle);
         let firmware = &services.firmware;
         firmware.start(&services.devices, &services.commands, handle.clone())?;
@@ -93,18 +109,33 @@ impl Node {
 
         let added_listeners = restore_listeners(config, data_dir, &services, &handle).await?;
         let listeners = handle.listeners().into_iter();
+        let http = bound_http.as_ref();
+        let live_http = http.map(|http| SharedHttpConfig::new(http.config.clone()));
+        let targets = SettingsTargets {
+            log_levels,
+            handle: handle.clone(),
+            auth: services.auth.clone(),
+            http: live_http.clone(),
+        };
         let mut node = Self {
+            settings: Arc::new(NodeSettingsService::new(targets, config)),
             listeners: listeners.map(to_open_listener).collect(),
             services,
+            cluster,
             broker,
             pulls,
             links,
             added_listeners,
+            simulations: NodeSimulations::new(handle, config.simulations),
             http: None,
             first_operator: None,
         };
-        if let Some(http) = bound_http {
-            node.start_http(http, config, data_dir, log_levels).await?;
+        if let Some(cluster) = &node.cluster {
+            // Otherwise each new node would create its own first operator.
+            cluster.wait_for_objects().await;
+        }
+        if let Some((http, live)) = bound_http.zip(live_http) {
+            node.start_http(http, live, config, data_dir).await?;
         }
         Ok(node)
     }
@@ -112,6 +143,12 @@ impl Node {
     /// Disconnects the clients, then stops HTTP, which meanwhile reports that the node is stopping.
     pub(super) async fn stop(self) {
         let services = self.services;
+        // First, because they remove their devices over the API.
+        let simulations = self.simulations;
+        run_stop_step("stopping the simulations", move || {
+            simulations.stop(SIMULATIONS_STOP_TIMEOUT);
+        })
+        .await;
         services.alarms.begin_shutdown();
         let broker = self.broker;
         run_stop_step("stopping the shards", move || broker.stop()).await;
@@ -119,6 +156,10 @@ impl Node {
         run_stop_step("stopping the links", move || links.stop()).await;
         if let Some(http) = self.http {
             http.stop().await;
+        }
+        // After HTTP, which changes objects of the cluster.
+        if let Some(cluster) = &self.cluster {
+            cluster.stop().await;
         }
         let firmware = services.firmware;
         run_stop_step("stopping the firmware", move || firmware.service.stop()).await;
@@ -170,6 +211,10 @@ impl Node {
         &self.listeners
     }
 
+    pub(super) fn settings(&self) -> &NodeSettingsService {
+        &self.settings
+    }
+
     pub(super) fn reload_certificates(&self) {
         self.broker.handle().reload_certificates();
     }
@@ -178,9 +223,9 @@ impl Node {
     async fn start_http(
         &mut self,
         http: BoundHttp,
+        live: SharedHttpConfig,
         config: &Config,
         data_dir: &DataDir,
-        log_levels: LogLevels,
     ) -> anyhow::Result<()> {
         let handle = self.broker.handle();
         self.listeners.push(http.open_listener()?);
@@ -188,11 +233,9 @@ impl Node {
             let watched = handle.watch_certificates(tls.clone());
             watched.context("cannot watch the certificate of HTTP")?;
         }
-        let live = SharedHttpConfig::new(http.config.clone());
         self.services.registration_audit.set_http(live.clone());
         let program = ProgramParts {
-            log_levels,
-            handle,
+            settings: self.settings.clone(),
             store: self.services.store.clone(),
             auth: self.services.auth.clone(),
             engine: self.services.engine.clone(),
@@ -203,7 +246,6 @@ impl Node {
             pulls: self.pulls.clone(),
             commands: self.services.commands.clone(),
             relay_events: self.services.relay.events.clone(),
-            http: live.clone(),
             files: self.services.files.clone(),
             firmware: self.services.firmware.clone(),
             links: self.links.clone(),
@@ -211,8 +253,10 @@ impl Node {
             backups: self.services.backups(config, data_dir),
             job_directory: data_dir.create_job_directory()?,
             added_listeners: self.added_listeners.clone(),
+            cluster: self.cluster.clone(),
+            simulations: self.simulations.clone(),
         };
-        let program = ProgramService::new(program, config);
+        let program = ProgramService::new(program);
         let parts = self.api_parts(program, &http, data_dir.write_token_file()?);
         self.first_operator = create_first_operator(&self.services.store).await?;
         self.http = Some(http.serve(live, parts));
@@ -254,7 +298,11 @@ impl Node {
             connectors: services.connectors.service().clone(),
             commands: CommandService::new(services.commands.commands.clone(), devices.clone()),
             devices,
-            telemetry_backend: Arc::new(services.ingest.telemetry(&services.devices)),
+            telemetry_backend: Arc::new(
+                services
+                    .ingest
+                    .telemetry(&services.devices, &services.relay.service),
+            ),
             alarms: services.alarms.api_service(),
             device_http_backend: Arc::new(device_http),
             pulls: self.pulls.clone(),
@@ -270,7 +318,11 @@ impl Node {
 }
 
 /// Opens the listeners of clients and starts the shards.
-fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Broker> {
+async fn start_broker(
+    config: &Config,
+    services: &NodeServices,
+    cluster: Option<&NodeCluster>,
+) -> anyhow::Result<Broker> {
     let hooks = HookChain::default()
         .with(Arc::new(services.auth.clone()))
         // Before the rules and the observer, because segments of files are no messages for them.
@@ -283,7 +335,13 @@ fn start_broker(config: &Config, services: &NodeServices) -> anyhow::Result<Brok
         .with(Arc::new(RelayHooks(services.relay.service.clone())))
         .with(Arc::new(allocator::MemoryReleaseHooks));
     let store = config.store.is_some().then(|| services.store.clone());
-    Broker::start(config.broker.clone(), hooks, store)
+    let (settings, attachment) = (config.broker.clone(), cluster.map(NodeCluster::start));
+    // Waits for the other nodes.
+    let started = run_blocking("starting the shards", move || {
+        Broker::start_in_cluster(settings, hooks, store, attachment)
+    });
+    started
+        .await?
         .map_err(|error| start_error::broker_error(&error, config))
 }
 
@@ -327,7 +385,10 @@ fn start_alarm_events(config: &Config, data_dir: &DataDir, services: &NodeServic
 }
 
 /// Starts the pull sources of the configuration and of the store.
-async fn start_pulls(services: &NodeServices) -> anyhow::Result<PullScheduler> {
+async fn start_pulls(
+    services: &NodeServices,
+    cluster: Option<&NodeCluster>,
+) -> anyhow::Result<PullScheduler> {
     let pulls = PullScheduler::new(Handle::current(), &Default::default());
     let (watching, objects) = (pulls.clone(), services.store.objects().clone());
     let declared = services.references.all_declared(pull::KIND);
@@ -339,7 +400,11 @@ async fn start_pulls(services: &NodeServices) -> anyhow::Result<PullScheduler> {
     .await?
     .context("cannot read the pull sources from the store")?;
     if let Some(reporter) = services.ingest.platform.reporter() {
-        pulls.start(Arc::new(reporter));
+        let intake: Arc<dyn ReadingIntake> = match cluster {
+            Some(cluster) => cluster.share_pulls(&pulls, reporter),
+            None => Arc::new(reporter),
+        };
+        pulls.start(intake);
     }
     Ok(pulls)
 }
@@ -386,7 +451,16 @@ async fn create_first_operator(store: &Store) -> anyhow::Result<Option<FirstOper
     let created = run_blocking("creating the first operator", move || {
         api::ensure_first_operator(&objects)
     });
-    Ok(created.await??)
+    match created.await? {
+        Err(FirstOperatorError::Object(ObjectError::Storage(StoreError::Cluster(reason)))) => {
+            tracing::warn!(
+                reason,
+                "the first operator of the API cannot be created yet; restart this node when it reaches the cluster"
+            );
+            Ok(None)
+        }
+        created => Ok(created?),
+    }
 }
 
 /// Runs a step of the stop on a thread that may block. The stop continues after a panic.

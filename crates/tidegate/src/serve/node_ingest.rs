@@ -63,7 +63,7 @@ impl ClientMessenger for DeviceClientMessenger {
             qos: 1,
             ..PublishRequest::default()
         };
-        let again = downlink.needs_subscription.then(|| Resend {
+        let again = downlink.needs_subscription.then(|| UnsubscribedReply {
             broker: handle.clone(),
             client_id: client_id.to_owned(),
             publication: publication.clone(),
@@ -105,13 +105,13 @@ impl ClientMessenger for DeviceClientMessenger {
 }
 
 /// A reply to a client that has not subscribed to it.
-struct Resend {
+struct UnsubscribedReply {
     broker: BrokerHandle,
     client_id: String,
     publication: PublishRequest,
 }
 
-impl Resend {
+impl UnsubscribedReply {
     /// Subscribes the client, with its own permissions, and sends the reply. Returns whether it was sent.
     async fn subscribe_and_send(self) -> bool {
         let filter = reply_filter(&self.publication.topic);
@@ -324,13 +324,18 @@ impl NodeIngest {
             }));
     }
 
-    pub(super) fn telemetry(&self, devices: &NodeDevices) -> TelemetryService {
+    pub(super) fn telemetry(
+        &self,
+        devices: &NodeDevices,
+        relay: &RelayService,
+    ) -> TelemetryService {
         TelemetryService {
             registry: devices.registry.clone(),
             series: self.series.clone(),
             pipeline: self.pipeline.clone(),
             live: self.platform.live().clone(),
             usage: self.usage.clone(),
+            relay: relay.clone(),
         }
     }
 

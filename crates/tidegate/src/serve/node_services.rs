@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use transfer::FileWorkers;
 
 use super::alarms::AlarmInputs;
+use super::blocking_stage::run_blocking;
 use super::damage::DamageHandling;
 use super::data_dir::DataDir;
 use super::device_events::DeviceEventQueue;
@@ -208,15 +209,6 @@ impl SinkLanes {
     fn count(&self) -> usize {
         usize::from(self.shards) * 2 + 3
     }
-}
-
-/// Runs a stage that may block. `what` is the stage in the error after a panic.
-pub(super) async fn run_blocking<T: Send + 'static>(
-    what: &'static str,
-    stage: impl FnOnce() -> T + Send + 'static,
-) -> anyhow::Result<T> {
-    let ended = tokio::task::spawn_blocking(stage).await;
-    ended.with_context(|| format!("{what} ended by a panic"))
 }
 
 /// Opens the store, which contains configuration objects even if sessions and messages are not
@@ -443,6 +435,9 @@ async fn open_connectors(
         shards: SinkLanes::new(config).count(),
     };
     let service = ConnectorService::new(Handle::current(), options);
+    if let Some(cluster) = &config.cluster {
+        service.set_node(cluster.node.to_string());
+    }
     engine.set_sink_port(Arc::new(NodeSinkPort(service.clone())));
     service.set_dead_letter_observer(fallback_actions::start(engine.clone()));
     let connectors = NodeConnectors::new(service, &config.declared_connectors);
@@ -475,7 +470,7 @@ fn create_notification_transport(
     Arc::new(NodeNotificationTransport::new(service, lane, alert_targets))
 }
 
-/// Starts the thread for messages of devices at relay endpoints.
+/// Starts the threads for messages of devices at relay endpoints.
 fn start_relay_devices(
     relay: &RelayService,
     devices: &NodeDevices,
@@ -484,12 +479,12 @@ fn start_relay_devices(
     let requests = RelayRequestHandler {
         platform: ingest.platform.clone(),
         states: devices.states.clone(),
-        telemetry: ingest.telemetry(devices),
+        telemetry: ingest.telemetry(devices, relay),
     };
     let ingress = ingest.platform.ingress();
     let ingress = ingress.context("there is no pipeline for devices")?;
     let relay_devices = NodeRelayDevices::start(requests, ingress)
-        .context("cannot start the thread for devices at relay endpoints")?;
+        .context("cannot start the threads for devices at relay endpoints")?;
     relay.set_devices(Arc::new(relay_devices.queue.clone()));
     Ok(relay_devices)
 }

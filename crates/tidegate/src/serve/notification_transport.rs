@@ -1,6 +1,6 @@
 //! Sends notifications of alarms: rows to sinks, messages to the broker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use broker::BrokerHandle;
@@ -12,6 +12,8 @@ use relay::RelayService;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
+use super::node_cluster::NodeCluster;
+
 /// Maximum number of messages waiting to be published.
 const MAX_WAITING: usize = 10_000;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -20,6 +22,8 @@ pub(super) struct NodeNotificationTransport {
     sinks: ConnectorService,
     relay: RelayService,
     registry: Registry,
+    /// The other nodes with connections of relay endpoints.
+    cluster: OnceLock<NodeCluster>,
     /// The queue lane of this transport; locked, because alarms are processed on several threads.
     lane: Arc<Mutex<u16>>,
     messages: mpsc::Sender<NotificationJob>,
@@ -45,10 +49,16 @@ impl NodeNotificationTransport {
             sinks,
             relay,
             registry,
+            cluster: OnceLock::new(),
             lane: Arc::new(Mutex::new(lane)),
             messages,
             receiver: Mutex::new(Some(waiting)),
         }
+    }
+
+    /// Sends alerts also to the connections of relay endpoints at other nodes. To be called once.
+    pub(super) fn set_cluster(&self, cluster: NodeCluster) {
+        let _ = self.cluster.set(cluster);
     }
 
     /// Starts publishing. Must be called within the runtime.
@@ -138,9 +148,12 @@ impl NotificationTransport for NodeNotificationTransport {
         let device = self.registry.device(&event.alarm.device);
         // Without its device, an alert has no name and no threshold.
         let device = device.ok().flatten();
-        let alert = endpoint_alert(endpoint, event, device.as_deref());
-        let sent = self.relay.send_to_all(endpoint, &alert.to_string());
-        sent.map(|_| ()).ok_or_else(none)
+        let alert = endpoint_alert(endpoint, event, device.as_deref()).to_string();
+        self.relay.send_to_all(endpoint, &alert).ok_or_else(none)?;
+        if let Some(cluster) = self.cluster.get() {
+            cluster.send_to_relay_connections(endpoint, &alert);
+        }
+        Ok(())
     }
 
     fn settle(&self, done: DurableCallback) {

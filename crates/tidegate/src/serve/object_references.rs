@@ -363,7 +363,7 @@ impl ObjectReferences {
             if let Some((field, missing_kind, missing)) = missing {
                 tracing::warn!(
                     "the declared {} {:?} refers in {field} to the {} {missing:?}, which does not exist; \
-                     declare it, too, or make it",
+                     declare it as well, or create it over the API",
                     kind_name(object.kind),
                     object.id,
                     kind_name(missing_kind),

@@ -1,14 +1,13 @@
 //! The program as the API shows and controls it: log levels, settings, process metrics.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use api::{
-    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, BackupInfo, ConfiguredValue,
-    JobProgress, QuarantinedPart, SettingChangeError, SettingInfo, SharedHttpConfig,
+    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, BackupInfo, ClusterBackend,
+    JobProgress, QuarantinedPart, SettingChangeError, SettingInfo,
 };
 use auth::AuthService;
-use broker::BrokerHandle;
 use devices::pull::PullScheduler;
 use engine::Engine;
 use hooks::MetricFamily;
@@ -20,23 +19,23 @@ use transfer::FileWorkers;
 use super::added_listeners::AddedListeners;
 use super::alarms::AlarmInputs;
 use super::device_port::RuleDevicePort;
+use super::node_cluster::NodeCluster;
 use super::node_commands::NodeCommands;
 use super::node_connectors::NodeConnectors;
 use super::node_firmware::NodeFirmware;
 use super::node_ingest::NodeIngest;
+use super::node_simulations::NodeSimulations;
 use super::relay_events::RelayEventQueue;
+use super::settings_service::NodeSettingsService;
 use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_health};
 use crate::backup::Backups;
-use crate::config::{Config, RuntimeSettings};
-use crate::logging::LogLevels;
 use crate::quarantine::Quarantine;
 
 const LOG_LEVEL: &str = "log.level";
 
 /// The components of the program that the API shows and controls.
 pub(super) struct ProgramParts {
-    pub(super) log_levels: LogLevels,
-    pub(super) handle: BrokerHandle,
+    pub(super) settings: Arc<NodeSettingsService>,
     pub(super) store: Store,
     pub(super) auth: AuthService,
     pub(super) engine: Engine,
@@ -47,7 +46,6 @@ pub(super) struct ProgramParts {
     pub(super) pulls: PullScheduler,
     pub(super) commands: NodeCommands,
     pub(super) relay_events: RelayEventQueue,
-    pub(super) http: SharedHttpConfig,
     pub(super) files: FileWorkers,
     pub(super) firmware: NodeFirmware,
     pub(super) links: LinkGateway,
@@ -55,64 +53,23 @@ pub(super) struct ProgramParts {
     pub(super) backups: Backups,
     pub(super) job_directory: PathBuf,
     pub(super) added_listeners: AddedListeners,
+    pub(super) cluster: Option<NodeCluster>,
+    pub(super) simulations: NodeSimulations,
 }
 
 pub(super) struct ProgramService {
     parts: ProgramParts,
-    state: Mutex<SettingsState>,
-}
-
-/// The settings and their origins. Locked while one changes.
-struct SettingsState {
-    /// Without changes over the API.
-    configured: RuntimeSettings,
-    running: RuntimeSettings,
-    view: Vec<SettingInfo>,
 }
 
 impl ProgramService {
-    pub(super) fn new(parts: ProgramParts, config: &Config) -> Self {
-        let state = SettingsState {
-            configured: config.running.clone(),
-            running: config.running.clone(),
-            view: config.settings.clone(),
-        };
-        Self {
-            parts,
-            state: Mutex::new(state),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, SettingsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Applies a changed setting.
-    fn apply_setting(
-        &self,
-        key: &str,
-        running: &RuntimeSettings,
-    ) -> Result<(), SettingChangeError> {
-        match key.split('.').next() {
-            Some("log") => {
-                let set = self.parts.log_levels.set(running.log_level());
-                set.map_err(SettingChangeError::Invalid)?;
-            }
-            Some("limits") => self.parts.handle.set_limits(running.limits().clone()),
-            Some("auth") => self.parts.auth.set_limits(running.auth()),
-            Some("http") => self
-                .parts
-                .http
-                .set(running.http_config(&self.parts.http.get())),
-            _ => return Err(SettingChangeError::Fixed),
-        }
-        Ok(())
+    pub(super) fn new(parts: ProgramParts) -> Self {
+        Self { parts }
     }
 }
 
 impl api::ProgramBackend for ProgramService {
     fn log_level(&self) -> String {
-        self.parts.log_levels.current()
+        self.parts.settings.log_level()
     }
 
     fn set_log_level(&self, level: &str) -> Result<(), String> {
@@ -124,39 +81,15 @@ impl api::ProgramBackend for ProgramService {
     }
 
     fn settings(&self) -> Vec<SettingInfo> {
-        self.state().view.clone()
+        self.parts.settings.list()
     }
 
     fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError> {
-        let mut state = self.state();
-        let mut changed = state.running.clone();
-        let value = changed.change_setting(key, value)?;
-        self.apply_setting(key, &changed)?;
-        state.running = changed;
-        if let Some(setting) = state.view.iter_mut().find(|setting| setting.key == key) {
-            let before = std::mem::replace(&mut setting.value, value);
-            let origin = std::mem::replace(&mut setting.origin, "api".to_owned());
-            setting.configured.get_or_insert(ConfiguredValue {
-                value: before,
-                origin,
-            });
-        }
-        Ok(())
+        self.parts.settings.set(key, value)
     }
 
     fn reset_setting(&self, key: &str) -> Result<(), SettingChangeError> {
-        let mut state = self.state();
-        let mut changed = state.running.clone();
-        changed.reset_setting(key, &state.configured)?;
-        self.apply_setting(key, &changed)?;
-        state.running = changed;
-        let setting = state.view.iter_mut().find(|setting| setting.key == key);
-        if let Some(setting) = setting
-            && let Some(configured) = setting.configured.take()
-        {
-            (setting.value, setting.origin) = (configured.value, configured.origin);
-        }
-        Ok(())
+        self.parts.settings.reset(key)
     }
 
     fn authenticators(&self) -> Vec<AuthenticatorInfo> {
@@ -232,6 +165,19 @@ impl api::ProgramBackend for ProgramService {
         Some(&self.parts.added_listeners)
     }
 
+    fn cluster_backend(&self) -> Option<&dyn ClusterBackend> {
+        let cluster = self.parts.cluster.as_ref()?;
+        Some(cluster)
+    }
+
+    fn degradation(&self) -> Option<&'static str> {
+        self.parts.cluster.as_ref()?.problem()
+    }
+
+    fn simulation_backend(&self) -> Option<&dyn api::SimulationBackend> {
+        Some(&self.parts.simulations)
+    }
+
     fn metrics(&self) -> Vec<MetricFamily> {
         let mut metrics = allocator::metrics();
         metrics.extend(store_health::metrics(&self.parts.store));
@@ -249,6 +195,7 @@ impl api::ProgramBackend for ProgramService {
         metrics.extend(files.service().metric_families(files.queued_bytes()));
         metrics.extend(self.parts.firmware.metrics());
         metrics.extend(self.parts.links.metrics());
+        metrics.extend(self.parts.cluster.iter().flat_map(NodeCluster::metrics));
         metrics
     }
 

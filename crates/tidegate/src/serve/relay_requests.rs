@@ -3,7 +3,7 @@
 use api::{IntervalLength, IntervalQuery, RowQuery, TelemetryBackend as _, TelemetryBackendError};
 use devices::platform::Platform;
 use devices::{AttributeScope, Device, DeviceStates};
-use relay::{DeviceConnection, DeviceRequest, RequestError};
+use relay::{DeviceRequest, RequestError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -111,13 +111,6 @@ impl ResponseBudget {
     }
 }
 
-/// The unit of a key: that of the thing model, of the endpoint, or the usual one for its name.
-fn unit_of(connection: &DeviceConnection, device: &Device, key: &str) -> Option<String> {
-    let product = device.product.get();
-    let of_model = product.unit_of(key).map(str::to_owned);
-    of_model.or_else(|| connection.unit_of(key))
-}
-
 impl RelayRequestHandler {
     pub(super) fn platform(&self) -> &Platform {
         &self.platform
@@ -126,15 +119,14 @@ impl RelayRequestHandler {
     /// Answers a request. May wait.
     pub(super) fn answer(
         &self,
-        connection: &DeviceConnection,
         device: &Device,
         request: &DeviceRequest,
     ) -> Result<Value, RequestError> {
         let params = &request.params;
         match &*request.request_type {
             "config_query" => self.query_config(device, &read_params(params)?),
-            "status_sync" => self.sync_status(connection, device, &read_params(params)?),
-            "data_sync" => self.sync_data(connection, device, &read_params(params)?),
+            "status_sync" => self.sync_status(device, &read_params(params)?),
+            "data_sync" => self.sync_data(device, &read_params(params)?),
             other => {
                 let other: String = other.chars().take(64).collect();
                 Err(RequestError {
@@ -160,12 +152,7 @@ impl RelayRequestHandler {
         Ok(Value::Object(values))
     }
 
-    fn sync_status(
-        &self,
-        connection: &DeviceConnection,
-        device: &Device,
-        query: &StatusSync,
-    ) -> Result<Value, RequestError> {
+    fn sync_status(&self, device: &Device, query: &StatusSync) -> Result<Value, RequestError> {
         let limit = query.history_limit.unwrap_or(DEFAULT_HISTORY_ROWS);
         if limit > MAX_HISTORY_ROWS {
             let detail =
@@ -181,8 +168,8 @@ impl RelayRequestHandler {
             if !budget.add(&sample.key, &sample.value) {
                 break;
             }
-            let unit = unit_of(connection, device, &sample.key);
-            let value = json!({"value": sample.value, "unit": unit, "timestamp": sample.ts_ms});
+            let value =
+                json!({"value": sample.value, "unit": sample.unit, "timestamp": sample.ts_ms});
             values.insert(sample.key, value);
         }
         let mut data = json!({
@@ -215,12 +202,7 @@ impl RelayRequestHandler {
         Ok(data)
     }
 
-    fn sync_data(
-        &self,
-        connection: &DeviceConnection,
-        device: &Device,
-        query: &DataSync,
-    ) -> Result<Value, RequestError> {
+    fn sync_data(&self, device: &Device, query: &DataSync) -> Result<Value, RequestError> {
         let now_ms = now_ms() as i64;
         let end_ms = query.end_time.unwrap_or(now_ms);
         let start_ms = query
@@ -234,7 +216,7 @@ impl RelayRequestHandler {
             None => self.raw_points(device, key, start_ms, end_ms)?,
             Some(interval_ms) => self.averages(device, key, (start_ms, end_ms), interval_ms)?,
         };
-        let unit = unit_of(connection, device, key);
+        let unit = self.telemetry.unit_of(device, key);
         Ok(json!({"dataKey": key, "unit": unit, "points": points}))
     }
 

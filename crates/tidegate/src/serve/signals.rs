@@ -1,4 +1,4 @@
-//! Signals of the running node: stop (SIGTERM, SIGINT), certificate reload (SIGHUP), and the limit of
+//! Signals of the running node: stop (SIGTERM, SIGINT), reload of certificates and configuration (SIGHUP), and the limit of
 //! file sizes (SIGXFSZ).
 
 use std::io;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) enum SignalRequest {
     /// Name of the signal.
     Stop(&'static str),
-    ReloadCertificates,
+    Reload,
 }
 
 pub(super) struct SignalListener {
@@ -36,7 +36,7 @@ impl SignalListener {
         tokio::select! {
             _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),
             _ = self.interrupt.recv() => SignalRequest::Stop("SIGINT"),
-            _ = self.hangup.recv() => SignalRequest::ReloadCertificates,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) fn startup_message(
 
 /// How to run this program from the current directory: by name if it is on the `PATH`, otherwise by
 /// path.
-pub(super) fn program_name() -> String {
+pub(crate) fn program_name() -> String {
     let name = "tidegate";
     let Ok(this) = std::env::current_exe() else {
         return name.to_owned();

@@ -122,8 +122,8 @@ pub(super) async fn log_health_changes(store: Store) {
                  see store.min_free_bytes and store.max_log_bytes"
             ),
             StoreHealth::Failed => tracing::error!(
-                "store writes fail; QoS 1 and 2 messages are rejected (0x97) until they succeed. What was accepted is kept \
-                 in memory and tried again"
+                "store writes fail; QoS 1 and 2 messages are rejected (0x97) until they succeed. Accepted messages are \
+                 kept in memory and written again"
             ),
         }
     }

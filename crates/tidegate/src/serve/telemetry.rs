@@ -17,6 +17,7 @@ use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
 use devices::telemetry_usage::TelemetryUsage;
 use devices::{Device, Registry};
 use namespaces::NamespaceSelection;
+use relay::RelayService;
 use serde_json::Value;
 use series::{
     DeviceNo, KeyId, Point, PointValue, RangeQuery, RowOrder, Series, SeriesError, SeriesRow,
@@ -36,15 +37,32 @@ pub(super) struct TelemetryService {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) live: Arc<LiveTelemetry>,
     pub(super) usage: TelemetryUsage,
+    pub(super) relay: RelayService,
 }
 
 impl TelemetryService {
     fn device_no(&self, device: &str) -> Result<DeviceNo, TelemetryBackendError> {
+        self.device(device).map(|device| device.no)
+    }
+
+    fn device(&self, device: &str) -> Result<Arc<Device>, TelemetryBackendError> {
         match self.registry.device(device) {
-            Ok(Some(device)) => Ok(device.no),
+            Ok(Some(device)) => Ok(device),
             Ok(None) => Err(TelemetryBackendError::NoDevice(device.to_owned())),
             Err(error) => Err(TelemetryBackendError::Unavailable(error.to_string())),
         }
+    }
+
+    /// The unit of a key: that of the thing model; for a device of a relay endpoint also that of the endpoint, or the usual one for
+    /// the key.
+    pub(super) fn unit_of(&self, device: &Device, key: &str) -> Option<String> {
+        let product = device.product.get();
+        if let Some(unit) = product.unit_of(key) {
+            return Some(unit.to_owned());
+        }
+        // Devices of an endpoint have its id in front of theirs.
+        let (endpoint, _) = device.id.as_str().split_once(':')?;
+        self.relay.unit_of(endpoint, product.namespace(), key)
     }
 
     /// The ids of the keys that exist. `None`: all keys are requested.
@@ -151,14 +169,16 @@ impl TelemetryBackend for TelemetryService {
         device: &str,
         keys: Option<&[String]>,
     ) -> Result<Vec<TelemetrySample>, TelemetryBackendError> {
-        let device = self.device_no(device)?;
+        let device = self.device(device)?;
         let keys = self.key_ids(keys);
         let mut samples = Vec::new();
         let latest = self
             .series
-            .latest(device, keys.as_deref(), &mut |ts_ms, point| {
+            .latest(device.no, keys.as_deref(), &mut |ts_ms, point| {
+                let key = self.key_name(point.key);
                 samples.push(TelemetrySample {
-                    key: self.key_name(point.key),
+                    unit: self.unit_of(&device, &key),
+                    key,
                     ts_ms,
                     value: value_to_json(point.value),
                 });

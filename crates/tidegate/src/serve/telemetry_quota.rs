@@ -23,7 +23,7 @@ pub(super) async fn start(usage: &TelemetryUsage, namespaces: &Namespaces, platf
         .is_err()
     {
         tracing::warn!(
-            "counting the stored telemetry takes long; quotas on telemetry are not enforced until it ends"
+            "the stored telemetry is still being counted; quotas on telemetry are not enforced until the count is complete"
         );
     }
     tokio::spawn(count_forever(usage.clone()));

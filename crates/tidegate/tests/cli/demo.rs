@@ -38,7 +38,7 @@ fn the_demo_fleet_comes_alive_and_is_removed() {
     assert!(output.contains("created 0 of "), "{output}");
 
     let output = demo(&node, &["--remove"]).succeeded();
-    assert_eq!(output, "deleted 50 devices and 9 other objects\n");
+    assert_eq!(output, "deleted 50 devices and 11 other objects\n");
     let counts = ctl(&node, &["devices", "count"]);
     assert_eq!(counts["devices"], 1, "{counts}");
     for kind in ["rules", "endpoints", "device-groups", "dashboards"] {
@@ -55,12 +55,12 @@ fn objects_of_others_are_neither_used_nor_removed() {
     ctl(&node, &["products", "add", "demo-room", "name=Guest rooms"]);
     let rejected = demo(&node, &["--for", "1"]).failed(2);
     assert!(
-        rejected.contains("products/demo-room exists and was not created by this command"),
+        rejected.contains("the product `demo-room` exists and was not created by a simulation"),
         "{rejected}"
     );
     let removed = demo(&node, &["--remove"]);
     assert!(
-        removed.stderr.contains("demo-room is kept"),
+        removed.stderr.contains("`demo-room` is kept"),
         "{}",
         removed.stderr
     );

@@ -269,3 +269,36 @@ fn events_of_a_device_are_listed() {
     let unknown = ctl(&node, &["devices", "events", "l2"]).failed(4);
     assert!(unknown.contains("404"), "{unknown}");
 }
+
+#[test]
+fn jobs_import_devices_that_do_not_exist_only_if_told_so() {
+    let node = Node::start(&[]);
+    ctl(&node, &["products", "add", "meter"]).succeeded();
+    let file = |name: &str, content: &str| {
+        let path = node.folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let first = file("first.csv", "id,product,name\nd1,meter,Old\n");
+    ctl(&node, &["jobs", "import", "devices", &first]).succeeded();
+    let second = file(
+        "second.csv",
+        "id,product,name\nd1,meter,New\nd2,meter,New\n",
+    );
+    let import = |options: &[&str]| {
+        let arguments = ["jobs", "import", "devices", &second];
+        ctl(&node, &[&arguments, options].concat())
+    };
+    let name = |id: &str| {
+        let device = ctl(&node, &["--json", "devices", "show", id]).succeeded();
+        parse(&device)["name"].clone()
+    };
+    let rejected = import(&["--create-only"]);
+    assert_ne!(rejected.code, Some(0), "{rejected:?}");
+    assert!(rejected.stderr.contains("line 2"), "{rejected:?}");
+    assert_eq!((name("d1"), name("d2")), ("Old".into(), "New".into()));
+    import(&[]).succeeded();
+    assert_eq!(name("d1"), "New");
+    let telemetry = ["jobs", "import", "telemetry", &second, "--create-only"];
+    ctl(&node, &telemetry).failed(2);
+}

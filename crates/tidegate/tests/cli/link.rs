@@ -269,3 +269,42 @@ fn transfers_survive_kills_of_both_ends() {
 fn transfers_survive_two_hundred_kills() {
     survive_kills(40);
 }
+
+/// Unmounts a file system when dropped.
+struct MountedDisk<'a>(&'a Path);
+
+impl Drop for MountedDisk<'_> {
+    fn drop(&mut self) {
+        let mut unmount = std::process::Command::new("umount");
+        let _ = unmount.arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_receiver_with_a_full_disk_says_so_and_continues_when_there_is_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = |options: &str| {
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "tmpfs"]);
+        let output = command.arg(&disk).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !mount("size=8m") {
+        testkit::report_skipped("a file system cannot be mounted here");
+        return;
+    }
+    let _mounted = MountedDisk(&disk);
+    let stored = disk.join("stored");
+    let file = folder.path().join("file");
+    fs::write(&file, Random(5).content(20_000_003)).unwrap();
+    let (_server, address) = serve(&["127.0.0.1:0", "--dir", text(&stored)]);
+    let send = ["link", "send", &address, text(&file), "--resume"];
+    let error = run(&send).failed(4);
+    assert!(error.contains("cannot be stored"), "{error}");
+    assert!(!stored.join("file").exists());
+    assert!(mount("remount,size=64m"));
+    run(&send).succeeded();
+    assert!(fs::read(stored.join("file")).unwrap() == fs::read(&file).unwrap());
+}

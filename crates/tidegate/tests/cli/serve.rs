@@ -148,3 +148,52 @@ fn log_levels_change_at_run_time() {
     node.process.expect_output("SIGTERM: stopping");
     assert_eq!(node.process.end().code, Some(0));
 }
+
+#[test]
+fn the_configuration_is_read_again_on_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.toml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("limits.max_queued_messages = 100");
+    let mut node = Node::start(&["--config", file.to_str().unwrap()]);
+    let data_dir = node.data_dir().display().to_string();
+    let settings = |arguments: &[&str]| {
+        let start = ["ctl", "--json", "--data-dir", &data_dir, "settings"];
+        let output = run(&[&start, arguments].concat()).succeeded();
+        serde_json::from_str::<serde_json::Value>(&output).unwrap()
+    };
+    let queue = || settings(&["show", "limits.max_queued_messages"])["value"].clone();
+    let mut reload = |text: &str, expected: &str| {
+        write(text);
+        node.process.signal(Signal::HUP);
+        node.process.expect_output(expected);
+    };
+    assert_eq!(queue(), 100);
+
+    reload(
+        "limits.max_queued_messages = 200\nsimulations.max_devices = 7\n\
+         [[rule]]\nname = \"new\"\nsql = 'SELECT * FROM \"t\"'",
+        "take effect when the node starts again: simulations.max_devices, [[rule]]",
+    );
+    assert_eq!(queue(), 200);
+    let devices = settings(&["show", "simulations.max_devices"]);
+    assert_eq!(devices["value"], 1000, "{devices}");
+
+    reload(
+        "limits.max_queued_messages = 300\nlimits.none = 1",
+        "limits.none",
+    );
+    assert_eq!(queue(), 200, "an invalid configuration changes nothing");
+
+    settings(&["set", "limits.max_queued_messages", "250"]);
+    reload(
+        "limits.max_queued_messages = 300",
+        "overrides them: limits.max_queued_messages",
+    );
+    assert_eq!(queue(), 250);
+    settings(&["reset", "limits.max_queued_messages"]);
+    assert_eq!(queue(), 300);
+
+    reload("", "changed=limits.max_queued_messages");
+    assert_eq!(queue(), 10_000, "the default");
+}

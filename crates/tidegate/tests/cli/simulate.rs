@@ -76,7 +76,7 @@ assert = ["connected==10", "connects==10"]
 name = "all"
 duration = "1s"
 burst = 2
-assert = ["connected==20", "disconnects==0", "refused==0", "sent>=40"]
+assert = ["connected==20", "disconnects==0", "rejected==0", "sent>=40"]
 
 [[phase]]
 name = "few"
@@ -408,12 +408,12 @@ duration = "1h"
 fn ready_made_simulations_run_at_small_scale() {
     let node = Node::start(&[]);
     let list = run(&["simulate", "--list"]).succeeded();
-    assert_eq!(list.lines().count(), 11, "{list}");
+    assert_eq!(list.lines().count(), 12, "{list}");
     let broker = format!("target.broker=mqtt://{}", node.address("mqtt"));
     for line in list.lines() {
         let name = line.split_whitespace().next().unwrap();
-        if ["relay-room", "firmware-campaign"].contains(&name) {
-            // They create objects on the node; see `simulate_protocols` and `simulate_updates`.
+        if ["demo", "relay-room", "firmware-campaign"].contains(&name) {
+            // They create objects on the node; see `demo`, `simulate_protocols` and `simulate_updates`.
             continue;
         }
         let text = run(&["simulate", name, "--print"]).succeeded();
@@ -520,8 +520,36 @@ assert = ["acknowledged>20", "disconnects==0"]
         "{refused}"
     );
     let cleaned = simulate(&file, &["--clean"]).succeeded();
-    assert_eq!(cleaned, "removed 0 devices and 0 products\n");
+    assert_eq!(cleaned, "removed 0 devices and 0 other objects\n");
     assert_eq!(device_count(&node), 2);
+}
+
+#[test]
+fn round_trips_of_commands_are_measured() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let phases = r#"
+on = [{ kind = "command", delay = "20ms" }]
+[[command]]
+fleet = "meters"
+method = "reboot"
+rate = 50
+[[phase]]
+name = "connect"
+load = 0.0
+[[phase]]
+name = "steady"
+duration = "2s"
+assert = ["commands>20", "failed_commands==0", "command_p50>=20ms", "command_p99<30s"]
+"#;
+    let file = created_fleet(folder.path(), &node, phases);
+    let report = simulate(&file, &["--json"]).succeeded();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["holds"], true, "{report:#}");
+    assert!(
+        report["phases"][0]["metrics"]["commands"].is_null(),
+        "{report:#}"
+    );
 }
 
 #[test]
@@ -541,16 +569,19 @@ fn interrupted_and_killed_runs_are_cleaned_up() {
         }
         running
     };
-    let mut running = start();
-    running.signal(Signal::TERM);
-    assert!(running.ends_within(crate::program::DEADLINE));
-    assert_eq!(device_count(&node), 0);
+    // The last one is what the end of a terminal causes.
+    for signal in [Signal::TERM, Signal::HUP] {
+        let mut running = start();
+        running.signal(signal);
+        assert!(running.ends_within(crate::program::DEADLINE));
+        assert_eq!(device_count(&node), 0, "{signal:?}");
+    }
 
     let mut running = start();
     running.kill();
     assert_eq!(device_count(&node), 20);
     let cleaned = simulate(&file, &["--clean"]).succeeded();
-    assert_eq!(cleaned, "removed 20 devices and 1 products\n");
+    assert_eq!(cleaned, "removed 20 devices and 1 other objects\n");
     assert_eq!(device_count(&node), 0);
 }
 
@@ -911,7 +942,7 @@ assert = ["connects==20", "connect_failures==0"]
 [[phase]]
 name = "reports"
 duration = "500ms"
-assert = ["acknowledged>20", "refused==0"]
+assert = ["acknowledged>20", "rejected==0"]
 "#;
     let file = created_fleet(folder.path(), &node, phases);
     let text = fs::read_to_string(&file).unwrap();

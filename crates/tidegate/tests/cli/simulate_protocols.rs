@@ -1,4 +1,4 @@
-//! `tidegate simulate` with devices over HTTP, relay endpoints, links and QUIC.
+//! `tidegate simulate` with devices over HTTP, relay endpoints, links, QUIC, TLS and WebSocket.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -73,17 +73,15 @@ fn wait_until_online(node: &Node, device: &str) {
 }
 
 /// Devices of two fleets report and answer commands, until the run is ended.
-fn report_and_answer(node: &Node, file: &Path, device: &str, answers: bool) {
+fn report_and_answer(node: &Node, file: &Path, device: &str) {
     let arguments = ["simulate", file.to_str().unwrap(), "--json"];
     let running = RunningProgram::start(tidegate(&arguments));
     wait_until_online(node, device);
     let command = |arguments: &[&str]| ctl(node, &[&["commands"], arguments].concat());
-    if answers {
-        let sent = command(&["send", device, "open"]);
-        assert_eq!(sent["state"], "success", "{sent}");
-        let read = command(&["read", device, "level"]);
-        assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
-    }
+    let sent = command(&["send", device, "open"]);
+    assert_eq!(sent["state"], "success", "{sent}");
+    let read = command(&["read", device, "level"]);
+    assert!(read["result"].to_string().contains("\"level\":7"), "{read}");
     wait_for_telemetry(node, device, "level");
     running.signal(Signal::TERM);
     let report: Value = serde_json::from_str(&running.end().stdout).unwrap();
@@ -91,8 +89,8 @@ fn report_and_answer(node: &Node, file: &Path, device: &str, answers: bool) {
     let count = |name: &str| metrics[name].as_u64().unwrap();
     assert_eq!(report["phases"][0]["failures"], json!({}), "{report:#}");
     assert_eq!(count("connects"), 4, "{report:#}");
-    assert_eq!(count("answers"), if answers { 2 } else { 0 }, "{report:#}");
-    assert_eq!(count("refused"), 0, "{report:#}");
+    assert_eq!(count("answers"), 2, "{report:#}");
+    assert_eq!(count("rejected"), 0, "{report:#}");
     assert_eq!(count("unacknowledged"), 0, "{report:#}");
 }
 
@@ -131,7 +129,7 @@ on = [
 "#
         );
         let file = created(folder.path(), &node, &target, &text);
-        report_and_answer(&node, &file, "pump-3", true);
+        report_and_answer(&node, &file, "pump-3");
         assert_eq!(device_count(&node), 0);
     }
 }
@@ -225,7 +223,7 @@ on = [{{ kind = "command" }}, {{ kind = "read" }}]
 "#
     );
     let file = created(folder.path(), &node, &target, &text);
-    report_and_answer(&node, &file, "workshop:pump-2", true);
+    report_and_answer(&node, &file, "workshop:pump-2");
     assert_eq!(device_count(&node), 0);
     let products = ctl(&node, &["products", "list"]).to_string();
     assert!(!products.contains("pump"), "{products}");
@@ -238,7 +236,7 @@ load = 0.0
 [[phase]]
 name = "talk"
 duration = "1s"
-assert = ["acknowledged>=20", "refused==0", "disconnects==0", "received>=60"]
+assert = ["acknowledged>=20", "rejected==0", "disconnects==0", "received>=60"]
 "#;
     fs::write(&file, fs::read_to_string(&file).unwrap() + phases).unwrap();
     simulate(&file, &[]).succeeded();
@@ -267,7 +265,7 @@ assert = ["acknowledged>=20", "refused==0", "disconnects==0", "received>=60"]
     let failures = report["phases"][0]["failures"].to_string();
     assert!(failures.contains("INVALID_ACCESS_KEY"), "{report:#}");
     let key = "fleet.pumps.password=fedcba9876543210";
-    let run = format!("{existing}{}", phases.replace("\"refused==0\", ", ""));
+    let run = format!("{existing}{}", phases.replace("\"rejected==0\", ", ""));
     let file = created(folder.path(), &node, &target, &run);
     let set = [
         "--json",
@@ -278,8 +276,8 @@ assert = ["acknowledged>=20", "refused==0", "disconnects==0", "received>=60"]
     ];
     let result = simulate(&file, &set);
     let report: Value = serde_json::from_str(&result.stdout).unwrap();
-    let refused = report["phases"][1]["metrics"]["refused"].as_u64().unwrap();
-    assert!(refused >= 20, "{report:#}");
+    let rejected = report["phases"][1]["metrics"]["rejected"].as_u64().unwrap();
+    assert!(rejected >= 20, "{report:#}");
 }
 
 #[test]
@@ -349,7 +347,7 @@ assert = ["sent>=45", "received>=180", "disconnects==0"]
 }
 
 #[test]
-fn devices_over_links_report() {
+fn devices_over_links_report_and_answer() {
     let folder = tempfile::tempdir().unwrap();
     let node = node_with_link(folder.path());
     let target = format!("link = \"tcp://{}\"", node.address("link"));
@@ -367,10 +365,11 @@ count = 4
 id = "pump-{{index}}"
 state.level = 7
 send = [{{ every = "100ms", kind = "telemetry" }}]
+on = [{{ kind = "command", delay = "10ms" }}, {{ kind = "read" }}]
 "#
         );
         let file = created(folder.path(), &node, &target, &text);
-        report_and_answer(&node, &file, "pump-1", false);
+        report_and_answer(&node, &file, "pump-1");
         assert_eq!(device_count(&node), 0);
     }
     // An unknown token.
@@ -441,8 +440,70 @@ assert = ["lost==0", "delivered>=150"]
         simulate(&file, &set).succeeded();
     }
     let version = "target.version=\"5\"";
-    let untrusted = simulate(&file, &["--set", &broker, "--set", version, "--check"]).failed(1);
-    assert!(untrusted.contains("target.ca_file"), "{untrusted}");
+    // The authorities of the system do not know the certificate.
+    let untrusted = simulate(&file, &["--set", &broker, "--set", version]).failed(1);
+    assert!(untrusted.contains("certificate"), "{untrusted}");
+}
+
+#[test]
+fn devices_connect_by_tls_and_websocket() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pem, _) = certificate(folder.path(), "server", "server");
+    let config = folder.path().join("tidegate.toml");
+    let listener = |name: &str| {
+        format!(
+            "[[listener]]\nname = \"{name}\"\nbind = \"127.0.0.1:0\"\n\
+             tls = {{ certificate = \"server.pem\", private_key = \"server.key\" }}\n"
+        )
+    };
+    fs::write(&config, listener("mqtts") + &listener("wss")).unwrap();
+    let node = Node::start(&["--config", config.to_str().unwrap()]);
+    let text = r#"
+[fleet.meters]
+count = 20
+id = "meter-{index}"
+qos = 1
+reconnect = { delay = "0s", backoff = false }
+send = [{ every = "100ms", topic = "site/{id}", payload = "{stamp}" }]
+[[phase]]
+name = "connect"
+assert = ["connects==20", "connect_failures==0"]
+[[phase]]
+name = "steady"
+duration = "1s"
+assert = ["acknowledged>=100", "disconnects==0"]
+[[phase]]
+name = "outage"
+duration = "2s"
+assert = ["faults==20", "reconnects==20", "connected==20"]
+[[phase.fault]]
+kind = "abort"
+[verify]
+topics = ["site/+"]
+assert = ["delivered>=100"]
+"#;
+    let file = simulation(folder.path(), None, text);
+    let authority = format!("target.ca_file={pem}");
+    for (scheme, path) in [("mqtts", ""), ("ws", "/mqtt"), ("wss", "/mqtt")] {
+        let broker = format!("target.broker={scheme}://{}{path}", node.address(scheme));
+        for version in ["3.1.1", "5"] {
+            let version = format!("target.version=\"{version}\"");
+            let mut set = vec!["--set", &broker, "--set", &version];
+            if scheme != "ws" {
+                set.extend(["--set", &authority]);
+            }
+            let report = simulate(&file, &set).succeeded();
+            assert!(report.contains(&format!("{scheme}://")), "{report}");
+        }
+        if scheme != "ws" {
+            // The authorities of the system do not know the certificate.
+            let untrusted = simulate(&file, &["--set", &broker]).failed(1);
+            assert!(
+                untrusted.to_lowercase().contains("certificate"),
+                "{untrusted}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -476,11 +537,6 @@ send = [{ every = "1s", kind = "request", request = "x" }]
 product = "r"
 transport = "mqtt"
 count = 1
-[fleet.g]
-product = "t"
-transport = "link"
-count = 1
-on = [{ kind = "command" }]
 [fleet.f]
 product = "r"
 endpoint = "room"
@@ -499,7 +555,6 @@ on = [{ kind = "attributes" }]
         "fleet.e.transport: devices with the protocol relay need the transport `relay`",
         "fleet.f.send[0].request: the kind `request` has the type of a request",
         "fleet.f.send[1].kind: devices of relay endpoints send `telemetry` and `request`",
-        "fleet.g.on: links have no subscriptions",
         "fleet.f.on[0].kind: devices of relay endpoints are not told about attributes",
     ] {
         assert!(errors.contains(part), "{part}\n{errors}");

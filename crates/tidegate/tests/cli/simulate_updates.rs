@@ -1,4 +1,4 @@
-//! `tidegate simulate` with devices that install firmware: in chunks by MQTT and HTTP, by URL, and in campaigns.
+//! `tidegate simulate` with devices that install firmware: in chunks by MQTT and HTTP, by URL, and in campaigns; and files for commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,6 +97,66 @@ fn a_campaign_installs_firmware_by_each_protocol() {
         assert_eq!(count("campaign_failed"), 0);
         assert_eq!(report["phases"][1]["failures"], json!({}), "{report:#}");
         assert_nothing_is_left(&node);
+    }
+}
+
+#[test]
+fn commands_let_devices_download_files() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let content = folder.path().join("map.bin");
+    fs::write(&content, "abc".repeat(30_000)).unwrap();
+    ctl(&node, &["files", "upload", content.to_str().unwrap()]);
+    let files = ctl(&node, &["files", "list"]);
+    let id = files[0]["id"].as_str().unwrap();
+    let sha256 = files[0]["sha256"].as_str().unwrap();
+    let link = ctl(&node, &["files", "link", id]);
+    let path = link["path"].as_str().unwrap();
+    let wrong = "0".repeat(64);
+    for (sha256, downloaded) in [(sha256, true), (wrong.as_str(), false)] {
+        let params = format!(r#"{{ url = "{path}", size = 90000, sha256 = "{sha256}" }}"#);
+        let text = format!(
+            r#"
+[target]
+broker = "mqtt://{}"
+http = "http://{}"
+api = "http://{}"
+token_file = "{}"
+[product.reader]
+protocol = "native"
+create = true
+[fleet.readers]
+product = "reader"
+count = 3
+on = [{{ kind = "file", delay = "10ms" }}]
+[[command]]
+fleet = "readers"
+method = "download"
+params = {params}
+rate = 10
+[[phase]]
+name = "connect"
+load = 0.0
+[[phase]]
+name = "steady"
+duration = "2s"
+"#,
+            node.address("mqtt"),
+            node.address("http"),
+            node.address("http"),
+            node.data_dir().join("api.token").display(),
+        );
+        let file = folder.path().join("files.toml");
+        fs::write(&file, text).unwrap();
+        let report = simulate(&file, &["--json"]).succeeded();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let count = metrics(&report, 1);
+        let (files, failed) = (count("downloaded_files"), count("failed_downloads"));
+        assert_eq!(files > 0, downloaded, "{report:#}");
+        assert_eq!(failed > 0, !downloaded, "{report:#}");
+        assert_eq!(count("failed_commands") > 0, !downloaded, "{report:#}");
+        assert_eq!(count("downloaded_bytes"), files * 90_000, "{report:#}");
+        assert_eq!(count("damaged_images"), failed, "{report:#}");
     }
 }
 

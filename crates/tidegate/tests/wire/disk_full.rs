@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,48 +12,13 @@ use testkit::report_skipped;
 use crate::api::{local_token, send};
 use crate::listeners::get;
 use crate::support::{
-    Connect, Node, Packet, Props, Publish, Raw, Subscribe, ack, eventually, external, kind,
-    temporary_directory, unique,
+    Connect, Node, Packet, Props, Publish, Raw, SmallDisk, Subscribe, ack, eventually, external,
+    kind, temporary_directory, unique,
 };
 
 const QUOTA_EXCEEDED: u8 = 0x97;
 const MIB: usize = 1 << 20;
 const MIN_FREE_MIB: usize = 8;
-
-/// A file system of 64 MiB, unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount() -> Option<SmallDisk> {
-        let path = temporary_directory();
-        let mut command = Command::new("mount");
-        command
-            .args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"])
-            .arg(&path);
-        let output = command.output();
-        let is_mounted = output.is_ok_and(|output| output.status.success());
-        is_mounted.then_some(SmallDisk(path))
-    }
-
-    /// Somebody else's file, which takes all the room there is but this.
-    fn fill_but(&self, left: usize) -> PathBuf {
-        let path = self.0.join(unique("filler"));
-        let mut file = fs::File::create(&path).unwrap();
-        let mut written = 0;
-        while let Ok(count) = file.write(&[0; 64 << 10]) {
-            written += count;
-        }
-        let length = written.saturating_sub(left) as u64;
-        file.set_len(length).unwrap();
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 fn config(min_free_bytes: usize) -> String {
     format!("[store]\nsegment_bytes = \"1MiB\"\nmin_free_bytes = {min_free_bytes}\n")
@@ -261,7 +225,7 @@ fn a_full_disk_rejects_what_it_cannot_keep_and_heals() {
     let Some(disk) = SmallDisk::mount() else {
         return report_skipped("a tmpfs cannot be mounted here (that needs root)");
     };
-    let mut node = start(&disk.0, MIN_FREE_MIB * MIB);
+    let mut node = start(disk.path(), MIN_FREE_MIB * MIB);
     let stored = StoredMessages::new(&node);
     assert!(is(&node, "ok"));
 
@@ -319,7 +283,7 @@ fn on_a_full_disk_every_change_that_is_made_is_in_the_audit_log() {
     let Some(disk) = SmallDisk::mount() else {
         return report_skipped("a tmpfs cannot be mounted here (that needs root)");
     };
-    let node = start(&disk.0, 0);
+    let node = start(disk.path(), 0);
     // Objects of different lengths, so that the disk is full at any place of a write.
     let filler = disk.fill_but(2 * MIB);
     let token = local_token(&node);

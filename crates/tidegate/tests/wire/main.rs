@@ -10,6 +10,7 @@
 mod api;
 mod auth;
 mod certificates;
+mod cluster;
 mod devices;
 mod disk_full;
 mod durable;

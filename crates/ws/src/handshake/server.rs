@@ -107,7 +107,7 @@ pub struct ServerHandshakeRejected {
 }
 
 /// A response that rejects the upgrade.
-struct HandshakeRejection {
+struct ServerHandshakeError {
     status: &'static str,
     /// Complete header lines in addition to those of every rejection.
     extra_headers: &'static str,
@@ -116,7 +116,7 @@ struct HandshakeRejection {
 
 const BAD_REQUEST: &str = "400 Bad Request";
 
-impl HandshakeRejection {
+impl ServerHandshakeError {
     fn new(status: &'static str, reason: impl Into<String>) -> Self {
         Self {
             status,
@@ -170,9 +170,9 @@ impl ServerHandshake {
         &mut self,
         options: &ServerOptions,
         buf: &[u8],
-    ) -> Result<Option<ServerHandshakeAccepted>, HandshakeRejection> {
+    ) -> Result<Option<ServerHandshakeAccepted>, ServerHandshakeError> {
         if buf.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
-            return Err(HandshakeRejection::new(
+            return Err(ServerHandshakeError::new(
                 BAD_REQUEST,
                 "This listener expects a WebSocket handshake. Plain MQTT and TLS have listeners of their own.",
             ));
@@ -181,7 +181,7 @@ impl ServerHandshake {
         match self.header_scanner.find(bounded) {
             Some(length) => build_response(options, &bounded[..length]).map(Some),
             None if buf.len() < options.max_header_bytes => Ok(None),
-            None => Err(HandshakeRejection::new(
+            None => Err(ServerHandshakeError::new(
                 "431 Request Header Fields Too Large",
                 format!(
                     "The request is longer than {} bytes.",
@@ -195,25 +195,25 @@ impl ServerHandshake {
 fn build_response(
     options: &ServerOptions,
     head: &[u8],
-) -> Result<ServerHandshakeAccepted, HandshakeRejection> {
+) -> Result<ServerHandshakeAccepted, ServerHandshakeError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(httparse::Status::Complete(length)) if length == head.len() => {}
         Ok(_) => {
-            return Err(HandshakeRejection::new(
+            return Err(ServerHandshakeError::new(
                 BAD_REQUEST,
                 "The request is malformed: a line ends without CR LF.",
             ));
         }
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(HandshakeRejection::new(
+            return Err(ServerHandshakeError::new(
                 "431 Request Header Fields Too Large",
                 format!("The request has more than {MAX_HEADERS} header fields."),
             ));
         }
         Err(error) => {
-            return Err(HandshakeRejection::new(
+            return Err(ServerHandshakeError::new(
                 BAD_REQUEST,
                 format!("The request is malformed: {error}."),
             ));
@@ -275,18 +275,18 @@ fn check_request_line(
     method: &str,
     target: &str,
     version: Option<u8>,
-) -> Result<bool, HandshakeRejection> {
+) -> Result<bool, ServerHandshakeError> {
     if method != "GET" {
-        return Err(HandshakeRejection {
+        return Err(ServerHandshakeError {
             extra_headers: "Allow: GET\r\n",
-            ..HandshakeRejection::new(
+            ..ServerHandshakeError::new(
                 "405 Method Not Allowed",
                 "A WebSocket handshake is a GET request.",
             )
         });
     }
     if version != Some(1) {
-        return Err(HandshakeRejection::new(
+        return Err(ServerHandshakeError::new(
             BAD_REQUEST,
             "A WebSocket handshake needs HTTP/1.1.",
         ));
@@ -302,7 +302,7 @@ fn check_request_line(
     let others = prefix.map_or(String::new(), |prefix| {
         format!("; relay endpoints are below {}", prefix.prefix)
     });
-    Err(HandshakeRejection::new(
+    Err(ServerHandshakeError::new(
         "404 Not Found",
         format!(
             "Not found. The WebSocket endpoint is {}{others}.",
@@ -313,13 +313,13 @@ fn check_request_line(
 
 /// RFC 6455 section 10.2: a browser names the page that opens the connection, so that other sites cannot use a visitor's
 /// access to the node.
-fn check_origin(options: &ServerOptions, origin: Option<&str>) -> Result<(), HandshakeRejection> {
+fn check_origin(options: &ServerOptions, origin: Option<&str>) -> Result<(), ServerHandshakeError> {
     let allowed = &options.allowed_origins;
     match origin {
         Some(origin)
             if !allowed.is_empty() && !allowed.iter().any(|it| it.eq_ignore_ascii_case(origin)) =>
         {
-            Err(HandshakeRejection::new(
+            Err(ServerHandshakeError::new(
                 "403 Forbidden",
                 "Web pages of this origin may not connect; see the setting allowed_origins of the listener.",
             ))
@@ -343,9 +343,9 @@ fn request_path(target: &str) -> &str {
 fn check_fields<'b>(
     options: &ServerOptions,
     fields: &HeaderFields<'_, 'b>,
-) -> Result<&'b str, HandshakeRejection> {
+) -> Result<&'b str, ServerHandshakeError> {
     if fields.single_value("host").is_none() {
-        return Err(HandshakeRejection::new(
+        return Err(ServerHandshakeError::new(
             BAD_REQUEST,
             "Exactly one Host field is needed.",
         ));
@@ -353,9 +353,9 @@ fn check_fields<'b>(
     if !(fields.list_contains("connection", "upgrade")
         && fields.list_contains("upgrade", "websocket"))
     {
-        return Err(HandshakeRejection {
+        return Err(ServerHandshakeError {
             extra_headers: "Upgrade: websocket\r\n",
-            ..HandshakeRejection::new(
+            ..ServerHandshakeError::new(
                 "426 Upgrade Required",
                 format!(
                     "{} is a WebSocket endpoint: send Connection: Upgrade and Upgrade: websocket.",
@@ -365,15 +365,15 @@ fn check_fields<'b>(
         });
     }
     if fields.single_value("sec-websocket-version") != Some("13") {
-        return Err(HandshakeRejection {
+        return Err(ServerHandshakeError {
             extra_headers: "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
-            ..HandshakeRejection::new("426 Upgrade Required", "Sec-WebSocket-Version must be 13.")
+            ..ServerHandshakeError::new("426 Upgrade Required", "Sec-WebSocket-Version must be 13.")
         });
     }
     let has_body = fields.has("transfer-encoding")
         || fields.values("content-length").any(|length| length != "0");
     if has_body {
-        return Err(HandshakeRejection::new(
+        return Err(ServerHandshakeError::new(
             BAD_REQUEST,
             "A WebSocket handshake has no body.",
         ));
@@ -386,7 +386,7 @@ fn check_fields<'b>(
         .single_value("sec-websocket-key")
         .filter(is_nonce)
         .ok_or_else(|| {
-            HandshakeRejection::new(
+            ServerHandshakeError::new(
                 BAD_REQUEST,
                 "Exactly one Sec-WebSocket-Key of 16 bytes in base64 is needed.",
             )
@@ -405,14 +405,14 @@ fn first_offered<'o>(supported: &'o [String], fields: &HeaderFields<'_, '_>) -> 
 fn choose_subprotocol<'o>(
     options: &'o ServerOptions,
     fields: &HeaderFields<'_, '_>,
-) -> Result<Option<&'o str>, HandshakeRejection> {
+) -> Result<Option<&'o str>, ServerHandshakeError> {
     if options.subprotocols.is_empty() {
         return Ok(None);
     }
     let chosen = first_offered(&options.subprotocols, fields);
     let offers_any = fields.has("sec-websocket-protocol");
     if chosen.is_none() && (offers_any || options.require_subprotocol) {
-        return Err(HandshakeRejection::new(
+        return Err(ServerHandshakeError::new(
             BAD_REQUEST,
             format!(
                 "Sec-WebSocket-Protocol must offer {}.",

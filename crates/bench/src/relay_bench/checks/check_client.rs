@@ -10,7 +10,7 @@ use serde_json::Value;
 use socket2::SockRef;
 use ws::{MaskKeys, Opcode, encode_frame};
 
-use crate::client_failure::ClientFailure;
+use crate::client_error::ClientError;
 use crate::relay_bench::connection::MessageDecoder;
 use crate::relay_bench::server::RelayServer;
 
@@ -125,7 +125,7 @@ impl CheckClient {
     }
 }
 
-fn to_error(failure: ClientFailure) -> anyhow::Error {
+fn to_error(failure: ClientError) -> anyhow::Error {
     anyhow::anyhow!("{failure}")
 }
 

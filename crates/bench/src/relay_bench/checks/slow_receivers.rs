@@ -18,7 +18,7 @@ const MESSAGE_BYTES: usize = 32 * 1024;
 /// As much as the window, so that nothing is dropped for those that read.
 const MAX_BACKLOG_BYTES: usize = WINDOW as usize * MESSAGE_BYTES;
 const WINDOW: u64 = 4;
-const DURATION_NS: u64 = 3_000_000_000;
+const DURATION_NS: u64 = 5_000_000_000;
 
 pub(super) fn run(server: &RelayServer, result: &mut CheckResult) -> anyhow::Result<()> {
     let shape = RelayShape {

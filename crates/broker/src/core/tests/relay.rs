@@ -1,6 +1,6 @@
 //! Relay connections on simulated shards.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use mqtt::QoS;
@@ -19,22 +19,23 @@ use hooks::relay::{
 const MASK: [u8; 4] = [1, 2, 3, 4];
 
 #[derive(Default)]
-struct TestService {
+pub(super) struct TestService {
     endpoint: Mutex<Option<Arc<TestEndpoint>>>,
     connections: AtomicU64,
     published: Mutex<Vec<(String, Vec<u8>, String)>>,
 }
 
-struct TestEndpoint {
+pub(super) struct TestEndpoint {
     limits: RelayLimits,
-    dropped: AtomicU64,
+    is_direct: AtomicBool,
+    pub(super) dropped: AtomicU64,
     encoded: AtomicU64,
     closed: Mutex<Vec<&'static str>>,
 }
 
 struct TestClient(Arc<TestEndpoint>);
 
-fn limits() -> RelayLimits {
+pub(super) fn limits() -> RelayLimits {
     RelayLimits {
         max_message_bytes: 100_000,
         max_backlog_bytes: 200_000,
@@ -80,6 +81,10 @@ impl RelayEndpoint for TestEndpoint {
 
     fn limits(&self) -> RelayLimits {
         self.limits
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct.load(Relaxed)
     }
 
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
@@ -148,9 +153,13 @@ impl RelayConnection for NoHandle {
     fn close(&self, _close: RelayClose) {}
 }
 
-fn relay_sim(shards: usize, limits: RelayLimits) -> (Sim, Arc<TestService>, Arc<TestEndpoint>) {
+pub(super) fn relay_sim(
+    shards: usize,
+    limits: RelayLimits,
+) -> (Sim, Arc<TestService>, Arc<TestEndpoint>) {
     let endpoint = Arc::new(TestEndpoint {
         limits,
+        is_direct: AtomicBool::new(false),
         dropped: AtomicU64::new(0),
         encoded: AtomicU64::new(0),
         closed: Mutex::default(),
@@ -178,20 +187,20 @@ fn open(sim: &mut Sim, shard: usize, target: &str) -> (SimConnection, Connection
     (SimConnection { shard, at }, action)
 }
 
-fn join(sim: &mut Sim, shard: usize) -> SimConnection {
+pub(super) fn join(sim: &mut Sim, shard: usize) -> SimConnection {
     let (connection, _) = open(sim, shard, "room");
     sim.settle();
     connection
 }
 
-fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     ws::encode_frame(opcode, payload, Some(MASK), &mut out);
     out
 }
 
 /// What the client has received: messages, and control frames with a word in front.
-fn received(sim: &mut Sim, client: SimConnection) -> Vec<String> {
+pub(super) fn received(sim: &mut Sim, client: SimConnection) -> Vec<String> {
     let mut bytes = sim.take_bytes(client);
     let options = DecoderOptions {
         role: Role::Client,
@@ -224,8 +233,9 @@ fn received(sim: &mut Sim, client: SimConnection) -> Vec<String> {
 
 #[test]
 fn messages_go_to_all_other_connections_of_all_shards_in_order() {
-    for shards in [1, 2] {
-        let (mut sim, service, _) = relay_sim(shards, limits());
+    for (shards, is_direct) in [(1, false), (1, true), (2, false), (2, true)] {
+        let (mut sim, service, endpoint) = relay_sim(shards, limits());
+        endpoint.is_direct.store(is_direct, Relaxed);
         let clients: Vec<_> = (0..4).map(|n| join(&mut sim, n % shards)).collect();
         for n in 0..3 {
             sim.send(
@@ -266,6 +276,32 @@ fn a_message_is_encoded_once_for_all_receivers_of_a_shard() {
             assert_eq!(encoded, shards as u64, "{} bytes", text.len());
         }
     }
+}
+
+#[test]
+fn the_only_receiver_gets_an_unchanged_payload_without_encoding() {
+    let (mut sim, _, endpoint) = relay_sim(1, limits());
+    endpoint.is_direct.store(true, Relaxed);
+    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
+    // Lengths with each size of a header; the longest one is shared with the outbox, and not copied to it.
+    let texts = [0, 125, 126, 16_000, 16_384].map(|bytes| "x".repeat(bytes));
+    for text in &texts {
+        sim.send(&mut sender.clone(), &frame(Opcode::Text, text.as_bytes()));
+        assert_eq!(received(&mut sim, receiver), [text.as_str()]);
+    }
+    assert_eq!(endpoint.encoded.load(Relaxed), 1);
+    // Valid UTF-8 that was sent as binary remains so.
+    sim.send(&mut sender.clone(), &frame(Opcode::Binary, b"a"));
+    assert_eq!(received(&mut sim, receiver), ["binary [97]"]);
+    // Of other publishers, valid UTF-8 without a mark is text.
+    for (payload, expected) in [(&b"a"[..], "a"), (b"\xff", "binary [255]")] {
+        let view = MessageView::from_client("rule", "$relay/room", payload, 0);
+        sim.shards[0].publish_internal(&view);
+        assert_eq!(received(&mut sim, receiver), [expected]);
+        assert_eq!(received(&mut sim, sender), [expected]);
+    }
+    // The second receiver needed a frame.
+    assert_eq!(endpoint.encoded.load(Relaxed), 3);
 }
 
 #[test]
@@ -352,6 +388,39 @@ fn a_client_that_answers_no_ping_is_closed() {
 }
 
 #[test]
+fn pings_do_not_count_while_the_client_is_not_read() {
+    let slow = RelayLimits {
+        max_message_bytes: 1_000_000,
+        max_bytes_per_s: 10_000,
+        ..limits()
+    };
+    let (mut sim, ..) = relay_sim(1, slow);
+    let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
+    let text = "x".repeat(600_000);
+    let started_ms = sim.now_ms;
+    // The pongs of the sender are behind the bytes that are not read yet.
+    for piece in frame(Opcode::Text, text.as_bytes()).chunks(64 * 1024) {
+        let mut action = sim.shards[0].receive(sender.at, piece);
+        while let ConnectionAction::Pause(ms) = action {
+            sim.pass(ms);
+            sim.send(&mut receiver.clone(), &frame(Opcode::Pong, b""));
+            action = sim.shards[0].resume(sender.at);
+        }
+        assert_eq!(action, ConnectionAction::Continue);
+    }
+    let passed_ms = sim.now_ms - started_ms;
+    assert!(passed_ms > 50_000, "{passed_ms}");
+    assert!(received(&mut sim, receiver).contains(&text));
+    // From now on it is read again.
+    for _ in 0..2 {
+        sim.pass(15_000 + TICK_MS);
+        assert!(!sim.is_closing(sender));
+    }
+    sim.pass(15_000 + TICK_MS);
+    assert!(sim.is_closing(sender));
+}
+
+#[test]
 fn clients_that_connect_together_are_not_pinged_together() {
     let (mut sim, ..) = relay_sim(1, limits());
     let mut unpinged: Vec<_> = (0..100).map(|_| join(&mut sim, 0)).collect();
@@ -369,7 +438,14 @@ fn clients_that_connect_together_are_not_pinged_together() {
 
 #[test]
 fn a_slow_receiver_loses_its_oldest_messages_and_is_notified() {
+    for is_direct in [false, true] {
+        check_slow_receiver(is_direct);
+    }
+}
+
+fn check_slow_receiver(is_direct: bool) {
     let (mut sim, _, endpoint) = relay_sim(1, limits());
+    endpoint.is_direct.store(is_direct, Relaxed);
     let (sender, slow) = (join(&mut sim, 0), join(&mut sim, 0));
     let message = |n: usize| format!("{n:05}{}", "x".repeat(9_995));
     for n in 0..100 {

@@ -129,8 +129,8 @@ fn topic(n: usize) -> String {
 
 /// Deliveries per second of processor time, summed over the shards.
 fn capacity(shards: usize) -> f64 {
-    let node = node(shards, BrokerLimits::default(), None);
-    let inboxes: Arc<[ShardInbox]> = (0..shards).map(|_| ShardInbox::default()).collect();
+    let node = node(shards, BrokerLimits::default(), None, false);
+    let inboxes: Arc<[ShardInbox]> = (0..shards).map(|_| ShardInbox::new(0)).collect();
     let barrier = Arc::new(Barrier::new(shards));
     let run = |id: usize| {
         let (node, inboxes, barrier) = (node.clone(), inboxes.clone(), barrier.clone());

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use hooks::{Authentication, NoHooks, PeerAddress};
 use mqtt::{
@@ -13,14 +13,22 @@ use mqtt::{
 };
 
 use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
+use crate::core::connection::ConnectionPhase;
 use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
+use crate::core::node_router::NodeRouter;
+use crate::core::persistence::RecoveredSession;
+use crate::core::records::SessionRecord;
+use crate::core::retained_store::RetainedStore;
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tables::ConnectionIx;
 use crate::metrics::ShardMetrics;
 use hooks::relay::RelayService;
 use scram::DecoyCredentials;
+
+/// Time for which a node that cannot be reached is kept.
+pub(super) const AWAY_TIMEOUT_MS: u64 = 3000;
 
 pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,
@@ -29,6 +37,8 @@ pub(super) struct Sim {
     /// Turns whose batch is not in the log yet, if the shards keep a journal.
     pub(super) unlogged: Vec<VecDeque<u64>>,
     pub(super) now_ms: u64,
+    /// Connects the shards with other nodes; it has the number behind the last shard.
+    pub(super) router: Option<NodeRouter>,
     random: u64,
 }
 
@@ -55,6 +65,7 @@ pub(super) fn node(
     shards: usize,
     limits: BrokerLimits,
     relay: Option<Arc<dyn RelayService>>,
+    is_clustered: bool,
 ) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
     let listener = NodeListener::new(ListenerConfig::new("mqtt", bind), true);
@@ -65,12 +76,17 @@ pub(super) fn node(
         users: hashbrown::HashMap::default(),
         decoy: DecoyCredentials::new(b"test", 4096),
         directory: NodeDirectory::default(),
-        retained: Arc::default(),
+        retained: Arc::new(match is_clustered {
+            true => RetainedStore::in_cluster(),
+            false => RetainedStore::default(),
+        }),
         server_reference: None,
+        is_draining: AtomicBool::new(false),
         metrics: (0..shards)
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
         started_ms: 0,
+        is_clustered,
         events: crate::events::EventStream::new(),
         relay,
     })
@@ -78,7 +94,7 @@ pub(super) fn node(
 
 impl Sim {
     pub(super) fn new(shards: usize, limits: BrokerLimits, seed: u64) -> Self {
-        Self::with_node(shards, seed, node(shards, limits, None))
+        Self::with_node(shards, seed, node(shards, limits, None, false))
     }
 
     /// A node with relay endpoints.
@@ -86,11 +102,63 @@ impl Sim {
         Self::with_node(
             shards,
             seed,
-            node(shards, BrokerLimits::default(), Some(relay)),
+            node(shards, BrokerLimits::default(), Some(relay), false),
         )
     }
 
+    /// A node of a cluster. `keeps_journals`: its shards write a journal.
+    pub(super) fn in_cluster(name: &str, shards: usize, seed: u64, keeps_journals: bool) -> Self {
+        let node = node(shards, BrokerLimits::default(), None, true);
+        let mut sim = Self::with_node(shards, seed, node.clone());
+        sim.router = Some(NodeRouter::new(
+            name,
+            shards as u16,
+            keeps_journals,
+            &node,
+            AWAY_TIMEOUT_MS,
+        ));
+        if keeps_journals {
+            sim.keep_journals();
+        }
+        sim
+    }
+
+    /// Restores a durable session as after a start.
+    pub(super) fn restore_session(&mut self, client_id: &str) {
+        let record = SessionRecord {
+            number: 1,
+            version: Version::V5,
+            connected: false,
+            clean_start: false,
+            bridge: false,
+            expiry_s: 3600,
+            created_ms: 1,
+            disconnected_ms: self.now_ms,
+            username: None,
+            will: None,
+        };
+        let mut bytes = Vec::new();
+        record.write(&mut bytes);
+        self.shards[0].restore_session(&RecoveredSession {
+            client_id: client_id.into(),
+            record: bytes.into(),
+            subscriptions: Vec::new(),
+            queue: None,
+        });
+        self.collect();
+    }
+
+    /// The stored sessions of the node have been read.
+    pub(super) fn finish_restore(&mut self) {
+        for shard in &mut self.shards {
+            shard.announce_restored();
+        }
+        self.collect();
+        self.settle();
+    }
+
     fn with_node(shards: usize, seed: u64, node: Arc<NodeState>) -> Self {
+        let parties = shards + usize::from(node.is_clustered);
         let now_ms = 1_000_000;
         let shard = |id| {
             let check = Box::new(|_, _| Authentication::allow());
@@ -105,11 +173,12 @@ impl Sim {
         };
         Self {
             shards: (0..shards).map(shard).collect(),
-            in_transit: (0..shards)
-                .map(|_| (0..shards).map(|_| VecDeque::new()).collect())
+            in_transit: (0..parties)
+                .map(|_| (0..parties).map(|_| VecDeque::new()).collect())
                 .collect(),
             unlogged: (0..shards).map(|_| VecDeque::new()).collect(),
             now_ms,
+            router: None,
             random: seed | 1,
         }
     }
@@ -136,22 +205,40 @@ impl Sim {
             let end = self.shards[from].end_turn(store::StoreBatch::default);
             let batch = end.and_then(|end| end.batch);
             self.unlogged[from].extend(batch.map(|batch| batch.number));
-            for to in 0..self.shards.len() {
+            for to in 0..self.in_transit.len() {
                 let messages = self.shards[from].shard_queues.take_ready(to as u16);
                 self.in_transit[from][to].extend(messages);
             }
+            self.shards[from].confirm_tunnel_output();
             for at in std::mem::take(&mut self.shards[from].to_wake) {
                 if self.shards[from].delivery.connections.contains(at) {
                     self.shards[from].resume(at);
                 }
             }
         }
+        if let Some(router) = &mut self.router {
+            router.set_now(self.now_ms);
+            router.end_turn();
+            for to in 0..self.shards.len() {
+                let messages = router.queues.take_ready(to as u16);
+                self.in_transit[self.shards.len()][to].extend(messages);
+            }
+        }
+    }
+
+    /// Calls the router, and ends its turn.
+    pub(super) fn with_router(&mut self, call: impl FnOnce(&mut NodeRouter)) {
+        let router = self.router.as_mut().expect("the node is in a cluster");
+        router.set_now(self.now_ms);
+        call(router);
+        self.collect();
     }
 
     /// Lets one shard process one waiting message, chosen at random; false if none waits.
     pub(super) fn step(&mut self) -> bool {
-        let waiting: Vec<(usize, usize)> = (0..self.shards.len())
-            .flat_map(|from| (0..self.shards.len()).map(move |to| (from, to)))
+        let parties = self.in_transit.len();
+        let waiting: Vec<(usize, usize)> = (0..parties)
+            .flat_map(|from| (0..parties).map(move |to| (from, to)))
             .filter(|&(from, to)| !self.in_transit[from][to].is_empty())
             .collect();
         if waiting.is_empty() {
@@ -159,7 +246,17 @@ impl Sim {
         }
         let (from, to) = waiting[self.random(waiting.len())];
         let messages = self.in_transit[from][to].pop_front().into_iter().collect();
-        self.shards[to].handle_shard_messages(from as u16, messages);
+        match self.shards.get_mut(to) {
+            Some(shard) => shard.handle_shard_messages(from as u16, messages),
+            None => {
+                let router = self
+                    .router
+                    .as_mut()
+                    .expect("only a router is behind the shards");
+                router.set_now(self.now_ms);
+                router.handle_shard_messages(from as u16, messages);
+            }
+        }
         self.collect();
         true
     }
@@ -265,11 +362,54 @@ impl Sim {
         self.send(conn, &bytes);
     }
 
+    /// Accepts a connection that another node passes on.
+    pub(super) fn accept_tunnel(
+        &mut self,
+        shard: usize,
+        peer: PeerAddress,
+        connect: &[u8],
+    ) -> SimConnection {
+        let at = self.shards[shard].open_connection(0, peer);
+        self.shards[shard].mark_tunnel_exit(at);
+        let mut connection = SimConnection { shard, at };
+        self.send(&mut connection, connect);
+        connection
+    }
+
+    pub(super) fn is_closing(&self, conn: SimConnection) -> bool {
+        let connections = &self.shards[conn.shard].delivery.connections;
+        connections[conn.at].phase == ConnectionPhase::Closing
+    }
+
+    pub(super) fn has_session(&self, client_id: &str) -> bool {
+        self.shards
+            .iter()
+            .any(|shard| shard.by_client_id.contains_key(client_id))
+    }
+
+    /// Ends the session of a client; false if there is none.
+    pub(super) fn terminate(&mut self, client_id: &str) -> bool {
+        let ended = (self.shards.iter_mut()).any(|shard| shard.terminate_client(client_id));
+        self.collect();
+        ended
+    }
+
     pub(super) fn drop_connection(&mut self, conn: SimConnection) {
         let shard = &mut self.shards[conn.shard];
         shard.connection_lost(conn.at, "test");
         shard.remove_connection(conn.at);
         self.collect();
+    }
+
+    /// The bytes in a connection's outbox.
+    pub(super) fn peek_bytes(&self, conn: SimConnection) -> Vec<u8> {
+        let outbox = &self.shards[conn.shard].delivery.connections[conn.at].outbox;
+        let mut slices = [std::io::IoSlice::new(&[]); 16];
+        let filled = outbox.fill_slices(&mut slices);
+        slices[..filled]
+            .iter()
+            .flat_map(|slice| slice.to_vec())
+            .collect()
     }
 
     /// Takes all bytes from a connection's outbox.

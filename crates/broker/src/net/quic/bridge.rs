@@ -16,6 +16,7 @@ use super::shared::QuicShared;
 use super::streams::{ClientStreams, LINGER};
 use crate::net::inbox::{AcceptedConnection, InboxItem};
 use crate::net::reserved_connection::ReservedConnection;
+use crate::net::socket_pair::open_socket_pair;
 use crate::net::tls;
 
 /// Why an accepted connection has not become a connection of MQTT.
@@ -73,20 +74,20 @@ impl AcceptedClient {
 
     /// Gives the shard one end of a pair of sockets, and returns the other one.
     fn attach(&self, shared: &QuicShared, reserved: ReservedConnection) -> io::Result<UnixStream> {
-        let (own, of_shard) = std::os::unix::net::UnixStream::pair()?;
-        own.set_nonblocking(true)?;
-        of_shard.set_nonblocking(true)?;
-        let own = UnixStream::from_std(own)?;
+        let (own, of_shard) = open_socket_pair()?;
         let local_ip = self.connection.local_ip();
         let local = local_ip.unwrap_or_else(|| shared.local.ip());
+        let connection = self.connection.clone();
         shared
             .next_inbox()
             .push(InboxItem::Accepted(Box::new(AcceptedConnection {
                 reserved,
-                socket: of_shard.into(),
+                socket: of_shard,
                 peer: PeerAddress::Tcp(self.connection.remote_address()),
+                address_source: Some(Arc::new(move || connection.remote_address())),
                 local: Some(SocketAddr::new(local, shared.local.port())),
                 certificate: self.certificate(),
+                is_tunnel_exit: false,
             })));
         Ok(own)
     }

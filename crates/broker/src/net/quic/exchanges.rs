@@ -105,7 +105,7 @@ impl Exchanges {
     }
 
     /// An identifier for an UNSUBSCRIBE of the multiplexer itself.
-    pub(super) fn begin_own(&mut self) -> Option<u16> {
+    pub(super) fn begin_unsubscribe(&mut self) -> Option<u16> {
         let id = self.free_id()?;
         let exchange = Exchange {
             stream: None,

@@ -23,7 +23,7 @@ const MAX_CACHED_TOPICS: usize = 1024;
 /// Filters in one UNSUBSCRIBE.
 const FILTERS_PER_UNSUBSCRIBE: usize = 64;
 
-type Map<K, V> = HashMap<K, V, RandomState>;
+type FoldHashMap<K, V> = HashMap<K, V, RandomState>;
 
 /// Why a data stream is closed. The connection and its other streams stay.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ struct SentMessage {
 
 #[derive(Default)]
 struct DataStream {
-    aliases: Map<u16, Box<str>>,
+    aliases: FoldHashMap<u16, Box<str>>,
     /// Exchanges that the session has not answered completely.
     exchanges: usize,
     /// The client sends no more.
@@ -70,14 +70,14 @@ pub(super) struct StreamMultiplexer {
     topic_alias_maximum: u16,
     is_connected: bool,
     next_stream: StreamNumber,
-    streams: Map<StreamNumber, DataStream>,
+    streams: FoldHashMap<StreamNumber, DataStream>,
     exchanges: Exchanges,
-    sent: Map<u16, SentMessage>,
+    sent: FoldHashMap<u16, SentMessage>,
     /// The topics that the session has given aliases, and whether the control stream knows them.
-    outgoing_aliases: Map<u16, (Box<str>, bool)>,
+    outgoing_aliases: FoldHashMap<u16, (Box<str>, bool)>,
     /// The data streams of filters.
-    subscriptions: Map<Box<str>, StreamNumber>,
-    cached_routes: Map<Box<str>, StreamNumber>,
+    subscriptions: FoldHashMap<Box<str>, StreamNumber>,
+    cached_routes: FoldHashMap<Box<str>, StreamNumber>,
     /// Data streams that are complete in both directions.
     finished: Vec<StreamNumber>,
 }
@@ -91,12 +91,12 @@ impl StreamMultiplexer {
             topic_alias_maximum: 0,
             is_connected: false,
             next_stream: CONTROL_STREAM,
-            streams: Map::default(),
+            streams: FoldHashMap::default(),
             exchanges: Exchanges::new(),
-            sent: Map::default(),
-            outgoing_aliases: Map::default(),
-            subscriptions: Map::default(),
-            cached_routes: Map::default(),
+            sent: FoldHashMap::default(),
+            outgoing_aliases: FoldHashMap::default(),
+            subscriptions: FoldHashMap::default(),
+            cached_routes: FoldHashMap::default(),
             finished: Vec::new(),
         }
     }
@@ -558,7 +558,7 @@ impl StreamMultiplexer {
         let owned = owned.filter(|(_, owner)| **owner == number);
         let filters: Vec<Box<str>> = owned.map(|(filter, _)| filter.clone()).collect();
         for filters in filters.chunks(FILTERS_PER_UNSUBSCRIBE) {
-            let Some(id) = self.exchanges.begin_own() else {
+            let Some(id) = self.exchanges.begin_unsubscribe() else {
                 break;
             };
             let mut unsubscribe = UnsubscribeBuf::new(id);

@@ -81,7 +81,7 @@ impl FileContentWriter {
             true => Ok(steps),
             false => {
                 let what = format!(
-                    "file: {path:?} is no path of at most {MAX_DIRECTORIES} names; a name has 1 to {MAX_NAME_BYTES} bytes and \
+                    "file: {path:?} is not a path of at most {MAX_DIRECTORIES} names; a name has 1 to {MAX_NAME_BYTES} bytes and \
                      does not begin with a dot"
                 );
                 Err(ConnectorError::bad_rows(what))

@@ -259,6 +259,7 @@ mod tests {
         let context = ConnectorContext {
             name: "c".into(),
             directory: Some(node.to_owned()),
+            node: None,
         };
         open(fields.as_object().unwrap().clone(), &context)
     }

@@ -343,8 +343,9 @@ impl MessageMapping {
         let payloads: Vec<Vec<u8>> = match self.format {
             PushFormat::Single => vec![body],
             PushFormat::JsonArray => {
-                let values: Vec<&RawValue> = serde_json::from_slice(&body)
-                    .map_err(|error| PushError::Content(format!("not a JSON array: {error}")))?;
+                let values: Vec<&RawValue> = serde_json::from_slice(&body).map_err(|error| {
+                    PushError::Content(format!("expected a JSON array: {error}"))
+                })?;
                 let texts = values.iter().map(|value| value.get().as_bytes().to_vec());
                 texts.collect()
             }
@@ -357,7 +358,7 @@ impl MessageMapping {
         };
         if payloads.len() > self.max_messages {
             let (found, most) = (payloads.len(), self.max_messages);
-            let what = format!("{found} messages, and no more than {most} may come at once");
+            let what = format!("expected at most {most} messages in one request, found {found}");
             return Err(PushError::Content(what));
         }
         let headers = self.headers.iter();
@@ -389,7 +390,7 @@ impl MessageMapping {
         let row = SinkRow::from_bytes(&bytes);
         let named = |field: &str, template: &Template| {
             let rendered = template.render_name(field, row);
-            rendered.map_err(|failure| PushError::Content(format!("not usable: {failure}")))
+            rendered.map_err(|failure| PushError::Content(failure.to_string()))
         };
         let local_topic = self.local_topic.as_ref();
         Ok(SourceMessage {

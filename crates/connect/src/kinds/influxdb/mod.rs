@@ -47,9 +47,7 @@ struct InfluxSettings {
     /// Base URLs, as `http://HOST:8086`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
-    /// Major version of InfluxDB: 1, 2 or 3. `version` is a field of every stored object, so the API cannot use it as a setting;
-    /// configuration files may.
-    #[serde(alias = "version")]
+    /// Major version of InfluxDB: 1, 2 or 3.
     #[schemars(range(min = 1, max = 3))]
     influxdb_version: u8,
     /// Database (versions 1 and 3).

@@ -11,6 +11,7 @@ use mqtt::{
 };
 use mqtt_client::{AckMode, ClientSession, ConnackInfo, OutgoingMessage, PendingAck, SessionEvent};
 use outbound::stream::{self, OutboundStream};
+use outbound::write_guard::WriteGuard;
 use rustls::ClientConfig;
 use secret::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -263,7 +264,7 @@ impl MqttConnection {
 
     /// Writes the output of the session.
     async fn flush(&self) -> Result<(), ConnectorError> {
-        let whole = WriteGuard::arm(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         let written = write_output(&self.writer, &self.shared).await;
         whole.disarm();
         written.map_err(|error| {
@@ -297,7 +298,7 @@ impl MqttConnection {
             }
             batch
         };
-        let whole = WriteGuard::arm(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         let window = &self.shared.window;
         let mut at = 0;
         while at < count {
@@ -343,7 +344,7 @@ impl MqttConnection {
         &self,
         messages: impl Iterator<Item = OutgoingMessage<'m>>,
     ) -> Result<Vec<ReasonCode>, ConnectorError> {
-        let whole = WriteGuard::arm(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         let (codes, answered) = {
             let mut state = self.shared.state();
             let codes = messages.map(|message| match state.session.publish(&message) {
@@ -419,27 +420,6 @@ impl Drop for MqttConnection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
-        }
-    }
-}
-
-/// Closes the connection if a write is abandoned: a partial packet would corrupt what follows.
-struct WriteGuard<'a>(Option<&'a MqttConnection>);
-
-impl<'a> WriteGuard<'a> {
-    fn arm(link: &'a MqttConnection) -> Self {
-        Self(Some(link))
-    }
-
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(link) = self.0 {
-            link.close("a write was interrupted");
         }
     }
 }

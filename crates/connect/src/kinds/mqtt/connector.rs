@@ -24,7 +24,8 @@ pub(super) struct MqttSettings {
     #[serde(default)]
     protocol: MqttProtocol,
     /// Prefix of the bridge's client ids. It must be unique among the clients of that broker and differ between nodes, because
-    /// the bridge also recognises its own messages by it.
+    /// the bridge also recognises its own messages by it. The nodes of a cluster share it and add their names to the client
+    /// ids.
     #[schemars(length(min = 1, max = 200))]
     client_id: String,
     username: Option<String>,
@@ -46,13 +47,16 @@ pub(super) enum MqttProtocol {
 /// A broker and the connection that all sinks share.
 pub(super) struct MqttConnector {
     pub(super) server: MqttServer,
-    /// Prefix of client ids.
+    /// Marks the messages of this bridge, which is the same on all nodes of a cluster.
     pub(super) client_id: String,
+    /// Prefix of client ids. It differs between the nodes of a cluster, which would take over each other's sessions.
+    pub(super) session_prefix: String,
     connection: tokio::sync::Mutex<Option<Arc<MqttConnection>>>,
 }
 
 impl MqttConnector {
-    pub(super) fn new(settings: MqttSettings) -> Result<Self, SettingsError> {
+    /// `node`: the name of this node in its cluster.
+    pub(super) fn new(settings: MqttSettings, node: Option<&str>) -> Result<Self, SettingsError> {
         let password = Secret::from_setting(
             "password",
             settings.password.as_ref(),
@@ -87,6 +91,10 @@ impl MqttConnector {
                 password,
                 tls,
             },
+            session_prefix: match node {
+                Some(node) => format!("{}-{node}", settings.client_id),
+                None => settings.client_id.clone(),
+            },
             client_id: settings.client_id,
             connection: tokio::sync::Mutex::default(),
         })
@@ -99,11 +107,32 @@ impl MqttConnector {
             return Ok(link.clone());
         }
         let session_options = SessionOptions {
-            client_id: &format!("{}-out", self.client_id),
+            client_id: &format!("{}-out", self.session_prefix),
             expiry_s: 0,
         };
         let link = Arc::new(MqttConnection::open(&self.server, &session_options).await?);
         *slot = Some(link.clone());
         Ok(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connector(node: Option<&str>) -> MqttConnector {
+        let settings = serde_json::json!({"server": "mqtt.example", "client_id": "site-1"});
+        let settings = serde_json::from_value(settings).expect("valid");
+        MqttConnector::new(settings, node).expect("valid")
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_have_sessions_of_their_own_and_recognise_each_other() {
+        let alone = connector(None);
+        assert_eq!(alone.session_prefix, "site-1");
+        let [first, second] = ["node-1", "node-2"].map(|node| connector(Some(node)));
+        assert_eq!(first.session_prefix, "site-1-node-1");
+        assert_ne!(first.session_prefix, second.session_prefix);
+        assert_eq!(first.client_id, second.client_id);
     }
 }

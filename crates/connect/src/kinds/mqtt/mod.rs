@@ -29,8 +29,12 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
-    Ok(Arc::new(MqttConnector::new(parse_settings(fields)?)?))
+fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnectorResult {
+    let settings = parse_settings(fields)?;
+    Ok(Arc::new(MqttConnector::new(
+        settings,
+        context.node.as_deref(),
+    )?))
 }
 
 impl Connector for MqttConnector {
@@ -47,7 +51,7 @@ impl Connector for MqttConnector {
     fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
             let session_options = SessionOptions {
-                client_id: &format!("{}-test", self.client_id),
+                client_id: &format!("{}-test", self.session_prefix),
                 expiry_s: 0,
             };
             let link = MqttConnection::open(&self.server, &session_options).await?;

@@ -91,7 +91,7 @@ impl MqttSource {
         });
         let local_topic = settings.local_topic.as_deref();
         Ok(Self {
-            client_id: format!("{}-in-{sum:08x}", remote.client_id),
+            client_id: format!("{}-in-{sum:08x}", remote.session_prefix),
             expiry_s: settings.session_expiry_s,
             filters: filters.collect(),
             local_topic: local_topic

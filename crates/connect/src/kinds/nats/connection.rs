@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use data_encoding::HEXLOWER;
 use outbound::stream::{self, OutboundStream};
+use outbound::write_guard::WriteGuard;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -198,7 +199,7 @@ impl NatsConnection {
         if self.is_closed() {
             return Err(self.close_reason());
         }
-        let whole = WriteGuard::arm(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         let mut writer = self.writer.lock().await;
         let mut written = writer.write_all(bytes).await;
         if written.is_ok() {
@@ -215,7 +216,7 @@ impl NatsConnection {
     pub(super) async fn send(&self, mut bytes: Vec<u8>) -> Result<Vec<String>, ConnectorError> {
         bytes.extend_from_slice(b"PING\r\n");
         let (pong, answered) = oneshot::channel();
-        let whole = WriteGuard::arm(self);
+        let whole = WriteGuard::arm(|why| self.close(why));
         {
             if self.is_closed() {
                 return Err(self.close_reason());
@@ -341,27 +342,6 @@ impl NatsConnection {
 impl Drop for NatsConnection {
     fn drop(&mut self) {
         self.reading.abort();
-    }
-}
-
-/// Closes the connection if a write is abandoned: a partial message would corrupt what follows.
-struct WriteGuard<'a>(Option<&'a NatsConnection>);
-
-impl<'a> WriteGuard<'a> {
-    fn arm(session: &'a NatsConnection) -> Self {
-        Self(Some(session))
-    }
-
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(session) = self.0 {
-            session.close("a write was interrupted");
-        }
     }
 }
 

@@ -158,7 +158,9 @@ async fn request_slot_map(
     let answer = lines.request(address, &command).await.map_err(failure)?;
     parse_slot_map(&answer, address, lines.has_tls()).ok_or_else(|| {
         let (host, port) = address;
-        ConnectorError::transient(format!("{host}:{port} does not say which slots are where"))
+        ConnectorError::transient(format!(
+            "{host}:{port} does not report which server has which slots"
+        ))
     })
 }
 

@@ -53,8 +53,8 @@ pub(super) enum DeadLetterLogLine {
     },
 }
 
-/// A problem of a file or of its marks.
-pub(super) type Problem = (PathBuf, String);
+/// A damaged or missing file, or marks of it, with the description of the damage.
+pub(super) type FileDamage = (PathBuf, String);
 
 /// An open file of dead letters.
 pub(super) struct DeadLetterFile {
@@ -136,7 +136,7 @@ struct ExpectedContent {
 /// `None`: the marks say nothing about the file.
 fn read_expected_contents(
     path: &Path,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<FileDamage>,
 ) -> io::Result<Option<[ExpectedContent; 2]>> {
     let marks = marks_path(path);
     let unknown = "lost dead letters cannot be detected";
@@ -177,7 +177,7 @@ fn read_expected_contents(
 pub(super) fn examine(
     path: &Path,
     mut each: impl FnMut(DeadLetterLogLine),
-) -> io::Result<Vec<Problem>> {
+) -> io::Result<Vec<FileDamage>> {
     let mut problems = Vec::new();
     let demands = read_expected_contents(path, &mut problems)?;
     let mut problem = |detail: String| problems.push((path.to_owned(), detail));

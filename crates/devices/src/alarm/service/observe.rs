@@ -68,7 +68,7 @@ impl AlarmsInner {
             }
             Err(problem) => {
                 // The rules were validated when the product was written; only a full key dictionary can fail.
-                tracing::error!(product, %problem, "the alarm rules of a product are not active");
+                tracing::error!(product, %problem, "compiling the alarm rules of a product failed; they are not evaluated");
                 None
             }
         }

@@ -27,7 +27,7 @@ pub(super) enum StopReason {
 
 /// The reason why a program was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AbortReason {
+pub(super) enum AbortError {
     Stopped(StopReason),
     /// The interpreter panicked.
     Panicked,
@@ -35,10 +35,10 @@ pub(super) enum AbortReason {
 
 /// Runs interpreter code that may panic. The code accesses only its own values, which are dropped during
 /// unwinding.
-pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, AbortReason> {
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, AbortError> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<StopReason>() {
-        Ok(stop) => AbortReason::Stopped(*stop),
-        Err(_) => AbortReason::Panicked,
+        Ok(stop) => AbortError::Stopped(*stop),
+        Err(_) => AbortError::Panicked,
     })
 }
 
@@ -57,7 +57,7 @@ thread_local! {
 pub(super) fn run_bounded<T>(
     limits: JqLimits,
     run: impl FnOnce() -> T,
-) -> (Result<T, AbortReason>, u64) {
+) -> (Result<T, AbortError>, u64) {
     METER.with(|meter| {
         meter.steps_left.set(limits.steps);
         meter.max_bytes.set(limits.max_bytes);
@@ -65,7 +65,7 @@ pub(super) fn run_bounded<T>(
     });
     let result = catch_panic(run);
     let left = match result {
-        Err(AbortReason::Stopped(StopReason::Steps)) => 0,
+        Err(AbortError::Stopped(StopReason::Steps)) => 0,
         _ => METER.with(|meter| meter.steps_left.get()),
     };
     (result, limits.steps - left)

@@ -20,7 +20,7 @@ use crate::function_context::FunctionContext;
 use crate::value::Value;
 
 #[cfg(feature = "jq")]
-use execution_meter::{AbortReason, StopReason};
+use execution_meter::{AbortError, StopReason};
 #[cfg(feature = "jq")]
 use program::JqError;
 #[cfg(feature = "jq")]
@@ -63,7 +63,7 @@ fn jq<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'
         other => other,
     };
     let limits = &mut context.limits;
-    let program = context.tools.programs.get_or_compile(text, |text| {
+    let program = context.resources.programs.get_or_compile(text, |text| {
         limits.count_compilation()?;
         JqProgram::compile(text).map(std::sync::Arc::new)
     });
@@ -72,19 +72,19 @@ fn jq<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'
     let timeout_steps = timeout_ms.map(|ms| (ms as u64).saturating_mul(STEPS_PER_MS));
     let steps = timeout_steps.map_or(left, |steps| steps.min(left));
     let max_bytes = context.limits.max_output_bytes;
-    let regexes = context.tools.take_regexes();
+    let regexes = context.resources.take_regexes();
     let host = native_filters::JqContext::new(context.now_ms, regexes);
     let limits = execution_meter::JqLimits { steps, max_bytes };
     let (result, taken) = program.run(input, &host, limits, context.arena);
-    context.tools.return_regexes(host.into_regexes());
+    context.resources.return_regexes(host.into_regexes());
     context.limits.jq_steps = left - taken;
     match result {
         Ok(value) => Ok(value),
         Err(JqError::Program(why)) => args.invalid(why),
-        Err(JqError::Abort(AbortReason::Panicked)) => {
+        Err(JqError::Abort(AbortError::Panicked)) => {
             args.invalid("the interpreter failed on this program")
         }
-        Err(JqError::Abort(AbortReason::Stopped(stop))) => args.limit_exceeded(match stop {
+        Err(JqError::Abort(AbortError::Stopped(stop))) => args.limit_exceeded(match stop {
             StopReason::Steps if steps < left => format!(
                 "the program took longer than its timeout of {} ms",
                 timeout_ms.unwrap_or(0)

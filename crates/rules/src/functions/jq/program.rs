@@ -3,7 +3,7 @@
 use jaq_core::load::{Arena as Sources, File, Loader};
 use jaq_core::{Compiler, Ctx, Filter, Vars, load};
 
-use super::execution_meter::{self, AbortReason, JqLimits, catch_panic, run_bounded};
+use super::execution_meter::{self, AbortError, JqLimits, catch_panic, run_bounded};
 use super::native_filters::{FilterData, JqContext, JqDataType, native_filters};
 use super::value::JqValue;
 use crate::value::{Arena, Value};
@@ -135,7 +135,7 @@ impl JqProgram {
 pub(super) enum JqError {
     /// An uncaught error of the program itself.
     Program(String),
-    Abort(AbortReason),
+    Abort(AbortError),
 }
 
 /// Definitions that jaq's JSON crate would provide.

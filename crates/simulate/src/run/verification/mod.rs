@@ -8,7 +8,7 @@ mod delivery_ledger;
 use std::sync::Arc;
 use std::time::Duration;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use load_client::host::now_ns;
 use load_client::packet_scanner::{
     PUBACK, PUBCOMP, PUBREC, PUBREL, ScanStep, ScannedPacket, push_ack, step,
@@ -149,7 +149,7 @@ impl<'a> Verifier<'a> {
             .any(|subscriber| subscriber.stage != SubscriberStage::Subscribed)
         {
             if now_ns() > until_ns {
-                return Err(verification_error(&ClientFailure::TimedOut));
+                return Err(verification_error(&ClientError::TimedOut));
             }
             if let Some((_, failure)) = verifier.wait()?.into_iter().next() {
                 return Err(verification_error(&failure));
@@ -206,7 +206,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Handles events; returns the subscribers that have failed.
-    fn wait(&mut self) -> anyhow::Result<Vec<(usize, ClientFailure)>> {
+    fn wait(&mut self) -> anyhow::Result<Vec<(usize, ClientError)>> {
         let has_events = wait_for_events(&mut self.poll, &mut self.events, MAX_WAIT)?;
         self.now_ns = now_ns();
         if !has_events {
@@ -238,7 +238,7 @@ impl<'a> Verifier<'a> {
         &mut self,
         number: usize,
         event: &mio::event::Event,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let Some(connection) = &mut self.subscribers[number].connection else {
             return Ok(());
         };
@@ -253,7 +253,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Sends CONNECT.
-    fn log_in(&mut self, number: usize) -> Result<(), ClientFailure> {
+    fn log_in(&mut self, number: usize) -> Result<(), ClientError> {
         let Some(connection) = &mut self.subscribers[number].connection else {
             return Ok(());
         };
@@ -277,7 +277,7 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    fn on_event(&mut self, number: usize, event: &mio::event::Event) -> Result<(), ClientFailure> {
+    fn on_event(&mut self, number: usize, event: &mio::event::Event) -> Result<(), ClientError> {
         if event.is_writable()
             && let Some(connection) = &mut self.subscribers[number].connection
             && connection.has_backlog()
@@ -288,7 +288,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Reads what a subscriber has received.
-    fn on_input(&mut self, number: usize) -> Result<(), ClientFailure> {
+    fn on_input(&mut self, number: usize) -> Result<(), ClientError> {
         loop {
             let subscriber = &mut self.subscribers[number];
             let Some(connection) = &mut subscriber.connection else {
@@ -296,7 +296,7 @@ impl<'a> Verifier<'a> {
             };
             let kept = subscriber.partial.len();
             if kept + 2 * RAW_BYTES > self.inbox.len() {
-                return Err(ClientFailure::Protocol(format!(
+                return Err(ClientError::Protocol(format!(
                     "the broker sent a packet of more than {kept} bytes"
                 )));
             }
@@ -316,7 +316,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn handle_packets(&mut self, number: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+    fn handle_packets(&mut self, number: usize, bytes: &[u8]) -> Result<(), ClientError> {
         let is_v5 = self.access.version == Version::V5;
         let mut at = 0;
         while let ScanStep::Packet { found, len } = step(&bytes[at..], is_v5)? {
@@ -371,10 +371,10 @@ impl<'a> Verifier<'a> {
             .saturating_record(now_ns.saturating_sub(stamp.sent_ns));
     }
 
-    fn on_packet(&mut self, number: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+    fn on_packet(&mut self, number: usize, bytes: &[u8]) -> Result<(), ClientError> {
         let version = self.access.version;
         let malformed = |error: mqtt::Error| {
-            ClientFailure::Protocol(format!("the broker sent a malformed packet: {error}"))
+            ClientError::Protocol(format!("the broker sent a malformed packet: {error}"))
         };
         let Some(frame) = mqtt::split_frame(bytes, u32::MAX).map_err(malformed)? else {
             return Ok(());
@@ -382,7 +382,7 @@ impl<'a> Verifier<'a> {
         let stage = self.subscribers[number].stage;
         match Packet::decode(frame, version, Direction::FromServer).map_err(malformed)? {
             Packet::ConnAck(ack) if ack.code.is_error() => {
-                Err(ClientFailure::Refused(ack.code.to_string()))
+                Err(ClientError::Refused(ack.code.to_string()))
             }
             Packet::ConnAck(_) if stage == SubscriberStage::Greeting => {
                 let mut packet = SubscribeBuf::new(1);
@@ -405,21 +405,19 @@ impl<'a> Verifier<'a> {
             Packet::SubAck(ack) => {
                 if let Some(code) = ack.codes.iter().find(|code| **code >= 0x80) {
                     let reason = mqtt::ReasonCode(*code);
-                    return Err(ClientFailure::Subscription(format!(
-                        "a subscription was refused: {reason}"
+                    return Err(ClientError::Subscription(format!(
+                        "the broker rejected a subscription: {reason}"
                     )));
                 }
                 self.subscribers[number].stage = SubscriberStage::Subscribed;
                 Ok(())
             }
-            Packet::Disconnect(packet) => {
-                Err(ClientFailure::Disconnected(packet.reason.to_string()))
-            }
+            Packet::Disconnect(packet) => Err(ClientError::Disconnected(packet.reason.to_string())),
             _ => Ok(()),
         }
     }
 }
 
-fn verification_error(failure: &ClientFailure) -> anyhow::Error {
-    anyhow::anyhow!("a subscriber of [verify] cannot receive: {failure}")
+fn verification_error(error: &ClientError) -> anyhow::Error {
+    anyhow::anyhow!("a subscriber of [verify] cannot receive: {error}")
 }

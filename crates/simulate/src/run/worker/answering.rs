@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Worker;
 use super::device::ConnectionStage;
 use super::pending_answer::{PendingAnswer, Request};
-use crate::definition::FaultKind;
+use crate::definition::{FaultKind, RequestKind};
 
 /// Answers that wait in one thread; further requests are not answered.
 const MAX_PENDING_ANSWERS: usize = 100_000;
@@ -56,19 +56,29 @@ impl Worker<'_> {
         let key = self.key(device).purpose(OUTCOME_PURPOSE + number as u64);
         let draw = self.draws * 3;
         let is_silent =
-            key.unit(draw) < response.silent || self.answers.len() >= MAX_PENDING_ANSWERS;
+            key.unit(draw) < response.silent || self.pending_answers() >= MAX_PENDING_ANSWERS;
         if is_silent || response.answer.is_none() {
             self.counts().unanswered += u64::from(response.answer.is_some());
             return;
         }
         let (from, to) = (response.delay.from.ns as f64, response.delay.to.ns as f64);
-        self.answers.push(Reverse(PendingAnswer {
-            at_ns: self.now_ns + key.between(draw + 1, from, to) as u64,
+        let delay_ns = key.between(draw + 1, from, to) as u64;
+        let answer = PendingAnswer {
+            at_ns: self.now_ns + delay_ns,
             device: device as u32,
             response: number as u16,
             is_failure: key.unit(draw + 2) < response.failure,
             request,
-        }));
+        };
+        match response.kind == RequestKind::File && !answer.is_failure {
+            true => self.begin_download(device, answer, delay_ns),
+            false => self.answers.push(Reverse(answer)),
+        }
+    }
+
+    /// Answers that wait for their time or a download.
+    fn pending_answers(&self) -> usize {
+        self.answers.len() + self.downloads.len()
     }
 
     /// Sends the answers that are due.

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use mio::Token;
 use mio::event::Event;
 use mqtt::{Packet, Properties, QoS, SubscribeBuf, SubscriptionOptions, Version};
@@ -39,20 +39,18 @@ impl Worker<'_> {
         let at_a_time = (phase.connect_concurrency as usize)
             .div_ceil(self.access.threads)
             .max(1);
-        let allowed = match phase.connect_rate {
-            Some(rate) => {
-                let seconds = self.phase_elapsed_ns() as f64 / 1e9;
-                (seconds * rate / self.access.threads as f64) as u64 + 1
-            }
-            None => u64::MAX,
-        };
-        while self.connecting_count < at_a_time && self.dialed < allowed {
+        let elapsed_ns = self.phase_elapsed_ns();
+        let rate = phase.connect_rate_at(elapsed_ns);
+        let rate = rate.map(|rate| rate / self.access.threads as f64);
+        self.connect_budget
+            .accrue(elapsed_ns, rate, !self.waiting.is_empty());
+        while self.connecting_count < at_a_time && self.connect_budget.allows(rate) {
             let Some(device) = self.waiting.pop_front() else {
                 return;
             };
             let entry = &self.devices[device as usize];
             if entry.is_wanted && entry.stage == ConnectionStage::Offline {
-                self.dialed += 1;
+                self.connect_budget.spend();
                 self.dial(device as usize);
             }
         }
@@ -119,13 +117,15 @@ impl Worker<'_> {
 
     fn pick_source(&self, device: usize, attempt: usize) -> Option<std::net::SocketAddr> {
         let number = device * self.access.threads + self.thread;
-        self.access
-            .sources
-            .pick(number, attempt, self.plan.seed as u32)
+        self.access.sources_of(self.fleet(device).transport).pick(
+            number,
+            attempt,
+            self.plan.seed as u32,
+        )
     }
 
     /// TCP may be set up: sends CONNECT.
-    pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientFailure> {
+    pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientError> {
         let Some(transport) = &mut self.devices[device].transport else {
             return Ok(());
         };
@@ -139,7 +139,7 @@ impl Worker<'_> {
         self.send_connect(device)
     }
 
-    fn send_connect(&mut self, device: usize) -> Result<(), ClientFailure> {
+    fn send_connect(&mut self, device: usize) -> Result<(), ClientError> {
         let packet = self.connect_packet(device);
         let entry = &mut self.devices[device];
         entry.stage = ConnectionStage::Greeting;
@@ -207,7 +207,7 @@ impl Worker<'_> {
         String::from_utf8(text).expect("templates and values are UTF-8")
     }
 
-    pub(super) fn on_connack(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn on_connack(&mut self, device: usize) -> Result<(), ClientError> {
         let now_ns = self.now_ns;
         let entry = &mut self.devices[device];
         let took_ns = now_ns.saturating_sub(entry.started_ns);
@@ -252,7 +252,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    pub(super) fn on_established(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn on_established(&mut self, device: usize) -> Result<(), ClientError> {
         self.devices[device].stage = ConnectionStage::Ready;
         self.connecting_count -= 1;
         self.connected += 1;
@@ -270,10 +270,11 @@ impl Worker<'_> {
         }
         self.devices[device].is_scheduled = true;
         let (fleet, key) = (self.fleet(device), self.key(device));
-        let first_device = self.fleets[fleet.number as usize].first_device;
+        let part = &mut self.fleets[fleet.number as usize];
+        // Whichever device is connected first: one may never be.
+        let has_random_sends = std::mem::replace(&mut part.has_random_sends, true);
         for (number, send) in fleet.sends.iter().enumerate() {
-            let is_first = device == first_device;
-            if send.random_devices.is_some() && !is_first {
+            if send.random_devices.is_some() && has_random_sends {
                 continue;
             }
             let delay_ns = first_delay_ns(send, number as u16, key) as f64 / self.load.max(1e-3);
@@ -306,14 +307,14 @@ impl Worker<'_> {
                 if self.now_ns.saturating_sub(started_ns) < self.access.connect_timeout_ns {
                     return;
                 }
-                self.fail(device as usize, &ClientFailure::TimedOut);
+                self.fail(device as usize, &ClientError::TimedOut);
             }
             self.connecting.pop_front();
         }
     }
 
     /// A connection has failed or ended; the device tries again later.
-    pub(super) fn fail(&mut self, device: usize, failure: &ClientFailure) {
+    pub(super) fn fail(&mut self, device: usize, error: &ClientError) {
         let stage = self.devices[device].stage;
         if stage == ConnectionStage::Offline {
             return;
@@ -321,8 +322,8 @@ impl Worker<'_> {
         let id = self.render_text(&self.fleet(device).id, device);
         let now_ns = self.now_ns;
         let counts = self.counts();
-        counts.failures.record(&id, failure);
-        self.shared.log_failure(&id, &failure.kind(), failure);
+        counts.failures.record(&id, error);
+        self.shared.log_failure(&id, &error.kind(), error);
         let counts = self.counts();
         if stage == ConnectionStage::Ready {
             counts.disconnects += 1;
@@ -331,9 +332,11 @@ impl Worker<'_> {
         }
         self.close(device);
         self.settle(device);
+        let is_gone = !self.reconnect(device).enabled;
         let entry = &mut self.devices[device];
         if stage == ConnectionStage::Ready {
             entry.lost_ns = now_ns;
+            entry.is_gone = is_gone;
         }
         entry.attempts = entry.attempts.saturating_add(1);
         self.plan_return(device, now_ns);
@@ -343,7 +346,7 @@ impl Worker<'_> {
     pub(super) fn plan_return(&mut self, device: usize, from_ns: u64) {
         let entry = &self.devices[device];
         let attempts = entry.attempts.saturating_sub(1);
-        let reconnect = &self.fleet(device).reconnect;
+        let reconnect = self.reconnect(device);
         if !entry.is_wanted || !reconnect.enabled {
             return;
         }

@@ -39,7 +39,7 @@ pub(super) struct SimulatedDevice {
     pub(super) updates: Option<Box<DeviceUpdates>>,
     /// When the current connection was begun.
     pub(super) started_ns: u64,
-    /// When the last connection ended unexpectedly; 0: it did not.
+    /// When the last connection ended unexpectedly, or when the outage ends that ended it; 0: it did not.
     pub(super) lost_ns: u64,
     /// When the current fault ends.
     pub(super) fault_until_ns: u64,
@@ -64,6 +64,8 @@ pub(super) struct SimulatedDevice {
     pub(super) is_settled: bool,
     /// Whether it is to be connected in this phase.
     pub(super) is_wanted: bool,
+    /// Whether it has lost its connection and does not connect again.
+    pub(super) is_gone: bool,
 }
 
 impl SimulatedDevice {
@@ -89,6 +91,7 @@ impl SimulatedDevice {
             has_timer: false,
             is_settled: true,
             is_wanted: false,
+            is_gone: false,
         }
     }
 

@@ -113,7 +113,10 @@ impl Worker<'_> {
 
     /// The device returns some time after the outage.
     pub(super) fn stay_away(&mut self, device: usize, until_ns: u64) {
-        self.devices[device].lost_ns = until_ns;
+        let is_gone = !self.reconnect(device).enabled;
+        let entry = &mut self.devices[device];
+        entry.lost_ns = until_ns;
+        entry.is_gone = is_gone;
         self.plan_return(device, until_ns);
     }
 

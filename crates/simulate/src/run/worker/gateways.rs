@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use serde_json::Value;
 
 use super::Worker;
@@ -39,7 +39,7 @@ impl Worker<'_> {
     }
 
     /// Reports the children of a gateway that has connected, and lets them send.
-    pub(super) fn connect_children(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn connect_children(&mut self, device: usize) -> Result<(), ClientError> {
         for &fleet in &self.fleet(device).child_fleets {
             let plan = &self.plan.fleets[fleet];
             let Some(gateway) = &plan.gateway else {

@@ -1,14 +1,16 @@
 //! One thread of a run: an event loop over its share of the devices.
 //!
 //! [`connecting`] opens connections as the phase asks, [`sending`] makes the messages that are due, [`receiving`] reads
-//! acknowledgements and requests, [`answering`] makes the answers to requests, [`updating`] installs images, and [`outbox`] writes
+//! acknowledgements and requests, [`answering`] makes the answers to requests, [`downloading`] fetches files, [`updating`] installs images, and [`outbox`] writes
 //! what a turn has made.
 
 mod answering;
 mod chunked_download;
+mod connect_budget;
 mod connecting;
 mod device;
 mod device_update;
+mod downloading;
 mod faulting;
 mod gateways;
 mod outbox;
@@ -21,12 +23,12 @@ mod tests;
 mod updating;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use load_client::host::now_ns;
 use load_client::timer::wait_for_events;
 use load_client::transport::RAW_BYTES;
@@ -39,11 +41,12 @@ use super::device_connection::{PIPES, ReadyPipes};
 use super::phase_counts::PhaseCounts;
 use super::run_shared::{NO_PHASE, RunShared};
 use super::target_access::TargetAccess;
-use crate::definition::FaultKind;
+use crate::definition::{FaultKind, ReconnectDefinition};
 use crate::plan::{FleetPlan, SimulationPlan};
 use crate::random::RandomKey;
 use crate::schedule::SendSchedule;
 use crate::script::ScriptSandbox;
+use connect_budget::ConnectBudget;
 use device::{ConnectionStage, SimulatedDevice};
 use pending_answer::PendingAnswer;
 
@@ -70,6 +73,8 @@ struct FleetShare {
     /// Hashes of the watched values of the last message, for each device and send with `on_change`.
     watched: Vec<u64>,
     watches: usize,
+    /// Whether the messages of random devices are in the schedule.
+    has_random_sends: bool,
 }
 
 pub(crate) struct Worker<'a> {
@@ -91,6 +96,9 @@ pub(crate) struct Worker<'a> {
     /// Devices that connect again at a time.
     returning: BinaryHeap<Reverse<(u64, u32)>>,
     answers: BinaryHeap<Reverse<PendingAnswer>>,
+    /// Answers that wait for the end of a download, with the time after it, by numbers.
+    downloads: HashMap<u64, (PendingAnswer, u64)>,
+    download_number: u64,
     /// When updates continue: times, devices and numbers of their plans.
     update_timers: BinaryHeap<Reverse<(u64, u32, u8)>>,
     /// The script of each fleet.
@@ -101,8 +109,8 @@ pub(crate) struct Worker<'a> {
     faults: BinaryHeap<Reverse<(u64, usize)>>,
     /// Ends of faults of devices.
     fault_ends: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Connections begun in this phase.
-    dialed: u64,
+    /// Limit of the connections that are begun, if the phase has one.
+    connect_budget: ConnectBudget,
     connected: u64,
     unsettled: u64,
     phase: usize,
@@ -166,12 +174,14 @@ impl<'a> Worker<'a> {
             connecting_count: 0,
             returning: BinaryHeap::new(),
             answers: BinaryHeap::new(),
+            downloads: HashMap::new(),
+            download_number: 0,
             update_timers: BinaryHeap::new(),
             scripts: Vec::new(),
             timers: BinaryHeap::new(),
             faults: BinaryHeap::new(),
             fault_ends: BinaryHeap::new(),
-            dialed: 0,
+            connect_budget: ConnectBudget::default(),
             connected: 0,
             unsettled: 0,
             phase: NO_PHASE,
@@ -226,6 +236,7 @@ impl<'a> Worker<'a> {
             cells: vec![0.0; cells * numbers.len()],
             watched: vec![0; watches * numbers.len()],
             watches,
+            has_random_sends: false,
         };
         for (at, number) in numbers.enumerate() {
             let key = fleet.key(self.plan.seed, fleet.first + number);
@@ -240,6 +251,12 @@ impl<'a> Worker<'a> {
 
     fn fleet(&self, device: usize) -> &'a FleetPlan {
         &self.plan.fleets[usize::from(self.devices[device].fleet)]
+    }
+
+    /// How a device returns in this phase.
+    fn reconnect(&self, device: usize) -> &'a ReconnectDefinition {
+        let of_phase = self.plan.phases[self.phase].reconnect.as_ref();
+        of_phase.unwrap_or(&self.fleet(device).reconnect)
     }
 
     fn index(&self, device: usize) -> u32 {
@@ -362,7 +379,7 @@ impl<'a> Worker<'a> {
         self.phase_start_ns = start_ns;
         self.paused_ns = 0;
         self.counts.resize_with(phase + 1, PhaseCounts::default);
-        self.dialed = 0;
+        self.connect_budget = ConnectBudget::default();
         self.waiting.clear();
         self.unsettled = 0;
         let wanted_share = self.plan.phases[phase].devices;
@@ -376,11 +393,19 @@ impl<'a> Worker<'a> {
             for device in first..first + count as usize {
                 let entry = &mut self.devices[device];
                 entry.is_wanted = device < first + wanted;
+                if !entry.is_wanted {
+                    entry.lost_ns = 0;
+                    entry.is_gone = false;
+                }
                 match (entry.is_wanted, entry.stage) {
+                    (true, ConnectionStage::Offline) if entry.is_gone => {}
                     (true, ConnectionStage::Offline) => {
                         entry.is_settled = false;
                         self.unsettled += 1;
-                        self.waiting.push_back(device as u32);
+                        // An outage may last longer than the phase in which it began; the device returns after it.
+                        if entry.lost_ns <= self.now_ns {
+                            self.waiting.push_back(device as u32);
+                        }
                     }
                     (true, ConnectionStage::Ready) | (false, ConnectionStage::Offline) => {}
                     (true, _) => {
@@ -412,6 +437,9 @@ impl<'a> Worker<'a> {
         counters
             .received
             .store(sum(|counts| counts.received), Ordering::Relaxed);
+        counters
+            .answers
+            .store(sum(|counts| counts.answers), Ordering::Relaxed);
         counters
             .ack_sum_ns
             .store(sum(|counts| counts.ack_sum_ns), Ordering::Relaxed);
@@ -512,7 +540,7 @@ impl<'a> Worker<'a> {
         device: usize,
         is_input: bool,
         is_writable: bool,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         if is_writable
             && let Some(transport) = &mut self.devices[device].transport
             && transport.has_backlog()

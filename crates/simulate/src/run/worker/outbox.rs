@@ -2,7 +2,7 @@
 //!
 //! A device has a buffer only while it has packets to write; buffers are taken from a pool of the thread.
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 
 use super::Worker;
 
@@ -19,7 +19,7 @@ impl Worker<'_> {
         &mut self,
         device: usize,
         encode: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let entry = &mut self.devices[device];
         if entry.transport.is_none() {
             return Ok(());
@@ -47,7 +47,7 @@ impl Worker<'_> {
     }
 
     /// Writes the packets of a device; what the socket does not take waits in its connection.
-    pub(super) fn write_outbox(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn write_outbox(&mut self, device: usize) -> Result<(), ClientError> {
         let entry = &mut self.devices[device];
         if entry.outbox.is_empty() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! What the broker sends: CONNACK, SUBACK, acknowledgements, and messages to devices.
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use load_client::packet_scanner::{
     PUBACK, PUBCOMP, PUBREC, PUBREL, ScanStep, ScannedPacket, push_ack, step,
 };
@@ -14,7 +14,7 @@ const MAX_PACKET_BYTES: usize = 128 * 1024;
 
 impl Worker<'_> {
     /// Reads what a connection has.
-    pub(super) fn on_readable(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn on_readable(&mut self, device: usize) -> Result<(), ClientError> {
         loop {
             let entry = &mut self.devices[device];
             let Some(transport) = &mut entry.transport else {
@@ -37,7 +37,7 @@ impl Worker<'_> {
         }
     }
 
-    fn handle_packets(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+    fn handle_packets(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientError> {
         let is_v5 = self.version(device) == Version::V5;
         let mut at = 0;
         loop {
@@ -58,7 +58,7 @@ impl Worker<'_> {
                     }
                 }
                 ScanStep::Incomplete { len } if len > MAX_PACKET_BYTES => {
-                    return Err(ClientFailure::Protocol(format!(
+                    return Err(ClientError::Protocol(format!(
                         "the broker sent a packet of {len} bytes; devices accept at most {MAX_PACKET_BYTES}"
                     )));
                 }
@@ -70,15 +70,9 @@ impl Worker<'_> {
         }
     }
 
-    fn on_ack(
-        &mut self,
-        device: usize,
-        kind: u8,
-        id: u16,
-        reason: u8,
-    ) -> Result<(), ClientFailure> {
-        let is_refused = reason >= 0x80;
-        if kind == PUBREC && !is_refused {
+    fn on_ack(&mut self, device: usize, kind: u8, id: u16, reason: u8) -> Result<(), ClientError> {
+        let is_rejected = reason >= 0x80;
+        if kind == PUBREC && !is_rejected {
             return self.reply(device, PUBREL, id);
         }
         if kind == PUBREL {
@@ -87,7 +81,7 @@ impl Worker<'_> {
         let now_ns = self.now_ns;
         let in_flight = &mut self.devices[device].in_flight;
         let Some(at) = in_flight.iter().position(|message| message.packet_id == id) else {
-            return Err(ClientFailure::Protocol(format!(
+            return Err(ClientError::Protocol(format!(
                 "the broker acknowledged packet identifier {id}, which is not in flight"
             )));
         };
@@ -96,8 +90,8 @@ impl Worker<'_> {
             *in_flight = Vec::new();
         }
         let counts = self.counts();
-        if is_refused {
-            counts.refused += 1;
+        if is_rejected {
+            counts.rejected += 1;
         } else {
             counts.acknowledged += 1;
             let took_ns = now_ns.saturating_sub(message.due_ns);
@@ -108,13 +102,13 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn reply(&mut self, device: usize, kind: u8, id: u16) -> Result<(), ClientFailure> {
+    fn reply(&mut self, device: usize, kind: u8, id: u16) -> Result<(), ClientError> {
         self.append(device, |out| push_ack(kind, id, out))
     }
 
-    fn on_packet(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientFailure> {
+    fn on_packet(&mut self, device: usize, bytes: &[u8]) -> Result<(), ClientError> {
         let malformed = |error: mqtt::Error| {
-            ClientFailure::Protocol(format!("the broker sent a malformed packet: {error}"))
+            ClientError::Protocol(format!("the broker sent a malformed packet: {error}"))
         };
         let Some(frame) = mqtt::split_frame(bytes, u32::MAX).map_err(malformed)? else {
             return Ok(());
@@ -124,14 +118,14 @@ impl Worker<'_> {
         let stage = self.devices[device].stage;
         match (packet, stage) {
             (Packet::ConnAck(ack), ConnectionStage::Greeting) if ack.code.is_error() => {
-                Err(ClientFailure::Refused(ack.code.to_string()))
+                Err(ClientError::Refused(ack.code.to_string()))
             }
             (Packet::ConnAck(_), ConnectionStage::Greeting) => self.on_connack(device),
             (Packet::SubAck(ack), ConnectionStage::Subscribing | ConnectionStage::Ready) => {
                 if let Some(code) = ack.codes.iter().find(|code| **code >= 0x80) {
                     let reason = mqtt::ReasonCode(*code);
-                    return Err(ClientFailure::Subscription(format!(
-                        "a subscription was refused: {reason}"
+                    return Err(ClientError::Subscription(format!(
+                        "the broker rejected a subscription: {reason}"
                     )));
                 }
                 match stage {
@@ -142,17 +136,17 @@ impl Worker<'_> {
             }
             (Packet::Publish(message), _) => self.on_message(device, &message),
             (Packet::Disconnect(packet), _) => {
-                Err(ClientFailure::Disconnected(packet.reason.to_string()))
+                Err(ClientError::Disconnected(packet.reason.to_string()))
             }
             (Packet::PingResp, _) => Ok(()),
-            (packet, stage) => Err(ClientFailure::Protocol(format!(
+            (packet, stage) => Err(ClientError::Protocol(format!(
                 "the broker sent {:?} to a device in the stage {stage:?}",
                 packet.packet_type()
             ))),
         }
     }
 
-    fn on_message(&mut self, device: usize, message: &Publish<'_>) -> Result<(), ClientFailure> {
+    fn on_message(&mut self, device: usize, message: &Publish<'_>) -> Result<(), ClientError> {
         self.counts().received += 1;
         if !self.handle_update_message(device, message.topic, message.payload)? {
             self.queue_answer(device, message.topic, message.payload);

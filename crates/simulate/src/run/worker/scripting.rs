@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use mqtt::{Properties, QoS, SubscribeBuf, SubscriptionOptions, TopicLimits};
 
 use super::Worker;
@@ -57,7 +57,7 @@ impl Worker<'_> {
     }
 
     /// Tells a script that a device has connected, and begins its timer.
-    pub(super) fn call_connected(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn call_connected(&mut self, device: usize) -> Result<(), ClientError> {
         if self.has_hook(device, ScriptHook::Connected) {
             let called = self.call_hook::<()>(device, ScriptHook::Connected, None);
             self.follow_script(device, called.map(|(_, actions)| actions))?;
@@ -72,7 +72,7 @@ impl Worker<'_> {
         device: usize,
         topic: &str,
         payload: &[u8],
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         if !self.has_hook(device, ScriptHook::Message) {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Worker<'_> {
     }
 
     /// Lets a script change the message in the buffers; `false`: it is not to be sent.
-    pub(super) fn call_send(&mut self, device: usize) -> Result<bool, ClientFailure> {
+    pub(super) fn call_send(&mut self, device: usize) -> Result<bool, ClientError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let message = ScriptMessage {
             topic: text(&self.topic),
@@ -215,7 +215,7 @@ impl Worker<'_> {
         &mut self,
         device: usize,
         actions: Option<Vec<ScriptAction>>,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         for action in actions.into_iter().flatten() {
             match action {
                 ScriptAction::Log { text } => {
@@ -276,7 +276,7 @@ impl Worker<'_> {
         true
     }
 
-    fn subscribe(&mut self, device: usize, filter: &str, qos: u8) -> Result<(), ClientFailure> {
+    fn subscribe(&mut self, device: usize, filter: &str, qos: u8) -> Result<(), ClientError> {
         // Shared subscriptions have filters with a prefix, which brokers check.
         let filters = filter
             .strip_prefix("$share/")

@@ -1,6 +1,6 @@
 //! Messages that devices send on their own.
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use load_client::payload_stamp::{PayloadStamp, TEXT_BYTES};
 use mqtt::{Packet, Property, Publish, QoS};
 
@@ -75,6 +75,8 @@ impl Worker<'_> {
         for _ in 0..part {
             self.draws += 1;
             let device = first + key.below(self.draws, u64::from(devices)) as usize;
+            let is_offline = self.devices[device].stage != ConnectionStage::Ready;
+            self.counts().offline += u64::from(is_offline);
             self.send_message(device, due);
         }
     }
@@ -292,7 +294,7 @@ impl Worker<'_> {
         qos: u8,
         retain: bool,
         due_ns: u64,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let carrier = self.carrier(device);
         let version = self.version(carrier);
         let entry = &mut self.devices[carrier];

@@ -54,20 +54,31 @@ load = 0.0
 name = "burst"
 duration = "1h"
 burst = 50
+[[phase]]
+name = "hasty"
+duration = "1h"
+reconnect = {{ delay = "0s", backoff = false }}
 "#
     );
-    let document = SourceDocument::parse(Path::new("a.toml"), &text).unwrap();
-    let (definition, plan) = crate::plan_compiler::compile(&document, Path::new(""), None).unwrap();
+    with_worker(&text, |worker| {
+        worker.shared.start_phase(0, now_ns());
+        let deadline = std::time::Instant::now() + DEADLINE;
+        while worker.connected == 0 {
+            assert!(std::time::Instant::now() < deadline);
+            worker.turn().unwrap();
+        }
+        test(worker, &reads);
+    });
+}
+
+/// Calls `test` with the only worker of a file, before its first phase.
+fn with_worker(text: &str, test: impl FnOnce(&mut Worker<'_>)) {
+    let document = SourceDocument::parse(Path::new("a.toml"), text).unwrap();
+    let (definition, plan) =
+        crate::plan_compiler::compile(&document, Path::new(""), Default::default()).unwrap();
     let access = TargetAccess::new(&definition.target, Path::new(""), &plan).unwrap();
     let shared = RunShared::new(1, false, None);
-    let mut worker = Worker::new(&plan, &access, &shared, 0).unwrap();
-    shared.start_phase(0, now_ns());
-    let deadline = std::time::Instant::now() + DEADLINE;
-    while worker.connected == 0 {
-        assert!(std::time::Instant::now() < deadline);
-        worker.turn().unwrap();
-    }
-    test(&mut worker, &reads);
+    test(&mut Worker::new(&plan, &access, &shared, 0).unwrap());
 }
 
 #[test]
@@ -153,5 +164,78 @@ function onTimer(device) { if (ticks++ === 0) device.publish('tick', 'tack'); }
         assert_eq!((counts.sent, counts.script_errors), (48, 1));
         let error = "d0: fleet.devices.script:9: onSend: Error: no";
         assert_eq!(counts.failures.first, [error]);
+    });
+}
+
+#[test]
+fn an_outage_lasts_into_the_next_phase() {
+    with_connected_device("every = \"1h\"", |worker, _| {
+        worker.update_time();
+        let until_ns = worker.now_ns + 60 * SECOND_NS;
+        worker.close(0);
+        worker.stay_away(0, until_ns);
+        worker.begin_phase(1, worker.now_ns);
+        worker.open_connections();
+        assert_eq!(worker.devices[0].stage, ConnectionStage::Offline);
+        // The phase waits for the device.
+        assert_eq!(worker.unsettled, 1);
+        worker.now_ns = until_ns + 10 * SECOND_NS;
+        worker.open_connections();
+        assert_eq!(worker.devices[0].stage, ConnectionStage::Dialing);
+        worker.on_connack(0).unwrap();
+        assert_eq!(worker.unsettled, 0);
+        // From the end of the outage.
+        let reconnect = worker.counts().reconnect.max();
+        assert!((9 * SECOND_NS..12 * SECOND_NS).contains(&reconnect));
+    });
+}
+
+#[test]
+fn a_device_that_does_not_reconnect_stays_away_in_the_next_phase() {
+    let lines = "reconnect = { enabled = false }";
+    with_script("every = \"1h\"", lines, |worker, _| {
+        worker.update_time();
+        worker.fail(0, &ClientError::TimedOut);
+        worker.begin_phase(1, worker.now_ns);
+        assert!(worker.waiting.is_empty());
+        assert_eq!(worker.unsettled, 0);
+    });
+}
+
+#[test]
+fn random_devices_send_whichever_device_connects_first() {
+    let text = r#"
+[fleet.devices]
+count = 2
+send = [{ every = "1s", random_devices = 3, topic = "t", payload = "" }]
+[[phase]]
+name = "steady"
+duration = "1h"
+"#;
+    with_worker(text, |worker| {
+        worker.update_time();
+        worker.begin_phase(0, worker.now_ns);
+        worker.schedule_sends(1);
+        worker.schedule_sends(0);
+        worker.send_due();
+        // No device is connected; the next messages are due a second later.
+        assert_eq!(worker.counts().offline, 3);
+        assert_eq!(worker.schedule.next_ns(), Some(worker.now_ns + SECOND_NS));
+    });
+}
+
+#[test]
+fn a_phase_decides_how_devices_return() {
+    let lines = "reconnect = { delay = \"1h\" }";
+    with_script("every = \"1h\"", lines, |worker, _| {
+        for (phase, delay_ns) in [(1, 3600 * SECOND_NS), (2, 0)] {
+            worker.begin_phase(phase, worker.now_ns);
+            worker.devices[0].attempts = 4;
+            worker.devices[0].is_wanted = true;
+            worker.plan_return(0, SECOND_NS);
+            let Reverse((at_ns, _)) = worker.returning.pop().unwrap();
+            // The longest delay is a minute, but the first one is never shorter than as configured.
+            assert_eq!(at_ns, SECOND_NS + delay_ns, "{phase}");
+        }
     });
 }

@@ -5,10 +5,10 @@
 
 use std::cmp::Reverse;
 
-use load_client::client_failure::ClientFailure;
+use load_client::client_error::ClientError;
 use serde_json::{Value, json};
 
-use super::super::fetched_image::FetchedImage;
+use super::super::fetched_image::{FetchPurpose, FetchedImage};
 use super::Worker;
 use super::chunked_download::{AnnouncedImage, ChunkOutcome, ChunkedDownload};
 use super::device::ConnectionStage;
@@ -33,7 +33,7 @@ const SIMULATED_FAILURE: &str = "simulated failure";
 
 impl Worker<'_> {
     /// A device has connected: it asks for what it is to install, and continues what it has begun.
-    pub(super) fn resume_updates(&mut self, device: usize) -> Result<(), ClientFailure> {
+    pub(super) fn resume_updates(&mut self, device: usize) -> Result<(), ClientError> {
         for (number, plan) in self.fleet(device).updates.iter().enumerate() {
             if plan.protocol == DeviceProtocol::Jetlinks {
                 // The node sends what is to be installed.
@@ -59,7 +59,7 @@ impl Worker<'_> {
         device: usize,
         topic: &str,
         payload: &[u8],
-    ) -> Result<bool, ClientFailure> {
+    ) -> Result<bool, ClientError> {
         let plans = &self.fleet(device).updates;
         if plans.is_empty() || self.has_fault(device, FaultKind::Silence) {
             return Ok(false);
@@ -113,7 +113,7 @@ impl Worker<'_> {
         }
     }
 
-    fn continue_update(&mut self, device: usize, number: usize) -> Result<(), ClientFailure> {
+    fn continue_update(&mut self, device: usize, number: usize) -> Result<(), ClientError> {
         let is_waiting = self.devices[device].stage != ConnectionStage::Ready
             || self.has_fault(device, FaultKind::Silence);
         let now_ns = self.now_ns;
@@ -158,15 +158,23 @@ impl Worker<'_> {
 
     /// Images that were downloaded by URL.
     pub(super) fn handle_fetched(&mut self, fetched: FetchedImage) {
-        let (device, number) = (fetched.device, fetched.number);
+        let FetchedImage {
+            device,
+            purpose,
+            result,
+        } = fetched;
+        let (number, begun_ns) = match purpose {
+            FetchPurpose::Update { number, begun_ns } => (number, begun_ns),
+            FetchPurpose::Answer { number } => return self.end_download(device, number, result),
+        };
         let plan = &self.fleet(device).updates[number];
         let is_current = self.update(device, number).is_some_and(|update| {
-            update.begun_ns == fetched.begun_ns && matches!(update.stage, UpdateStage::Fetching)
+            update.begun_ns == begun_ns && matches!(update.stage, UpdateStage::Fetching)
         });
         if !is_current {
             return;
         }
-        let handled = match fetched.result {
+        let handled = match result {
             Ok(bytes) => {
                 self.counts().downloaded_bytes += bytes;
                 self.install(device, number, plan)
@@ -198,7 +206,7 @@ impl Worker<'_> {
         device: usize,
         number: usize,
         plan: &UpdatePlan,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let prefix = plan.kind.prefix();
         let keys = ["title", "version", "size", "checksum", "checksum_algorithm"];
         let keys = keys.map(|key| format!("{prefix}_{key}")).join(",");
@@ -215,7 +223,7 @@ impl Worker<'_> {
         plan: &UpdatePlan,
         attributes: &Value,
         is_notified: bool,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let prefix = plan.kind.prefix();
         let deleted = attributes["deleted"].as_array();
         let title = format!("{prefix}_title");
@@ -304,7 +312,7 @@ impl Worker<'_> {
         device: usize,
         number: usize,
         plan: &UpdatePlan,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let now_ns = self.now_ns;
         let Some(update) = self.update(device, number) else {
             return Ok(());
@@ -327,7 +335,7 @@ impl Worker<'_> {
         plan: &UpdatePlan,
         chunk: &str,
         bytes: &[u8],
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let index = chunk.split_once("/chunk/");
         let index = index.filter(|(id, _)| id.parse() == Ok(number + 1));
         let Some(index) = index.and_then(|(_, index)| index.parse().ok()) else {
@@ -361,7 +369,7 @@ impl Worker<'_> {
         number: usize,
         plan: &UpdatePlan,
         message: &Value,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
         let version = text("version");
         if let Some(update) = self.update(device, number)
@@ -392,8 +400,7 @@ impl Worker<'_> {
         self.access.translators.fetch_image(image, move |result| {
             ready.push_fetched(FetchedImage {
                 device,
-                number,
-                begun_ns,
+                purpose: FetchPurpose::Update { number, begun_ns },
                 result,
             });
         });
@@ -406,7 +413,7 @@ impl Worker<'_> {
         device: usize,
         number: usize,
         plan: &UpdatePlan,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         self.draws += 1;
         let key = self.key(device).purpose(UPDATE_PURPOSE + number as u64);
         let (from, to) = (plan.delay.from.ns as f64, plan.delay.to.ns as f64);
@@ -430,7 +437,7 @@ impl Worker<'_> {
         device: usize,
         number: usize,
         plan: &UpdatePlan,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         self.counts().damaged_images += 1;
         self.fail_update(
             device,
@@ -445,7 +452,7 @@ impl Worker<'_> {
         device: usize,
         number: usize,
         plan: &UpdatePlan,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let now_ns = self.now_ns;
         let Some(update) = self.update(device, number) else {
             return Ok(());
@@ -484,7 +491,7 @@ impl Worker<'_> {
         number: usize,
         plan: &UpdatePlan,
         reason: &str,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let Some(update) = self.update(device, number) else {
             return Ok(());
         };
@@ -508,7 +515,7 @@ impl Worker<'_> {
         device: usize,
         plan: &UpdatePlan,
         report: Value,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let mut telemetry = serde_json::Map::new();
         for (name, value) in report.as_object().into_iter().flatten() {
             let name = match name.as_str() {
@@ -528,7 +535,7 @@ impl Worker<'_> {
         plan: &UpdatePlan,
         percent: u8,
         result: Value,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let now_ms = self.device_clock_ms(device);
         let Some(update) = self.update(device, number) else {
             return Ok(());
@@ -552,7 +559,7 @@ impl Worker<'_> {
         number: usize,
         plan: &UpdatePlan,
         request: &Value,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         let installed = self.update(device, number).and_then(|update| {
             let is_installed = matches!(update.stage, UpdateStage::Ended { is_installed: true });
             is_installed.then(|| update.version.clone())
@@ -571,7 +578,7 @@ impl Worker<'_> {
         device: usize,
         topic: &str,
         payload: &str,
-    ) -> Result<(), ClientFailure> {
+    ) -> Result<(), ClientError> {
         self.topic.clear();
         self.topic.extend_from_slice(topic.as_bytes());
         self.payload.clear();

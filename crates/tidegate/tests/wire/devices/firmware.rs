@@ -44,7 +44,11 @@ fn target(node: &Node, device: &str) -> Value {
 }
 
 fn shared(node: &Node, device: &str, key: &str) -> Value {
-    let listed = get(node, &format!("devices/{device}/attributes/shared"));
+    attribute(node, device, "shared", key)
+}
+
+fn attribute(node: &Node, device: &str, scope: &str, key: &str) -> Value {
+    let listed = get(node, &format!("devices/{device}/attributes/{scope}"));
     let mut listed = listed["data"].as_array().unwrap().iter();
     let found = listed.find(|attribute| attribute["key"] == key);
     found.map_or(Value::Null, |attribute| attribute["value"].clone())
@@ -238,6 +242,61 @@ fn reports_of_a_device_change_its_state() {
 }
 
 #[test]
+fn attributes_name_tag_link_and_target() {
+    let node = node(&["p1"]);
+    let link = "https://mirror.example.com/pump.bin";
+    package(&node, "v1", json!({}), &image(1000));
+    package(
+        &node,
+        "v2",
+        json!({"tag": "pump spring", "url": link}),
+        &image(2000),
+    );
+    let mut raw = connect(&node, "p1");
+    ready(&mut raw);
+    raw.subscribe("v1/devices/me/attributes", 1);
+    let notify = |raw: &mut Raw, version: &str| {
+        let assignment = json!({"package": format!("pump-{version}"), "product": "pump"});
+        assign(&node, "a", assignment);
+        let notification = raw.recv(kind::PUBLISH);
+        raw.acknowledge(&notification);
+        serde_json::from_slice::<Value>(&notification.payload).unwrap()
+    };
+    let target = |name: &str| attribute(&node, "p1", "server", &format!("target_fw_{name}"));
+    let first = notify(&mut raw, "v1");
+    assert_eq!(first["fw_tag"], "pump v1");
+    // Nothing is said about a link that the device does not know.
+    assert!(
+        first.get("fw_url").is_none() && first.get("deleted").is_none(),
+        "{first}"
+    );
+    assert_eq!(
+        (target("title"), target("version")),
+        (json!("pump"), json!("v1"))
+    );
+    let second = notify(&mut raw, "v2");
+    assert_eq!(
+        (&second["fw_tag"], &second["fw_url"], &second["fw_size"]),
+        (&json!("pump spring"), &json!(link), &json!(2000))
+    );
+    assert_eq!(target("tag"), "pump spring");
+    assert!(
+        target("ts")
+            .as_u64()
+            .is_some_and(|ts| ts > 1_700_000_000_000)
+    );
+    // Chunks are served all the same.
+    assert_eq!(request(&mut raw, 0, "2000").1, image(2000).as_bytes());
+    notify(&mut raw, "v1");
+    assert_eq!(shared(&node, "p1", "fw_url"), Value::Null);
+    let (status, _) = api(&node, "DELETE", "firmware-assignments/a", &Value::Null);
+    assert_eq!(status, 204);
+    eventually("the target is withdrawn", || {
+        shared(&node, "p1", "fw_tag") == Value::Null && target("version") == Value::Null
+    });
+}
+
+#[test]
 fn the_state_survives_a_crash_and_an_absent_device_is_started_later() {
     let mut node = node(&["p1"]);
     package(&node, "v1", json!({}), &image(1000));
@@ -267,7 +326,8 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
     product(&node, "pump", protocols);
     with_token(&node, "p1", "pump", json!({}));
     let content = image(5000);
-    package(&node, "v1", json!({}), &content);
+    let parameters = json!({"slot": "b", "restart": {"delay_s": 5}});
+    package(&node, "v1", json!({"parameters": parameters}), &content);
     let mut raw = connect(&node, "p1");
     let receive = |raw: &mut Raw, suffix: &str| {
         let packet = raw.recv(kind::PUBLISH);
@@ -293,6 +353,7 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
         (&json!("v1"), &json!(5000), &json!("SHA256"))
     );
     assert_eq!(upgrade["firmwareId"], "pump-v1");
+    assert_eq!(upgrade["parameters"], parameters);
     let path = upgrade["url"]
         .as_str()
         .unwrap()
@@ -320,7 +381,10 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
         json!({"progress": 40, "complete": false, "success": false, "errorReason": "no space"});
     report("upgrade/progress", failed, "failed");
     assert_eq!(target(&node, "p1")["error"], "no space");
-    report("report", json!({"version": "v1"}), "updated");
+    let properties = json!({"bootloader": "u-boot 2026.07", "flash_kib": 512});
+    let reported = json!({"version": "v1", "properties": properties});
+    report("report", reported, "updated");
+    assert_eq!(target(&node, "p1")["current_properties"], properties);
     let rejections = get(&node, "devices/p1/telemetry/rejections");
     assert_eq!(
         rejections["count"], 0,

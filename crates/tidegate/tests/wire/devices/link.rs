@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use content::{ContentHasher, DigestAlgorithm};
-use link::core::NewStream;
+use content::{ContentHasher, DigestAlgorithm, RangeSet};
+use link::config::AckPolicy;
+use link::core::{NewStream, SendError};
 use link::error_code::ErrorCode;
 use link::net::{ConnectOptions, Link, LinkError, OutgoingStream, connect as connect_link};
 use link::priority::Priority;
@@ -20,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use super::{api, ask, get, product, state, with_token};
 use crate::certificates::Authority;
-use crate::support::{Node, Random, Raw, eventually, kind, temporary_directory};
+use crate::support::{Node, Random, Raw, SmallDisk, eventually, kind, temporary_directory};
 
 const WAIT: Duration = Duration::from_secs(30);
 const NOT_AUTHORIZED: u8 = 0x87;
@@ -44,7 +45,7 @@ topics = ["#", "$file/#"]
 "##;
 
 /// A node with a link listener, the product `pump`, and devices with tokens.
-fn node(devices: &[&str], config: &str) -> Node {
+pub(super) fn node(devices: &[&str], config: &str) -> Node {
     let node = Node::start_with_config(&["--shards", "2"], &format!("{config}{LISTENER}{RULES}"));
     product(&node, "pump", json!({}));
     for id in devices {
@@ -59,13 +60,13 @@ fn content(len: usize) -> Vec<u8> {
 }
 
 /// Runs `tidegate link`.
-fn command(arguments: &[&str]) -> Output {
+pub(super) fn command(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("link").args(arguments);
     command.output().unwrap()
 }
 
-fn succeeded(output: &Output) -> String {
+pub(super) fn succeeded(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -89,21 +90,37 @@ fn metric(node: &Node, name: &str) -> u64 {
 }
 
 /// A peer whose address may change, since a node that is started again has another one.
-struct Peer {
+pub(super) struct Peer {
     runtime: Runtime,
-    link: Link,
-    address: Arc<Mutex<String>>,
+    pub(super) link: Link,
+    pub(super) address: Arc<Mutex<String>>,
 }
 
 impl Peer {
-    fn new(node: &Node, token: &str, client_id: &str) -> Self {
+    pub(super) fn new(node: &Node, token: &str, client_id: &str) -> Self {
+        Self::with_policy(node, token, client_id, AckPolicy::OnReceipt)
+    }
+
+    /// A peer that acknowledges messages by this policy.
+    pub(super) fn with_policy(
+        node: &Node,
+        token: &str,
+        client_id: &str,
+        ack_policy: AckPolicy,
+    ) -> Self {
+        Self::at(node.address("link"), token, client_id, ack_policy)
+    }
+
+    /// A peer that connects to this address.
+    fn at(address: &str, token: &str, client_id: &str, ack_policy: AckPolicy) -> Self {
         let runtime = Runtime::new().unwrap();
-        let address = Arc::new(Mutex::new(node.address("link").to_owned()));
+        let address = Arc::new(Mutex::new(address.to_owned()));
         let mut options = ConnectOptions {
             credentials: Credentials::Token(token.to_owned()),
             ..ConnectOptions::default()
         };
         options.config.client_id = client_id.to_owned();
+        options.config.ack_policy = ack_policy;
         let id = LinkId(
             ring::rand::generate(&ring::rand::SystemRandom::new())
                 .unwrap()
@@ -123,16 +140,16 @@ impl Peer {
         }
     }
 
-    fn moved_to(&self, node: &Node) {
+    pub(super) fn moved_to(&self, node: &Node) {
         *self.address.lock().unwrap() = node.address("link").to_owned();
     }
 
-    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         let limited = async { tokio::time::timeout(WAIT, work).await };
         self.runtime.block_on(limited).expect("in time")
     }
 
-    fn publish(&self, topic: &str, payload: &[u8]) {
+    pub(super) fn publish(&self, topic: &str, payload: &[u8]) {
         let mut message = Vec::new();
         let publication = Publication {
             topic,
@@ -288,28 +305,58 @@ fn messages_are_published_as_permitted() {
 }
 
 #[test]
-fn every_message_is_published_once_over_interruptions() {
+fn a_peer_that_shuts_down_is_told_of_all_publications() {
     let node = node(&["p1"], "");
-    let proxy = testkit::Proxy::start(node.address("link").parse().unwrap());
     let mut watcher = Raw::client(&node, 5);
     watcher.subscribe("up", 1);
-    let peer = Peer::new(&node, "token-p1", "peer-1");
-    *peer.address.lock().unwrap() = proxy.address().to_string();
-    for round in 0..20u32 {
-        for number in 0..50u32 {
-            peer.publish("up", &(round * 50 + number).to_le_bytes());
-        }
-        proxy.close_connections();
+    // Nobody listens there: the messages and the shutdown arrive together, before the first answer.
+    let peer = Peer::at("127.0.0.1:1", "token-p1", "peer-1", AckPolicy::OnReceipt);
+    peer.publish("down/forbidden", b"");
+    for number in 1..100u32 {
+        peer.publish("up", &number.to_le_bytes());
     }
+    let shutdown = peer.link.shut_down(ErrorCode::NONE, "");
+    // The shutdown has begun when the address changes.
+    let connected = async { peer.moved_to(&node) };
+    peer.wait(async { tokio::join!(biased; shutdown, connected) });
+    for number in 1..100u32 {
+        let message = watcher.recv(kind::PUBLISH);
+        watcher.acknowledge(&message);
+        assert_eq!(message.payload, number.to_le_bytes());
+    }
+    eventually("the link has ended", || metric(&node, "links") == 0);
+    assert_eq!(metric(&node, "link_messages_rejected_total"), 1);
+    assert_eq!(metric(&node, "link_connections_total"), 1);
+}
+
+#[test]
+fn every_message_is_published_once_over_interruptions() {
+    let node = node(&["p1"], "[store]\nfsync = \"always\"\n");
+    let proxy = testkit::Proxy::start(node.address("link").parse().unwrap());
+    let persistent = crate::support::Connect::new(5, "watcher").persistent();
+    let mut watcher = Raw::connect(&node, &persistent);
+    watcher.subscribe("up", 1);
+    let address = proxy.address().to_string();
+    let peer = Peer::at(&address, "token-p1", "peer-1", AckPolicy::OnReceipt);
+    for number in 0..5000u32 {
+        peer.publish("up", &number.to_le_bytes());
+    }
+    // Connections break while messages wait for the acknowledgement of the broker.
     let mut numbers = Vec::new();
-    while numbers.len() < 1000 {
+    while numbers.len() < 5000 {
         let message = watcher.recv(kind::PUBLISH);
         watcher.acknowledge(&message);
         numbers.push(u32::from_le_bytes(message.payload[..].try_into().unwrap()));
+        if numbers.len() % 250 == 100 {
+            let accepted = proxy.accepted_count();
+            proxy.close_connections();
+            eventually("the peer reconnects", || proxy.accepted_count() > accepted);
+        }
     }
-    assert!(numbers.iter().copied().eq(0..1000), "{numbers:?}");
+    assert!(numbers.iter().copied().eq(0..5000), "{numbers:?}");
     peer.wait(peer.link.flush()).unwrap();
     assert!(watcher.ping_for_packets().is_empty());
+    assert!(proxy.accepted_count() > 20);
 }
 
 #[test]
@@ -357,6 +404,69 @@ fn a_file_continues_after_kills_of_the_node() {
             .unwrap();
         assert_eq!(files(&node, "p1").len(), 1);
     }
+}
+
+#[test]
+fn a_file_continues_when_a_full_disk_has_space_again() {
+    let Some(disk) = SmallDisk::mount() else {
+        testkit::report_skipped("a file system cannot be mounted here");
+        return;
+    };
+    let config = "[store]\nsegment_bytes = \"1MiB\"\nmin_free_bytes = 1048576\n[telemetry]\nmin_free_bytes = 0\n\
+                  [files]\nmin_free_bytes = 8388608\n";
+    let data_dir = disk.path().join("data");
+    std::fs::create_dir(&data_dir).unwrap();
+    let config = format!("{config}{LISTENER}{RULES}");
+    let mut node = Node::spawn(data_dir, &["--shards", "1"], &config);
+    node.wait_until_it_listens()
+        .unwrap_or_else(|why| panic!("{why}"));
+    product(&node, "pump", json!({}));
+    with_token(&node, "p1", "pump", json!({}));
+    let peer = Peer::new(&node, "token-p1", "");
+    let (code, text) = peer.rejected("big", 100 << 20);
+    assert_eq!(code, ErrorCode::STORAGE_FAILED, "{text}");
+    let bytes = content(20 << 20);
+    let digest = ContentHasher::digest(DigestAlgorithm::Sha256, &bytes);
+    let send = |stream: &OutgoingStream, known: &RangeSet| {
+        for from in (0..bytes.len()).step_by(1 << 18) {
+            let range = from..bytes.len().min(from + (1 << 18));
+            if !known.covers(range.start as u64..range.end as u64) {
+                let piece = Bytes::copy_from_slice(&bytes[range.clone()]);
+                peer.wait(stream.write(range.start as u64, piece))?;
+            }
+        }
+        Ok::<_, LinkError>(())
+    };
+    let stream = peer.open(None, bytes.len(), DigestAlgorithm::Sha256);
+    let mut known = peer.wait(stream.accepted()).unwrap();
+    let first = Bytes::copy_from_slice(&bytes[..1 << 18]);
+    peer.wait(stream.write(0, first)).unwrap();
+    eventually("the begin is durable", || {
+        stream.acknowledged_bytes() >= 1 << 18
+    });
+    let filler = disk.fill_but(4 << 20);
+    known.insert(0..1 << 18);
+    let sent = send(&stream, &known);
+    let failed = sent.and_then(|()| peer.wait(stream.finish(bytes.len() as u64, Some(digest))));
+    assert!(
+        matches!(&failed, Err(LinkError::Stream { code, .. }) if *code == ErrorCode::STORAGE_FAILED),
+        "{failed:?}"
+    );
+    std::fs::remove_file(filler).unwrap();
+    let mut is_resumed = false;
+    eventually("there is space again", || {
+        let stream = peer.open(None, bytes.len(), DigestAlgorithm::Sha256);
+        let Ok(known) = peer.wait(stream.accepted()) else {
+            return false;
+        };
+        is_resumed |= known.contains(0);
+        send(&stream, &known).is_ok()
+            && peer
+                .wait(stream.finish(bytes.len() as u64, Some(digest)))
+                .is_ok()
+    });
+    assert!(is_resumed, "what was acknowledged is not sent again");
+    assert!(has_content(&node.data_dir().join("files"), &bytes));
 }
 
 fn has_content(directory: &Path, bytes: &[u8]) -> bool {
@@ -483,7 +593,11 @@ fn a_paused_file_is_rejected_until_it_is_resumed() {
     let _ = peer.wait(stream.write(0, vec![1; 3].into()));
     let digest = ContentHasher::digest(DigestAlgorithm::Sha256, &[1; 3]);
     let finished = peer.wait(stream.finish(3, Some(digest)));
-    assert!(finished.as_ref().is_err_and(is_rejected), "{finished:?}");
+    // The rejection may have come before.
+    let is_ended = |error: &LinkError| {
+        is_rejected(error) || matches!(error, LinkError::Send(SendError::StreamEnded))
+    };
+    assert!(finished.as_ref().is_err_and(is_ended), "{finished:?}");
     let again = open();
     let accepted = peer.wait(again.accepted());
     assert!(accepted.as_ref().is_err_and(is_rejected), "{accepted:?}");

@@ -2,6 +2,7 @@
 
 mod clients;
 mod exports;
+mod full_disk;
 mod mqtt;
 
 use std::fs;

@@ -1,6 +1,5 @@
 //! Files over MQTT, by a client written from the description of EMQX's file transfer.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{content, node, sha256, stored_files};
 use crate::support::{
-    Connect, Node, Packet, Props, Publish, Random, Raw, Value as PropertyValue, eventually, kind,
-    temporary_directory, unique,
+    Connect, Node, Packet, Props, Publish, Random, Raw, SmallDisk, Value as PropertyValue,
+    eventually, kind, unique,
 };
 
 const CORRELATION_DATA: u8 = 0x09;
@@ -479,31 +478,6 @@ fn acknowledged_segments_survive_kills_of_the_node() {
     );
     node.crash();
     assert_eq!(stored_files(node.data_dir()), [("a".to_owned(), file)]);
-}
-
-/// A file system of 64 MiB, unmounted when dropped.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mount() -> Option<SmallDisk> {
-        let path = temporary_directory();
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"])
-            .arg(&path)
-            .output();
-        let is_mounted = mount.is_ok_and(|output| output.status.success());
-        is_mounted.then_some(SmallDisk(path))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]

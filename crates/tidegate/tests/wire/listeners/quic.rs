@@ -267,7 +267,7 @@ fn rfc_9000_9_a_session_survives_changes_of_the_address_without_loss() {
             tcp.send_publish(&Publish::new("migration/down", format!("{id}")).qos(1, id));
             raw.send_publish(&Publish::new("migration/up", format!("{id}")).qos(1, id));
         }
-        client.move_to(address);
+        let moved_to = client.move_to(address);
         for _ in 0..50 {
             id += 1;
             raw.send_publish(&Publish::new("migration/up", format!("{id}")).qos(1, id));
@@ -289,6 +289,9 @@ fn rfc_9000_9_a_session_survives_changes_of_the_address_without_loss() {
                 }
             }
         }
+        eventually("the API shows the current address", || {
+            client_info(&quic.node, &client_id)["peer_address"] == moved_to.to_string()
+        });
     }
     raw.ping();
     let info = client_info(&quic.node, &client_id);

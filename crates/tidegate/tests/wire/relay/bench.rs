@@ -1,8 +1,11 @@
 //! `tidegate bench relay` against nodes: one that it starts itself, and one that runs.
 
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -92,6 +95,118 @@ fn endpoints_of_a_running_node_are_removed_again() {
         assert_eq!(status, 200, "{list}");
         assert!(!list.to_string().contains("bench-"), "{objects}: {list}");
     }
+}
+
+/// Accepts a WebSocket connection.
+fn accept_websocket(stream: &TcpStream) -> io::Result<()> {
+    let mut key = String::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        if let Some((name, value)) = line.split_once(": ")
+            && name.eq_ignore_ascii_case("sec-websocket-key")
+        {
+            key = ws::accept_key(value);
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
+    (&mut &*stream).write_all(format!("{head}Sec-WebSocket-Accept: {key}\r\n\r\n").as_bytes())
+}
+
+/// A relay that takes messages and forwards none. After its first connection has sent this many bytes, it ends, if it ever does; with
+/// `None` it does not even answer handshakes.
+fn failing_relay(bytes_until_end: Option<usize>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut connections: Vec<TcpStream> = Vec::new();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            if has_ended.load(Ordering::Relaxed) {
+                for connection in connections {
+                    // Those that have failed need no end.
+                    let _ = connection.shutdown(Shutdown::Both);
+                }
+                return;
+            }
+            connections.push(stream.try_clone().unwrap());
+            let Some(limit) = bytes_until_end else {
+                continue;
+            };
+            let has_ended = has_ended.clone();
+            std::thread::spawn(move || -> io::Result<()> {
+                accept_websocket(&stream)?;
+                io::copy(&mut (&stream).take(limit as u64), &mut io::sink())?;
+                has_ended.store(true, Ordering::Relaxed);
+                // Ends the loop of the listener.
+                TcpStream::connect(address).map(drop)
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_compared_relay_that_ends_or_says_nothing_ends_the_run() {
+    if !own_node() {
+        return;
+    }
+    let limit = Duration::from_secs(60);
+    let load = [
+        "pairs",
+        "--pairs",
+        "5",
+        "--warmup",
+        "100ms",
+        "--duration",
+        "1s",
+        "-q",
+    ];
+    let more = [
+        "--connect-timeout",
+        "1s",
+        "--drain",
+        "500ms",
+        "--rounds",
+        "1",
+    ];
+    for (bytes, pace, expected) in [
+        (
+            Some(100),
+            ["--window", "20"],
+            "no connection is open any more",
+        ),
+        (
+            Some(5000),
+            ["--rate", "1000"],
+            "no connection is open any more",
+        ),
+        (None, ["--window", "1"], "no answer within the time limit"),
+    ] {
+        let relay = format!("ws://{}", failing_relay(bytes));
+        let begun = Instant::now();
+        let output = bench(&[&load[..], &more, &pace, &["--versus", &relay]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(begun.elapsed() < limit, "{errors}");
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+        assert!(
+            errors.contains(&relay),
+            "the error names the relay: {errors}"
+        );
+    }
+    // One that takes messages and forwards none: they are lost, and the run goes on to its end.
+    let relay = format!("ws://{}", failing_relay(Some(usize::MAX >> 8)));
+    let begun = Instant::now();
+    let output = bench(&[&load[..], &more, &["--versus", &relay]].concat());
+    assert!(begun.elapsed() < limit);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let measures = &report["brokers"][1]["measures"];
+    assert_eq!(measures["received"], 0.0, "{measures:#}");
+    assert!(measures["lost"].as_f64() > Some(0.0), "{measures:#}");
 }
 
 /// Runs a check with proxies between it and a node; returns whether it succeeded, and what it found wrong.

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 use ws::{Deflater, Inflater};
 
+use super::limits::send_split;
 use super::{BINARY, RelayClient, TEXT, new_endpoint};
 use crate::api::own_node;
 use crate::support::{Node, WsStream, masked_frame, upgrade};
@@ -57,17 +58,59 @@ fn receive(client: &mut RelayClient) -> (bool, u8, Vec<u8>) {
     }
 }
 
-/// Text that can be compressed, of exactly this length.
-fn text_of(length: usize) -> Vec<u8> {
-    let mut text = String::new();
+/// Parts one after the other, cut at exactly this length.
+fn parts_of(length: usize, part: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    let mut bytes = Vec::new();
     for n in 0.. {
-        if text.len() >= length {
+        if bytes.len() >= length {
             break;
         }
-        text.push_str(&format!("{{\"sensor\":{n},\"value\":{}}}\n", n * 37 % 101));
+        bytes.extend(part(n));
     }
-    text.truncate(length);
-    text.into_bytes()
+    bytes.truncate(length);
+    bytes
+}
+
+/// Text that can be compressed, of exactly this length.
+fn text_of(length: usize) -> Vec<u8> {
+    parts_of(length, |n| {
+        format!("{{\"sensor\":{n},\"value\":{}}}\n", n * 37 % 101).into_bytes()
+    })
+}
+
+/// A bitmap whose grey changes slowly.
+fn bitmap_of(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n % 512 / 4 + n / 512) as u8).collect()
+}
+
+/// A poem in UTF-8, cut within a character now and then.
+fn poem_of(length: usize) -> Vec<u8> {
+    parts_of(length, |n| {
+        format!("Vers {n}: Über allen Gipfeln ist Ruh, in allen Wipfeln spürest du\n").into_bytes()
+    })
+}
+
+fn html_of(length: usize) -> Vec<u8> {
+    parts_of(length, |n| {
+        format!(
+            "<tr class=\"row\"><td>{n}</td><td>{}</td></tr>\n",
+            n * n % 977
+        )
+        .into_bytes()
+    })
+}
+
+/// A document of text and parts that are compressed already.
+fn document_of(length: usize) -> Vec<u8> {
+    let noise = noise_of(1 << 16);
+    parts_of(length, |n| {
+        let mut part = format!(
+            "{n:06} 0 obj << /Length 32 /Filter /FlateDecode /Type /XObject /Subtype /Form >> stream\n"
+        )
+        .into_bytes();
+        part.extend(&noise[n * 32 % noise.len()..][..32]);
+        part
+    })
 }
 
 fn noise_of(length: usize) -> Vec<u8> {
@@ -83,22 +126,49 @@ fn noise_of(length: usize) -> Vec<u8> {
 
 const AUTOBAHN_SIZES: [usize; 10] = [16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131_072];
 
-/// Autobahn 12.1.1 to 12.5.10, with payloads of the two kinds that matter, text and incompressible bytes: what the sender
-/// compresses, or does not, reaches all receivers, compressed for those who have negotiated it.
+/// Sizes and fragments of the cases 11 to 18 of each kind, and single bytes.
+const AUTOBAHN_FRAGMENTS: [(usize, usize); 9] = [
+    (8192, 256),
+    (16384, 256),
+    (32768, 256),
+    (65536, 256),
+    (131_072, 256),
+    (131_072, 1024),
+    (131_072, 4096),
+    (131_072, 32768),
+    (300, 1),
+];
+
+/// Opcode, content, and whether it can be compressed.
+type PayloadKind = (u8, fn(usize) -> Vec<u8>, bool);
+
+/// Autobahn 12.1.1 to 12.5.10: what the sender compresses, or does not, reaches all receivers, compressed for those who have
+/// negotiated it. The suite sends a JSON file, a bitmap, a text in German, a page and a document; the last kind here cannot be
+/// compressed.
 #[test]
 fn autobahn_12_compressed_messages_of_all_sizes() {
     if !own_node() {
         return;
     }
+    const KINDS: [PayloadKind; 6] = [
+        (TEXT, text_of, true),
+        (BINARY, bitmap_of, true),
+        (BINARY, poem_of, true),
+        (TEXT, html_of, true),
+        (BINARY, document_of, true),
+        (BINARY, noise_of, false),
+    ];
     let node = &*COMPRESSING;
     let id = new_endpoint(node, json!({"mode": "direct"}));
     let mut sender = compressing(node, &id);
     let mut receivers = [compressing(node, &id), compressing(node, &id)];
     let mut plain = RelayClient::connect(node, &id);
-    for size in AUTOBAHN_SIZES {
-        for (opcode, payload) in [(TEXT, text_of(size)), (BINARY, noise_of(size))] {
-            let is_compressible = opcode == TEXT;
-            for compresses in [false, is_compressible && size > 100] {
+    for (kind, (opcode, payload_of, is_compressible)) in (1..).zip(KINDS) {
+        for (number, size) in (1..).zip(AUTOBAHN_SIZES) {
+            let payload = payload_of(size);
+            // The suite sends a thousand of each.
+            let repeated = if size > 4096 { 1 } else { 10 };
+            for compresses in [false, is_compressible && size > 100].repeat(repeated) {
                 match compresses {
                     true => sender
                         .0
@@ -108,7 +178,7 @@ fn autobahn_12_compressed_messages_of_all_sizes() {
                 for receiver in &mut receivers {
                     let received = receive(receiver);
                     let expected = (is_compressible && size >= 256, opcode, payload.clone());
-                    assert!(received == expected, "{size} bytes, opcode {opcode:x}");
+                    assert!(received == expected, "12.{kind}.{number}, {size} bytes");
                 }
                 assert!(plain.receive().unwrap() == (opcode, payload.clone()));
             }
@@ -127,17 +197,7 @@ fn autobahn_12_1_11_fragments_of_compressed_messages() {
     let id = new_endpoint(node, json!({"mode": "direct"}));
     let mut sender = compressing(node, &id);
     let mut receiver = RelayClient::connect(node, &id);
-    for (size, fragment_bytes) in [
-        (8192, 256),
-        (16384, 256),
-        (32768, 256),
-        (65536, 256),
-        (131_072, 256),
-        (131_072, 1024),
-        (131_072, 4096),
-        (131_072, 32768),
-        (300, 1),
-    ] {
+    for (size, fragment_bytes) in AUTOBAHN_FRAGMENTS {
         let payload = text_of(size);
         let whole = compressed(&payload);
         for (n, fragment) in whole.chunks(fragment_bytes).enumerate() {
@@ -152,7 +212,7 @@ fn autobahn_12_1_11_fragments_of_compressed_messages() {
     }
 }
 
-/// Autobahn 13.1 to 13.7: offers of parameters, with some of the messages of each.
+/// Autobahn 13.1 to 13.7: offers of parameters, with the sizes and fragments of each.
 #[test]
 fn autobahn_13_offered_parameters() {
     if !own_node() {
@@ -221,6 +281,40 @@ fn autobahn_13_offered_parameters() {
                 "{case}, {size} bytes"
             );
         }
+        if more.is_none() {
+            continue;
+        }
+        // The other direction, in fragments: 13.x.11 to 13.x.18.
+        for (size, fragment_bytes) in AUTOBAHN_FRAGMENTS {
+            let payload = text_of(size);
+            let whole = compressed(&payload);
+            let count = whole.chunks(fragment_bytes).count();
+            for (n, fragment) in (1..).zip(whole.chunks(fragment_bytes)) {
+                let first = if n == 1 { 0x01 | COMPRESSED } else { 0x00 };
+                let last = if n == count { 0x80 } else { 0x00 };
+                receiver.0.send_frame(first | last, fragment);
+            }
+            let received = sender.receive().unwrap();
+            assert!(received == (TEXT, payload), "{case}, {size} bytes back");
+        }
+    }
+}
+
+#[test]
+fn a_compressed_frame_may_be_split_at_every_byte() {
+    if !own_node() {
+        return;
+    }
+    let node = &*COMPRESSING;
+    let id = new_endpoint(node, json!({"mode": "direct"}));
+    let elsewhere = new_endpoint(node, json!({}));
+    let (mut sender, mut receiver) = (compressing(node, &id), compressing(node, &id));
+    let mut other = RelayClient::join(node, &elsewhere);
+    let text = text_of(300);
+    let frame = masked_frame(TEXT | COMPRESSED, &compressed(&text));
+    for at in 1..frame.len() {
+        send_split(&mut sender, &mut other, &frame, at);
+        assert_eq!(receive(&mut receiver), (true, TEXT, text.clone()), "{at}");
     }
 }
 

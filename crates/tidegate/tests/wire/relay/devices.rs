@@ -168,6 +168,53 @@ fn a_command_is_a_control_message_and_its_reply_ends_it() {
 }
 
 #[test]
+fn devices_on_all_shards_report_and_execute_commands() {
+    if !own_node() {
+        return;
+    }
+    for shards in ["1", "2"] {
+        let node = Node::start(&["--shards", shards]);
+        let room = new_endpoint(&node, json!({"mode": "direct"}));
+        // The kernel distributes connections over the shards.
+        let mut devices: Vec<_> = (0..6)
+            .map(|n| {
+                let mut device = RelayClient::join(&node, &room);
+                let id = device.identify(&format!("d{n}"));
+                (device, id)
+            })
+            .collect();
+        for at in 0..devices.len() {
+            let data = json!({"type": "data", "data": {"n": at}});
+            devices[at].0.send_json(&data);
+            for (other, (device, _)) in devices.iter_mut().enumerate() {
+                if other != at {
+                    assert_eq!(device.expect_json(), data, "{shards} shards");
+                }
+            }
+        }
+        for (at, (device, id)) in devices.iter_mut().enumerate() {
+            eventually("the value is stored", || {
+                latest(&node, id) == [("n".to_owned(), json!(at))]
+            });
+            let (address, path) = (
+                node.address("http").to_owned(),
+                format!("devices/{id}/commands"),
+            );
+            let caller = spawn(move || {
+                let body = json!({"method": "blink", "params": {}, "timeout_ms": 20_000});
+                crate::devices::api_at(&address, "POST", &path, &body)
+            });
+            let control = device.expect_json();
+            assert_eq!(control["deviceId"], format!("d{at}"), "{control}");
+            let id = control["commandId"].clone();
+            device.send_json(&json!({"type": "control_ack", "status": "success", "commandId": id}));
+            let (_, ended) = caller.join().unwrap();
+            assert_eq!(ended["state"], "success", "{ended}");
+        }
+    }
+}
+
+#[test]
 fn a_removed_or_disabled_device_loses_its_connection() {
     if !own_node() {
         return;
@@ -375,6 +422,9 @@ fn requests_of_devices_are_answered() {
     );
     assert_eq!(data["values"]["n"]["unit"], "pcs", "{response}");
     assert_eq!(data["values"]["flow"]["unit"], "l/min", "{response}");
+    let answer = get(&node, &format!("devices/{id}/telemetry/latest"));
+    let units = ["temp", "n", "flow"].map(|key| answer["values"][key]["unit"].clone());
+    assert_eq!(units, ["°C", "pcs", "l/min"], "{answer}");
     assert_eq!(data["history"].as_array().map(Vec::len), Some(2));
     assert_eq!(
         data["history"][1]["values"],

@@ -149,13 +149,18 @@ fn a_receiver_that_does_not_read_loses_the_oldest_messages_and_others_none() {
     if !own_node() {
         return;
     }
-    let node = Node::start(&["--shards", "1"]);
+    for shards in ["1", "2"] {
+        check_slow_receiver(&Node::start(&["--shards", shards]));
+    }
+}
+
+fn check_slow_receiver(node: &Node) {
     let definition = json!({"mode": "direct", "max_backlog_bytes": 1_000_000});
-    let id = new_endpoint(&node, definition);
+    let id = new_endpoint(node, definition);
     let (mut sender, mut reader, mut slow) = (
-        RelayClient::connect(&node, &id),
-        RelayClient::connect(&node, &id),
-        RelayClient::connect(&node, &id),
+        RelayClient::connect(node, &id),
+        RelayClient::connect(node, &id),
+        RelayClient::connect(node, &id),
     );
     const COUNT: usize = 4000;
     let text = |n: usize| format!("{n:06}{}", "x".repeat(9_994));
@@ -168,7 +173,7 @@ fn a_receiver_that_does_not_read_loses_the_oldest_messages_and_others_none() {
         }
     }
     eventually("messages are dropped", || {
-        statistics(&node, &id)["dropped_messages"].as_u64() > Some(0)
+        statistics(node, &id)["dropped_messages"].as_u64() > Some(0)
     });
     let mut last = None;
     let mut received = 0_u64;
@@ -183,7 +188,7 @@ fn a_receiver_that_does_not_read_loses_the_oldest_messages_and_others_none() {
     };
     assert_eq!(last, Some(COUNT - 1));
     assert!(notice.contains("RATE_LIMIT_WARNING"), "{notice}");
-    let dropped = statistics(&node, &id)["dropped_messages"].as_u64().unwrap();
+    let dropped = statistics(node, &id)["dropped_messages"].as_u64().unwrap();
     assert_eq!(received + dropped, COUNT as u64);
 }
 

@@ -12,6 +12,7 @@ mod faulty_proxy;
 mod floods;
 mod guide;
 mod isolation;
+mod limits;
 mod messages;
 mod owner_bans;
 mod quotas;

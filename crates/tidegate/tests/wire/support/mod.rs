@@ -7,6 +7,7 @@ mod node;
 mod parse;
 mod random;
 mod raw;
+mod small_disk;
 mod websocket;
 
 pub use build::{
@@ -16,6 +17,7 @@ pub use node::{Node, external, temporary_directory};
 pub use parse::{Packet, Value};
 pub use random::Random;
 pub use raw::{DEADLINE, Raw, Stream, whole_packet};
+pub use small_disk::SmallDisk;
 pub use websocket::{WsStream, masked_frame, upgrade, upgrade_over};
 
 use std::sync::atomic::{AtomicU32, Ordering};

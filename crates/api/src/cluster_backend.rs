@@ -1,0 +1,168 @@
+//! The interface between the API and the cluster that the node is a member of.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The outcome of a change of the members.
+pub type EvictFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<(), ClusterChangeError>> + Send + 'a>>;
+
+/// The answer of another node, or why there is none.
+pub type NodeAnswerFuture<'a> = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send + 'a>>;
+
+/// The cluster of the node.
+pub trait ClusterBackend: Send + Sync {
+    /// Name of this node.
+    fn node(&self) -> &str;
+
+    fn status(&self) -> ClusterStatus;
+
+    /// Names of the other members, sorted, whether they can be reached or not.
+    fn other_nodes(&self) -> Vec<String>;
+
+    /// Sends a request to another member, which executes it with [`answer_node_request`](crate::answer_node_request).
+    /// Waits for a few seconds at most.
+    fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a>;
+
+    /// Starts or cancels the drain of a member: it accepts no new clients, and disconnects those that it has.
+    fn set_draining<'a>(&'a self, node: &'a str, is_draining: bool) -> EvictFuture<'a>;
+
+    /// Removes a member that has ended without leaving.
+    fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a>;
+}
+
+/// Why the members of the cluster were not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterChangeError {
+    NotFound,
+    /// The member can be reached. It leaves the cluster when it is stopped.
+    Reachable,
+    /// The NATS servers did not do it; contains the reason.
+    Unavailable(String),
+}
+
+/// The cluster as one of its nodes sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ClusterStatus {
+    pub name: String,
+    /// The node that answers.
+    pub node: String,
+    /// Whether the subscriptions of all members that could be reached at the start are known.
+    pub is_complete: bool,
+    /// What prevents this node from being a member; `null`: nothing.
+    pub problem: Option<String>,
+    pub nats: ClusterNats,
+    /// Sorted by name; this node is among them.
+    pub members: Vec<ClusterMember>,
+    pub messages: ClusterMessages,
+    pub objects: ClusterObjects,
+    /// The drain of this node; `null`: none.
+    pub drain: Option<ClusterDrain>,
+}
+
+/// The drain of a node, which disconnects its clients so that they connect to other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterDrain {
+    pub since_ms: u64,
+    /// Clients that it has disconnected.
+    pub disconnected: u64,
+}
+
+/// The connection to the NATS servers.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ClusterNats {
+    pub state: NatsConnectionState,
+    /// When the state began.
+    pub since_ms: u64,
+    /// The server that the node is connected to.
+    pub server_name: Option<String>,
+    pub server_version: Option<String>,
+    /// The last error, with its remedy.
+    pub last_error: Option<String>,
+    pub round_trip_ms: Option<f64>,
+    pub reconnects: u64,
+    /// The server that this node runs itself; `null` with external servers.
+    pub managed: Option<ClusterServer>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NatsConnectionState {
+    Disconnected,
+    /// The servers are reachable, but too old or without JetStream, for example.
+    Unusable,
+    Ready,
+}
+
+/// The NATS server that a node runs itself.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ClusterServer {
+    pub is_running: bool,
+    pub pid: Option<u32>,
+    pub version: String,
+    pub restarts: u64,
+    pub last_error: Option<String>,
+    pub resident_bytes: Option<u64>,
+    pub cpu_seconds: Option<f64>,
+}
+
+/// A node of the cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ClusterMember {
+    pub node: String,
+    /// Whether it is the node that answers.
+    pub is_self: bool,
+    /// Whether messages are exchanged with it.
+    pub is_reachable: bool,
+    /// The version of the program.
+    pub version: String,
+    pub started_ms: u64,
+    /// Time since it was last heard of, in milliseconds.
+    pub silent_ms: u64,
+    pub round_trip_ms: Option<u64>,
+    /// Messages to it that wait or are not acknowledged.
+    pub queued_bytes: u64,
+    /// Frames that were sent to it again because no acknowledgement arrived.
+    pub repeated_frames: u64,
+    /// Whether it is drained: it accepts no new clients, and disconnects those that it has.
+    pub is_draining: bool,
+    pub connections: u64,
+    pub sessions: u64,
+    /// Where people reach its HTTP API, if that is configured.
+    pub api_url: Option<String>,
+    /// Where clients reach it (`host:port`), if that is configured.
+    pub server_reference: Option<String>,
+}
+
+/// The configuration objects that all nodes have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterObjects {
+    /// Whether this node has the objects of the cluster, so that they can be changed over it.
+    pub is_synchronized: bool,
+    /// Number of objects of the cluster.
+    pub count: u64,
+    /// Objects (`kind/id`) of this node that were replaced by different ones of the cluster when it joined, at most 100.
+    pub conflicts: Vec<String>,
+    /// Objects (`kind/id`) that only this node has, because they are too large for the cluster.
+    pub local_only: Vec<String>,
+    /// Why the objects cannot be kept equal now.
+    pub error: Option<String>,
+}
+
+/// Messages between this node and the others since its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterMessages {
+    pub sent: u64,
+    pub received: u64,
+    /// QoS 0 messages that were dropped because a node or a shard was behind.
+    pub dropped_behind: u64,
+    /// Messages for a shared subscription that had no member any more.
+    pub dropped_no_member: u64,
+    /// Messages of other nodes that could not be read.
+    pub invalid: u64,
+    /// Frames that were lost and sent again.
+    pub lost_frames: u64,
+}

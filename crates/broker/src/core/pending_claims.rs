@@ -1,0 +1,21 @@
+//! Connections that wait until the cluster has granted the session of their client id.
+
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use super::tables::ConnectionIx;
+
+/// A connection that waits for the answer to the claim of its client id.
+pub(crate) struct PendingClaim {
+    pub(super) connection: ConnectionIx,
+    pub(super) serial: u32,
+    /// Whether the client resumes its session, and whether that was claimed.
+    pub(super) keep: bool,
+    pub(super) claimed_keep: bool,
+}
+
+/// Claims of a shard that are not answered yet, by client id; the shard holds the client id in the directory of its node
+/// meanwhile.
+pub(crate) type PendingClaims = HashMap<Arc<str>, PendingClaim, RandomState>;

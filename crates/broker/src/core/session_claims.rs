@@ -1,0 +1,180 @@
+//! Sessions of a node in a cluster: a shard claims a client id before it creates a session, so that at most one node has
+//! a session of it. Who may have it is decided by [`SessionDirectory`](super::session_directory::SessionDirectory).
+
+use mqtt::ReasonCode;
+use std::sync::Arc;
+
+use super::connect::connect_rejection;
+use super::connection::{CloseReason, ConnectionPhase};
+use super::pending_claims::PendingClaim;
+use super::shard::{ConnectionAction, Shard};
+use super::shard_messages::{SessionClaimOutcome, ShardMessage};
+use super::tables::ConnectionIx;
+use crate::metrics::Metric;
+
+impl Shard {
+    /// Claims a client id that no session of this node has. The connection waits for the answer.
+    pub(super) fn claim_in_cluster(
+        &mut self,
+        at: ConnectionIx,
+        router: u16,
+        client_id: &Arc<str>,
+        keep: bool,
+        connect: Vec<u8>,
+    ) -> Result<ConnectionAction, CloseReason> {
+        let connection = &mut self.delivery.connections[at];
+        connection.phase = ConnectionPhase::Authenticating;
+        connection.extra().connect = connect;
+        let claim = PendingClaim {
+            connection: at,
+            serial: connection.serial,
+            keep,
+            claimed_keep: keep,
+        };
+        let Some(earlier) = self.pending_claims.get_mut(client_id) else {
+            self.pending_claims.insert(client_id.clone(), claim);
+            let client_id = (&**client_id).into();
+            let message = ShardMessage::ClaimSession { client_id, keep };
+            self.shard_queues.send(router, message);
+            return Ok(ConnectionAction::AwaitResume);
+        };
+        // The claim continues for the later connection.
+        let claimed_keep = earlier.claimed_keep;
+        let earlier = std::mem::replace(
+            earlier,
+            PendingClaim {
+                claimed_keep,
+                ..claim
+            },
+        );
+        if self.is_waiting_for_claim(&earlier) {
+            let why = connect_rejection(
+                ReasonCode::SESSION_TAKEN_OVER,
+                "another connection with this client id was accepted meanwhile",
+            );
+            self.close(earlier.connection, why);
+        }
+        Ok(ConnectionAction::AwaitResume)
+    }
+
+    fn is_waiting_for_claim(&self, claim: &PendingClaim) -> bool {
+        let connection = self.delivery.connections.get(claim.connection);
+        connection.is_some_and(|connection| {
+            connection.serial == claim.serial && connection.phase == ConnectionPhase::Authenticating
+        })
+    }
+
+    pub(super) fn handle_session_claimed(&mut self, client_id: &str, outcome: SessionClaimOutcome) {
+        let Some((id, claim)) = self.pending_claims.remove_entry(client_id) else {
+            return;
+        };
+        let at = claim.connection;
+        let is_waiting = self.is_waiting_for_claim(&claim);
+        let rejection = match outcome {
+            SessionClaimOutcome::Granted => {
+                if is_waiting {
+                    self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
+                    let raw = self.delivery.connections[at].extra().connect.clone();
+                    if let Err(closing) = self.establish_granted_session(at) {
+                        self.reject_connect(at, closing, &raw);
+                    }
+                    self.to_wake.push(at);
+                }
+                if !self.by_client_id.contains_key(&*id) {
+                    self.node.directory.release(&id, self.id);
+                    self.announce_session_end(&id);
+                }
+                return;
+            }
+            // The client that waits now does not want the session that another node keeps.
+            SessionClaimOutcome::Elsewhere { .. }
+                if is_waiting && claim.claimed_keep && !claim.keep =>
+            {
+                if let Some(router) = self.node_router {
+                    let message = ShardMessage::ClaimSession {
+                        client_id: client_id.into(),
+                        keep: false,
+                    };
+                    self.shard_queues.send(router, message);
+                }
+                let claimed_keep = false;
+                self.pending_claims.insert(
+                    id,
+                    PendingClaim {
+                        claimed_keep,
+                        ..claim
+                    },
+                );
+                return;
+            }
+            SessionClaimOutcome::Elsewhere { node }
+                if is_waiting && self.open_tunnel(at, &node) =>
+            {
+                self.node.directory.release(&id, self.id);
+                self.to_wake.push(at);
+                return;
+            }
+            SessionClaimOutcome::Elsewhere { node } => connect_rejection(
+                ReasonCode::USE_ANOTHER_SERVER,
+                format!("the session of this client is on node {node} of the cluster"),
+            ),
+            SessionClaimOutcome::Unavailable => connect_rejection(
+                ReasonCode::SERVER_BUSY,
+                "the nodes of the cluster have not agreed on the place of the session, try again later",
+            ),
+        };
+        self.node.directory.release(&id, self.id);
+        if is_waiting {
+            self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
+            let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);
+            self.reject_connect(at, rejection, &raw);
+            self.to_wake.push(at);
+        }
+        self.close_pending_connections();
+    }
+
+    /// Tells the other nodes of a session that was not claimed.
+    pub(super) fn announce_session(&mut self, client_id: &str, since_ms: u64) {
+        if let Some(router) = self.node_router {
+            let client_id = client_id.into();
+            let message = ShardMessage::SessionStarted {
+                client_id,
+                since_ms,
+            };
+            self.shard_queues.send(router, message);
+        }
+    }
+
+    /// Tells the other nodes that they know all sessions of this shard.
+    pub(crate) fn announce_restored(&mut self) {
+        if let Some(router) = self.node_router {
+            self.shard_queues
+                .send(router, ShardMessage::SessionsRestored);
+        }
+    }
+
+    pub(super) fn announce_session_end(&mut self, client_id: &str) {
+        if let Some(router) = self.node_router {
+            let client_id = client_id.into();
+            self.shard_queues
+                .send(router, ShardMessage::SessionEnded { client_id });
+        }
+    }
+
+    /// The client has connected to another node: ends its session here, except a durable one that it resumes (`keep`).
+    /// Returns whether the session stays.
+    pub(super) fn end_session_for_cluster(&mut self, client_id: &str, keep: bool) -> bool {
+        let Some(&session) = self.by_client_id.get(client_id) else {
+            return false;
+        };
+        if keep && self.delivery.sessions[session].expiry_s > 0 {
+            return true;
+        }
+        if self.delivery.sessions[session].connection.is_some() {
+            self.metrics().inc(Metric::TakenOver);
+        }
+        let why = CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over");
+        self.terminate_session(session, why);
+        false
+    }
+}

@@ -1,0 +1,678 @@
+//! Which node of a cluster has the session of a client id.
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::node::NodeState;
+use super::shard_messages::{SessionClaimOutcome, ShardMessage};
+
+/// What nodes tell each other about sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionMessage {
+    /// To the owner of a client id: a client has connected to the sender. `keep`: the client resumes its session.
+    Claim {
+        request: u64,
+        keep: bool,
+        client_id: Box<str>,
+    },
+    /// The answer.
+    Claimed {
+        request: u64,
+        outcome: SessionClaimOutcome,
+    },
+    /// To the owner: the sender has the session, since this time.
+    Register { age_ms: u64, client_id: Box<str> },
+    /// To the owner: the sender has the session no longer.
+    Release { client_id: Box<str> },
+    /// From the owner: the client has connected to another node. The receiver ends its session, except a durable one
+    /// that the client resumes.
+    TakeOver {
+        request: u64,
+        keep: bool,
+        client_id: Box<str>,
+    },
+    /// The answer: whether the session stays where it is.
+    TakenOver { request: u64, kept: bool },
+    /// The sender has registered all its sessions with their owners among the nodes of this view.
+    Registered { view: u64 },
+    /// The sender has started and still reads its sessions from its store.
+    Restoring,
+}
+
+/// Longest time that claims wait for the registrations of all nodes after the nodes have changed.
+const REGISTRATION_TIMEOUT_MS: u64 = 2000;
+/// Longest time that they wait for nodes that still read their sessions. Claims are rejected after the time above then.
+const RESTORE_TIMEOUT_MS: u64 = 60_000;
+
+/// The number of a request that is not answered.
+const NO_ANSWER: u64 = 0;
+
+/// This node, or another one by its index.
+type Holder = Option<u8>;
+
+/// What this node has of a client id.
+#[derive(Clone, Copy, Default)]
+struct LocalSession {
+    /// There are two for a moment when a client replaces its session.
+    sessions: u32,
+    /// Claims without an answer. A shard may claim before the end of a session on another shard is known here.
+    claims: u32,
+    /// Begin of the last session.
+    since_ms: u64,
+}
+
+/// The node that has a session, for the owner of its client id.
+#[derive(Clone, Copy)]
+struct Registration {
+    holder: Holder,
+    since_ms: u64,
+    /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
+    is_provisional: bool,
+}
+
+/// A claim of a client of this node or of another one.
+struct Claim {
+    from: Claimant,
+    keep: bool,
+    client_id: Box<str>,
+    arrived_ms: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Claimant {
+    Shard(u16),
+    Peer { peer: u8, request: u64 },
+}
+
+impl Claimant {
+    fn holder(self) -> Holder {
+        match self {
+            Claimant::Shard(_) => None,
+            Claimant::Peer { peer, .. } => Some(peer),
+        }
+    }
+}
+
+/// A claim that this node has sent to the owner of the client id.
+struct SentClaim {
+    shard: u16,
+    keep: bool,
+    client_id: Box<str>,
+}
+
+/// A session that the owner takes over for the first of these claims.
+struct Takeover {
+    client_id: Box<str>,
+    holder: Holder,
+    claims: VecDeque<Claim>,
+}
+
+/// Who requested the end of a session of this node.
+enum EndRequest {
+    /// This node, for a takeover with this number.
+    Own(u64),
+    Peer {
+        peer: u8,
+        request: u64,
+    },
+    /// Nobody waits.
+    Conflict,
+}
+
+/// Finds the node that has a session, and lets at most one node have it.
+///
+/// Each client id has an owner among the nodes that can be reached: the one with the highest hash of node and client id.
+/// The owner knows which node has the session, and decides who gets it when a client connects. When nodes come or go,
+/// each node registers its sessions with their new owners; an owner decides nothing until all nodes have done so, or
+/// [`REGISTRATION_TIMEOUT_MS`] have passed. If a node registers an earlier session later, the client gets that one. Nodes that cannot reach each other have different owners, so that both may
+/// have a session of the same client id; when they meet, the one that began later stays.
+///
+/// A shard calls [`claim`](Self::claim) before it creates a session and waits for [`ShardMessage::SessionClaimed`]. It
+/// calls [`add_session`](Self::add_session) instead if it already has one with the same client id, and for restored
+/// sessions; [`remove_session`](Self::remove_session) when a session ends. It answers [`ShardMessage::EndSession`] by
+/// [`handle_session_end`](Self::handle_session_end). The owner of this state machine sends what is in `to_peers` and
+/// `to_shards` after each call, and calls [`tick`](Self::tick) while [`needs_tick`](Self::needs_tick). It calls
+/// [`finish_restore`](Self::finish_restore) when all sessions that this node has stored are added.
+pub(crate) struct SessionDirectory {
+    node: Arc<NodeState>,
+    name: Box<str>,
+    name_hash: u64,
+    peers: Vec<Option<(Box<str>, u64)>>,
+    /// The nodes that can be reached, this one included: the same number for all of them.
+    view: u64,
+    /// The view for which each node has registered its sessions.
+    registered_views: Vec<u64>,
+    /// When each node has said that it still reads its sessions.
+    restoring_ms: Vec<u64>,
+    /// Whether the stored sessions of this node are known.
+    is_restored: bool,
+    view_since_ms: u64,
+    is_settled: bool,
+    now_ms: u64,
+    local: HashMap<Box<str>, LocalSession, RandomState>,
+    /// Sessions of client ids that this node owns.
+    owned: HashMap<Box<str>, Registration, RandomState>,
+    /// By their numbers.
+    sent_claims: HashMap<u64, SentClaim, RandomState>,
+    takeovers: HashMap<u64, Takeover, RandomState>,
+    /// The number of the takeover of each client id.
+    takeover_of: HashMap<Box<str>, u64, RandomState>,
+    /// Claims that wait until all nodes have registered their sessions.
+    waiting_claims: Vec<Claim>,
+    /// Requests to shards of this node to end a session, by their numbers.
+    end_requests: HashMap<u64, EndRequest, RandomState>,
+    last_request: u64,
+    pub(crate) to_peers: Vec<(u8, SessionMessage)>,
+    pub(crate) to_shards: Vec<(u16, ShardMessage)>,
+}
+
+fn hash_of(client_id: u64, node: u64) -> u64 {
+    // The finalizer of MurmurHash3: each bit of either affects all bits.
+    let mut mixed = client_id ^ node.rotate_left(32);
+    mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    mixed ^ mixed >> 33
+}
+
+impl SessionDirectory {
+    pub(crate) fn new(node: Arc<NodeState>, name: &str, max_peers: usize) -> Self {
+        let name_hash = xxh3_64(name.as_bytes());
+        Self {
+            node,
+            name: name.into(),
+            name_hash,
+            peers: vec![None; max_peers],
+            view: name_hash,
+            registered_views: vec![0; max_peers],
+            restoring_ms: vec![0; max_peers],
+            is_restored: false,
+            view_since_ms: 0,
+            is_settled: true,
+            now_ms: 0,
+            local: HashMap::default(),
+            owned: HashMap::default(),
+            sent_claims: HashMap::default(),
+            takeovers: HashMap::default(),
+            takeover_of: HashMap::default(),
+            waiting_claims: Vec::new(),
+            end_requests: HashMap::default(),
+            last_request: 0,
+            to_peers: Vec::new(),
+            to_shards: Vec::new(),
+        }
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.last_request += 1;
+        self.last_request
+    }
+
+    /// The node that owns a client id among those that can be reached.
+    fn owner_of(&self, client_id: &str) -> Holder {
+        let id = xxh3_64(client_id.as_bytes());
+        let peers = self.peers.iter().enumerate();
+        let hashes = peers.filter_map(|(index, peer)| {
+            let (_, name_hash) = peer.as_ref()?;
+            Some((hash_of(id, *name_hash), Some(index as u8)))
+        });
+        let (_, owner) = hashes.fold((hash_of(id, self.name_hash), None), Ord::max);
+        owner
+    }
+
+    pub(crate) fn peer_with_name(&self, name: &str) -> Option<u8> {
+        let is_named = |peer: &Option<(Box<str>, u64)>| {
+            peer.as_ref()
+                .is_some_and(|(peer_name, _)| **peer_name == *name)
+        };
+        let index = self.peers.iter().position(is_named)?;
+        Some(index as u8)
+    }
+
+    /// A node can be reached from now on.
+    pub(crate) fn add_peer(&mut self, index: u8, name: &str, now_ms: u64) {
+        self.peers[usize::from(index)] = Some((name.into(), xxh3_64(name.as_bytes())));
+        self.registered_views[usize::from(index)] = 0;
+        self.restoring_ms[usize::from(index)] = 0;
+        self.change_view(now_ms);
+    }
+
+    /// A node cannot be reached any more: its sessions have no holder, and nobody waits for answers there.
+    pub(crate) fn remove_peer(&mut self, index: u8, now_ms: u64) {
+        if self.peers[usize::from(index)].take().is_none() {
+            return;
+        }
+        let is_gone = |claim: &Claim| claim.from.holder() == Some(index);
+        self.owned
+            .retain(|_, registration| registration.holder != Some(index));
+        self.waiting_claims.retain(|claim| !is_gone(claim));
+        for takeover in self.takeovers.values_mut() {
+            takeover.claims.retain(|claim| !is_gone(claim));
+        }
+        let is_from_gone = |request: &EndRequest| matches!(request, EndRequest::Peer { peer, .. } if *peer == index);
+        self.end_requests
+            .retain(|_, request| !is_from_gone(request));
+        self.to_peers.retain(|&(to, _)| to != index);
+        self.change_view(now_ms);
+    }
+
+    /// Registers the sessions of this node with their owners in the new view, and begins all decisions anew.
+    fn change_view(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.view_since_ms = now_ms;
+        self.is_settled = false;
+        let hashes = self.peers.iter().flatten().map(|&(_, hash)| hash);
+        self.view = hashes.fold(self.name_hash, |view, hash| view ^ hash);
+        // What other nodes have registered stays valid where this node remains the owner.
+        let mut owned = std::mem::take(&mut self.owned);
+        owned.retain(|client_id, registration| {
+            registration.holder.is_some() && self.owner_of(client_id).is_none()
+        });
+        self.owned = owned;
+        let local = std::mem::take(&mut self.local);
+        for (client_id, session) in &local {
+            if session.sessions > 0 {
+                self.register(client_id, session.since_ms);
+            }
+        }
+        self.local = local;
+        self.report_registration();
+        let takeovers = std::mem::take(&mut self.takeovers).into_values();
+        let mut claims: Vec<Claim> = takeovers.flat_map(|takeover| takeover.claims).collect();
+        self.takeover_of.clear();
+        claims.append(&mut self.waiting_claims);
+        let sent = std::mem::take(&mut self.sent_claims).into_values();
+        claims.extend(sent.map(|sent| Claim {
+            from: Claimant::Shard(sent.shard),
+            keep: sent.keep,
+            client_id: sent.client_id,
+            arrived_ms: now_ms,
+        }));
+        for claim in claims {
+            self.decide_or_send(claim);
+        }
+        self.check_settled();
+    }
+
+    /// Tells the other nodes whether they know all sessions of this one that concern them.
+    fn report_registration(&mut self) {
+        for index in 0..self.peers.len() as u8 {
+            if self.peers[usize::from(index)].is_some() {
+                let report = match self.is_restored {
+                    true => SessionMessage::Registered { view: self.view },
+                    false => SessionMessage::Restoring,
+                };
+                self.to_peers.push((index, report));
+            }
+        }
+    }
+
+    /// All sessions that this node has stored are added.
+    pub(crate) fn finish_restore(&mut self) {
+        self.is_restored = true;
+        self.report_registration();
+        self.check_settled();
+    }
+
+    fn register(&mut self, client_id: &str, since_ms: u64) {
+        let age_ms = self.now_ms.saturating_sub(since_ms);
+        match self.owner_of(client_id) {
+            Some(owner) => {
+                let client_id = client_id.into();
+                let register = SessionMessage::Register { age_ms, client_id };
+                self.to_peers.push((owner, register));
+            }
+            None => self.handle_register(None, client_id, since_ms),
+        }
+    }
+
+    /// Time passes: claims that waited too long are decided with what is known.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        if !self.is_restored {
+            self.report_registration();
+        }
+        self.check_settled();
+    }
+
+    /// Whether [`tick`](Self::tick) has to be called soon.
+    pub(crate) fn needs_tick(&self) -> bool {
+        !self.waiting_claims.is_empty() || !self.is_restored
+    }
+
+    /// Whether all nodes have registered their sessions.
+    fn is_complete(&self) -> bool {
+        let mut registered = self.peers.iter().zip(&self.registered_views);
+        self.is_restored && registered.all(|(peer, &view)| peer.is_none() || view == self.view)
+    }
+
+    /// Whether a node that has not registered its sessions may still do so.
+    fn is_registering(&self) -> bool {
+        let is_in_time = |reported_ms: u64| {
+            let since_ms = self.view_since_ms.max(reported_ms);
+            let until_ms = since_ms + REGISTRATION_TIMEOUT_MS;
+            self.now_ms < until_ms.min(self.view_since_ms + RESTORE_TIMEOUT_MS)
+        };
+        let nodes = self.peers.iter().zip(&self.registered_views);
+        let mut nodes = nodes.zip(&self.restoring_ms);
+        let is_waited_for = |((peer, &view), &reported_ms): ((&Option<_>, &u64), &u64)| {
+            peer.is_some() && view != self.view && is_in_time(reported_ms)
+        };
+        nodes.any(is_waited_for) || !self.is_restored && is_in_time(self.now_ms)
+    }
+
+    fn check_settled(&mut self) {
+        if !self.is_settled && !self.is_registering() {
+            self.is_settled = true;
+            for claim in std::mem::take(&mut self.waiting_claims) {
+                self.decide(claim);
+            }
+        }
+        // Those that remain wait for a node that still reads its sessions, or for a change of the view that did not come.
+        let (now_ms, claims) = (self.now_ms, std::mem::take(&mut self.waiting_claims));
+        for claim in claims {
+            if now_ms >= claim.arrived_ms + REGISTRATION_TIMEOUT_MS {
+                self.answer(&claim, SessionClaimOutcome::Unavailable);
+            } else {
+                self.waiting_claims.push(claim);
+            }
+        }
+    }
+
+    // Sessions of this node.
+
+    /// A client wants its session (`keep`), or a new one, on a shard of this node.
+    pub(crate) fn claim(&mut self, shard: u16, client_id: Box<str>, keep: bool) {
+        self.local.entry(client_id.clone()).or_default().claims += 1;
+        self.decide_or_send(Claim {
+            from: Claimant::Shard(shard),
+            keep,
+            client_id,
+            arrived_ms: self.now_ms,
+        });
+    }
+
+    fn decide_or_send(&mut self, claim: Claim) {
+        match (self.owner_of(&claim.client_id), claim.from) {
+            (Some(owner), Claimant::Shard(shard)) => {
+                let request = self.next_request();
+                let message = SessionMessage::Claim {
+                    request,
+                    keep: claim.keep,
+                    client_id: claim.client_id.clone(),
+                };
+                self.to_peers.push((owner, message));
+                let sent = SentClaim {
+                    shard,
+                    keep: claim.keep,
+                    client_id: claim.client_id,
+                };
+                self.sent_claims.insert(request, sent);
+            }
+            _ => self.decide(claim),
+        }
+    }
+
+    /// A shard has a session that it did not claim.
+    pub(crate) fn add_session(&mut self, client_id: &str, since_ms: u64) {
+        self.add_local(client_id, since_ms);
+        self.register(client_id, since_ms);
+    }
+
+    fn add_local(&mut self, client_id: &str, since_ms: u64) {
+        let local = self.local.entry(client_id.into()).or_default();
+        local.sessions += 1;
+        local.since_ms = since_ms;
+    }
+
+    /// A session of this node has ended, or a granted claim has not led to one.
+    pub(crate) fn remove_session(&mut self, client_id: &str) {
+        if let Some(local) = self.local.get_mut(client_id) {
+            local.sessions = local.sessions.saturating_sub(1);
+            self.release_if_unused(client_id);
+        }
+    }
+
+    /// Tells the owner of a client id when this node has neither a session nor a claim of it any more.
+    fn release_if_unused(&mut self, client_id: &str) {
+        let is_used = |local: &LocalSession| local.sessions + local.claims > 0;
+        if self.local.get(client_id).is_none_or(is_used) {
+            return;
+        }
+        self.local.remove(client_id);
+        match self.owner_of(client_id) {
+            Some(owner) => {
+                let client_id = client_id.into();
+                let release = SessionMessage::Release { client_id };
+                self.to_peers.push((owner, release));
+            }
+            None => self.handle_release(None, client_id),
+        }
+    }
+
+    // What other nodes say.
+
+    pub(crate) fn handle(&mut self, from: u8, message: SessionMessage, now_ms: u64) {
+        self.now_ms = now_ms;
+        match message {
+            SessionMessage::Claim {
+                request,
+                keep,
+                client_id,
+            } => self.decide(Claim {
+                from: Claimant::Peer {
+                    peer: from,
+                    request,
+                },
+                keep,
+                client_id,
+                arrived_ms: now_ms,
+            }),
+            SessionMessage::Claimed { request, outcome } => {
+                if let Some(sent) = self.sent_claims.remove(&request) {
+                    self.answer_shard(sent.shard, sent.client_id, outcome);
+                }
+            }
+            SessionMessage::Register { age_ms, client_id } => {
+                let since_ms = now_ms.saturating_sub(age_ms);
+                self.handle_register(Some(from), &client_id, since_ms);
+            }
+            SessionMessage::Release { client_id } => self.handle_release(Some(from), &client_id),
+            SessionMessage::TakeOver {
+                request,
+                keep,
+                client_id,
+            } => {
+                let waiting = EndRequest::Peer {
+                    peer: from,
+                    request,
+                };
+                self.end_local_session(&client_id, keep, waiting);
+            }
+            SessionMessage::TakenOver { request, kept } => self.finish_takeover(request, kept),
+            SessionMessage::Registered { view } => {
+                self.registered_views[usize::from(from)] = view;
+                self.check_settled();
+            }
+            SessionMessage::Restoring => self.restoring_ms[usize::from(from)] = now_ms,
+        }
+    }
+
+    fn handle_register(&mut self, holder: Holder, client_id: &str, since_ms: u64) {
+        let new = Registration {
+            holder,
+            since_ms,
+            is_provisional: false,
+        };
+        let known = self.owned.get(client_id).copied();
+        let Some(known) = known.filter(|known| known.holder != holder) else {
+            self.owned.insert(client_id.into(), new);
+            return;
+        };
+        // Two nodes have a session of this client id: the one that began later stays, unless the client only got it because
+        // the earlier one was not known yet.
+        let loser = if known.since_ms > since_ms && !known.is_provisional {
+            holder
+        } else {
+            self.owned.insert(client_id.into(), new);
+            known.holder
+        };
+        tracing::warn!(
+            client_id,
+            "two nodes had a session of the same client; one of them ends"
+        );
+        match loser {
+            None => self.end_local_session(client_id, false, EndRequest::Conflict),
+            Some(peer) => {
+                let message = SessionMessage::TakeOver {
+                    request: NO_ANSWER,
+                    keep: false,
+                    client_id: client_id.into(),
+                };
+                self.to_peers.push((peer, message));
+            }
+        }
+    }
+
+    fn handle_release(&mut self, holder: Holder, client_id: &str) {
+        let registration = self.owned.get(client_id);
+        if registration.is_some_and(|registration| registration.holder == holder) {
+            self.owned.remove(client_id);
+        }
+    }
+
+    // What the owner of a client id decides.
+
+    fn decide(&mut self, claim: Claim) {
+        // The sender may know already, or still, other nodes than this one.
+        if !self.is_settled || self.owner_of(&claim.client_id).is_some() {
+            self.waiting_claims.push(claim);
+            return;
+        }
+        if let Some(request) = self.takeover_of.get(&claim.client_id)
+            && let Some(takeover) = self.takeovers.get_mut(request)
+        {
+            takeover.claims.push_back(claim);
+            return;
+        }
+        let holder = claim.from.holder();
+        match self.owned.get(&claim.client_id) {
+            Some(registration) if registration.holder != holder => {
+                self.take_over(registration.holder, claim);
+            }
+            _ => self.grant(&claim),
+        }
+    }
+
+    fn grant(&mut self, claim: &Claim) {
+        let registration = Registration {
+            holder: claim.from.holder(),
+            since_ms: self.now_ms,
+            is_provisional: claim.keep && !self.is_complete(),
+        };
+        self.owned.insert(claim.client_id.clone(), registration);
+        self.answer(claim, SessionClaimOutcome::Granted);
+    }
+
+    fn answer(&mut self, claim: &Claim, outcome: SessionClaimOutcome) {
+        match claim.from {
+            Claimant::Shard(shard) => self.answer_shard(shard, claim.client_id.clone(), outcome),
+            Claimant::Peer { peer, request } => {
+                let claimed = SessionMessage::Claimed { request, outcome };
+                self.to_peers.push((peer, claimed));
+            }
+        }
+    }
+
+    fn answer_shard(&mut self, shard: u16, client_id: Box<str>, outcome: SessionClaimOutcome) {
+        if let Some(local) = self.local.get_mut(&client_id) {
+            local.claims = local.claims.saturating_sub(1);
+        }
+        match outcome {
+            SessionClaimOutcome::Granted => self.add_local(&client_id, self.now_ms),
+            _ => self.release_if_unused(&client_id),
+        }
+        let message = ShardMessage::SessionClaimed { client_id, outcome };
+        self.to_shards.push((shard, message));
+    }
+
+    fn take_over(&mut self, holder: Holder, claim: Claim) {
+        let request = self.next_request();
+        let (client_id, keep) = (claim.client_id.clone(), claim.keep);
+        let takeover = Takeover {
+            client_id: client_id.clone(),
+            holder,
+            claims: VecDeque::from([claim]),
+        };
+        self.takeovers.insert(request, takeover);
+        self.takeover_of.insert(client_id.clone(), request);
+        match holder {
+            Some(peer) => {
+                let message = SessionMessage::TakeOver {
+                    request,
+                    keep,
+                    client_id,
+                };
+                self.to_peers.push((peer, message));
+            }
+            None => self.end_local_session(&client_id, keep, EndRequest::Own(request)),
+        }
+    }
+
+    /// Requests the end of a session from the shard that has it.
+    fn end_local_session(&mut self, client_id: &str, keep: bool, waiting: EndRequest) {
+        let request = self.next_request();
+        self.end_requests.insert(request, waiting);
+        match self.node.directory.shard_of(client_id) {
+            Some(shard) => {
+                let message = ShardMessage::EndSession {
+                    client_id: client_id.into(),
+                    keep,
+                    request,
+                };
+                self.to_shards.push((shard, message));
+            }
+            None => self.handle_session_end(request, false),
+        }
+    }
+
+    /// A shard has ended a session as requested, or keeps it.
+    pub(crate) fn handle_session_end(&mut self, request: u64, kept: bool) {
+        match self.end_requests.remove(&request) {
+            Some(EndRequest::Own(request)) => self.finish_takeover(request, kept),
+            Some(EndRequest::Peer { peer, request }) if request != NO_ANSWER => {
+                let taken_over = SessionMessage::TakenOver { request, kept };
+                self.to_peers.push((peer, taken_over));
+            }
+            _ => {}
+        }
+    }
+
+    /// The node that had a session has ended it, or keeps it.
+    fn finish_takeover(&mut self, request: u64, kept: bool) {
+        let Some(takeover) = self.takeovers.remove(&request) else {
+            return;
+        };
+        self.takeover_of.remove(&takeover.client_id);
+        let mut claims = takeover.claims;
+        if !kept {
+            // Unless another node has registered a session meanwhile, the first claim is granted.
+            self.handle_release(takeover.holder, &takeover.client_id);
+        } else if let Some(claim) = claims.pop_front() {
+            let name = match takeover.holder {
+                None => Some(&self.name),
+                Some(peer) => (self.peers[usize::from(peer)].as_ref()).map(|(name, _)| name),
+            };
+            let outcome = match name {
+                Some(node) => SessionClaimOutcome::Elsewhere { node: node.clone() },
+                None => SessionClaimOutcome::Unavailable,
+            };
+            self.answer(&claim, outcome);
+        }
+        for claim in claims {
+            self.decide(claim);
+        }
+    }
+}

@@ -1,0 +1,1254 @@
+//! Several nodes of a cluster, with all messages between shards and between nodes in an order chosen by a seed.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use mqtt::{Direction, Packet, PacketType, Properties, Publish, QoS, ReasonCode, Version};
+
+use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
+use crate::core::cross_shard_batch::CrossShardMessage;
+use crate::core::node_messages::{self, NodeMessage};
+use crate::core::tunnel::TunnelMessage;
+use crate::metrics::Metric;
+
+/// The exit of a tunnel whose entry is at a node.
+struct TunnelExit {
+    entry: usize,
+    tunnel: u64,
+    connection: SimConnection,
+}
+
+fn name(node: usize) -> String {
+    format!("node-{node}")
+}
+
+struct ClusterSim {
+    nodes: Vec<Sim>,
+    /// The exits of tunnels, by the node that they are on.
+    exits: Vec<Vec<TunnelExit>>,
+    /// Messages on their way, `[from][to]`.
+    wires: Vec<Vec<VecDeque<Bytes>>>,
+    /// Nodes whose shards do not write to their log.
+    without_log: Vec<usize>,
+    /// Nodes whose messages to the others wait.
+    is_silent: Vec<usize>,
+    seed: u64,
+}
+
+impl ClusterSim {
+    fn new(nodes: usize, shards: usize, seed: u64, keeps_journals: bool) -> Self {
+        let mut cluster = Self {
+            nodes: (0..nodes as u64)
+                .map(|n| {
+                    let name = name(n as usize);
+                    let mut node = Sim::in_cluster(&name, shards, seed * 31 + n, keeps_journals);
+                    node.finish_restore();
+                    node
+                })
+                .collect(),
+            exits: (0..nodes).map(|_| Vec::new()).collect(),
+            wires: (0..nodes)
+                .map(|_| (0..nodes).map(|_| VecDeque::new()).collect())
+                .collect(),
+            without_log: Vec::new(),
+            is_silent: Vec::new(),
+            seed: seed | 1,
+        };
+        for a in 0..nodes {
+            for b in 0..nodes {
+                if a != b {
+                    cluster.add_peer(a, b);
+                }
+            }
+        }
+        cluster.settle();
+        cluster
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed >> 33) as usize % below
+    }
+
+    /// Does for the exits of tunnels what tasks with sockets do in a node.
+    fn run_exits(&mut self) {
+        for node in 0..self.nodes.len() {
+            let Some(router) = &mut self.nodes[node].router else {
+                continue;
+            };
+            for (entry, tunnel, message) in std::mem::take(&mut router.to_tunnel_exits) {
+                self.handle_exit(node, usize::from(entry), tunnel, message);
+            }
+            let mut exits = std::mem::take(&mut self.exits[node]);
+            exits.retain(|exit| {
+                let output = self.nodes[node].take_bytes(exit.connection);
+                if !output.is_empty() {
+                    let message = TunnelMessage::Output(output.into());
+                    self.send_tunnel(node, exit.entry, exit.tunnel, &message);
+                }
+                let is_closing = self.nodes[node].is_closing(exit.connection);
+                if is_closing {
+                    self.nodes[node].drop_connection(exit.connection);
+                    self.send_tunnel(node, exit.entry, exit.tunnel, &TunnelMessage::ExitClosed);
+                }
+                !is_closing
+            });
+            self.exits[node].extend(exits);
+        }
+    }
+
+    fn send_tunnel(&mut self, from: usize, to: usize, tunnel: u64, message: &TunnelMessage) {
+        self.wires[from][to].push_back(node_messages::encode_tunnel(tunnel, message));
+    }
+
+    fn handle_exit(&mut self, node: usize, entry: usize, tunnel: u64, message: TunnelMessage) {
+        if let TunnelMessage::Open(request) = message {
+            let connection = self.nodes[node].accept_tunnel(0, request.peer, &request.connect);
+            self.exits[node].push(TunnelExit {
+                entry,
+                tunnel,
+                connection,
+            });
+            return;
+        }
+        let is_meant = |exit: &TunnelExit| exit.entry == entry && exit.tunnel == tunnel;
+        let Some(place) = self.exits[node].iter().position(is_meant) else {
+            return;
+        };
+        let exit = &mut self.exits[node][place];
+        match message {
+            TunnelMessage::Input(bytes) => {
+                self.nodes[node].send(&mut exit.connection, &bytes);
+                let credit = TunnelMessage::InputCredit(bytes.len() as u32);
+                self.send_tunnel(node, entry, tunnel, &credit);
+            }
+            TunnelMessage::EntryClosed => {
+                let exit = self.exits[node].remove(place);
+                self.nodes[node].drop_connection(exit.connection);
+            }
+            _ => {}
+        }
+    }
+
+    fn collect(&mut self) {
+        self.run_exits();
+        for (from, node) in self.nodes.iter_mut().enumerate() {
+            let Some(router) = &mut node.router else {
+                continue;
+            };
+            for (to, message) in std::mem::take(&mut router.outgoing) {
+                // A node that a test does not simulate answers nothing.
+                if let Some(wire) = self.wires[from].get_mut(usize::from(to)) {
+                    wire.push_back(message);
+                }
+            }
+        }
+    }
+
+    /// Processes one message between shards or nodes, chosen at random; false if none waits.
+    fn step(&mut self) -> bool {
+        self.collect();
+        let count = self.nodes.len();
+        let start = self.random(count * (count + 1));
+        for n in 0..count * (count + 1) {
+            let choice = (start + n) % (count * (count + 1));
+            let (from, to) = (choice / (count + 1), choice % (count + 1));
+            if to == count {
+                if self.nodes[from].step() || (0..2).any(|shard| self.log_one(from, shard)) {
+                    return true;
+                }
+            } else if !self.is_silent.contains(&from)
+                && let Some(message) = self.wires[from][to].pop_front()
+            {
+                self.nodes[to].with_router(|router| {
+                    router
+                        .handle_node_message(from as u8, &message)
+                        .expect("nodes understand each other");
+                });
+                return true;
+            }
+        }
+        false
+    }
+
+    fn log_one(&mut self, node: usize, shard: usize) -> bool {
+        !self.without_log.contains(&node)
+            && shard < self.nodes[node].shards.len()
+            && self.nodes[node].log_one(shard)
+    }
+
+    fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    /// Everything proceeds except the logs of these nodes.
+    fn settle_without_logs_of(&mut self, nodes: &[usize]) {
+        self.without_log = nodes.to_vec();
+        self.settle();
+        self.without_log.clear();
+    }
+
+    /// Two nodes lose each other; what was on its way is lost.
+    fn separate(&mut self, a: usize, b: usize) {
+        self.collect();
+        self.wires[a][b].clear();
+        self.wires[b][a].clear();
+        for (node, other) in [(a, b), (b, a)] {
+            for exit in self.exits[node].extract_if(.., |exit| exit.entry == other) {
+                self.nodes[node].drop_connection(exit.connection);
+            }
+            self.nodes[node].with_router(|router| router.remove_peer(other as u8, false));
+        }
+    }
+
+    /// Connects a client and waits for the answer.
+    fn connect(
+        &mut self,
+        node: usize,
+        shard: usize,
+        client_id: &str,
+        clean: bool,
+    ) -> SimConnection {
+        let connection = self.nodes[node].connect(shard, client_id, clean);
+        self.settle();
+        connection
+    }
+
+    /// Time passes on all nodes.
+    fn pass(&mut self, ms: u64) {
+        for node in &mut self.nodes {
+            node.pass(ms);
+            node.with_router(|router| {
+                router.tick();
+            });
+        }
+        self.settle();
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        self.add_peer(a, b);
+        self.add_peer(b, a);
+    }
+
+    fn add_peer(&mut self, node: usize, other: usize) {
+        let name = name(other);
+        self.nodes[node].with_router(|router| router.add_peer(other as u8, &name));
+    }
+}
+
+fn payloads(node: &mut Sim, connection: &mut SimConnection) -> Vec<Vec<u8>> {
+    let taken = node.take(connection, true);
+    taken.into_iter().map(|got| got.payload).collect()
+}
+
+fn publish_packet(topic: &str, payload: &[u8], qos: QoS, packet_id: u16) -> Vec<u8> {
+    let publish = Publish {
+        dup: false,
+        qos,
+        retain: false,
+        topic,
+        packet_id,
+        properties: Properties::EMPTY,
+        payload,
+    };
+    let mut bytes = Vec::new();
+    publish.encode(Version::V5, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_message_published_after_the_suback_arrives_from_any_node() {
+    for seed in 1..=200 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 7919, false);
+        let mut subscriber = cluster.connect(0, 0, "subscriber", true);
+        let mut publisher = cluster.connect(1, 1, "publisher", true);
+        let mut other = cluster.connect(0, 1, "other", true);
+        cluster.nodes[0].take_bytes(subscriber);
+        // Another client uses the same filter meanwhile, so that the node's interest begins and ends.
+        cluster.nodes[0].subscribe(&mut other, "a/+", QoS::AtMostOnce);
+        for _ in 0..cluster.random(6) {
+            cluster.step();
+        }
+        if cluster.random(2) == 0 {
+            cluster.nodes[0].drop_connection(other);
+        }
+        let filter = if cluster.random(2) == 0 { "a/+" } else { "a/b" };
+        cluster.nodes[0].subscribe(&mut subscriber, filter, QoS::AtLeastOnce);
+        while !cluster.nodes[0].has(subscriber, PacketType::SubAck) {
+            assert!(cluster.step(), "no SUBACK, and no message is waiting");
+        }
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"late", QoS::AtLeastOnce, 1);
+        cluster.settle();
+        let got = payloads(&mut cluster.nodes[0], &mut subscriber);
+        assert_eq!(got, [b"late".to_vec()], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_message_reaches_each_node_once_and_no_node_that_does_not_want_it() {
+    let mut cluster = ClusterSim::new(3, 2, 5, false);
+    let mut subscribers = Vec::new();
+    for node in 0..2 {
+        for shard in 0..2 {
+            let id = format!("subscriber-{node}-{shard}");
+            let mut connection = cluster.connect(node, shard, &id, true);
+            cluster.nodes[node].subscribe(&mut connection, "t/#", QoS::AtMostOnce);
+            subscribers.push((node, connection));
+        }
+    }
+    cluster.settle();
+    let mut publisher = cluster.connect(0, 1, "publisher", true);
+    for n in 0..50_u8 {
+        cluster.nodes[0].publish(&mut publisher, "t/x", &[n], QoS::AtMostOnce, 0);
+    }
+    cluster.nodes[0].publish(&mut publisher, "other", b"-", QoS::AtMostOnce, 0);
+    cluster.settle();
+    let expected: Vec<Vec<u8>> = (0..50).map(|n| vec![n]).collect();
+    for (node, connection) in &mut subscribers {
+        assert_eq!(payloads(&mut cluster.nodes[*node], connection), expected);
+    }
+    let counts = |node: usize| {
+        cluster.nodes[node]
+            .router
+            .as_ref()
+            .map(|router| router.counts)
+    };
+    assert_eq!(counts(0).map(|counts| counts.messages_sent), Some(50));
+    assert_eq!(counts(1).map(|counts| counts.messages_received), Some(50));
+    assert_eq!(counts(2).map(|counts| counts.messages_received), Some(0));
+}
+
+#[test]
+fn a_shared_subscription_over_nodes_gets_each_message_once() {
+    for seed in 1..=100 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 104_729, false);
+        let mut members = Vec::new();
+        for n in 0..6 {
+            let node = n % 3;
+            let mut member = cluster.connect(node, n % 2, &format!("member{n}"), true);
+            cluster.nodes[node].subscribe(&mut member, "$share/group/t/#", QoS::AtLeastOnce);
+            members.push((node, member));
+        }
+        cluster.settle();
+        let mut publishers: Vec<SimConnection> = (0..3)
+            .map(|node| cluster.connect(node, 0, &format!("publisher{node}"), true))
+            .collect();
+        for n in 0..30_u8 {
+            let node = usize::from(n) % 3;
+            let topic = "t/x";
+            let id = u16::from(n) + 1;
+            cluster.nodes[node].publish(&mut publishers[node], topic, &[n], QoS::AtLeastOnce, id);
+            if cluster.random(3) == 0 {
+                cluster.step();
+            }
+        }
+        cluster.settle();
+        let mut got: Vec<Vec<u8>> = Vec::new();
+        for (node, member) in &mut members {
+            let taken = payloads(&mut cluster.nodes[*node], member);
+            assert!(!taken.is_empty(), "seed {seed}: a member got nothing");
+            got.extend(taken);
+        }
+        got.sort();
+        let expected: Vec<Vec<u8>> = (0..30).map(|n| vec![n]).collect();
+        assert_eq!(got, expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_publisher_is_answered_when_the_session_on_another_node_has_the_message_in_its_log() {
+    let mut cluster = ClusterSim::new(2, 2, 3, true);
+    let mut subscriber = cluster.connect(0, 0, "subscriber", false);
+    cluster.nodes[0].subscribe(&mut subscriber, "q/#", QoS::AtLeastOnce);
+    cluster.settle();
+    cluster.nodes[0].drop_connection(subscriber);
+    let mut publisher = cluster.connect(1, 1, "publisher", true);
+    cluster.settle();
+    cluster.nodes[1].take_bytes(publisher);
+    cluster.nodes[1].publish(&mut publisher, "q/1", b"kept", QoS::AtLeastOnce, 7);
+    // Everything proceeds except the log of the subscriber's shard.
+    for _ in 0..10_000 {
+        cluster.collect();
+        let stepped = (0..2).any(|node| cluster.nodes[node].step())
+            || cluster.nodes[1].log_one(0)
+            || cluster.nodes[1].log_one(1);
+        let mut moved = false;
+        for (from, to) in [(0, 1), (1, 0)] {
+            if let Some(message) = cluster.wires[from][to].pop_front() {
+                moved = true;
+                cluster.nodes[to].with_router(|router| {
+                    router
+                        .handle_node_message(from as u8, &message)
+                        .expect("valid");
+                });
+            }
+        }
+        if !stepped && !moved {
+            break;
+        }
+    }
+    let ready = ready_bytes(&cluster.nodes[1], publisher);
+    assert_eq!(ready, 0, "PUBACK before the message was in the log");
+    cluster.settle();
+    assert!(cluster.nodes[1].has(publisher, PacketType::PubAck));
+    let queued = cluster.nodes[0]
+        .shards
+        .iter()
+        .map(|shard| shard.metrics().get(Metric::QueuedMessages));
+    assert_eq!(queued.sum::<u64>(), 1);
+}
+
+fn ready_bytes(node: &Sim, connection: SimConnection) -> usize {
+    node.shards[connection.shard].delivery.connections[connection.at]
+        .outbox
+        .ready_bytes()
+}
+
+#[test]
+fn a_node_that_disappears_delays_no_answer() {
+    let mut cluster = ClusterSim::new(3, 2, 11, true);
+    let mut far = cluster.connect(2, 0, "far", false);
+    cluster.nodes[2].subscribe(&mut far, "q", QoS::AtLeastOnce);
+    cluster.settle();
+    let mut publisher = cluster.connect(0, 0, "publisher", true);
+    let mut subscriber = cluster.connect(0, 1, "subscriber", true);
+    cluster.settle();
+    cluster.nodes[0].take_bytes(publisher);
+    cluster.nodes[0].take_bytes(subscriber);
+    cluster.nodes[0].publish(&mut publisher, "q", b"1", QoS::AtLeastOnce, 1);
+    cluster.nodes[0].subscribe(&mut subscriber, "new", QoS::AtMostOnce);
+    // Neither is answered before the node is given up.
+    while cluster.nodes[0].step() || cluster.nodes[0].log_one(0) || cluster.nodes[0].log_one(1) {}
+    assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
+    cluster.separate(0, 2);
+    cluster.settle();
+    assert!(cluster.nodes[0].has(subscriber, PacketType::SubAck));
+    // The node may return at once, so that its message waits for a moment.
+    assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
+    cluster.pass(AWAY_TIMEOUT_MS);
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+}
+
+#[test]
+fn a_node_that_leaves_delays_no_answer() {
+    let (mut cluster, publisher) = with_durable_subscriber(11);
+    cluster.nodes[0].with_router(|router| router.remove_peer(1, true));
+    cluster.settle();
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+}
+
+/// A cluster with a durable session without connection on node 1, for which a message was published on node 0 that has
+/// not reached node 1.
+fn with_durable_subscriber(seed: u64) -> (ClusterSim, SimConnection) {
+    let mut cluster = ClusterSim::new(2, 2, seed, true);
+    let mut subscriber = cluster.connect(1, 0, "subscriber", false);
+    cluster.nodes[1].subscribe(&mut subscriber, "q/#", QoS::AtLeastOnce);
+    cluster.settle();
+    cluster.nodes[1].drop_connection(subscriber);
+    let mut publisher = cluster.connect(0, 1, "publisher", true);
+    cluster.settle();
+    cluster.nodes[0].take_bytes(publisher);
+    cluster.nodes[0].publish(&mut publisher, "q/1", b"1", QoS::AtLeastOnce, 1);
+    while cluster.nodes[0].step() || cluster.nodes[0].log_one(0) || cluster.nodes[0].log_one(1) {}
+    (cluster, publisher)
+}
+
+fn queued_messages(node: &Sim) -> u64 {
+    let shards = node.shards.iter();
+    shards
+        .map(|shard| shard.metrics().get(Metric::QueuedMessages))
+        .sum()
+}
+
+#[test]
+fn a_message_reaches_a_node_that_is_lost_for_a_moment_exactly_once() {
+    for seed in 1..=50 {
+        let (mut cluster, mut publisher) = with_durable_subscriber(seed * 7919);
+        // The message, its record in the log or the confirmation may be lost.
+        for _ in 0..cluster.random(12) {
+            cluster.step();
+        }
+        cluster.separate(0, 1);
+        cluster.nodes[0].publish(&mut publisher, "q/2", b"2", QoS::AtLeastOnce, 2);
+        cluster.nodes[0].publish(&mut publisher, "q/3", b"3", QoS::AtMostOnce, 0);
+        cluster.settle();
+        let mut early = cluster.nodes[0].take_bytes(publisher).len();
+        // Both answers have the same length.
+        assert!(
+            early <= 4,
+            "seed {seed}: the second message is answered too early"
+        );
+        cluster.join(0, 1);
+        for _ in 0..cluster.random(12) {
+            cluster.step();
+        }
+        if cluster.random(2) == 0 {
+            cluster.separate(0, 1);
+            cluster.join(0, 1);
+        }
+        cluster.settle();
+        early += cluster.nodes[0].take_bytes(publisher).len();
+        assert_eq!(early, 8, "seed {seed}: both are answered");
+        assert_eq!(queued_messages(&cluster.nodes[1]), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_has_started_again_gets_what_it_had_not_logged() {
+    let (mut cluster, publisher) = with_durable_subscriber(17);
+    cluster.separate(0, 1);
+    cluster.nodes[1] = Sim::in_cluster(&name(1), 2, 5, true);
+    cluster.nodes[1].finish_restore();
+    let mut subscriber = cluster.nodes[1].connect(0, "subscriber", false);
+    cluster.nodes[1].subscribe(&mut subscriber, "q/#", QoS::AtLeastOnce);
+    cluster.settle();
+    cluster.nodes[1].take_bytes(subscriber);
+    cluster.join(0, 1);
+    cluster.settle();
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+    let got = payloads(&mut cluster.nodes[1], &mut subscriber);
+    assert_eq!(got, [b"1".to_vec()]);
+}
+
+#[test]
+fn another_node_that_gets_the_place_of_a_lost_one_confirms_nothing_of_it() {
+    let (mut cluster, publisher) = with_durable_subscriber(19);
+    cluster.separate(0, 1);
+    cluster.nodes[0].with_router(|router| router.add_peer(1, "another"));
+    let logged = node_messages::encode_logged(1000);
+    cluster.nodes[0].with_router(|router| {
+        router.handle_node_message(1, &logged).expect("valid");
+    });
+    cluster.settle();
+    assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
+    cluster.pass(AWAY_TIMEOUT_MS);
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+}
+
+#[test]
+fn a_message_for_a_member_of_a_node_that_does_not_return_goes_to_another_member() {
+    let mut cluster = ClusterSim::new(3, 1, 29, true);
+    for node in [1, 2] {
+        let mut member = cluster.connect(node, 0, &format!("member-{node}"), false);
+        cluster.nodes[node].subscribe(&mut member, "$share/g/t", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[node].drop_connection(member);
+    }
+    let mut publisher = cluster.connect(0, 0, "publisher", true);
+    cluster.settle();
+    cluster.nodes[0].take_bytes(publisher);
+    for id in 1..=20 {
+        cluster.nodes[0].publish(&mut publisher, "t", b"1", QoS::AtLeastOnce, id);
+    }
+    while cluster.nodes[0].step() || cluster.nodes[0].log_one(0) {}
+    cluster.separate(0, 2);
+    cluster.settle();
+    let of_others = queued_messages(&cluster.nodes[1]);
+    assert!((1..20).contains(&of_others), "{of_others}");
+    cluster.without_log = vec![1];
+    cluster.pass(AWAY_TIMEOUT_MS);
+    cluster.without_log.clear();
+    let answered = cluster.nodes[0].take_bytes(publisher).len() / 4;
+    assert!(answered < 20, "answered before the other member has them");
+    cluster.settle();
+    let rest = cluster.nodes[0].take_bytes(publisher).len() / 4;
+    assert_eq!(answered + rest, 20);
+    assert_eq!(queued_messages(&cluster.nodes[1]), 20);
+}
+
+#[test]
+fn a_message_that_a_node_passes_on_is_answered_when_the_third_node_has_logged_it() {
+    let mut cluster = ClusterSim::new(3, 1, 31, true);
+    let mut members = Vec::new();
+    for node in [1, 2] {
+        let mut member = cluster.connect(node, 0, &format!("member-{node}"), false);
+        cluster.nodes[node].subscribe(&mut member, "$share/g/t", QoS::AtLeastOnce);
+        cluster.settle();
+        members.push(member);
+    }
+    // Only the member of node 1 is online.
+    cluster.nodes[2].drop_connection(members[1]);
+    let mut publisher = cluster.connect(0, 0, "publisher", true);
+    cluster.settle();
+    cluster.nodes[0].take_bytes(publisher);
+    cluster.nodes[0].publish(&mut publisher, "t", b"1", QoS::AtLeastOnce, 1);
+    while cluster.nodes[0].step() || cluster.nodes[0].log_one(0) {}
+    // It leaves while the message is on its way.
+    assert!(cluster.nodes[1].terminate("member-1"));
+    while cluster.nodes[1].step() || cluster.nodes[1].log_one(0) {}
+    cluster.settle_without_logs_of(&[2]);
+    assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
+    cluster.settle();
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+    assert_eq!(queued_messages(&cluster.nodes[2]), 1);
+}
+
+#[test]
+fn a_node_that_returns_delays_no_answer_that_waits_for_another_node() {
+    let mut cluster = ClusterSim::new(3, 1, 13, true);
+    for node in [1, 2] {
+        let mut subscriber = cluster.connect(node, 0, &format!("subscriber-{node}"), false);
+        cluster.nodes[node].subscribe(&mut subscriber, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[node].drop_connection(subscriber);
+    }
+    let mut publisher = cluster.connect(0, 0, "publisher", true);
+    // The numbers of batches are above those after the return.
+    for id in 1..20 {
+        cluster.nodes[0].publish(&mut publisher, "q", b"before", QoS::AtLeastOnce, id);
+        cluster.settle();
+    }
+    cluster.nodes[0].take_bytes(publisher);
+    cluster.nodes[0].publish(&mut publisher, "q", b"waits", QoS::AtLeastOnce, 20);
+    cluster.settle_without_logs_of(&[1, 2]);
+    cluster.separate(0, 2);
+    cluster.join(0, 2);
+    cluster.settle_without_logs_of(&[1]);
+    assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
+    cluster.settle();
+    assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
+}
+
+#[test]
+fn an_answer_waits_for_no_batch_that_nobody_confirms() {
+    for seed in 1..=20 {
+        let mut cluster = ClusterSim::new(2, 2, seed * 7919, true);
+        let mut subscriber = cluster.connect(0, 0, "subscriber", false);
+        cluster.nodes[0].subscribe(&mut subscriber, "q", QoS::AtLeastOnce);
+        let mut publisher = cluster.connect(1, 1, "publisher", true);
+        let mut other = cluster.connect(1, 0, "other", true);
+        cluster.settle();
+        cluster.nodes[1].take_bytes(publisher);
+        // The first message fills a batch; the others are in batches without messages above QoS 0.
+        let large = vec![0; 200_000];
+        let mut both = publish_packet("q", &large, QoS::AtLeastOnce, 1);
+        both.extend(publish_packet("q", b"0", QoS::AtMostOnce, 0));
+        cluster.nodes[1].send(&mut publisher, &both);
+        cluster.nodes[1].publish(&mut other, "q", b"0", QoS::AtMostOnce, 0);
+        cluster.settle();
+        let is_answered = cluster.nodes[1].has(publisher, PacketType::PubAck);
+        assert!(is_answered, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_time_of_a_message_of_another_node_does_not_depend_on_its_neighbours() {
+    let mut cluster = ClusterSim::new(2, 1, 3, false);
+    let mut subscriber = cluster.connect(0, 0, "subscriber", true);
+    cluster.nodes[0].subscribe(&mut subscriber, "t", QoS::AtMostOnce);
+    let mut publisher = cluster.connect(1, 0, "publisher", true);
+    cluster.settle();
+    cluster.nodes[0].take_bytes(subscriber);
+    // Messages that were received a minute ago fill a batch.
+    let large = vec![0; 100_000];
+    let packets = publish_packet("t", &large, QoS::AtMostOnce, 0).repeat(3);
+    cluster.nodes[1].send(&mut publisher, &packets);
+    cluster.nodes[1].pass(60_000);
+    cluster.nodes[0].pass(60_000);
+    while cluster.nodes[1].step() {}
+    cluster.collect();
+    let now_ms = cluster.nodes[0].now_ms;
+    let mut received = 0;
+    for message in cluster.wires[1][0].drain(..) {
+        if let Ok(NodeMessage::Batch { batch, .. }) = node_messages::decode(&message, now_ms) {
+            received += batch.count;
+            let is_old =
+                |crossing: CrossShardMessage<'_>| crossing.view.received_ms + 60_000 == now_ms;
+            assert!(batch.iter().all(is_old));
+        }
+    }
+    assert_eq!(received, 3);
+}
+
+#[test]
+fn messages_for_a_node_whose_store_fails_are_rejected() {
+    let (mut cluster, first) = with_durable_subscriber(37);
+    cluster.without_log = vec![1];
+    let mut publisher = cluster.connect(0, 0, "another", true);
+    let puback = |cluster: &mut ClusterSim, publisher: &mut SimConnection, topic: &str, id| {
+        cluster.nodes[0].take_bytes(*publisher);
+        cluster.nodes[0].publish(publisher, topic, b"1", QoS::AtLeastOnce, id);
+        packets(
+            &cluster.nodes[0].take_bytes(*publisher),
+            |packet| match packet {
+                Packet::PubAck(ack) => Some(ack.reason),
+                _ => None,
+            },
+        )
+    };
+    let set_rejects = |cluster: &mut ClusterSim, rejects: bool| {
+        cluster.nodes[1].shards[0].set_store_rejects(rejects);
+        cluster.nodes[1].with_router(|_| {});
+        cluster.settle();
+    };
+    set_rejects(&mut cluster, true);
+    let rejected = puback(&mut cluster, &mut publisher, "q/1", 1);
+    assert_eq!(rejected, Some(ReasonCode::QUOTA_EXCEEDED));
+    // Nobody elsewhere wants it. The answer to the first publisher is due before.
+    let local = puback(&mut cluster, &mut publisher, "local", 2);
+    assert_ne!(local, Some(ReasonCode::QUOTA_EXCEEDED));
+    set_rejects(&mut cluster, false);
+    let accepted = puback(&mut cluster, &mut publisher, "q/1", 3);
+    assert_eq!(accepted, None, "it waits for the log");
+    // A publisher waits for a limited time.
+    cluster.pass(29_000);
+    assert!(!cluster.nodes[0].is_closing(first));
+    cluster.pass(2_000);
+    assert!(cluster.nodes[0].is_closing(first));
+}
+
+#[test]
+fn nodes_agree_again_after_separations() {
+    for seed in 1..=60 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 6151, false);
+        let mut subscribers: Vec<(usize, SimConnection, bool)> = Vec::new();
+        for round in 0..10 {
+            match cluster.random(4) {
+                0 => {
+                    let (a, b) = [(0, 1), (0, 2), (1, 2)][cluster.random(3)];
+                    cluster.separate(a, b);
+                    for _ in 0..cluster.random(20) {
+                        cluster.step();
+                    }
+                    cluster.join(a, b);
+                }
+                1 if !subscribers.is_empty() => {
+                    let at = cluster.random(subscribers.len());
+                    let (node, connection, _) = subscribers.swap_remove(at);
+                    cluster.nodes[node].drop_connection(connection);
+                }
+                _ => {
+                    let (node, shard) = (cluster.random(3), cluster.random(2));
+                    let id = format!("subscriber-{round}");
+                    let mut connection = cluster.connect(node, shard, &id, true);
+                    let filter = ["t", "t/#", "+", "$share/g/t"][cluster.random(4)];
+                    cluster.nodes[node].subscribe(&mut connection, filter, QoS::AtMostOnce);
+                    subscribers.push((node, connection, filter.starts_with('$')));
+                }
+            }
+            for _ in 0..cluster.random(30) {
+                cluster.step();
+            }
+        }
+        cluster.settle();
+        for (node, connection, _) in &mut subscribers {
+            cluster.nodes[*node].take_bytes(*connection);
+        }
+        // Each node knows exactly the filters of the others: a message arrives once at each plain subscriber.
+        for node in 0..3 {
+            let mut publisher = cluster.connect(node, 0, &format!("publisher{node}"), true);
+            cluster.nodes[node].publish(&mut publisher, "t", &[node as u8], QoS::AtMostOnce, 0);
+            cluster.settle();
+        }
+        let mut shared = Vec::new();
+        let mut members = 0;
+        for (node, connection, is_shared) in &mut subscribers {
+            let got = payloads(&mut cluster.nodes[*node], connection);
+            if *is_shared {
+                members += 1;
+                shared.extend(got);
+            } else {
+                assert_eq!(got, [vec![0], vec![1], vec![2]], "seed {seed}");
+            }
+        }
+        let complete = (0..3).all(|node| {
+            cluster.nodes[node]
+                .router
+                .as_ref()
+                .is_some_and(|router| router.is_complete())
+        });
+        assert!(complete, "seed {seed}");
+        shared.sort();
+        let expected = if members > 0 { 3 } else { 0 };
+        assert_eq!(shared.len(), expected, "seed {seed}: {shared:?}");
+    }
+}
+
+#[test]
+fn damaged_messages_between_nodes_are_rejected_without_a_panic() {
+    let mut cluster = ClusterSim::new(2, 1, 3, false);
+    let mut subscriber = cluster.connect(0, 0, "subscriber", true);
+    cluster.nodes[0].subscribe(&mut subscriber, "$share/g/t/+", QoS::AtLeastOnce);
+    cluster.nodes[0].subscribe(&mut subscriber, "t/#", QoS::AtLeastOnce);
+    cluster.settle();
+    let mut publisher = cluster.connect(1, 0, "publisher", true);
+    let mut messages = Vec::new();
+    for (n, size) in [(1, 10), (2, 40_000)] {
+        let payload = vec![7; size];
+        cluster.nodes[1].publish(&mut publisher, "t/x", &payload, QoS::AtLeastOnce, n);
+    }
+    while cluster.nodes[1].step() {}
+    cluster.collect();
+    messages.extend(cluster.wires[1][0].drain(..));
+    assert!(!messages.is_empty());
+    let mut stream = 0;
+    for message in messages {
+        for at in 0..message.len().min(400) {
+            for bit in [1, 0x40, 0x80] {
+                stream += 1;
+                let begin = node_messages::encode_stream(stream);
+                let mut damaged = message.to_vec();
+                damaged[at] ^= bit;
+                // Some changes are valid messages; none may panic, and a batch that is accepted can be delivered.
+                cluster.nodes[0].with_router(|router| {
+                    // So that it has not been received before.
+                    router.handle_node_message(1, &begin).expect("valid");
+                    let _ = router.handle_node_message(1, &damaged);
+                });
+            }
+            let short = message.slice(..at);
+            cluster.nodes[0].with_router(|router| {
+                assert!(router.handle_node_message(1, &short).is_err());
+            });
+        }
+        while cluster.nodes[0].step() {}
+        cluster.nodes[0].take(&mut subscriber, false);
+    }
+}
+
+fn retain(node: &mut Sim, connection: &mut SimConnection, topic: &str, payload: &[u8], id: u16) {
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        topic,
+        packet_id: id,
+        properties: Properties::EMPTY,
+        payload,
+    };
+    let mut bytes = Vec::new();
+    publish.encode(Version::V5, &mut bytes);
+    node.send(connection, &bytes);
+}
+
+/// The retained messages of a node.
+fn retained(node: &Sim) -> Vec<(String, Vec<u8>)> {
+    let messages = node.shards[0]
+        .node
+        .retained
+        .matching("#", None, 1000, node.now_ms);
+    messages
+        .iter()
+        .map(|message| {
+            (
+                message.view().topic.to_owned(),
+                message.view().payload.to_vec(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn retained_messages_are_the_same_on_all_nodes_after_any_separation() {
+    for seed in 1..=60 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 3571, seed % 2 == 0);
+        let mut publishers: Vec<SimConnection> = (0..3)
+            .map(|node| cluster.connect(node, 0, &format!("publisher{node}"), true))
+            .collect();
+        cluster.settle();
+        for n in 0..60_u16 {
+            let node = cluster.random(3);
+            let topic = format!("t/{}", cluster.random(5));
+            let payload = match cluster.random(4) {
+                0 => Vec::new(),
+                _ => vec![n as u8 + 1],
+            };
+            // The clocks of the nodes differ.
+            let now_ms = 1_000_000 + 60_000 * node as u64 + u64::from(n);
+            cluster.nodes[node].now_ms = now_ms;
+            let publisher = &mut publishers[node];
+            retain(&mut cluster.nodes[node], publisher, &topic, &payload, n + 1);
+            match cluster.random(8) {
+                0 => {
+                    let (a, b) = [(0, 1), (0, 2), (1, 2)][cluster.random(3)];
+                    cluster.separate(a, b);
+                    cluster.join(a, b);
+                }
+                1..4 => cluster.settle(),
+                _ => {
+                    cluster.step();
+                }
+            }
+        }
+        cluster.settle();
+        assert_eq!(
+            retained(&cluster.nodes[0]),
+            retained(&cluster.nodes[1]),
+            "seed {seed}"
+        );
+        assert_eq!(
+            retained(&cluster.nodes[0]),
+            retained(&cluster.nodes[2]),
+            "seed {seed}"
+        );
+        // What is published after everything has settled replaces what is there, whatever the clocks show.
+        retain(
+            &mut cluster.nodes[0],
+            &mut publishers[0],
+            "t/0",
+            b"newest",
+            1000,
+        );
+        cluster.settle();
+        for node in &cluster.nodes {
+            let newest = ("t/0".to_owned(), b"newest".to_vec());
+            assert!(retained(node).contains(&newest), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn retained_messages_that_a_node_lacks_are_sent_piece_by_piece() {
+    let mut cluster = ClusterSim::new(2, 1, 5, false);
+    let mut publisher = cluster.connect(0, 0, "publisher", true);
+    cluster.separate(0, 1);
+    let payload = vec![7; 500_000];
+    for n in 0..40 {
+        let topic = format!("t/{n}");
+        retain(
+            &mut cluster.nodes[0],
+            &mut publisher,
+            &topic,
+            &payload,
+            n + 1,
+        );
+        cluster.settle();
+    }
+    let set_behind = |cluster: &mut ClusterSim, behind: u64| {
+        cluster.nodes[0].with_router(|router| router.peers_behind = behind);
+    };
+    set_behind(&mut cluster, 1 << 1);
+    cluster.join(0, 1);
+    cluster.settle();
+    assert_eq!(retained(&cluster.nodes[1]).len(), 0, "the node is behind");
+    set_behind(&mut cluster, 0);
+    cluster.collect();
+    let bytes: usize = cluster.wires[0][1].iter().map(Bytes::len).sum();
+    assert!((1 << 20..10 << 20).contains(&bytes), "{bytes} in one turn");
+    for _ in 0..10 {
+        cluster.pass(100);
+    }
+    assert_eq!(retained(&cluster.nodes[0]), retained(&cluster.nodes[1]));
+    assert_eq!(retained(&cluster.nodes[1]).len(), 40);
+}
+
+fn disconnect_code(node: &mut Sim, connection: SimConnection) -> Option<ReasonCode> {
+    packets(&node.take_bytes(connection), |packet| match packet {
+        Packet::Disconnect(disconnect) => Some(disconnect.reason),
+        _ => None,
+    })
+}
+
+/// The code of CONNACK, and whether a session was present.
+fn connack(node: &mut Sim, connection: SimConnection) -> Option<(ReasonCode, bool)> {
+    connack_in(&node.take_bytes(connection))
+}
+
+fn connack_in(bytes: &[u8]) -> Option<(ReasonCode, bool)> {
+    packets(bytes, |packet| match packet {
+        Packet::ConnAck(connack) => Some((connack.code, connack.session_present)),
+        _ => None,
+    })
+}
+
+fn packets<T>(bytes: &[u8], find: impl Fn(Packet<'_>) -> Option<T>) -> Option<T> {
+    let mut rest = bytes;
+    let mut found = None;
+    while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {
+        rest = &rest[frame.len..];
+        let packet = Packet::decode(frame, Version::V5, Direction::FromServer).unwrap();
+        found = found.or(find(packet));
+    }
+    found
+}
+
+/// The nodes that have a session of a client id.
+fn holders(cluster: &ClusterSim, client_id: &str) -> Vec<usize> {
+    let has = |node: &Sim| node.has_session(client_id);
+    (0..cluster.nodes.len())
+        .filter(|&n| has(&cluster.nodes[n]))
+        .collect()
+}
+
+// [MQTT-3.1.4-3], over nodes.
+#[test]
+fn a_client_that_connects_to_another_node_takes_its_session_over() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 100 + n, false);
+        let id = format!("client-{n}");
+        let first = cluster.connect(0, 0, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], first),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        let second = cluster.connect(1, 1, &id, true);
+        assert_eq!(
+            disconnect_code(&mut cluster.nodes[0], first),
+            Some(ReasonCode::SESSION_TAKEN_OVER)
+        );
+        assert_eq!(
+            connack(&mut cluster.nodes[1], second),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn a_durable_session_is_ended_by_a_clean_start_at_another_node() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 200 + n, false);
+        let id = format!("client-{n}");
+        let first = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].drop_connection(first);
+        let resumed = cluster.connect(0, 1, &id, false);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], resumed),
+            Some((ReasonCode::SUCCESS, true))
+        );
+        let clean = cluster.connect(1, 1, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[1], clean),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+        // Its own node has released it.
+        cluster.nodes[1].drop_connection(clean);
+        let again = cluster.connect(0, 0, &id, false);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], again),
+            Some((ReasonCode::SUCCESS, false))
+        );
+    }
+}
+
+#[test]
+fn a_durable_session_is_used_from_any_node() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 500 + n, false);
+        let id = format!("client-{n}");
+        let mut first = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].subscribe(&mut first, "a/+", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[0].drop_connection(first);
+        let mut publisher = cluster.connect(1, 0, "publisher", true);
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"queued", QoS::AtLeastOnce, 1);
+        cluster.settle();
+        // The client arrives at another node, with a packet right behind CONNECT.
+        let mut elsewhere = cluster.nodes[2].connect(1, &id, false);
+        cluster.nodes[2].publish(&mut elsewhere, "a/own", b"early", QoS::AtLeastOnce, 7);
+        cluster.settle();
+        assert_eq!(
+            connack_in(&cluster.nodes[2].peek_bytes(elsewhere)),
+            Some((ReasonCode::SUCCESS, true))
+        );
+        let got = payloads(&mut cluster.nodes[2], &mut elsewhere);
+        assert_eq!(got, [b"queued".to_vec(), b"early".to_vec()], "client {n}");
+        assert_eq!(holders(&cluster, &id), [0]);
+        // The end of the connection reaches the session.
+        cluster.nodes[2].drop_connection(elsewhere);
+        cluster.settle();
+        assert!(cluster.exits[0].is_empty());
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"later", QoS::AtLeastOnce, 2);
+        cluster.settle();
+        // Now the node with the session: the entry is told that it was taken over.
+        let mut elsewhere = cluster.connect(1, 0, &id, false);
+        let home = cluster.connect(0, 1, &id, false);
+        assert_eq!(
+            disconnect_code(&mut cluster.nodes[1], elsewhere),
+            Some(ReasonCode::SESSION_TAKEN_OVER)
+        );
+        assert!(cluster.nodes[1].is_closing(elsewhere));
+        // Nothing happens to what is closed.
+        cluster.nodes[1].publish(&mut elsewhere, "a/b", b"never", QoS::AtLeastOnce, 3);
+        cluster.settle();
+        let mut home = home;
+        let got = payloads(&mut cluster.nodes[0], &mut home);
+        assert_eq!(got, [b"later".to_vec()]);
+    }
+}
+
+#[test]
+fn a_tunnel_ends_with_the_connection_between_its_nodes() {
+    let mut cluster = ClusterSim::new(3, 1, 600, false);
+    let first = cluster.connect(0, 0, "client", false);
+    cluster.nodes[0].drop_connection(first);
+    let elsewhere = cluster.connect(1, 0, "client", false);
+    assert!(!cluster.nodes[1].is_closing(elsewhere));
+    cluster.separate(0, 1);
+    cluster.settle();
+    assert!(cluster.nodes[1].is_closing(elsewhere));
+    // The node that is alone with the client gives it a new session.
+    let alone = cluster.connect(1, 0, "client", false);
+    cluster.pass(2500);
+    assert_eq!(
+        connack(&mut cluster.nodes[1], alone),
+        Some((ReasonCode::SUCCESS, false))
+    );
+}
+
+#[test]
+fn a_client_that_leaves_while_its_session_is_claimed_leaves_nothing() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 300 + n, false);
+        let id = format!("client-{n}");
+        let connection = cluster.nodes[0].connect(0, &id, false);
+        for _ in 0..n % 5 {
+            cluster.step();
+        }
+        cluster.nodes[0].drop_connection(connection);
+        cluster.settle();
+        if n % 5 == 0 {
+            assert_eq!(holders(&cluster, &id), [0_usize; 0], "client {n}");
+        }
+        let other = cluster.connect(1, 0, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[1], other),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only() {
+    let mut cluster = ClusterSim::new(2, 1, 400, false);
+    // Node 0 sees a third node that never says anything.
+    cluster.nodes[0].with_router(|router| router.add_peer(2, "silent"));
+    let ids: Vec<String> = (0..20).map(|n| format!("client-{n}")).collect();
+    let waiting: Vec<_> = ids
+        .iter()
+        .map(|id| cluster.nodes[0].connect(0, id, true))
+        .collect();
+    cluster.settle();
+    cluster.pass(2500);
+    let accepted = waiting.iter().filter(|&&connection| {
+        connack(&mut cluster.nodes[0], connection) == Some((ReasonCode::SUCCESS, false))
+    });
+    // The others belong to the silent node, and wait until it is given up.
+    let accepted = accepted.count();
+    assert!(accepted > 0 && accepted < ids.len(), "{accepted} accepted");
+    cluster.nodes[0].with_router(|router| router.remove_peer(2, false));
+    cluster.settle();
+    cluster.pass(2500);
+    assert!(ids.iter().all(|id| cluster.nodes[0].has_session(id)));
+}
+
+#[test]
+fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(2, 1, 700 + n, false);
+        let id = format!("client-{n}");
+        let mut first = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].subscribe(&mut first, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[1].drop_connection(first);
+        cluster.pass(10);
+        cluster.separate(0, 1);
+        cluster.join(0, 1);
+        cluster.is_silent = vec![1];
+        cluster.settle();
+        let second = cluster.connect(0, 0, &id, n % 2 == 0);
+        cluster.pass(2500);
+        cluster.is_silent.clear();
+        cluster.settle();
+        if n % 2 == 0 {
+            // The client wanted a new session.
+            assert_eq!(holders(&cluster, &id), [0], "{id}");
+            continue;
+        }
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+        if cluster.nodes[0].is_closing(second) {
+            let again = cluster.connect(0, 0, &id, false);
+            let answer = connack_in(&cluster.nodes[0].peek_bytes(again));
+            assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+        }
+    }
+}
+
+#[test]
+fn clients_wait_for_a_node_that_still_reads_its_sessions() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(2, 1, 800 + n, false);
+        let id = format!("client-{n}");
+        cluster.separate(0, 1);
+        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        cluster.join(0, 1);
+        for _ in 0..15 {
+            cluster.pass(100);
+        }
+        let client = cluster.connect(0, 0, &id, false);
+        for _ in 0..15 {
+            cluster.pass(100);
+        }
+        assert_eq!(connack(&mut cluster.nodes[0], client), None, "{id}");
+        cluster.nodes[1].restore_session(&id);
+        cluster.nodes[1].finish_restore();
+        cluster.settle();
+        assert_eq!(
+            connack(&mut cluster.nodes[0], client),
+            Some((ReasonCode::SUCCESS, true)),
+            "{id}"
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn at_most_one_node_has_a_session_when_all_nodes_have_met() {
+    for seed in 1..=100 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 104_729, false);
+        let mut together = [true; 3];
+        for _ in 0..60 {
+            match cluster.random(8) {
+                0 => {
+                    // The pairs (0, 1), (0, 2) and (1, 2).
+                    let pair = cluster.random(3);
+                    let (a, b) = [(0, 1), (0, 2), (1, 2)][pair];
+                    match together[pair] {
+                        true => cluster.separate(a, b),
+                        false => cluster.join(a, b),
+                    }
+                    together[pair] = !together[pair];
+                }
+                1 => cluster.pass(300),
+                2 | 3 => {
+                    for _ in 0..cluster.random(20) {
+                        cluster.step();
+                    }
+                }
+                _ => {
+                    let (node, shard) = (cluster.random(3), cluster.random(2));
+                    let id = format!("client-{}", cluster.random(3));
+                    let clean = cluster.random(2) == 0;
+                    let connection = cluster.nodes[node].connect(shard, &id, clean);
+                    if cluster.random(3) == 0 {
+                        cluster.nodes[node].drop_connection(connection);
+                    }
+                }
+            }
+        }
+        for (pair, (a, b)) in [(0, 1), (0, 2), (1, 2)].into_iter().enumerate() {
+            if !together[pair] {
+                cluster.join(a, b);
+            }
+        }
+        cluster.settle();
+        for _ in 0..30 {
+            cluster.pass(100);
+        }
+        for n in 0..3 {
+            let id = format!("client-{n}");
+            assert!(holders(&cluster, &id).len() <= 1, "seed {seed}, {id}");
+            let last = cluster.connect(n, 0, &id, true);
+            assert_eq!(
+                connack(&mut cluster.nodes[n], last),
+                Some((ReasonCode::SUCCESS, false)),
+                "seed {seed}, {id}"
+            );
+            assert_eq!(holders(&cluster, &id), [n], "seed {seed}, {id}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Several nodes as one cluster: who is a member, and reliable channels between members.
+//!
+//! - [`Members`], [`Objects`] and [`Links`] are what a cluster needs from the system that connects its nodes. The crate
+//!   `cluster_nats` implements them over NATS; tests implement them in memory.
+//! - A channel to each other member turns the lossy frames of [`Links`] into an ordered, reliable sequence of messages.
+//! - [`ClusterMembership`] decides which members are reachable, and owns their channels.
+//!
+//! - [`ClusterNode`] joins these: it runs the membership of this node over the links.
+//! - [`NodeRequests`] exchanges requests and their answers with other nodes.
+//! - [`ClusterLease`] chooses one node for work that is done once per cluster.
+//! - [`ReplicatedObjects`] keeps the configuration objects of this node equal to those of the cluster.
+//!
+//! Except for [`ClusterNode`], [`NodeRequests`], [`ClusterLease`] and [`ReplicatedObjects`], nothing here uses a clock: the caller passes frames and the time.
+
+mod channel;
+mod cluster_node;
+mod error;
+mod fabric;
+mod frame;
+mod lease;
+mod member;
+mod membership;
+mod objects;
+mod requests;
+
+pub use channel::ChannelLimits;
+pub use cluster_node::{ClusterNode, NodeLoad, PeerObserver};
+pub use error::{ClusterError, PutError};
+pub use fabric::{
+    BoxFuture, Expected, LinkSendError, Links, MAX_OBJECT_BYTES, MemberChange, Members,
+    ObjectChange, ObjectEntry, Objects,
+};
+pub use frame::{FRAME_HEAD_BYTES, FrameError};
+pub use lease::{ClusterLease, LeaseStatus};
+pub use member::{Member, NodeName, NodeNameError};
+pub use membership::{
+    ClusterMembership, DownReason, MAX_PEERS, MembershipConfig, MembershipEvent, PeerId, PeerInfo,
+};
+pub use objects::{
+    LocalObject, LocalObjects, LocalObjectsError, ObjectName, ObjectNameError, ObjectReplica,
+    ReplicaEvent, ReplicaPhase, ReplicaRecord, ReplicaRequest, ReplicatedObjects,
+    ReplicatedObjectsError, ReplicatedObjectsStatus,
+};
+pub use requests::{
+    FIRST_REQUEST_KIND, NodeRequests, RequestError, RequestHandler, RequestLimits, SendMessage,
+};

@@ -1,0 +1,106 @@
+//! The members of a cluster.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The name of a node, unique in its cluster: 1 to 64 of the characters `a-z`, `0-9` and `-`. It is part of keys and
+/// subjects of NATS.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(Arc<str>);
+
+const MAX_NAME_BYTES: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{0:?} is not a valid node name: expected 1 to {MAX_NAME_BYTES} of the characters a-z, 0-9 and '-'"
+)]
+pub struct NodeNameError(String);
+
+impl NodeName {
+    pub fn new(name: &str) -> Result<Self, NodeNameError> {
+        let is_valid =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_valid) {
+            return Err(NodeNameError(
+                name.chars().take(2 * MAX_NAME_BYTES).collect(),
+            ));
+        }
+        Ok(Self(name.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = NodeNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = NodeNameError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::new(&text)
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}
+
+/// What a node tells the others about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub node: NodeName,
+    /// Differs in each run of a node.
+    pub run_id: u64,
+    /// The version of the program.
+    pub version: String,
+    /// The version of the messages between nodes. Nodes with different versions exchange no messages.
+    pub protocol: u32,
+    /// When the node started, in milliseconds since 1970 by its own clock.
+    pub started_ms: u64,
+    /// Where the HTTP API of the node can be reached by the other nodes and people, if that is configured.
+    #[serde(default)]
+    pub api_url: Option<String>,
+    /// `host:port` where clients can reach the node, for redirections.
+    #[serde(default)]
+    pub server_reference: Option<String>,
+    /// Connections of the node when it renewed its entry.
+    #[serde(default)]
+    pub connections: u64,
+    /// Sessions of the node when it renewed its entry.
+    #[serde(default)]
+    pub sessions: u64,
+    /// Whether the node refers its clients to others, because it is to be stopped.
+    #[serde(default)]
+    pub is_draining: bool,
+}
+
+impl Member {
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("names, numbers and texts can be written as JSON")
+    }
+
+    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+}

@@ -1,0 +1,185 @@
+//! A node that leaves: its last messages arrive before the others learn of it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::{
+    BoxFuture, ChannelLimits, ClusterError, ClusterNode, DownReason, LinkSendError, Links, Member,
+    MemberChange, Members, MembershipConfig, NodeLoad, NodeName, PeerId, PeerObserver,
+};
+use tokio::sync::mpsc;
+
+/// What two nodes share.
+#[derive(Default)]
+struct Fabric {
+    /// The frames to each node.
+    frames: Mutex<Vec<(NodeName, mpsc::UnboundedSender<Bytes>)>>,
+    /// Frames get lost.
+    is_interrupted: AtomicBool,
+    watches: Mutex<Vec<mpsc::Sender<MemberChange>>>,
+}
+
+struct FabricEnd {
+    fabric: Arc<Fabric>,
+    node: NodeName,
+}
+
+impl Links for FabricEnd {
+    fn max_frame_bytes(&self) -> usize {
+        64 << 10
+    }
+
+    fn send(&self, to: &NodeName, frame: Bytes) -> Result<(), LinkSendError> {
+        if !self.fabric.is_interrupted.load(SeqCst) {
+            let frames = self.fabric.frames.lock().unwrap();
+            if let Some((_, sender)) = frames.iter().find(|(node, _)| node == to) {
+                let _ = sender.send(frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self) -> mpsc::Receiver<Bytes> {
+        let (sender, mut frames) = mpsc::unbounded_channel();
+        let (bounded, receiver) = mpsc::channel(1000);
+        let node = self.node.clone();
+        self.fabric.frames.lock().unwrap().push((node, sender));
+        tokio::spawn(async move {
+            while let Some(frame) = frames.recv().await {
+                let _ = bounded.send(frame).await;
+            }
+        });
+        receiver
+    }
+}
+
+impl Members for FabricEnd {
+    fn renew<'a>(&'a self, member: &'a Member) -> BoxFuture<'a, Result<(), ClusterError>> {
+        self.report(&MemberChange::Renewed(member.clone()));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn remove<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<(), ClusterError>> {
+        self.report(&MemberChange::Left(node.clone()));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn watch(&self) -> mpsc::Receiver<MemberChange> {
+        let (sender, receiver) = mpsc::channel(1000);
+        self.fabric.watches.lock().unwrap().push(sender);
+        receiver
+    }
+}
+
+impl FabricEnd {
+    fn report(&self, change: &MemberChange) {
+        for watch in &*self.fabric.watches.lock().unwrap() {
+            let _ = watch.try_send(change.clone());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Observer {
+    peer: Mutex<Option<PeerId>>,
+    /// Messages, and the ends of peers.
+    seen: Mutex<Vec<String>>,
+}
+
+impl PeerObserver for Observer {
+    fn peer_up(&self, peer: PeerId, _: &NodeName) {
+        *self.peer.lock().unwrap() = Some(peer);
+    }
+
+    fn peer_down(&self, _: PeerId, reason: DownReason) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.push(reason.as_str().to_owned());
+    }
+
+    fn message(&self, _: PeerId, message: Bytes) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.push(String::from_utf8_lossy(&message).into_owned());
+    }
+
+    fn members_known(&self) {}
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn load(&self) -> NodeLoad {
+        NodeLoad::default()
+    }
+}
+
+fn start(fabric: &Arc<Fabric>, name: &str) -> (Arc<ClusterNode>, Arc<Observer>) {
+    let node = NodeName::new(name).expect("valid");
+    let member = Member {
+        node: node.clone(),
+        run_id: 1,
+        version: "1".to_owned(),
+        protocol: 1,
+        started_ms: 1,
+        api_url: None,
+        server_reference: None,
+        connections: 0,
+        sessions: 0,
+        is_draining: false,
+    };
+    let config = MembershipConfig {
+        lease_ms: 5000,
+        protocol: 1,
+        channel: ChannelLimits::default(),
+    };
+    let end = Arc::new(FabricEnd {
+        fabric: fabric.clone(),
+        node,
+    });
+    let observer = Arc::new(Observer::default());
+    let mut last = name.len() as u64 + u64::from(name.as_bytes()[0]) * 1000;
+    let random = move || {
+        last += 1;
+        last
+    };
+    let node = ClusterNode::new(member, config, random, end.clone(), end, observer.clone());
+    drop(node.start());
+    (node, observer)
+}
+
+async fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !is_true() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_last_messages_of_a_node_arrive_before_it_leaves() {
+    let fabric = Arc::new(Fabric::default());
+    let (first, first_observer) = start(&fabric, "a");
+    let (_second, second_observer) = start(&fabric, "b");
+    let is_up = |observer: &Observer| observer.peer.lock().unwrap().is_some();
+    eventually("the nodes meet", || {
+        is_up(&first_observer) && is_up(&second_observer)
+    })
+    .await;
+    // The message is lost at first, and sent again.
+    fabric.is_interrupted.store(true, SeqCst);
+    let peer = first_observer.peer.lock().unwrap().expect("is up");
+    first.send(peer, Bytes::from_static(b"will"));
+    let leaving = tokio::spawn({
+        let first = first.clone();
+        async move { first.leave().await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    fabric.is_interrupted.store(false, SeqCst);
+    leaving.await.expect("does not panic");
+    let seen = || second_observer.seen.lock().unwrap().clone();
+    eventually("the node has left", || seen().len() == 2).await;
+    assert_eq!(seen(), ["will", "left"]);
+}

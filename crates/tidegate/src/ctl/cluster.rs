@@ -1,0 +1,242 @@
+//! `tidegate ctl cluster`: the cluster that the node is a member of.
+
+use clap::Subcommand;
+use outbound::url_encoding::url_encode;
+use serde_json::Value;
+
+use super::http::ApiClient;
+use super::output::{CtlOutput, OutputFormat, format_date, print_text};
+
+#[derive(Subcommand)]
+pub(super) enum ClusterCommand {
+    /// Show the members of the cluster and the state of NATS, as this node sees them
+    Status,
+    /// Disconnect the clients of a member, so that they connect to other nodes, before it is stopped
+    Drain {
+        /// Name of the node; default: the node that answers
+        node: Option<String>,
+        /// Accept clients again
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Remove a member that has ended and does not come back
+    Evict {
+        /// Name of the node
+        node: String,
+    },
+}
+
+impl ClusterCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        match self {
+            Self::Status => {
+                let mut status = client.get("/api/v1/cluster").await?;
+                if output.format == OutputFormat::Json {
+                    return print_text(&format!("{status:#}\n"));
+                }
+                print_text(&format!("{}\n", summary(&status)))?;
+                let columns = [
+                    ("NODE", "node"),
+                    ("REACHABLE", "is_reachable"),
+                    ("DRAINING", "is_draining"),
+                    ("VERSION", "version"),
+                    ("CONNECTIONS", "connections"),
+                    ("SESSIONS", "sessions"),
+                    ("ROUND TRIP", "round_trip"),
+                    ("QUEUED", "queued"),
+                ];
+                let members = status["members"].take();
+                let members = members.as_array().into_iter().flatten();
+                output.print_rows((members.map(row).collect(), false), &columns)
+            }
+            Self::Drain { node, cancel } => {
+                let node = match node {
+                    Some(node) => node,
+                    None => {
+                        let status = client.get("/api/v1/cluster").await?;
+                        status["node"].as_str().unwrap_or_default().to_owned()
+                    }
+                };
+                let path = format!("/api/v1/cluster/members/{}/drain", url_encode(&node));
+                if cancel {
+                    let answer = client.delete(&path).await?;
+                    return output.print_done(&format!("{node} accepts clients"), &answer);
+                }
+                let answer = client.post_empty(&path).await?;
+                let done = format!(
+                    "{node} disconnects its clients; ctl cluster status shows how many it has"
+                );
+                output.print_done(&done, &answer)
+            }
+            Self::Evict { node } => {
+                let path = format!("/api/v1/cluster/members/{}", url_encode(&node));
+                let answer = client.delete(&path).await?;
+                output.print_done(&format!("{node} was removed from the cluster"), &answer)
+            }
+        }
+    }
+}
+
+/// The lines above the members.
+fn summary(status: &Value) -> String {
+    let text = |value: &Value| clean(value.as_str().unwrap_or("-"));
+    let nats = &status["nats"];
+    let mut lines = vec![format!(
+        "cluster   {}, seen by {}",
+        text(&status["name"]),
+        text(&status["node"])
+    )];
+    let mut state = text(&nats["state"]);
+    if let Some(ms) = nats["since_ms"].as_u64() {
+        state.push_str(&format!(" since {}", format_date(ms)));
+    }
+    if let (Some(name), Some(version)) = (
+        nats["server_name"].as_str(),
+        nats["server_version"].as_str(),
+    ) {
+        state.push_str(&format!(", server {} {}", clean(name), clean(version)));
+    }
+    if let Some(ms) = nats["round_trip_ms"].as_f64() {
+        state.push_str(&format!(", round trip {ms:.1} ms"));
+    }
+    lines.push(format!("nats      {state}"));
+    let server = &nats["managed"];
+    if server.is_object() {
+        let is_running = server["is_running"] == true;
+        let mut state = match (is_running, server["pid"].as_u64()) {
+            (true, Some(pid)) => format!("runs with pid {pid}"),
+            (true, None) => "runs".to_owned(),
+            (false, _) => "does not run".to_owned(),
+        };
+        if let Some(restarts) = server["restarts"].as_u64().filter(|count| *count > 0) {
+            state.push_str(&format!(", restarts {restarts}"));
+        }
+        if let Some(error) = server["last_error"].as_str().filter(|_| !is_running) {
+            state.push_str(&format!(": {}", clean(error)));
+        }
+        lines.push(format!("server    {state}"));
+    }
+    let is_ready = nats["state"] == "ready";
+    if let Some(error) = nats["last_error"].as_str().filter(|_| !is_ready) {
+        lines.push(format!("error     {}", clean(error)));
+    }
+    if let Some(problem) = status["problem"].as_str() {
+        lines.push(format!("problem   {}", clean(problem)));
+    }
+    let objects = &status["objects"];
+    if objects["is_synchronized"] == true {
+        lines.push(format!(
+            "objects   {}, the same on all nodes",
+            objects["count"]
+        ));
+    } else if objects.is_object() {
+        let reason = objects["error"].as_str().map(clean).unwrap_or_default();
+        let text =
+            format!("objects   not those of the cluster yet; they cannot be changed now: {reason}");
+        lines.push(text.trim_end().to_owned());
+    }
+    for (field, text) in [
+        ("conflicts", "replaced by that of the cluster"),
+        ("local_only", "only on this node, because it is too large"),
+    ] {
+        for name in objects[field].as_array().into_iter().flatten() {
+            lines.push(format!(
+                "object    {} {text}",
+                clean(name.as_str().unwrap_or("?"))
+            ));
+        }
+    }
+    if let Some(disconnected) = status["drain"]["disconnected"].as_u64() {
+        lines.push(format!(
+            "drain     {disconnected} clients of this node were disconnected"
+        ));
+    }
+    if status["is_complete"] == false {
+        lines.push("problem   the subscriptions of some members are not known yet".to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+fn row(member: &Value) -> Value {
+    let mut row = member.clone();
+    row["round_trip"] = match member["round_trip_ms"].as_u64() {
+        Some(ms) => format!("{ms} ms").into(),
+        None => Value::Null,
+    };
+    row["queued"] = match member["queued_bytes"].as_u64() {
+        _ if member["is_self"] == true => Value::Null,
+        Some(bytes) => format!("{bytes} B").into(),
+        None => Value::Null,
+    };
+    row
+}
+
+/// Text of other nodes and servers must not move the cursor.
+fn clean(text: &str) -> String {
+    let chars = text.chars();
+    chars
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status() -> Value {
+        json!({
+            "name": "tidegate", "node": "node-1", "is_complete": true, "problem": null,
+            "nats": {
+                "state": "ready", "since_ms": 0, "server_name": "node-1", "server_version": "2.12.15",
+                "last_error": "an old one", "round_trip_ms": 0.44, "managed": {"is_running": true, "pid": 7, "restarts": 0}
+            },
+            "objects": {"is_synchronized": true, "count": 12, "conflicts": ["rule/r1"], "local_only": [], "error": null},
+        })
+    }
+
+    #[test]
+    fn the_summary_shows_what_is_wrong_and_only_that() {
+        assert_eq!(
+            summary(&status()),
+            "cluster   tidegate, seen by node-1\n\
+             nats      ready since 1970-01-01T00:00:00Z, server node-1 2.12.15, round trip 0.4 ms\n\
+             server    runs with pid 7\n\
+             objects   12, the same on all nodes\n\
+             object    rule/r1 replaced by that of the cluster\n"
+        );
+        let mut broken = status();
+        broken["is_complete"] = json!(false);
+        broken["problem"] = json!("no\nlease");
+        broken["nats"]["state"] = json!("disconnected");
+        broken["nats"]["managed"] =
+            json!({"is_running": false, "last_error": "ended", "restarts": 2});
+        broken["drain"] = json!({"since_ms": 0, "disconnected": 3});
+        broken["objects"] = json!({"is_synchronized": false, "error": "no majority"});
+        let text = summary(&broken);
+        for part in [
+            "server    does not run, restarts 2: ended\n",
+            "error     an old one\n",
+            "problem   no\u{fffd}lease\n",
+            "subscriptions of some members",
+            "cannot be changed now: no majority\n",
+            "drain     3 clients of this node were disconnected\n",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_own_node_has_no_queue() {
+        let row = row(&json!({"is_self": true, "queued_bytes": 0, "round_trip_ms": null}));
+        assert_eq!(
+            (&row["queued"], &row["round_trip"]),
+            (&Value::Null, &Value::Null)
+        );
+        let row = super::row(&json!({"is_self": false, "queued_bytes": 10, "round_trip_ms": 3}));
+        assert_eq!(
+            (&row["queued"], &row["round_trip"]),
+            (&json!("10 B"), &json!("3 ms"))
+        );
+    }
+}

@@ -1,0 +1,784 @@
+//! The node as a member of a cluster: connects the node router of the broker with the other nodes over NATS.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use api::{
+    ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
+    ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
+    NodeAnswerFuture,
+};
+use broker::{
+    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerConnection, PeerInbox, PeerTransport,
+};
+use bytes::Bytes;
+use cluster::{
+    BoxFuture, ClusterError, ClusterLease, ClusterNode, DownReason, FIRST_REQUEST_KIND, Links as _,
+    Member, MembershipConfig, NodeLoad, NodeName, NodeRequests, ObjectName, PeerId, PeerInfo,
+    PeerObserver, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits,
+};
+use cluster_nats::{
+    ManagedNats, ManagedNatsSettings, ManagedNatsState, NatsFabric, NatsSettings, NatsState,
+};
+use devices::platform::Reporter;
+use devices::pull::{PullScheduler, ReadingIntake};
+use hooks::MetricFamily;
+use relay::RelayService;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use store::Store;
+use tokio::runtime::{Handle, Runtime};
+
+use super::blocking_stage::run_blocking;
+use super::cluster_drain::NodeDrain;
+use super::cluster_objects::{self, ClusterReplication, NodeObjects};
+use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
+use crate::config::{ClusterServers, ClusterSettings, Config, ManagedServer};
+
+/// Threads for the messages between nodes. HTTP has its own ones, so that neither delays the other.
+const CLUSTER_THREADS: usize = 2;
+/// A member that is silent for so long counts as unreachable.
+const LEASE: Duration = Duration::from_secs(5);
+/// Received messages between nodes that wait for the router of the broker; no more are read above this size.
+const MAX_RECEIVED_BYTES: usize = 64 << 20;
+/// Subject of requests that the API executes, see [`api::answer_node_request`].
+const CLIENT_REQUESTS: u8 = 1;
+/// Subject of texts for the connections of a relay endpoint.
+const RELAY_TEXTS: u8 = 2;
+/// Subject of the start and the end of a drain.
+const DRAINS: u8 = 3;
+/// Subject of readings of pull sources for the devices of other nodes.
+const READINGS: u8 = 4;
+/// Term of the lease of the node that polls the pull sources.
+const PULL_LEASE_TERM: Duration = Duration::from_secs(15);
+/// Time to end the managed server.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The membership of this node. A clone refers to the same one.
+#[derive(Clone)]
+pub(super) struct NodeCluster {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: ClusterSettings,
+    node: Arc<ClusterNode>,
+    observer: Arc<BrokerObserver>,
+    objects: Arc<ReplicatedObjects>,
+    drain: Arc<NodeDrain>,
+    pull_lease: Arc<ClusterLease>,
+    store: Store,
+    fabric: NatsFabric,
+    managed: Option<ManagedNats>,
+    /// `None` after the stop.
+    runtime: std::sync::Mutex<Option<Runtime>>,
+}
+
+/// Passes what happens at other nodes to the broker, and requests of other nodes to those who answer them.
+struct BrokerObserver {
+    inbox: PeerInbox,
+    requests: Arc<NodeRequests>,
+    drain: Arc<NodeDrain>,
+    reporter: OnceLock<Arc<Reporter>>,
+    broker: OnceLock<BrokerHandle>,
+}
+
+impl PeerObserver for BrokerObserver {
+    fn peer_up(&self, peer: PeerId, node: &NodeName) {
+        self.inbox.peer_up(connection(peer), node.as_str());
+        self.requests.peer_up(peer, node);
+    }
+
+    fn peer_down(&self, peer: PeerId, reason: DownReason) {
+        self.inbox
+            .peer_down(number(peer), reason == DownReason::Left);
+        self.requests.peer_down(peer);
+    }
+
+    fn message(&self, peer: PeerId, message: Bytes) {
+        let kind = message.first().copied().unwrap_or_default();
+        if kind >= FIRST_REQUEST_KIND {
+            self.requests.receive(peer, &message);
+        } else {
+            self.inbox.message(number(peer), message);
+        }
+    }
+
+    fn members_known(&self) {
+        self.inbox.members_known();
+    }
+
+    fn is_full(&self) -> bool {
+        self.inbox.queued_bytes() > MAX_RECEIVED_BYTES
+    }
+
+    fn load(&self) -> NodeLoad {
+        let load = self.broker.get().map(BrokerHandle::load);
+        let (connections, sessions) = load.unwrap_or_default();
+        NodeLoad {
+            connections,
+            sessions,
+            is_draining: self.drain.is_draining(),
+        }
+    }
+}
+
+/// A text that the connections of a relay endpoint get as it is, at all nodes.
+#[derive(Serialize, Deserialize)]
+struct RelayText {
+    endpoint: String,
+    text: String,
+}
+
+/// Starts or cancels the drain of a node.
+#[derive(Serialize, Deserialize)]
+struct DrainRequest {
+    is_draining: bool,
+}
+
+/// Answers requests of other nodes.
+struct BrokerRequests {
+    broker: BrokerHandle,
+    relay: RelayService,
+    drain: Arc<NodeDrain>,
+    observer: Weak<BrokerObserver>,
+    node: NodeName,
+}
+
+impl RequestHandler for BrokerRequests {
+    fn answer(
+        &self,
+        subject: u8,
+        body: Bytes,
+    ) -> Option<BoxFuture<'static, Result<Bytes, String>>> {
+        match subject {
+            CLIENT_REQUESTS => {
+                let (broker, node) = (self.broker.clone(), self.node.clone());
+                Some(Box::pin(async move {
+                    let answer = api::answer_node_request(&broker, node.as_str(), &body);
+                    answer.await.map(Bytes::from)
+                }))
+            }
+            RELAY_TEXTS => {
+                let relay = self.relay.clone();
+                Some(Box::pin(async move {
+                    let text: RelayText =
+                        serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+                    // This node may not know a new endpoint yet, and then has no connections of it.
+                    let _ = relay.send_to_all(&text.endpoint, &text.text);
+                    Ok(Bytes::new())
+                }))
+            }
+            DRAINS => {
+                let drain = self.drain.clone();
+                Some(Box::pin(async move {
+                    let request: DrainRequest =
+                        serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+                    drain.set_draining(request.is_draining)?;
+                    Ok(Bytes::new())
+                }))
+            }
+            READINGS => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let store = move || {
+                        let reporter = observer.reporter.get().ok_or("it is starting")?;
+                        cluster_pulls::store_sent_readings(reporter, &body)
+                    };
+                    let stored = tokio::task::spawn_blocking(store).await;
+                    stored.map_err(|error| error.to_string())?
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn random_number() -> u64 {
+    let mut bytes = [0; 8];
+    // Only uniqueness is needed; without a source of randomness the time provides it.
+    match SystemRandom::new().fill(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => wall_clock::now_ms().wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    }
+}
+
+/// There are less than 256 peers.
+fn number(peer: PeerId) -> u8 {
+    peer.index() as u8
+}
+
+fn connection(peer: PeerId) -> PeerConnection {
+    PeerConnection {
+        index: number(peer),
+        channel: peer.channel(),
+    }
+}
+
+fn peer_id(peer: PeerConnection) -> PeerId {
+    PeerId::new(peer.index, peer.channel)
+}
+
+/// Carries the messages of the broker.
+struct ClusterTransport(Arc<ClusterNode>);
+
+impl PeerTransport for ClusterTransport {
+    fn send(&self, peer: PeerConnection, message: Bytes) {
+        self.0.send(peer_id(peer), message);
+    }
+
+    fn queued_bytes(&self, peer: PeerConnection) -> usize {
+        self.0.queued_bytes(peer_id(peer))
+    }
+
+    fn reconnect(&self, peer: PeerConnection) {
+        self.0.reconnect(peer_id(peer));
+    }
+}
+
+impl NodeCluster {
+    /// Starts the managed server, if there is one, and connects to the servers. Clients of the node do not wait for
+    /// that.
+    pub(super) async fn open(config: &Config, store: &Store) -> anyhow::Result<Option<Self>> {
+        let Some(settings) = config.cluster.clone() else {
+            let objects = store.objects().clone();
+            let forgotten = run_blocking("reading the record of the cluster", move || {
+                cluster_objects::forget_cluster(&objects)
+            });
+            forgotten.await??;
+            return Ok(None);
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(CLUSTER_THREADS)
+            .thread_name("cluster")
+            .enable_all()
+            .build()
+            .context("cannot start the threads of the cluster")?;
+        let directory = config.data_dir.join("nats");
+        let connecting = settings.clone();
+        let connected = runtime
+            .spawn(async move { connect(&connecting, directory).await })
+            .await;
+        let (fabric, managed) = match connected {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(error)) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error).context("connecting to the cluster panicked; this is a bug");
+            }
+        };
+        let local = Member {
+            node: settings.node.clone(),
+            run_id: random_number(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: NODE_PROTOCOL,
+            started_ms: wall_clock::now_ms(),
+            api_url: settings.api_url.clone(),
+            server_reference: config.broker.server_reference.clone(),
+            connections: 0,
+            sessions: 0,
+            is_draining: false,
+        };
+        let drain = NodeDrain::new(settings.drain_rate, runtime.handle().clone());
+        let drain = Arc::new(drain);
+        let observer = Arc::new(BrokerObserver {
+            inbox: PeerInbox::default(),
+            requests: NodeRequests::new(RequestLimits::default()),
+            drain: drain.clone(),
+            reporter: OnceLock::new(),
+            broker: OnceLock::new(),
+        });
+        let mut membership = MembershipConfig {
+            lease_ms: LEASE.as_millis() as u64,
+            protocol: NODE_PROTOCOL,
+            channel: cluster::ChannelLimits::default(),
+        };
+        let links = fabric.links();
+        membership.channel.max_frame_bytes = membership
+            .channel
+            .max_frame_bytes
+            .min(links.max_frame_bytes());
+        let holder = (settings.node.clone(), local.run_id);
+        let pull_lease =
+            ClusterLease::new(fabric.objects(), "pull_sources", holder, PULL_LEASE_TERM);
+        let node = ClusterNode::new(
+            local,
+            membership,
+            random_number,
+            fabric.members(),
+            links,
+            observer.clone(),
+        );
+        let objects = ReplicatedObjects::new(
+            settings.node.clone(),
+            fabric.objects(),
+            Arc::new(NodeObjects(store.objects().downgrade())),
+            move || format!("{:016x}{:016x}", random_number(), random_number()),
+        );
+        Ok(Some(Self {
+            shared: Arc::new(Shared {
+                settings,
+                node,
+                observer,
+                objects,
+                drain,
+                pull_lease,
+                store: store.clone(),
+                fabric,
+                managed,
+                runtime: std::sync::Mutex::new(Some(runtime)),
+            }),
+        }))
+    }
+
+    /// Takes part in the cluster from now on.
+    pub(super) fn start(&self) -> ClusterAttachment {
+        if let Some(runtime) = &*self.runtime() {
+            let _entered = runtime.enter();
+            let node = Arc::downgrade(&self.shared.node);
+            let send = move |peer: PeerId, message: Bytes| {
+                if let Some(node) = node.upgrade() {
+                    node.send(peer, message);
+                }
+            };
+            let requests = &self.shared.observer.requests;
+            requests.attach(Box::new(send), runtime.handle().clone());
+            // They end with the runtime.
+            drop(self.shared.node.start());
+            drop(self.shared.objects.start());
+            drop(runtime.spawn(self.shared.pull_lease.clone().hold()));
+            let replication = ClusterReplication {
+                objects: self.shared.objects.clone(),
+                runtime: runtime.handle().clone(),
+            };
+            let objects = self.shared.store.objects();
+            objects.set_replication(Arc::new(replication));
+        }
+        ClusterAttachment {
+            node_name: self.shared.settings.node.as_str().into(),
+            transport: Arc::new(ClusterTransport(self.shared.node.clone())),
+            inbox: self.shared.observer.inbox.clone(),
+            start_timeout: self.shared.settings.start_timeout,
+            away_timeout: self.shared.settings.away_timeout,
+        }
+    }
+
+    /// Waits until this node has the configuration objects of the cluster, for a limited time.
+    pub(super) async fn wait_for_objects(&self) {
+        let waiting = self.shared.objects.wait_until_synchronized();
+        let timeout = self.shared.settings.start_timeout;
+        if tokio::time::timeout(timeout, waiting).await.is_err() {
+            tracing::warn!(
+                "the configuration objects of the cluster did not arrive in time; this node starts with those that it has"
+            );
+        }
+    }
+
+    /// Reports the load of this broker to the other nodes, and answers their requests.
+    pub(super) fn set_broker(&self, broker: BrokerHandle, relay: RelayService) {
+        self.shared.drain.set_broker(broker.clone());
+        let requests = &self.shared.observer.requests;
+        requests.set_handler(Arc::new(BrokerRequests {
+            broker: broker.clone(),
+            relay,
+            drain: self.shared.drain.clone(),
+            observer: Arc::downgrade(&self.shared.observer),
+            node: self.shared.settings.node.clone(),
+        }));
+        // Set once.
+        let _ = self.shared.observer.broker.set(broker);
+    }
+
+    /// One node polls the pull sources, and each stores the readings of its own devices. To be called within the runtime, before
+    /// the sources are started; returns what they pass their readings to.
+    pub(super) fn share_pulls(
+        &self,
+        pulls: &PullScheduler,
+        reporter: Reporter,
+    ) -> Arc<dyn ReadingIntake> {
+        let reporter = Arc::new(reporter);
+        let observer = &self.shared.observer;
+        // Set once.
+        let _ = observer.reporter.set(reporter.clone());
+        pulls.set_turn(Arc::new(LeasedTurn(self.shared.pull_lease.clone())));
+        Arc::new(ClusterReadings {
+            reporter,
+            requests: observer.requests.clone(),
+            subject: READINGS,
+            // That of the cluster ends before the sources.
+            runtime: Handle::current(),
+        })
+    }
+
+    /// Sends a text to the connections of a relay endpoint at all other nodes, without waiting. Nodes that cannot be
+    /// reached do not get it.
+    pub(super) fn send_to_relay_connections(&self, endpoint: &str, text: &str) {
+        let text = RelayText {
+            endpoint: endpoint.to_owned(),
+            text: text.to_owned(),
+        };
+        let (Ok(body), Some(runtime)) = (serde_json::to_vec(&text), &*self.runtime()) else {
+            return;
+        };
+        let requests = &self.shared.observer.requests;
+        for node in requests.reachable() {
+            let answer = requests.request(&node, RELAY_TEXTS, &body);
+            runtime.spawn(async move {
+                if let Err(error) = answer.await {
+                    tracing::debug!(node = %node, %error, "an alert for a relay endpoint was not confirmed");
+                }
+            });
+        }
+    }
+
+    fn runtime(&self) -> std::sync::MutexGuard<'_, Option<Runtime>> {
+        let lock = self.shared.runtime.lock();
+        lock.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Leaves the cluster.
+    pub(super) async fn stop(&self) {
+        let Some(runtime) = self.runtime().take() else {
+            return;
+        };
+        let this = self.clone();
+        let leaving = runtime.spawn(async move {
+            this.shared.pull_lease.release().await;
+            this.shared.node.leave().await;
+            if let Some(managed) = &this.shared.managed {
+                managed.stop().await;
+            }
+        });
+        if tokio::time::timeout(STOP_TIMEOUT, leaving).await.is_err() {
+            tracing::warn!(
+                "leaving the cluster takes too long; the other nodes notice the end of this node later"
+            );
+        }
+        runtime.shutdown_background();
+    }
+
+    /// Why the node is not connected with the others, for `/readyz`.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        match self.shared.fabric.status().state {
+            NatsState::Ready if self.shared.node.renewal_error().is_none() => None,
+            NatsState::Ready => {
+                Some("cluster: this node cannot renew its entry in the list of members")
+            }
+            NatsState::Refused => Some("cluster: the NATS servers cannot be used"),
+            NatsState::Disconnected | NatsState::Examining => {
+                Some("cluster: the NATS servers are not reachable")
+            }
+        }
+    }
+
+    fn objects_status(&self) -> ClusterObjects {
+        let status = self.shared.objects.status();
+        let name = |name: &ObjectName| format!("{}/{}", name.kind, name.id);
+        ClusterObjects {
+            is_synchronized: status.phase == ReplicaPhase::Synchronized,
+            count: status.objects as u64,
+            conflicts: status.conflicts.iter().map(name).collect(),
+            local_only: status.local_only.iter().map(name).collect(),
+            error: status.error,
+        }
+    }
+
+    fn counters(&self) -> ClusterMessages {
+        use std::sync::atomic::Ordering::Relaxed;
+        let counters = self.shared.observer.inbox.counters();
+        let status = self.shared.fabric.status();
+        ClusterMessages {
+            sent: counters.messages_sent.load(Relaxed),
+            received: counters.messages_received.load(Relaxed),
+            dropped_behind: counters.dropped_behind.load(Relaxed),
+            dropped_no_member: counters.dropped_no_member.load(Relaxed),
+            invalid: counters.invalid.load(Relaxed),
+            lost_frames: status.dropped_outgoing_frames + status.dropped_incoming_frames,
+        }
+    }
+
+    pub(super) fn metrics(&self) -> Vec<MetricFamily> {
+        let status = self.status();
+        let reachable = status.members.iter().filter(|member| member.is_reachable);
+        let queued: u64 = status
+            .members
+            .iter()
+            .map(|member| member.queued_bytes)
+            .sum();
+        let messages = &status.messages;
+        vec![
+            MetricFamily::gauge(
+                "cluster_connected",
+                "1 while the NATS servers can be used.",
+                f64::from(u8::from(status.nats.state == NatsConnectionState::Ready)),
+            ),
+            MetricFamily::gauge(
+                "cluster_members",
+                "Members of the cluster, this one included.",
+                status.members.len() as f64,
+            ),
+            MetricFamily::gauge(
+                "cluster_reachable_members",
+                "Members of the cluster that can be reached, this one included.",
+                reachable.count() as f64,
+            ),
+            MetricFamily::gauge(
+                "cluster_queued_bytes",
+                "Messages to other nodes that wait or are not acknowledged.",
+                queued as f64,
+            ),
+            MetricFamily::counter(
+                "cluster_messages_sent_total",
+                "Application messages sent to other nodes.",
+                messages.sent,
+            ),
+            MetricFamily::counter(
+                "cluster_messages_received_total",
+                "Application messages received from other nodes.",
+                messages.received,
+            ),
+            MetricFamily::counter(
+                "cluster_messages_dropped_behind_total",
+                "QoS 0 messages dropped because a node or a shard was behind.",
+                messages.dropped_behind,
+            ),
+            MetricFamily::counter(
+                "cluster_messages_dropped_no_member_total",
+                "Messages for a shared subscription that had no member any more.",
+                messages.dropped_no_member,
+            ),
+            MetricFamily::counter(
+                "cluster_invalid_messages_total",
+                "Messages of other nodes that could not be read.",
+                messages.invalid,
+            ),
+            MetricFamily::counter(
+                "cluster_lost_frames_total",
+                "Frames between nodes that were lost and sent again.",
+                messages.lost_frames,
+            ),
+        ]
+    }
+}
+
+async fn connect(
+    settings: &ClusterSettings,
+    directory: std::path::PathBuf,
+) -> anyhow::Result<(NatsFabric, Option<ManagedNats>)> {
+    let (nats, managed) = match &settings.servers {
+        ClusterServers::External(nats) => ((**nats).clone(), None),
+        ClusterServers::Managed(server) => {
+            let managed = start_server(settings, server, directory).await?;
+            let nats = NatsSettings {
+                prefix: settings.name.clone(),
+                ..managed.connection()
+            };
+            (nats, Some(managed))
+        }
+    };
+    let fabric = NatsFabric::connect(nats, &settings.node).await;
+    Ok((fabric.context("cluster")?, managed))
+}
+
+async fn start_server(
+    settings: &ClusterSettings,
+    server: &ManagedServer,
+    directory: std::path::PathBuf,
+) -> anyhow::Result<ManagedNats> {
+    let managed = ManagedNatsSettings {
+        program: server.program.clone(),
+        listen: server.listen.clone(),
+        advertise: server.advertise.clone(),
+        peers: server.peers.clone(),
+        tls: server.tls.clone(),
+        sync: server.sync,
+        max_memory_bytes: server.max_memory / 2,
+        memory_limit_bytes: server.max_memory,
+        max_store_bytes: server.max_disk,
+        ..ManagedNatsSettings::new(
+            directory,
+            &settings.name,
+            settings.node.clone(),
+            server.secret.clone(),
+        )
+    };
+    ManagedNats::start(managed)
+        .await
+        .context("cluster.managed: the NATS server does not start")
+}
+
+impl ClusterBackend for NodeCluster {
+    fn node(&self) -> &str {
+        self.shared.settings.node.as_str()
+    }
+
+    fn other_nodes(&self) -> Vec<String> {
+        let members = self.shared.node.members();
+        let mut names: Vec<_> = members
+            .into_iter()
+            .map(|info| info.member.node.to_string())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
+        Box::pin(async move {
+            let node = NodeName::new(node).map_err(|error| error.to_string())?;
+            let requests = &self.shared.observer.requests;
+            let answer = requests.request(&node, CLIENT_REQUESTS, &request);
+            answer.await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let shared = &*self.shared;
+        let status = shared.fabric.status();
+        let problem = (shared.node.name_in_use())
+            .map(|other| {
+                format!(
+                    "another running node has the name {}; give each node its own cluster.node",
+                    other.node
+                )
+            })
+            .or_else(|| shared.node.renewal_error());
+        let load = shared.observer.load();
+        let own = Member {
+            connections: load.connections,
+            sessions: load.sessions,
+            is_draining: load.is_draining,
+            ..shared.node.local()
+        };
+        let own = ClusterMember {
+            is_self: true,
+            ..member(PeerInfo {
+                member: own,
+                is_reachable: true,
+                silent_ms: 0,
+                round_trip_ms: None,
+                queued_bytes: 0,
+                repeated_frames: 0,
+            })
+        };
+        let mut members = vec![own];
+        members.extend(shared.node.members().into_iter().map(member));
+        members.sort_by(|a, b| a.node.cmp(&b.node));
+        ClusterStatus {
+            name: shared.settings.name.clone(),
+            node: shared.settings.node.to_string(),
+            is_complete: shared.observer.inbox.is_ready(),
+            problem,
+            nats: ClusterNats {
+                state: match status.state {
+                    NatsState::Ready => NatsConnectionState::Ready,
+                    NatsState::Refused => NatsConnectionState::Unusable,
+                    NatsState::Disconnected | NatsState::Examining => {
+                        NatsConnectionState::Disconnected
+                    }
+                },
+                since_ms: status.since_ms,
+                server_name: status.server_name,
+                server_version: status.server_version,
+                last_error: status.last_error,
+                round_trip_ms: status.round_trip.map(|time| time.as_secs_f64() * 1000.0),
+                reconnects: status.reconnects,
+                managed: shared.managed.as_ref().map(|managed| {
+                    let server = managed.status();
+                    ClusterServer {
+                        is_running: server.state == ManagedNatsState::Running,
+                        pid: server.pid,
+                        version: server.version,
+                        restarts: server.restarts,
+                        last_error: server.last_error,
+                        resident_bytes: server.resident_bytes,
+                        cpu_seconds: server.cpu_ms.map(|ms| ms as f64 / 1000.0),
+                    }
+                }),
+            },
+            members,
+            messages: self.counters(),
+            objects: self.objects_status(),
+            drain: shared.drain.status(),
+        }
+    }
+
+    fn set_draining<'a>(&'a self, node: &'a str, is_draining: bool) -> EvictFuture<'a> {
+        Box::pin(async move {
+            let Ok(name) = NodeName::new(node) else {
+                return Err(ClusterChangeError::NotFound);
+            };
+            if name == self.shared.settings.node {
+                let outcome = self.shared.drain.set_draining(is_draining);
+                return outcome.map_err(ClusterChangeError::Unavailable);
+            }
+            let members = self.shared.node.members();
+            if !members.iter().any(|info| info.member.node == name) {
+                return Err(ClusterChangeError::NotFound);
+            }
+            let request = serde_json::to_vec(&DrainRequest { is_draining })
+                .map_err(|error| ClusterChangeError::Unavailable(error.to_string()))?;
+            let requests = &self.shared.observer.requests;
+            match requests.request(&name, DRAINS, &request).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(ClusterChangeError::Unavailable(error.to_string())),
+            }
+        })
+    }
+
+    fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a> {
+        Box::pin(async move {
+            let Ok(name) = NodeName::new(node) else {
+                return Err(ClusterChangeError::NotFound);
+            };
+            let members = self.shared.node.members();
+            let known = members.iter().find(|info| info.member.node == name);
+            if name == self.shared.settings.node {
+                return Err(ClusterChangeError::NotFound);
+            }
+            if known.is_some_and(|known| known.is_reachable) {
+                return Err(ClusterChangeError::Reachable);
+            }
+            let unavailable =
+                |error: ClusterError| ClusterChangeError::Unavailable(error.to_string());
+            // First, so that the call can be repeated. The server counts for the majority until it is removed, also when
+            // the entry of the member has expired.
+            let mut had_server = false;
+            if let Some(managed) = &self.shared.managed {
+                let servers = managed.servers().await.map_err(unavailable)?;
+                had_server = servers.iter().any(|server| server.node == name.as_str());
+                if had_server {
+                    managed.remove_server(&name).await.map_err(unavailable)?;
+                }
+            }
+            if known.is_some() {
+                self.shared.node.evict(&name).await.map_err(unavailable)?;
+            } else if !had_server {
+                return Err(ClusterChangeError::NotFound);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn member(info: PeerInfo) -> ClusterMember {
+    ClusterMember {
+        node: info.member.node.to_string(),
+        is_self: false,
+        is_reachable: info.is_reachable,
+        version: info.member.version,
+        started_ms: info.member.started_ms,
+        silent_ms: info.silent_ms,
+        round_trip_ms: info.round_trip_ms,
+        queued_bytes: info.queued_bytes as u64,
+        repeated_frames: info.repeated_frames,
+        connections: info.member.connections,
+        sessions: info.member.sessions,
+        is_draining: info.member.is_draining,
+        api_url: info.member.api_url,
+        server_reference: info.member.server_reference,
+    }
+}

@@ -1,0 +1,9 @@
+//! Several nodes that act as one broker, connected by a real NATS server.
+
+mod clients;
+mod drains;
+mod failures;
+mod messages;
+mod objects;
+mod relay;
+mod support;

@@ -1,0 +1,106 @@
+//! Nodes that form a cluster over one NATS server.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+use testkit::{PASSWORD, ServerKind, TestServer, USER};
+
+use crate::api::{Answer, own_node, send};
+use crate::support::{Node, eventually, temporary_directory};
+
+pub(super) struct Cluster {
+    /// `node-1` and so on.
+    pub(super) nodes: Vec<Node>,
+    pub(super) nats: Arc<TestServer>,
+}
+
+/// A NATS server for the cluster, or says that the test is skipped.
+pub(super) fn nats_or_skip() -> Option<Arc<TestServer>> {
+    if !own_node() {
+        return None;
+    }
+    TestServer::start_or_skip(ServerKind::ClusterNats).map(Arc::new)
+}
+
+impl Cluster {
+    /// The cluster that tests share which neither stop nodes nor NATS.
+    pub(super) fn shared() -> Option<&'static Cluster> {
+        static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start_or_skip(3)).as_ref()
+    }
+
+    pub(super) fn start_or_skip(count: usize) -> Option<Cluster> {
+        Some(Self::start(nats_or_skip()?, "tidegate", count))
+    }
+
+    /// Starts the nodes at the same time and waits until each reaches all others.
+    pub(super) fn start(nats: Arc<TestServer>, name: &str, count: usize) -> Cluster {
+        let spawn = |number| spawn_node(&nats, name, number);
+        let mut nodes: Vec<Node> = (1..=count).map(spawn).collect();
+        for node in &mut nodes {
+            node.wait_until_it_listens()
+                .unwrap_or_else(|why| panic!("{why}"));
+        }
+        let cluster = Cluster { nodes, nats };
+        cluster.wait_until_connected();
+        cluster
+    }
+
+    pub(super) fn wait_until_connected(&self) {
+        let count = self.nodes.len();
+        for (index, node) in self.nodes.iter().enumerate() {
+            eventually(&format!("node {} reaches all others", index + 1), || {
+                let status = status(node);
+                status["is_complete"] == true && reachable(&status).len() == count
+            });
+        }
+    }
+}
+
+fn spawn_node(nats: &TestServer, name: &str, number: usize) -> Node {
+    let folder = temporary_directory();
+    let password: PathBuf = folder.join("nats.password");
+    std::fs::write(&password, PASSWORD).unwrap();
+    let sets = [
+        format!("cluster.node=node-{number}"),
+        format!("cluster.name={name}"),
+        format!("cluster.urls=nats://{}", nats.address()),
+        format!("cluster.user={USER}"),
+        format!("cluster.password_file={}", password.display()),
+        // Messages cross shards and nodes, without a thread per core in each node.
+        "node.shards=2".to_owned(),
+    ];
+    let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    Node::spawn(folder, &arguments, "")
+}
+
+pub(super) fn get(node: &Node, path: &str) -> Answer {
+    send(node, "", "GET", path, &Value::Null)
+}
+
+/// What the node says of its cluster.
+pub(super) fn status(node: &Node) -> Value {
+    let answer = get(node, "/api/v1/cluster");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+/// Names of the members that can be reached, the node itself included.
+pub(super) fn reachable(status: &Value) -> Vec<String> {
+    let members = status["members"].as_array().expect("members");
+    let members = members
+        .iter()
+        .filter(|member| member["is_reachable"] == true);
+    let names = members.map(|member| member["node"].as_str().expect("a name").to_owned());
+    names.collect()
+}
+
+pub(super) fn member_count(status: &Value) -> usize {
+    status["members"].as_array().expect("members").len()
+}
+
+pub(super) fn evict(node: &Node, name: &str) -> Answer {
+    let path = format!("/api/v1/cluster/members/{name}");
+    send(node, "", "DELETE", &path, &Value::Null)
+}
