@@ -109,7 +109,7 @@ fn commands_let_devices_download_files() {
     ctl(&node, &["files", "upload", content.to_str().unwrap()]);
     let files = ctl(&node, &["files", "list"]);
     let id = files[0]["id"].as_str().unwrap();
-    let sha256 = files[0]["sha256"].as_str().unwrap();
+    let sha256 = files[0]["checksum"].as_str().unwrap();
     let link = ctl(&node, &["files", "link", id]);
     let path = link["path"].as_str().unwrap();
     let wrong = "0".repeat(64);
@@ -187,7 +187,8 @@ after = "100ms"
         .replace("failure = 1.0", "silent = 1.0");
     let text = text
         .replace("duration = \"60s\"", "duration = \"20s\"")
-        .replace("chunk_bytes = 500,", "chunk_bytes = 5000,");
+        .replace("chunk_bytes = 500,", "chunk_bytes = 5000,")
+        .replace("delay = \"300ms\"", "delay = \"20ms\"");
     let (text, _) = text.split_once("assert = [\"failed_updates").unwrap();
     fs::write(&file, text).unwrap();
     let report = simulate(
