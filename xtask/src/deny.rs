@@ -30,7 +30,7 @@ pub(crate) fn install(tools: &Path) -> Result<(), TaskError> {
         command.args(["install", "--locked", "--quiet", "cargo-deny"]);
         command.args(["--version", VERSION, "--no-default-features", "--root"]);
         command.arg(dir).arg("--target-dir").arg(&build);
-        for (setting, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
+        for (setting, value) in [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "64")] {
             command.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
         }
         let mut printed = String::new();

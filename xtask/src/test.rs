@@ -10,16 +10,16 @@ use crate::{TaskError, check, deny, disk_space, docs, test_programs, tools};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The dev profile as the release profile is: no debug assertions, wrapping arithmetic, optimised code. What is not of
-/// this workspace remains as it was built for the tests.
+/// The dev profile as the release profile is: no debug assertions, wrapping arithmetic. What is not of this workspace
+/// remains as it was built for the tests.
 ///
-/// The real release profile costs 20 minutes of CPU time, more than all tests. What it has besides, `opt-level = 3` and the
-/// numbers of codegen units, selects no code: what builds and starts with these settings does so with the real ones. The
+/// The real release profile costs 20 to 30 minutes of CPU time, more than all tests. What it has besides, the optimisation and
+/// the numbers of codegen units, selects no code: what builds and starts with these settings does so with the real ones. The
 /// check of profiles (`profiles.rs`) finds settings for packages that do not exist.
 const LIKE_RELEASE: [&str; 5] = [
     "profile.dev.debug-assertions=false",
     "profile.dev.overflow-checks=false",
-    "profile.dev.opt-level=1",
+    "profile.dev.debug=false",
     r#"profile.dev.package."*".debug-assertions=true"#,
     r#"profile.dev.package."*".overflow-checks=true"#,
 ];
