@@ -27,7 +27,7 @@ pub(crate) struct ClusterRows<T> {
 }
 
 /// Answers of the other nodes.
-struct Answers<T> {
+struct NodeAnswers<T> {
     answers: Vec<T>,
     missing_nodes: Vec<String>,
 }
@@ -36,8 +36,8 @@ struct Answers<T> {
 async fn ask_others<T: DeserializeOwned>(
     cluster: Option<&dyn ClusterBackend>,
     request: &NodeRequest,
-) -> Answers<T> {
-    let mut all = Answers {
+) -> NodeAnswers<T> {
+    let mut all = NodeAnswers {
         answers: Vec::new(),
         missing_nodes: Vec::new(),
     };

@@ -301,7 +301,7 @@ impl BrokerHandle {
     }
 
     /// Runs a query on one shard that takes several of its turns.
-    async fn scan_shard<W: ShardScan>(&self, shard: u16, mut scan: W) -> Option<W::Answer> {
+    async fn scan_shard<W: ShardScan>(&self, shard: u16, mut scan: W) -> Option<W::ScanResult> {
         loop {
             match self
                 .query_shard(shard, move |shard| scan.step(shard))
@@ -314,7 +314,7 @@ impl BrokerHandle {
     }
 
     /// Returns the answers of all shards, one after the other; a shard that does not answer is left out.
-    async fn scan_all_shards<W: ShardScan>(&self, scan: impl Fn() -> W) -> Vec<W::Answer> {
+    async fn scan_all_shards<W: ShardScan>(&self, scan: impl Fn() -> W) -> Vec<W::ScanResult> {
         let mut answers = Vec::new();
         for shard in 0..self.shared.inboxes.len() as u16 {
             answers.extend(self.scan_shard(shard, scan()).await);

@@ -52,7 +52,7 @@ pub struct ObjectEntry {
 
 /// The state of an object that a change requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedRevision {
     Any,
     Absent,
     Revision(u64),
@@ -93,14 +93,14 @@ pub trait Objects: Send + Sync + 'static {
         &'a self,
         key: &'a str,
         value: Bytes,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> BoxFuture<'a, Result<u64, PutError>>;
 
     /// Deletes an object and returns the revision of the deletion.
     fn delete<'a>(
         &'a self,
         key: &'a str,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> BoxFuture<'a, Result<u64, PutError>>;
 
     /// All objects, [`ObjectChange::Complete`], then changes in the order of their revisions. The sequence survives

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PutError;
-use crate::fabric::{Expected, ObjectEntry, Objects};
+use crate::fabric::{ExpectedRevision, ObjectEntry, Objects};
 use crate::member::NodeName;
 
 /// The object of a lease, as JSON.
@@ -79,7 +79,9 @@ impl ClusterLease {
     pub async fn release(&self) {
         let revision = self.state().release();
         if let Some(revision) = revision {
-            let deleted = self.objects.delete(&self.key, Expected::Revision(revision));
+            let deleted = self
+                .objects
+                .delete(&self.key, ExpectedRevision::Revision(revision));
             if let Err(error) = deleted.await {
                 tracing::debug!(key = self.key, %error, "a lease was not given up; it ends with its term");
             }
@@ -151,18 +153,18 @@ impl LeaseState {
         entry: Option<&ObjectEntry>,
         now_ms: u64,
         own: &LeaseRecord,
-    ) -> Option<Expected> {
+    ) -> Option<ExpectedRevision> {
         self.error = None;
         if self.is_released {
             return None;
         }
         let Some(entry) = entry else {
             self.other = None;
-            return Some(Expected::Absent);
+            return Some(ExpectedRevision::Absent);
         };
         let record = serde_json::from_slice::<LeaseRecord>(&entry.value).ok();
         if record.as_ref() == Some(own) {
-            return Some(Expected::Revision(entry.revision));
+            return Some(ExpectedRevision::Revision(entry.revision));
         }
         let since_ms = match &self.other {
             Some(other) if other.revision == entry.revision => other.since_ms,
@@ -173,7 +175,7 @@ impl LeaseState {
             revision: entry.revision,
             since_ms,
         });
-        (now_ms - since_ms >= self.term_ms).then_some(Expected::Revision(entry.revision))
+        (now_ms - since_ms >= self.term_ms).then_some(ExpectedRevision::Revision(entry.revision))
     }
 
     /// The record of this node was written with this revision, by a renewal that began at this time.
@@ -212,13 +214,13 @@ mod tests {
     const TERM_MS: u64 = 15_000;
 
     /// The object of a lease, and the nodes that want it. All times are those of a common clock.
-    struct Nodes {
+    struct LeaseSimulation {
         object: Option<ObjectEntry>,
         revision: u64,
         states: Vec<(LeaseState, LeaseRecord)>,
     }
 
-    impl Nodes {
+    impl LeaseSimulation {
         fn new(count: usize) -> Self {
             let state = |index: usize| {
                 let record = LeaseRecord {
@@ -242,9 +244,9 @@ mod tests {
             let current = self.object.as_ref().map(|entry| entry.revision);
             let fits = match expected {
                 None => false,
-                Some(Expected::Any) => true,
-                Some(Expected::Absent) => current.is_none(),
-                Some(Expected::Revision(revision)) => current == Some(revision),
+                Some(ExpectedRevision::Any) => true,
+                Some(ExpectedRevision::Absent) => current.is_none(),
+                Some(ExpectedRevision::Revision(revision)) => current == Some(revision),
             };
             if fits {
                 self.revision += 1;
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn one_node_holds_the_lease_and_another_one_takes_it_after_its_term() {
-        let mut nodes = Nodes::new(2);
+        let mut nodes = LeaseSimulation::new(2);
         nodes.renew(0, 0, 0);
         nodes.renew(1, 0, 0);
         assert_eq!(nodes.holders(1), [0]);
@@ -298,7 +300,7 @@ mod tests {
             random ^= random << 17;
             (random >> 33) % limit
         };
-        let mut nodes = Nodes::new(3);
+        let mut nodes = LeaseSimulation::new(3);
         let (mut now_ms, mut held) = (0, [0_u32; 3]);
         for _ in 0..20_000 {
             now_ms += below(4_000);
@@ -321,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_node_that_gives_the_lease_up_does_not_take_it_again() {
-        let mut nodes = Nodes::new(2);
+        let mut nodes = LeaseSimulation::new(2);
         nodes.renew(0, 0, 0);
         assert_eq!(nodes.states[0].0.release(), Some(11));
         nodes.object = None;
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn without_servers_nobody_holds_the_lease_after_its_term() {
-        let mut nodes = Nodes::new(1);
+        let mut nodes = LeaseSimulation::new(1);
         nodes.renew(0, 0, 0);
         nodes.states[0].0.fail("no servers".to_owned());
         assert_eq!(nodes.holders(13_000), [0]);
@@ -347,7 +349,7 @@ mod tests {
     #[test]
     fn records_of_other_runs_and_versions_are_respected() {
         for value in [&br#"{"node":"n0","run_id":2}"#[..], b"later"] {
-            let mut nodes = Nodes::new(1);
+            let mut nodes = LeaseSimulation::new(1);
             let value = Bytes::copy_from_slice(value);
             nodes.object = Some(ObjectEntry { value, revision: 3 });
             nodes.renew(0, 0, 0);

@@ -27,7 +27,7 @@ pub use channel::ChannelLimits;
 pub use cluster_node::{ClusterNode, NodeLoad, PeerObserver};
 pub use error::{ClusterError, PutError};
 pub use fabric::{
-    BoxFuture, Expected, LinkSendError, Links, MAX_OBJECT_BYTES, MemberChange, Members,
+    BoxFuture, ExpectedRevision, LinkSendError, Links, MAX_OBJECT_BYTES, MemberChange, Members,
     ObjectChange, ObjectEntry, Objects,
 };
 pub use frame::{FRAME_HEAD_BYTES, FrameError};

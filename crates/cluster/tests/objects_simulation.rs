@@ -9,9 +9,9 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use cluster::{
-    ClusterError, Expected, LocalObject, LocalObjects, LocalObjectsError, NodeName, ObjectChange,
-    ObjectEntry, ObjectName, ObjectReplica, PutError, ReplicaEvent, ReplicaPhase, ReplicaRecord,
-    ReplicaRequest,
+    ClusterError, ExpectedRevision, LocalObject, LocalObjects, LocalObjectsError, NodeName,
+    ObjectChange, ObjectEntry, ObjectName, ObjectReplica, PutError, ReplicaEvent, ReplicaPhase,
+    ReplicaRecord, ReplicaRequest,
 };
 use serde_json::{Value, json};
 
@@ -126,7 +126,12 @@ struct Servers {
 }
 
 impl Servers {
-    fn put(&mut self, key: &str, value: Bytes, expected: Expected) -> Result<u64, PutError> {
+    fn put(
+        &mut self,
+        key: &str,
+        value: Bytes,
+        expected: ExpectedRevision,
+    ) -> Result<u64, PutError> {
         self.check(key, expected)?;
         self.revision += 1;
         let revision = self.revision;
@@ -136,7 +141,7 @@ impl Servers {
         Ok(revision)
     }
 
-    fn delete(&mut self, key: &str, expected: Expected) -> Result<u64, PutError> {
+    fn delete(&mut self, key: &str, expected: ExpectedRevision) -> Result<u64, PutError> {
         self.check(key, expected)?;
         self.revision += 1;
         self.entries.remove(key);
@@ -144,12 +149,12 @@ impl Servers {
         Ok(self.revision)
     }
 
-    fn check(&self, key: &str, expected: Expected) -> Result<(), PutError> {
+    fn check(&self, key: &str, expected: ExpectedRevision) -> Result<(), PutError> {
         let current = self.entries.get(key).map(|entry| entry.revision);
         let is_expected = match expected {
-            Expected::Any => true,
-            Expected::Absent => current.is_none(),
-            Expected::Revision(revision) => current == Some(revision),
+            ExpectedRevision::Any => true,
+            ExpectedRevision::Absent => current.is_none(),
+            ExpectedRevision::Revision(revision) => current == Some(revision),
         };
         is_expected.then_some(()).ok_or(PutError::Conflict)
     }
@@ -318,7 +323,12 @@ impl Simulation {
         }
     }
 
-    fn put(&mut self, key: &str, value: Bytes, expected: Expected) -> Result<u64, PutError> {
+    fn put(
+        &mut self,
+        key: &str,
+        value: Bytes,
+        expected: ExpectedRevision,
+    ) -> Result<u64, PutError> {
         let revision = self.servers.put(key, value.clone(), expected)?;
         let entry = ObjectEntry { value, revision };
         let key = key.to_owned();
@@ -420,7 +430,9 @@ impl Simulation {
         let version = node.disk.version(&name);
         if self.random.percent(30) {
             let Some(version) = version else { return };
-            let deleted = self.servers.delete(&key, Expected::Revision(version));
+            let deleted = self
+                .servers
+                .delete(&key, ExpectedRevision::Revision(version));
             if let Ok(revision) = deleted {
                 self.expected.remove(&key);
                 self.deleted.insert(key.clone());
@@ -431,7 +443,7 @@ impl Simulation {
         self.next_value += 1;
         let value = json!({"created_ms": 1, "updated_ms": 2, "value": self.next_value});
         let value = Bytes::from(value.to_string());
-        let expected = version.map_or(Expected::Absent, Expected::Revision);
+        let expected = version.map_or(ExpectedRevision::Absent, ExpectedRevision::Revision);
         if self.put(&key, value.clone(), expected).is_ok() {
             self.deleted.remove(&key);
             self.expected.insert(key, value);
@@ -680,7 +692,10 @@ fn a_deletion_is_carried_out_by_a_node_that_was_away_for_longer_than_it_is_remem
         let id = if is_restarted { "own-0-1" } else { "own-0-0" };
         simulation.nodes[1].watch.changes = None;
         let key = key(&name(id));
-        let revision = simulation.servers.delete(&key, Expected::Any).unwrap();
+        let revision = simulation
+            .servers
+            .delete(&key, ExpectedRevision::Any)
+            .unwrap();
         simulation.report(&ObjectChange::Deleted { key, revision });
         simulation.servers.markers.clear();
         if is_restarted {

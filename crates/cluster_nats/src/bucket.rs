@@ -15,7 +15,7 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::{HeaderMap, header};
 use bytes::Bytes;
-use cluster::{ClusterError, Expected, ObjectEntry, PutError};
+use cluster::{ClusterError, ExpectedRevision, ObjectEntry, PutError};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tracing::{info, warn};
@@ -262,13 +262,17 @@ impl Bucket {
         &self,
         key: &str,
         value: Bytes,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> Result<u64, PutError> {
         let write = self.write(key, HeaderMap::new(), value, expected);
         self.connection.perform(write).await
     }
 
-    pub(crate) async fn delete(&self, key: &str, expected: Expected) -> Result<u64, PutError> {
+    pub(crate) async fn delete(
+        &self,
+        key: &str,
+        expected: ExpectedRevision,
+    ) -> Result<u64, PutError> {
         let mut headers = HeaderMap::new();
         headers.insert(OPERATION_HEADER, DELETE_OPERATION);
         headers.insert(header::NATS_MESSAGE_TTL, MARKER_MAX_AGE);
@@ -281,18 +285,18 @@ impl Bucket {
         key: &str,
         headers: HeaderMap,
         value: Bytes,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> Result<u64, PutError> {
         let subject = self.subject(key)?;
         let before = match expected {
-            Expected::Any => None,
-            Expected::Absent => Some(0),
-            Expected::Revision(revision) => Some(revision),
+            ExpectedRevision::Any => None,
+            ExpectedRevision::Absent => Some(0),
+            ExpectedRevision::Revision(revision) => Some(revision),
         };
         let outcome = self
             .publish(&subject, headers.clone(), value.clone(), before)
             .await;
-        if expected != Expected::Absent || outcome != Err(PutError::Conflict) {
+        if expected != ExpectedRevision::Absent || outcome != Err(PutError::Conflict) {
             return outcome;
         }
         // The marker of a deletion has a revision as well.

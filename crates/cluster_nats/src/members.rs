@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::stream::StorageType;
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, Expected, Member, MemberChange, Members, NodeName, PutError,
+    BoxFuture, ClusterError, ExpectedRevision, Member, MemberChange, Members, NodeName, PutError,
 };
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -53,14 +53,16 @@ impl Members for NatsMembers {
     fn renew<'a>(&'a self, member: &'a Member) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
             let entry = Bytes::from(member.to_json());
-            let put = self.bucket.put(member.node.as_str(), entry, Expected::Any);
+            let put = self
+                .bucket
+                .put(member.node.as_str(), entry, ExpectedRevision::Any);
             put.await.map(drop).map_err(without_conflict)
         })
     }
 
     fn remove<'a>(&'a self, node: &'a NodeName) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
-            let delete = self.bucket.delete(node.as_str(), Expected::Any);
+            let delete = self.bucket.delete(node.as_str(), ExpectedRevision::Any);
             delete.await.map(drop).map_err(without_conflict)
         })
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_nats::jetstream::stream::StorageType;
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, Expected, MAX_OBJECT_BYTES, ObjectChange, ObjectEntry, Objects,
-    PutError,
+    BoxFuture, ClusterError, ExpectedRevision, MAX_OBJECT_BYTES, ObjectChange, ObjectEntry,
+    Objects, PutError,
 };
 use tokio::sync::mpsc;
 
@@ -44,7 +44,7 @@ impl Objects for NatsObjects {
         &'a self,
         key: &'a str,
         value: Bytes,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> BoxFuture<'a, Result<u64, PutError>> {
         Box::pin(async move {
             if value.len() > MAX_OBJECT_BYTES {
@@ -61,7 +61,7 @@ impl Objects for NatsObjects {
     fn delete<'a>(
         &'a self,
         key: &'a str,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> BoxFuture<'a, Result<u64, PutError>> {
         Box::pin(self.bucket.delete(key, expected))
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{ClusterError, Expected, ObjectChange, Objects as _, PutError};
+use cluster::{ClusterError, ExpectedRevision, ObjectChange, Objects as _, PutError};
 use cluster_nats::{
     ManagedNats, ManagedNatsError, ManagedNatsSettings, ManagedNatsState, ManagedNatsTls,
 };
@@ -31,7 +31,7 @@ async fn put(at: &ManagedNode, key: &str, text: &'static str) -> u64 {
             match at
                 .fabric
                 .objects()
-                .put(key, value.clone(), Expected::Any)
+                .put(key, value.clone(), ExpectedRevision::Any)
                 .await
             {
                 Ok(revision) => return revision,
@@ -237,11 +237,11 @@ async fn three_servers_keep_objects_while_one_is_away() {
     let objects = nodes[0].fabric.objects();
     let error = within("an error", async {
         loop {
-            let put = objects.put("b", Bytes::from_static(b"x"), Expected::Absent);
+            let put = objects.put("b", Bytes::from_static(b"x"), ExpectedRevision::Absent);
             if let Err(error) = put.await {
                 return error;
             }
-            objects.delete("b", Expected::Any).await.ok();
+            objects.delete("b", ExpectedRevision::Any).await.ok();
         }
     })
     .await;
@@ -323,7 +323,7 @@ async fn watches_lose_nothing_while_servers_are_killed() {
             let objects = nodes[(number % 3) as usize].fabric.objects();
             // A failed request may have been carried out, so that it is repeated until it succeeds.
             while objects
-                .put(&key, value.clone(), Expected::Any)
+                .put(&key, value.clone(), ExpectedRevision::Any)
                 .await
                 .is_err()
             {}

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{
-    ClusterError, Expected, Links as _, MAX_OBJECT_BYTES, MemberChange, Members as _, ObjectChange,
+    ClusterError, ExpectedRevision, Links as _, MAX_OBJECT_BYTES, MemberChange, Members as _,
+    ObjectChange,
 };
 use cluster::{Objects as _, PutError};
 use cluster_nats::{NatsAuth, NatsSettings, NatsState};
@@ -34,25 +35,25 @@ async fn a_change_with_an_outdated_revision_is_a_conflict() {
 
     assert_eq!(objects.get("rule/one").await.unwrap(), None);
     let conflict = Err(PutError::Conflict);
-    assert_eq!(put("x", Expected::Revision(7)).await, conflict);
-    let first = put("1", Expected::Absent).await.unwrap();
-    assert_eq!(put("x", Expected::Absent).await, conflict);
-    let second = put("2", Expected::Revision(first)).await.unwrap();
+    assert_eq!(put("x", ExpectedRevision::Revision(7)).await, conflict);
+    let first = put("1", ExpectedRevision::Absent).await.unwrap();
+    assert_eq!(put("x", ExpectedRevision::Absent).await, conflict);
+    let second = put("2", ExpectedRevision::Revision(first)).await.unwrap();
     assert!(second > first);
-    assert_eq!(put("x", Expected::Revision(first)).await, conflict);
+    assert_eq!(put("x", ExpectedRevision::Revision(first)).await, conflict);
     let entry = objects.get("rule/one").await.unwrap().unwrap();
     assert_eq!((entry.value.as_ref(), entry.revision), (&b"2"[..], second));
 
-    let outdated = objects.delete("rule/one", Expected::Revision(first));
+    let outdated = objects.delete("rule/one", ExpectedRevision::Revision(first));
     assert_eq!(outdated.await, conflict);
-    let third = objects.delete("rule/one", Expected::Revision(second));
+    let third = objects.delete("rule/one", ExpectedRevision::Revision(second));
     let third = third.await.unwrap();
     assert_eq!(objects.get("rule/one").await.unwrap(), None);
-    assert_eq!(put("x", Expected::Revision(second)).await, conflict);
+    assert_eq!(put("x", ExpectedRevision::Revision(second)).await, conflict);
     // A deleted object is absent.
-    let fourth = put("3", Expected::Absent).await.unwrap();
+    let fourth = put("3", ExpectedRevision::Absent).await.unwrap();
     assert!(fourth > third);
-    put("4", Expected::Any).await.unwrap();
+    put("4", ExpectedRevision::Any).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,12 +72,12 @@ async fn one_of_many_writers_wins_each_revision() {
             while successes < ROUNDS {
                 let before = objects.get("counter").await.unwrap();
                 let (count, expected) = match &before {
-                    None => (0, Expected::Absent),
+                    None => (0, ExpectedRevision::Absent),
                     Some(entry) => {
                         let text = std::str::from_utf8(&entry.value).unwrap();
                         (
                             text.parse::<u64>().unwrap(),
-                            Expected::Revision(entry.revision),
+                            ExpectedRevision::Revision(entry.revision),
                         )
                     }
                 };
@@ -111,16 +112,18 @@ async fn keys_and_values_that_servers_would_not_store_are_rejected() {
     }
     let longest = "k".repeat(512);
     objects
-        .put(&longest, value("x"), Expected::Absent)
+        .put(&longest, value("x"), ExpectedRevision::Absent)
         .await
         .unwrap();
     let large = Bytes::from(vec![0; MAX_OBJECT_BYTES + 1]);
-    let error = objects.put("large", large.clone(), Expected::Any).await;
+    let error = objects
+        .put("large", large.clone(), ExpectedRevision::Any)
+        .await;
     let text = error.unwrap_err().to_string();
     assert!(text.contains("1000001 bytes"), "{text}");
     let largest = large.slice(1..);
     objects
-        .put(&longest, largest.clone(), Expected::Any)
+        .put(&longest, largest.clone(), ExpectedRevision::Any)
         .await
         .unwrap();
     assert_eq!(objects.get(&longest).await.unwrap().unwrap().value, largest);
@@ -136,15 +139,24 @@ async fn a_watch_reports_everything_and_then_changes() {
     let mut empty = objects.watch();
     assert!(until_complete(&mut empty).await.is_empty());
     for key in ["a", "b", "c"] {
-        objects.put(key, value("1"), Expected::Any).await.unwrap();
+        objects
+            .put(key, value("1"), ExpectedRevision::Any)
+            .await
+            .unwrap();
     }
-    objects.put("a", value("2"), Expected::Any).await.unwrap();
-    objects.delete("b", Expected::Any).await.unwrap();
+    objects
+        .put("a", value("2"), ExpectedRevision::Any)
+        .await
+        .unwrap();
+    objects.delete("b", ExpectedRevision::Any).await.unwrap();
 
     let mut changes = objects.watch();
     assert_eq!(until_complete(&mut changes).await, ["c=1", "a=2"]);
-    let revision = objects.put("d", value("1"), Expected::Any).await.unwrap();
-    let deletion = objects.delete("c", Expected::Any).await.unwrap();
+    let revision = objects
+        .put("d", value("1"), ExpectedRevision::Any)
+        .await
+        .unwrap();
+    let deletion = objects.delete("c", ExpectedRevision::Any).await.unwrap();
     match next(&mut changes).await {
         ObjectChange::Put { key, entry } => {
             assert_eq!((key.as_str(), entry.revision), ("d", revision))
@@ -178,7 +190,10 @@ async fn many_and_large_objects_are_listed() {
         let size = if is_large { MAX_OBJECT_BYTES } else { 100 };
         let large = Bytes::from(vec![b'x'; size]);
         let key = format!("object.{number}");
-        objects.put(&key, large, Expected::Any).await.unwrap();
+        objects
+            .put(&key, large, ExpectedRevision::Any)
+            .await
+            .unwrap();
     }
     let mut changes = objects.watch();
     // The reader is slow for a moment.
@@ -198,7 +213,10 @@ async fn deletions_during_an_interruption_are_reported() {
     let writer = connect(settings(&server), "b").await;
     let objects = writer.objects();
     for key in ["a", "b", "c"] {
-        objects.put(key, value("1"), Expected::Any).await.unwrap();
+        objects
+            .put(key, value("1"), ExpectedRevision::Any)
+            .await
+            .unwrap();
     }
     let mut changes = watcher.objects().watch();
     assert_eq!(until_complete(&mut changes).await, ["a=1", "b=1", "c=1"]);
@@ -211,9 +229,15 @@ async fn deletions_during_an_interruption_are_reported() {
     .await;
     let error = watcher.objects().get("a").await.unwrap_err();
     assert!(matches!(error, ClusterError::Unreachable(_)), "{error}");
-    objects.delete("b", Expected::Any).await.unwrap();
-    objects.put("c", value("2"), Expected::Any).await.unwrap();
-    objects.put("d", value("1"), Expected::Any).await.unwrap();
+    objects.delete("b", ExpectedRevision::Any).await.unwrap();
+    objects
+        .put("c", value("2"), ExpectedRevision::Any)
+        .await
+        .unwrap();
+    objects
+        .put("d", value("1"), ExpectedRevision::Any)
+        .await
+        .unwrap();
     // Even the marker of the deletion disappears: only a comparison of keys finds it.
     server.nats().request(
         "$JS.API.STREAM.PURGE.KV_tidegate-objects",
@@ -227,7 +251,10 @@ async fn deletions_during_an_interruption_are_reported() {
     let status =
         wait_for_status(&watcher, "ready", |status| status.state == NatsState::Ready).await;
     assert_eq!(status.reconnects, 1);
-    objects.put("e", value("1"), Expected::Any).await.unwrap();
+    objects
+        .put("e", value("1"), ExpectedRevision::Any)
+        .await
+        .unwrap();
     assert_eq!(support::describe(&next(&mut changes).await), "e=1");
 }
 
@@ -239,7 +266,10 @@ async fn a_watch_survives_restarts_and_the_loss_of_the_stream() {
     let fabric = connect(settings(&server), "a").await;
     let objects = fabric.objects();
     for key in ["a", "b"] {
-        objects.put(key, value("1"), Expected::Any).await.unwrap();
+        objects
+            .put(key, value("1"), ExpectedRevision::Any)
+            .await
+            .unwrap();
     }
     let mut changes = objects.watch();
     until_complete(&mut changes).await;
@@ -247,7 +277,7 @@ async fn a_watch_survives_restarts_and_the_loss_of_the_stream() {
     server.start();
     let last = within("a write after the restart", async {
         loop {
-            if let Ok(revision) = objects.put("c", value("1"), Expected::Any).await {
+            if let Ok(revision) = objects.put("c", value("1"), ExpectedRevision::Any).await {
                 return revision;
             }
         }
@@ -269,7 +299,7 @@ async fn a_watch_survives_restarts_and_the_loss_of_the_stream() {
     assert!(answer.contains("true"), "{answer}");
     let revision = within("a write after the removal", async {
         loop {
-            if let Ok(revision) = objects.put("d", value("1"), Expected::Absent).await {
+            if let Ok(revision) = objects.put("d", value("1"), ExpectedRevision::Absent).await {
                 return revision;
             }
         }
@@ -293,14 +323,17 @@ async fn a_frozen_server_is_noticed() {
     settings.request_timeout = Duration::from_secs(1);
     let fabric = connect(settings, "a").await;
     let objects = fabric.objects();
-    objects.put("a", value("1"), Expected::Any).await.unwrap();
+    objects
+        .put("a", value("1"), ExpectedRevision::Any)
+        .await
+        .unwrap();
     let mut changes = objects.watch();
     until_complete(&mut changes).await;
     server.freeze();
     let error = within("an error", async {
         loop {
             // The server may still answer for a moment.
-            if let Err(error) = objects.put("a", value("2"), Expected::Any).await {
+            if let Err(error) = objects.put("a", value("2"), ExpectedRevision::Any).await {
                 return error;
             }
         }
@@ -503,7 +536,10 @@ async fn everything_works_over_a_slow_connection() {
 
     let large = Bytes::from(vec![b'x'; MAX_OBJECT_BYTES]);
     let objects = fast.objects();
-    let revision = objects.put("large", large, Expected::Absent).await.unwrap();
+    let revision = objects
+        .put("large", large, ExpectedRevision::Absent)
+        .await
+        .unwrap();
     match next(&mut changes).await {
         ObjectChange::Put { key, entry } => {
             assert_eq!((key.as_str(), entry.revision), ("large", revision));
@@ -512,9 +548,9 @@ async fn everything_works_over_a_slow_connection() {
         change => panic!("{change:?}"),
     }
     let objects = slow.objects();
-    let outdated = objects.delete("large", Expected::Revision(revision + 1));
+    let outdated = objects.delete("large", ExpectedRevision::Revision(revision + 1));
     assert_eq!(outdated.await, Err(PutError::Conflict));
-    let deleted = objects.delete("large", Expected::Revision(revision));
+    let deleted = objects.delete("large", ExpectedRevision::Revision(revision));
     deleted.await.unwrap();
     assert_eq!(
         support::describe(&next(&mut changes).await),
@@ -555,14 +591,14 @@ async fn clusters_with_different_prefixes_share_a_server() {
     wait_for_status(&one, "connected", |status| status.are_links_connected).await;
 
     one.objects()
-        .put("a", value("1"), Expected::Absent)
+        .put("a", value("1"), ExpectedRevision::Absent)
         .await
         .unwrap();
     one.members().renew(&member("a", 1)).await.unwrap();
     one.links().send(&node("a"), value("one")).unwrap();
     assert_eq!(two.objects().get("a").await.unwrap(), None);
     two.objects()
-        .put("a", value("2"), Expected::Absent)
+        .put("a", value("2"), ExpectedRevision::Absent)
         .await
         .unwrap();
     two.members().renew(&member("a", 2)).await.unwrap();

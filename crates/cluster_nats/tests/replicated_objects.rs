@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cluster::{
-    Expected, LocalObject, LocalObjects, LocalObjectsError, ObjectName, ReplicaRecord,
+    ExpectedRevision, LocalObject, LocalObjects, LocalObjectsError, ObjectName, ReplicaRecord,
     ReplicatedObjects, ReplicatedObjectsError,
 };
 use cluster_nats::NatsFabric;
@@ -162,17 +162,21 @@ async fn nodes_share_their_objects() {
     assert!(version > 1_700_000_000_000 && version < 1 << 53);
     let changed = a
         .objects
-        .put(&name("one"), json!("new"), Expected::Revision(version))
+        .put(
+            &name("one"),
+            json!("new"),
+            ExpectedRevision::Revision(version),
+        )
         .await
         .unwrap();
     assert!(changed > version);
     assert_eq!(a.disk.version("one"), changed);
-    let outdated = Expected::Revision(version);
+    let outdated = ExpectedRevision::Revision(version);
     let conflict = b.objects.put(&name("one"), json!("x"), outdated).await;
     assert_eq!(conflict, Err(ReplicatedObjectsError::Conflict));
     let absent = b
         .objects
-        .put(&name("one"), json!("x"), Expected::Absent)
+        .put(&name("one"), json!("x"), ExpectedRevision::Absent)
         .await;
     assert_eq!(absent, Err(ReplicatedObjectsError::Conflict));
     b.wait_for(
@@ -180,12 +184,25 @@ async fn nodes_share_their_objects() {
         &json!({"one": "new", "two": {"sql": "2"}, "both": "a"}),
     )
     .await;
-    assert!(b.objects.delete(&name("two"), Expected::Any).await.unwrap());
-    assert!(!b.objects.delete(&name("two"), Expected::Any).await.unwrap());
+    assert!(
+        b.objects
+            .delete(&name("two"), ExpectedRevision::Any)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !b.objects
+            .delete(&name("two"), ExpectedRevision::Any)
+            .await
+            .unwrap()
+    );
     a.wait_for("deleted", &json!({"one": "new", "both": "a"}))
         .await;
     let large = Value::from("x".repeat(1 << 20));
-    let refused = a.objects.put(&name("large"), large, Expected::Any).await;
+    let refused = a
+        .objects
+        .put(&name("large"), large, ExpectedRevision::Any)
+        .await;
     assert!(
         matches!(&refused, Err(ReplicatedObjectsError::Invalid(detail)) if detail.contains("at most 1000000")),
         "{refused:?}"
@@ -194,9 +211,14 @@ async fn nodes_share_their_objects() {
     // A node that was away.
     let disk = b.disk.clone();
     drop(b);
-    assert!(a.objects.delete(&name("one"), Expected::Any).await.unwrap());
+    assert!(
+        a.objects
+            .delete(&name("one"), ExpectedRevision::Any)
+            .await
+            .unwrap()
+    );
     a.objects
-        .put(&name("three"), json!(3), Expected::Absent)
+        .put(&name("three"), json!(3), ExpectedRevision::Absent)
         .await
         .unwrap();
     let b = Node::start(&server, "b", disk).await.synchronized().await;
@@ -220,7 +242,10 @@ async fn nodes_share_their_objects() {
     b.wait_for("complete", &expected).await;
 
     server.stop();
-    let refused = a.objects.put(&name("four"), json!(4), Expected::Any).await;
+    let refused = a
+        .objects
+        .put(&name("four"), json!(4), ExpectedRevision::Any)
+        .await;
     assert!(
         matches!(refused, Err(ReplicatedObjectsError::Unavailable(_))),
         "{refused:?}"

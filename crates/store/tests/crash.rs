@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::script::{Model, Random};
+use common::script::{Random, StoreModel};
 use common::{StateKind, check_opened, small};
 use store::{Fsync, QueuePage, Store, StoreConfig, StoreObserver};
 
@@ -51,8 +51,8 @@ fn last_batch(store: &Store) -> u64 {
     last
 }
 
-fn replay(seed: u64, batches: u64) -> Model {
-    let mut model = Model::default();
+fn replay(seed: u64, batches: u64) -> StoreModel {
+    let mut model = StoreModel::default();
     for _ in 0..batches {
         model.step(seed, &mut store::StoreBatch::default());
     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::script::Model;
+use common::script::StoreModel;
 use common::{Bench, check_messages, check_opened, wait_until};
 use store::{Store, StoreConfig, StoreHealth};
 
@@ -45,7 +45,7 @@ fn a_full_disk_is_reported_and_recovers() {
     };
     let store_dir = dir.path().join("store");
     let mut bench = Bench::open(&store_dir, config.clone());
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     for _ in 0..500 {
         bench.submit(|batch| model.step(1, batch));
     }

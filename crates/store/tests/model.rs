@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::script::{Model, Random};
+use common::script::{Random, StoreModel};
 use common::{Bench, check_messages, check_opened, small};
 use store::{Fsync, Store, StoreConfig};
 
@@ -17,7 +17,7 @@ fn run(seed: u64) {
         fsync: [Fsync::Always, Fsync::default(), Fsync::Never][random.below(3) as usize],
         ..small()
     };
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     let mut bench = Bench::open(dir.path(), config.clone());
     for _ in 0..12 {
         for _ in 0..random.below(600) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use api::{AnonymousRole, HttpConfig, RouteOpenness};
 
-use crate::client::{Answer, get, request};
+use crate::client::{HttpResponse, get, request};
 use crate::fake::{FakeState, LOCAL_TOKEN, Server};
 
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -31,7 +31,7 @@ pub(crate) async fn send(
     method: &str,
     path: &str,
     body: &Value,
-) -> Answer {
+) -> HttpResponse {
     let (fields, body) = match body {
         Value::Null => (credentials.to_owned(), String::new()),
         body => (format!("{credentials}{JSON}"), body.to_string()),
@@ -49,7 +49,7 @@ pub(crate) async fn make_operator(server: &Server, username: &str, role: &str) {
     assert_eq!(made.status, 201, "{}", made.body);
 }
 
-async fn login(server: &Server, username: &str, password: &str) -> Answer {
+async fn login(server: &Server, username: &str, password: &str) -> HttpResponse {
     let body = json!({"username": username, "password": password});
     send(server, "", "POST", "/api/v1/login", &body).await
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::access::{local, send};
-use crate::client::Answer;
+use crate::client::HttpResponse;
 use crate::fake::{FakeState, Server};
 
-async fn check(server: &Server, body: Value) -> Answer {
+async fn check(server: &Server, body: Value) -> HttpResponse {
     send(server, &local(), "POST", "/api/v1/access-check", &body).await
 }
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::client::{Answer, get};
+use crate::client::{HttpResponse, get};
 use crate::fake::{FakeState, Server, config};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ async fn beyond_loopback_there_is_no_anonymous_access() {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: node.example\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let answer = Answer::parse(&read_to_end(&mut stream).await);
+        let answer = HttpResponse::parse(&read_to_end(&mut stream).await);
         assert_eq!(answer.status, status, "{path}");
     }
 }
@@ -94,10 +94,13 @@ async fn slow_and_idle_clients_are_closed_and_the_number_of_clients_is_bounded()
     // Both permits are taken; this connection is served once the server has closed one of them.
     let mut third = TcpStream::connect(server.address).await.unwrap();
     third.write_all(HEALTH).await.unwrap();
-    assert_eq!(Answer::parse(&read_to_end(&mut third).await).status, 200);
+    assert_eq!(
+        HttpResponse::parse(&read_to_end(&mut third).await).status,
+        200
+    );
     let answer = read_to_end(&mut half).await;
     assert!(
-        answer.is_empty() || Answer::parse(&answer).status == 408,
+        answer.is_empty() || HttpResponse::parse(&answer).status == 408,
         "{answer:?}"
     );
     read_to_end(&mut idle).await;

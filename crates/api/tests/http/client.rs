@@ -7,13 +7,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let (head, body) = text
@@ -51,12 +51,12 @@ impl Answer {
 }
 
 /// Sends a request unchanged and reads until the server closes.
-pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
+pub(crate) async fn exchange(address: SocketAddr, request: &str) -> HttpResponse {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
-    Answer::parse(&answer)
+    HttpResponse::parse(&answer)
 }
 
 pub(crate) async fn request(
@@ -65,7 +65,7 @@ pub(crate) async fn request(
     target: &str,
     fields: &str,
     body: &str,
-) -> Answer {
+) -> HttpResponse {
     let length = body.len();
     let request = format!(
         "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
@@ -73,10 +73,10 @@ pub(crate) async fn request(
     exchange(address, &request).await
 }
 
-pub(crate) async fn get(address: SocketAddr, target: &str) -> Answer {
+pub(crate) async fn get(address: SocketAddr, target: &str) -> HttpResponse {
     request(address, "GET", target, "", "").await
 }
 
-pub(crate) async fn delete(address: SocketAddr, target: &str) -> Answer {
+pub(crate) async fn delete(address: SocketAddr, target: &str) -> HttpResponse {
     request(address, "DELETE", target, "", "").await
 }

@@ -6,7 +6,7 @@ use api::HttpConfig;
 use serde_json::json;
 
 use crate::access::{bearer, local, make_operator, send};
-use crate::client::{Answer, get, request};
+use crate::client::{HttpResponse, get, request};
 use crate::fake::{FakeState, Server};
 
 const SESSION: &str = "/api/v1/console-session";
@@ -18,7 +18,7 @@ async fn with_console() -> Server {
     Server::closed(&state).await
 }
 
-fn field<'a>(answer: &'a Answer, name: &str) -> &'a str {
+fn field<'a>(answer: &'a HttpResponse, name: &str) -> &'a str {
     let start = format!("{name}: ");
     let mut lines = answer.head.lines();
     lines

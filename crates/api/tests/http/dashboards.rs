@@ -8,12 +8,12 @@ use tokio::time::timeout;
 use wall_clock::now_ms;
 
 use crate::access::{bearer, local, send};
-use crate::client::{Answer, request};
+use crate::client::{HttpResponse, request};
 use crate::fake::{FakeState, Server};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
-async fn admin(server: &Server, method: &str, path: &str, body: Value) -> Answer {
+async fn admin(server: &Server, method: &str, path: &str, body: Value) -> HttpResponse {
     send(server, &local(), method, &format!("/api/v1/{path}"), &body).await
 }
 
@@ -58,7 +58,7 @@ async fn server() -> Server {
     server
 }
 
-async fn shared(server: &Server, token: &str, path: &str) -> Answer {
+async fn shared(server: &Server, token: &str, path: &str) -> HttpResponse {
     let path = format!("/api/v1/{path}");
     request(server.address, "GET", &path, &bearer(token), "").await
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::access::{bearer, local, make_operator, send, token};
-use crate::client::{Answer, delete, get, request};
+use crate::client::{HttpResponse, delete, get, request};
 use crate::fake::{FakeState, Server};
 
 const OFFSET_OCTETS: &str = "Content-Type: application/offset+octet-stream\r\n";
@@ -41,13 +41,13 @@ fn text(len: usize) -> String {
 }
 
 /// The value of a header.
-fn field<'a>(answer: &'a Answer, name: &str) -> &'a str {
+fn field<'a>(answer: &'a HttpResponse, name: &str) -> &'a str {
     let mut lines = answer.head.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     value.unwrap_or_else(|| panic!("no {name} in {}", answer.head))
 }
 
-async fn upload(address: SocketAddr, name: &str, fields: &str, body: &str) -> Answer {
+async fn upload(address: SocketAddr, name: &str, fields: &str, body: &str) -> HttpResponse {
     request(
         address,
         "PUT",
@@ -282,7 +282,7 @@ struct Tus {
 }
 
 impl Tus {
-    async fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+    async fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> HttpResponse {
         let fields = format!("Tus-Resumable: 1.0.0\r\n{fields}");
         let answer = request(self.address, method, path, &fields, body).await;
         assert_eq!(field(&answer, "tus-resumable"), "1.0.0");
@@ -296,7 +296,7 @@ impl Tus {
         field(&created, "location").to_owned()
     }
 
-    async fn append(&self, path: &str, offset: u64, fields: &str, body: &str) -> Answer {
+    async fn append(&self, path: &str, offset: u64, fields: &str, body: &str) -> HttpResponse {
         let fields = format!("{OFFSET_OCTETS}Upload-Offset: {offset}\r\n{fields}");
         self.send("PATCH", path, &fields, body).await
     }
@@ -309,7 +309,7 @@ impl Tus {
     }
 
     /// The content of the file that an upload has become.
-    async fn content(&self, path: &str) -> Answer {
+    async fn content(&self, path: &str) -> HttpResponse {
         let id = path.strip_prefix("/api/v1/tus/").unwrap();
         get(self.address, &format!("/api/v1/files/{id}/content")).await
     }

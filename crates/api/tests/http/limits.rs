@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use crate::client::{Answer, get};
+use crate::client::{HttpResponse, get};
 use crate::fake::{FakeState, Server, config};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ async fn a_body_that_does_not_arrive_ends_the_request() {
     let head = "POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
                 Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
-    let answer = Answer::parse(&read_to_end(&mut stream).await);
+    let answer = HttpResponse::parse(&read_to_end(&mut stream).await);
     assert_eq!(answer.status, 408, "{}", answer.body);
     assert!(answer.problem().contains("within 1 s"));
 }
@@ -119,7 +119,7 @@ async fn logged_in_from(server: &Server, preface: &str, fields: &str) -> u16 {
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();
-    Answer::parse(&read_to_end(&mut stream).await).status
+    HttpResponse::parse(&read_to_end(&mut stream).await).status
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn http_is_served_on_a_unix_socket() {
     stream.write_all(request).await.unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
-    assert_eq!(Answer::parse(&bytes).status, 200);
+    assert_eq!(HttpResponse::parse(&bytes).status, 200);
     timeout(DEADLINE, server.stop())
         .await
         .unwrap()

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access::{basic, bearer, local, send, token};
-use crate::client::{Answer, request};
+use crate::client::{HttpResponse, request};
 use crate::fake::{FakeState, Server};
 
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -343,7 +343,7 @@ fn query_of(operation: &Operation) -> &'static str {
     }
 }
 
-async fn call(server: &Server, credentials: &str, operation: &Operation) -> Answer {
+async fn call(server: &Server, credentials: &str, operation: &Operation) -> HttpResponse {
     call_with(server, credentials, operation, "").await
 }
 
@@ -353,7 +353,7 @@ async fn call_with(
     credentials: &str,
     operation: &Operation,
     more: &str,
-) -> Answer {
+) -> HttpResponse {
     let query = match (query_of(operation), more) {
         (query, "") => query.to_owned(),
         ("", more) => format!("?{more}"),
@@ -375,7 +375,7 @@ async fn call_with(
 }
 
 /// The beginning of an answer, which may be a stream without an end.
-async fn head_of(server: &Server, target: &str, fields: &str) -> Answer {
+async fn head_of(server: &Server, target: &str, fields: &str) -> HttpResponse {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -384,7 +384,7 @@ async fn head_of(server: &Server, target: &str, fields: &str) -> Answer {
         let count = stream.read_buf(&mut read).await.unwrap();
         assert_ne!(count, 0, "{target}: closed");
     }
-    Answer::parse(&read)
+    HttpResponse::parse(&read)
 }
 
 /// Waits until the imports and exports have ended.
@@ -479,7 +479,12 @@ async fn an_outsider_reads_and_changes_nothing_over_any_route() {
 
 /// The answer to an operation that selects what the caller may see: nothing foreign, also with a filter for the foreign namespace, and
 /// nothing is created from foreign objects.
-async fn check_selected(server: &Server, outsider: &str, operation: &Operation, answer: &Answer) {
+async fn check_selected(
+    server: &Server,
+    outsider: &str,
+    operation: &Operation,
+    answer: &HttpResponse,
+) {
     let name = operation.name();
     assert!(answer.status < 500, "{name}: {}", answer.body);
     assert!(

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access::{bearer, local, make_operator, send, token};
-use crate::client::Answer;
+use crate::client::HttpResponse;
 use crate::fake::{FakeState, Server};
 
 const PASSWORD: &str = "Correct-horse-1";
@@ -43,7 +43,7 @@ async fn invite(server: &Server, fields: Value) -> String {
     made["code"].as_str().unwrap().to_owned()
 }
 
-async fn register(server: &Server, code: &str, username: &str, more: Value) -> Answer {
+async fn register(server: &Server, code: &str, username: &str, more: Value) -> HttpResponse {
     let mut body = json!({"code": code, "username": username, "password": PASSWORD});
     for (name, value) in more.as_object().into_iter().flatten() {
         body[name] = value.clone();
@@ -51,7 +51,7 @@ async fn register(server: &Server, code: &str, username: &str, more: Value) -> A
     send(server, "", "POST", "/api/v1/register", &body).await
 }
 
-async fn login(server: &Server, username: &str, password: &str) -> Answer {
+async fn login(server: &Server, username: &str, password: &str) -> HttpResponse {
     let body = json!({"username": username, "password": password});
     send(server, "", "POST", "/api/v1/login", &body).await
 }

@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 use api::HttpConfig;
 
 use crate::access::{bearer, local, make_operator, send};
-use crate::client::Answer;
+use crate::client::HttpResponse;
 use crate::fake::{FakeState, Server};
 
 async fn closed() -> Server {
     Server::closed(&FakeState::with_clients(0)).await
 }
 
-async fn login(server: &Server, username: &str, password: &str) -> Answer {
+async fn login(server: &Server, username: &str, password: &str) -> HttpResponse {
     let body = json!({"username": username, "password": password});
     send(server, "", "POST", "/api/auth/login", &body).await
 }
 
-async fn refresh(server: &Server, token: &str) -> Answer {
+async fn refresh(server: &Server, token: &str) -> HttpResponse {
     let body = json!({"refreshToken": token});
     send(server, "", "POST", "/api/auth/token", &body).await
 }
 
 /// The token and the refresh token.
-fn pair(answer: &Answer) -> (String, String) {
+fn pair(answer: &HttpResponse) -> (String, String) {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let pair = answer.json();
     let text = |name: &str| pair[name].as_str().unwrap().to_owned();

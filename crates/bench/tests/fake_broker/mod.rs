@@ -41,7 +41,7 @@ pub(crate) enum Transport {
     WebSocket,
 }
 
-struct Shared {
+struct FakeBrokerState {
     faults: Faults,
     transport: Transport,
     stop: AtomicBool,
@@ -73,14 +73,14 @@ struct Message {
 /// A running broker; stops accepting when dropped.
 pub(crate) struct FakeBroker {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FakeBrokerState>,
 }
 
 impl FakeBroker {
     pub(crate) fn start(faults: Faults, transport: Transport) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FakeBrokerState {
             faults,
             transport,
             stop: AtomicBool::new(false),
@@ -124,7 +124,7 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<FakeBrokerState>,
     stream: Box<dyn Stream>,
     websocket: Option<ws::Decoder>,
     number: u64,
@@ -142,7 +142,7 @@ fn invalid(reason: impl ToString) -> io::Error {
 }
 
 impl Connection {
-    fn new(shared: Arc<Shared>, mut stream: TcpStream, number: u64) -> io::Result<Self> {
+    fn new(shared: Arc<FakeBrokerState>, mut stream: TcpStream, number: u64) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (sender, inbox) = channel();
         let client = Client {

@@ -513,7 +513,7 @@ impl<F> DisconnectScan<F> {
 }
 
 impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F> {
-    type Answer = u64;
+    type ScanResult = u64;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
         let mut to_close = Vec::new();

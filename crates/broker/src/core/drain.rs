@@ -61,7 +61,7 @@ impl DrainScan {
 }
 
 impl ShardScan for DrainScan {
-    type Answer = usize;
+    type ScanResult = usize;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
         // The drain may have been cancelled.

@@ -21,14 +21,14 @@ const SESSIONS_PER_STEP: usize = 256;
 
 /// A query that is answered over several turns of a shard.
 pub(crate) trait ShardScan: Send + Sized + 'static {
-    type Answer: Send;
+    type ScanResult: Send;
 
     fn step(self, shard: &mut Shard) -> ScanStep<Self>;
 }
 
 pub(crate) enum ScanStep<W: ShardScan> {
     Continue(W),
-    Done(W::Answer),
+    Done(W::ScanResult),
 }
 
 /// The smallest `limit` of the values offered.
@@ -248,7 +248,7 @@ impl<R: SessionRow> SessionRowScan<R> {
 }
 
 impl<R: SessionRow> ShardScan for SessionRowScan<R> {
-    type Answer = Vec<R>;
+    type ScanResult = Vec<R>;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
         let filters = FilterSelection::for_query(shard, &self.query);
@@ -407,7 +407,7 @@ impl TopicScan {
 }
 
 impl ShardScan for TopicScan {
-    type Answer = Vec<TopicInfo>;
+    type ScanResult = Vec<TopicInfo>;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
         if let FilterSelection::Selected(these) = FilterSelection::for_query(shard, &self.query) {
@@ -445,7 +445,7 @@ pub(crate) struct OldestQueuedScan {
 }
 
 impl ShardScan for OldestQueuedScan {
-    type Answer = u64;
+    type ScanResult = u64;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
         if shard.metrics().get(crate::metrics::Metric::QueuedMessages) == 0 {

@@ -8,7 +8,7 @@ use super::local::{LocalObject, LocalObjects, LocalObjectsError, ReplicaRecord};
 use super::name::{ObjectName, SET_KEY};
 use super::stored::{self, ObjectSet};
 use crate::error::PutError;
-use crate::fabric::{Expected, ObjectChange, ObjectEntry};
+use crate::fabric::{ExpectedRevision, ObjectChange, ObjectEntry};
 use crate::member::NodeName;
 
 /// How long a node waits for another one that stores its objects first, and makes no progress.
@@ -71,7 +71,7 @@ pub enum ReplicaEvent {
 pub struct ReplicaRequest {
     pub key: String,
     pub value: Bytes,
-    pub expected: Expected,
+    pub expected: ExpectedRevision,
 }
 
 /// A set of objects as the cluster has it.
@@ -439,7 +439,7 @@ impl ObjectReplica {
                     node: self.node.clone(),
                     is_complete: false,
                 };
-                Ok(Some(self.request_set(&set, Expected::Absent)))
+                Ok(Some(self.request_set(&set, ExpectedRevision::Absent)))
             }
             // The other node has ended while it stored its objects.
             ReplicaPhase::Waiting => Ok(self.request_own_set(false)),
@@ -447,7 +447,7 @@ impl ObjectReplica {
         }
     }
 
-    fn request_set(&mut self, set: &ObjectSet, expected: Expected) -> ReplicaRequest {
+    fn request_set(&mut self, set: &ObjectSet, expected: ExpectedRevision) -> ReplicaRequest {
         self.in_flight = Some(None);
         ReplicaRequest {
             key: SET_KEY.to_owned(),
@@ -464,7 +464,7 @@ impl ObjectReplica {
             is_complete,
         };
         let revision = known.revision;
-        Some(self.request_set(&set, Expected::Revision(revision)))
+        Some(self.request_set(&set, ExpectedRevision::Revision(revision)))
     }
 
     fn poll_upload(
@@ -490,7 +490,7 @@ impl ObjectReplica {
                     return Ok(Some(ReplicaRequest {
                         key,
                         value,
-                        expected: Expected::Absent,
+                        expected: ExpectedRevision::Absent,
                     }));
                 }
                 Err(reason) => {

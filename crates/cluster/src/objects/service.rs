@@ -15,7 +15,7 @@ use super::name::ObjectName;
 use super::replica::{ObjectReplica, ReplicaEvent, ReplicaPhase, ReplicaRequest};
 use super::stored;
 use crate::error::{ClusterError, PutError};
-use crate::fabric::{Expected, Objects};
+use crate::fabric::{ExpectedRevision, Objects};
 use crate::member::NodeName;
 
 /// Pause after the objects of this node could not be read or stored.
@@ -143,7 +143,7 @@ impl ReplicatedObjects {
         &self,
         name: &ObjectName,
         value: Value,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> Result<u64, ReplicatedObjectsError> {
         self.check_synchronized()?;
         let key = name
@@ -160,7 +160,7 @@ impl ReplicatedObjects {
         };
         let encoded = stored::encode(&object).map_err(ReplicatedObjectsError::Invalid)?;
         let expected = match self.replica().local_only().contains(name) {
-            true => Expected::Absent,
+            true => ExpectedRevision::Absent,
             false => expected,
         };
         let revision = self.objects.put(&key, encoded, expected).await;
@@ -174,7 +174,7 @@ impl ReplicatedObjects {
     pub async fn delete(
         &self,
         name: &ObjectName,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> Result<bool, ReplicatedObjectsError> {
         self.check_synchronized()?;
         if self.current(name, expected).await?.is_none() {
@@ -211,14 +211,14 @@ impl ReplicatedObjects {
     async fn current(
         &self,
         name: &ObjectName,
-        expected: Expected,
+        expected: ExpectedRevision,
     ) -> Result<Option<LocalObject>, ReplicatedObjectsError> {
         let (local, name) = (self.local.clone(), name.clone());
         let current = blocking(move || local.get(&name)).await?;
         let is_expected = match (expected, &current) {
-            (Expected::Any, _) | (Expected::Absent, None) => true,
-            (Expected::Revision(version), Some(current)) => current.version == version,
-            (Expected::Absent, Some(_)) | (Expected::Revision(_), None) => false,
+            (ExpectedRevision::Any, _) | (ExpectedRevision::Absent, None) => true,
+            (ExpectedRevision::Revision(version), Some(current)) => current.version == version,
+            (ExpectedRevision::Absent, Some(_)) | (ExpectedRevision::Revision(_), None) => false,
         };
         match is_expected {
             true => Ok(current),

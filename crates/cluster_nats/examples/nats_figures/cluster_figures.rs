@@ -11,7 +11,7 @@ use cluster::{
 };
 
 use crate::Options;
-use crate::nodes::{Nodes, new_histogram, percentiles};
+use crate::nats_cluster::{NatsCluster, new_histogram, percentiles};
 
 /// Bytes of a message of 64 bytes in a batch, with its topic.
 const MESSAGE_BYTES: u64 = 100;
@@ -20,7 +20,13 @@ fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("the name is valid")
 }
 
-fn report(what: &str, bytes_each: u64, count: u64, seconds: f64, cpu: crate::nodes::CpuTime) {
+fn report(
+    what: &str,
+    bytes_each: u64,
+    count: u64,
+    seconds: f64,
+    cpu: crate::nats_cluster::CpuTime,
+) {
     let megabytes = (count * bytes_each) as f64 / 1e6;
     let messages = (count * (bytes_each / MESSAGE_BYTES).max(1)) as f64;
     println!(
@@ -33,7 +39,7 @@ fn report(what: &str, bytes_each: u64, count: u64, seconds: f64, cpu: crate::nod
 }
 
 /// Waits until frames from `a` arrive at `b`.
-async fn open_link(nodes: &Nodes, frames: &mut tokio::sync::mpsc::Receiver<Bytes>) {
+async fn open_link(nodes: &NatsCluster, frames: &mut tokio::sync::mpsc::Receiver<Bytes>) {
     loop {
         let _ = nodes.fabrics[0]
             .links()
@@ -49,7 +55,7 @@ async fn open_link(nodes: &Nodes, frames: &mut tokio::sync::mpsc::Receiver<Bytes
 
 /// As many frames as pass, without acknowledgements.
 pub(crate) async fn links(options: &Options) {
-    let nodes = Nodes::start(options).await;
+    let nodes = NatsCluster::start(options).await;
     let mut frames = nodes.fabrics[1].links().receive();
     open_link(&nodes, &mut frames).await;
     for bytes in [100, 1600, 6400, 25_600, 65_536, 262_144] {
@@ -131,7 +137,7 @@ impl PeerObserver for Counter {
 
 /// As many messages as pass through the reliable channel of two nodes.
 pub(crate) async fn channel(options: &Options) {
-    let nodes = Nodes::start(options).await;
+    let nodes = NatsCluster::start(options).await;
     let mut running = Vec::new();
     for (fabric, name) in nodes.fabrics.iter().zip(["a", "b"]) {
         let local = Member {
@@ -209,7 +215,7 @@ pub(crate) async fn channel(options: &Options) {
 
 /// Time of a frame from one node to the other, at a fixed rate.
 pub(crate) async fn latency(options: &Options) {
-    let nodes = Nodes::start(options).await;
+    let nodes = NatsCluster::start(options).await;
     let mut frames = nodes.fabrics[1].links().receive();
     open_link(&nodes, &mut frames).await;
     let per_second = options.number("rate", 1000);

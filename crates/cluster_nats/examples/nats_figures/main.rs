@@ -3,7 +3,7 @@
 //! `nats_figures PROGRAM FIGURE [NAME=VALUE]...`, with the figures `links`, `channel`, `latency`, `stream` and `objects`.
 
 mod cluster_figures;
-mod nodes;
+mod nats_cluster;
 mod objects_figure;
 mod stream_figure;
 

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{Expected, ObjectChange, Objects as _};
+use cluster::{ExpectedRevision, ObjectChange, Objects as _};
 
 use crate::Options;
-use crate::nodes::{Nodes, new_histogram, percentiles};
+use crate::nats_cluster::{NatsCluster, new_histogram, percentiles};
 
 /// `writers` tasks store objects of `bytes` bytes one after the other.
 pub(crate) async fn run(options: &Options) {
-    let nodes = Nodes::start(options).await;
+    let nodes = NatsCluster::start(options).await;
     let writers = options.number("writers", 1);
     let bytes = options.number("bytes", 1000) as usize;
     let mut changes = nodes.fabrics[1].objects().watch();
@@ -20,7 +20,7 @@ pub(crate) async fn run(options: &Options) {
     let began = Instant::now();
     while let Err(error) = nodes.fabrics[0]
         .objects()
-        .put("first", Bytes::new(), Expected::Any)
+        .put("first", Bytes::new(), ExpectedRevision::Any)
         .await
     {
         assert!(began.elapsed() < Duration::from_secs(60), "{error}");
@@ -56,7 +56,8 @@ pub(crate) async fn run(options: &Options) {
             let mut revision = None;
             let key = format!("object-{writer}");
             while began.elapsed() < duration {
-                let expected = revision.map_or(Expected::Absent, Expected::Revision);
+                let expected =
+                    revision.map_or(ExpectedRevision::Absent, ExpectedRevision::Revision);
                 // Different each time, so that the watch tells which change it reports.
                 let text = format!("{writer} {:>width$}", times.len(), width = bytes);
                 let value = Bytes::from(text);
@@ -81,7 +82,7 @@ pub(crate) async fn run(options: &Options) {
     let cpu = nodes.cpu().since(cpu);
     let end = nodes.fabrics[0]
         .objects()
-        .put("end", Bytes::new(), Expected::Any)
+        .put("end", Bytes::new(), ExpectedRevision::Any)
         .await;
     end.expect("it is stored");
     let delays = watcher.await.expect("it does not panic");

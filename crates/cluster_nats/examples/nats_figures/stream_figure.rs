@@ -9,14 +9,14 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::Options;
-use crate::nodes::{Nodes, new_histogram, percentiles};
+use crate::nats_cluster::{NatsCluster, new_histogram, percentiles};
 
 const MESSAGE_BYTES: u64 = 100;
 
 /// `bytes` is the size of a record, `streams` their number, `window` the records of a stream that wait for their
 /// acknowledgement, and `rate` the records per second of all streams, or 0 for as many as pass.
 pub(crate) async fn run(options: &Options) {
-    let nodes = Nodes::start(options).await;
+    let nodes = NatsCluster::start(options).await;
     let streams = options.number("streams", 1);
     let window = options.number("window", 16) as usize;
     let rate = options.number("rate", 0);
@@ -102,7 +102,7 @@ pub(crate) async fn run(options: &Options) {
     );
 }
 
-async fn connect(nodes: &Nodes) -> async_nats::Client {
+async fn connect(nodes: &NatsCluster) -> async_nats::Client {
     let settings = nodes.servers[0].connection();
     let cluster_nats::NatsAuth::Password { user, password } = settings.auth else {
         panic!("managed servers have passwords");

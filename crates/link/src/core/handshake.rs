@@ -7,7 +7,7 @@ use content::RangeSet;
 
 use crate::core::carrier::Carrier;
 use crate::core::credit::{ReceiveCredit, SendCredit};
-use crate::core::incoming_stream::{Answer, IncomingStream};
+use crate::core::incoming_stream::{IncomingStream, StreamAnswer};
 use crate::core::link_core::{LinkCore, LinkEvent, Shutdown};
 use crate::error_code::ProtocolError;
 use crate::message::MessageId;
@@ -198,7 +198,7 @@ impl LinkCore {
         let streams = self.streams_in.iter();
         let can_continue = streams.filter(|(_, stream)| {
             stream.open.kind == StreamKind::Stream
-                && stream.answer == Answer::Accepted
+                && stream.answer == StreamAnswer::Accepted
                 && !stream.is_cancelled()
                 && stream.received().range_count() <= MAX_STREAM_STATE_RANGES
         });

@@ -39,7 +39,7 @@ pub enum StreamRead {
 
 /// How far the answer of this end is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum StreamAnswer {
     /// The application has not decided.
     Undecided,
     Accepted,
@@ -49,7 +49,7 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) struct IncomingStream {
     pub(crate) open: Open,
-    pub(crate) answer: Answer,
+    pub(crate) answer: StreamAnswer,
     /// On this carrier; `None`: the peer has not opened it there.
     pub(crate) wire_id: Option<u32>,
     pub(crate) is_answer_sent: bool,
@@ -69,7 +69,7 @@ impl IncomingStream {
     pub(crate) fn new(open: Open) -> Self {
         Self {
             open,
-            answer: Answer::Undecided,
+            answer: StreamAnswer::Undecided,
             wire_id: None,
             is_answer_sent: false,
             received: RangeSet::new(),
@@ -107,14 +107,14 @@ impl IncomingStream {
 
     /// Accepts the stream. The content of `received` is stored.
     pub(crate) fn accept(&mut self, received: &RangeSet) {
-        self.answer = Answer::Accepted;
+        self.answer = StreamAnswer::Accepted;
         self.received.insert_all(received);
         self.acknowledged.insert_all(received);
         self.to_announce.insert_all(received);
     }
 
     pub(crate) fn reject(&mut self, failure: StreamError) {
-        self.answer = Answer::Rejected(failure);
+        self.answer = StreamAnswer::Rejected(failure);
         self.is_answer_sent = false;
         self.chunks.clear();
         self.buffered_bytes = 0;
@@ -166,7 +166,7 @@ impl IncomingStream {
         if self.open.kind == StreamKind::Stream {
             self.credit.receive(len)?;
         }
-        if self.cancelled.is_some() || matches!(self.answer, Answer::Rejected(_)) {
+        if self.cancelled.is_some() || matches!(self.answer, StreamAnswer::Rejected(_)) {
             self.credit.release(len);
             return Ok(0);
         }
@@ -196,7 +196,8 @@ impl IncomingStream {
             ));
         }
         // Rejected streams ignore data, so nothing of them is complete.
-        let is_rejected = matches!(self.answer, Answer::Rejected(_)) || self.cancelled.is_some();
+        let is_rejected =
+            matches!(self.answer, StreamAnswer::Rejected(_)) || self.cancelled.is_some();
         if !is_rejected && !self.received.covers(0..done.size) {
             return Err(ProtocolError::violation("DONE before all content was sent"));
         }

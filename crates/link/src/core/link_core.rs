@@ -10,7 +10,7 @@ use crate::config::{AckPolicy, LinkConfig};
 use crate::core::carrier::Carrier;
 use crate::core::chunk_size::ChunkSize;
 use crate::core::incoming_lane::IncomingLane;
-use crate::core::incoming_stream::{Answer, IncomingStream, StreamRead};
+use crate::core::incoming_stream::{IncomingStream, StreamAnswer, StreamRead};
 use crate::core::outgoing_lane::OutgoingLane;
 use crate::core::outgoing_stream::{OutgoingStream, StreamError};
 use crate::core::scheduler::Scheduler;
@@ -649,7 +649,7 @@ impl LinkCore {
     /// Accepts an incoming stream. `received` is what is already stored of this transfer.
     pub fn accept_stream(&mut self, id: MessageId, received: &RangeSet) {
         if let Some(stream) = self.streams_in.get_mut(&id)
-            && stream.answer == Answer::Undecided
+            && stream.answer == StreamAnswer::Undecided
         {
             stream.accept(received);
             self.changed_in.insert(id);

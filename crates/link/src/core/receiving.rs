@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::{Buf as _, Bytes};
 
 use crate::config::AckPolicy;
-use crate::core::incoming_stream::{Answer, IncomingStream};
+use crate::core::incoming_stream::{IncomingStream, StreamAnswer};
 use crate::core::link_core::{IncomingStreamInfo, LinkCore, LinkEvent, Shutdown};
 use crate::core::outgoing_stream::StreamError;
 use crate::error_code::{ErrorCode, ProtocolError};
@@ -361,7 +361,7 @@ impl LinkCore {
             return Ok(());
         };
         stream.receive_done(done)?;
-        if stream.open.kind == StreamKind::Stream || stream.answer != Answer::Accepted {
+        if stream.open.kind == StreamKind::Stream || stream.answer != StreamAnswer::Accepted {
             return Ok(());
         }
         let Some(pieces) = stream.take_message() else {
@@ -420,7 +420,8 @@ impl LinkCore {
             return;
         };
         let (kind, buffered) = (stream.open.kind, stream.buffered_bytes());
-        let is_read = kind == StreamKind::Stream && !matches!(stream.answer, Answer::Rejected(_));
+        let is_read =
+            kind == StreamKind::Stream && !matches!(stream.answer, StreamAnswer::Rejected(_));
         stream.cancel(failure);
         if !is_read {
             self.streams_in.remove(&id);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::core::carrier::Carrier;
-use crate::core::incoming_stream::Answer;
+use crate::core::incoming_stream::StreamAnswer;
 use crate::core::link_core::{LinkCore, LinkEvent, Shutdown};
 use crate::core::scheduler::{Flow, FlowKind};
 use crate::error_code::{ErrorCode, ProtocolError};
@@ -113,8 +113,8 @@ impl LinkCore {
             let flags = id.priority as u8;
             let mut payload = Vec::new();
             match &stream.answer {
-                Answer::Undecided => return false,
-                Answer::Rejected(failure) => {
+                StreamAnswer::Undecided => return false,
+                StreamAnswer::Rejected(failure) => {
                     if !stream.is_answer_sent {
                         let cancel = Cancel {
                             number: id.number,
@@ -127,7 +127,7 @@ impl LinkCore {
                     }
                     return false;
                 }
-                Answer::Accepted => {}
+                StreamAnswer::Accepted => {}
             }
             if !stream.is_answer_sent {
                 let accept = Accept {

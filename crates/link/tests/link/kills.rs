@@ -36,13 +36,13 @@ fn message(number: u64) -> Bytes {
         .into()
 }
 
-struct Processes {
+struct LinkProcesses {
     dir: PathBuf,
     sender: Child,
     receiver: Child,
 }
 
-impl Processes {
+impl LinkProcesses {
     fn start(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -63,7 +63,7 @@ impl Processes {
     }
 }
 
-impl Drop for Processes {
+impl Drop for LinkProcesses {
     fn drop(&mut self) {
         for child in [&mut self.sender, &mut self.receiver] {
             let _ = child.kill();
@@ -99,7 +99,7 @@ fn kills_of_two_processes_lose_and_repeat_nothing() {
     eprintln!("seed {seed}");
     let mut choices = Choices(seed);
     let dir = tempfile::tempdir().unwrap();
-    let mut processes = Processes::start(dir.path());
+    let mut processes = LinkProcesses::start(dir.path());
     let deadline = Instant::now() + WAIT + Duration::from_secs(kills);
     let wait_for = |count: u64| {
         while (processed(dir.path()).len() as u64) < count {

@@ -171,7 +171,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Compares the store with the model. `store` is open and not started; it is started to read messages.
-pub(crate) fn check_opened(store: Store, model: &script::Model) -> Bench {
+pub(crate) fn check_opened(store: Store, model: &script::StoreModel) -> Bench {
     let mut sessions = store.queued_sessions();
     sessions.sort_unstable();
     assert_eq!(sessions, model.waiting());
@@ -203,10 +203,10 @@ pub(crate) fn check_opened(store: Store, model: &script::Model) -> Bench {
     bench
 }
 
-pub(crate) fn check_messages(bench: &Bench, model: &script::Model) {
+pub(crate) fn check_messages(bench: &Bench, model: &script::StoreModel) {
     for (&id, session) in &model.sessions {
         let found = bench.fetch_all(id, 16).into_iter().map(|stored| {
-            let item = script::Item {
+            let item = script::ModelQueueEntry {
                 packet_id: stored.packet_id,
                 released: stored.released,
                 attributes: stored.attributes.to_vec(),
@@ -217,7 +217,9 @@ pub(crate) fn check_messages(bench: &Bench, model: &script::Model) {
         let found: Vec<_> = found.collect();
         let expected: Vec<_> = session.entries.clone().into_iter().collect();
         if found != expected {
-            let seqs = |items: &[(u64, script::Item)]| items.iter().map(|(seq, _)| *seq).collect();
+            let seqs = |items: &[(u64, script::ModelQueueEntry)]| {
+                items.iter().map(|(seq, _)| *seq).collect()
+            };
             let (found_seqs, expected_seqs): (Vec<u64>, Vec<u64>) = (seqs(&found), seqs(&expected));
             let differ: Vec<_> = found
                 .iter()

@@ -35,7 +35,7 @@ impl Random {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct ModelQueueEntry {
     pub(crate) packet_id: u16,
     pub(crate) released: bool,
     pub(crate) attributes: Vec<u8>,
@@ -43,16 +43,16 @@ pub(crate) struct Item {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Session {
-    pub(crate) entries: BTreeMap<u64, Item>,
+pub(crate) struct ModelSession {
+    pub(crate) entries: BTreeMap<u64, ModelQueueEntry>,
     pub(crate) received: BTreeSet<u16>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Model {
+pub(crate) struct StoreModel {
     /// Number of batches so far.
     pub(crate) number: u64,
-    pub(crate) sessions: BTreeMap<u64, Session>,
+    pub(crate) sessions: BTreeMap<u64, ModelSession>,
     /// Space, key, value.
     pub(crate) keyed: BTreeMap<(usize, Vec<u8>), Vec<u8>>,
     next_seq: BTreeMap<u64, u64>,
@@ -61,11 +61,12 @@ pub(crate) struct Model {
 
 const SLOTS: u64 = 12;
 
-impl Model {
+impl StoreModel {
     /// Sessions with queued messages.
     pub(crate) fn waiting(&self) -> Vec<u64> {
         let sessions = self.sessions.iter();
-        let waits = |session: &Session| !session.entries.is_empty() || !session.received.is_empty();
+        let waits =
+            |session: &ModelSession| !session.entries.is_empty() || !session.received.is_empty();
         sessions
             .filter(|(_, session)| waits(session))
             .map(|(&id, _)| id)
@@ -92,7 +93,7 @@ impl Model {
         batch.begin_message(&[&self.number.to_le_bytes()]);
         batch.add_entry(0, self.number, 0, b"");
         batch.complete_entry(0, self.number - 1);
-        let item = Item {
+        let item = ModelQueueEntry {
             packet_id: 0,
             released: false,
             attributes: Vec::new(),
@@ -181,7 +182,7 @@ impl Model {
             let attributes = bytes_of(random, 9);
             let packet_id = random.below(3) as u16;
             batch.add_entry(session, seq, packet_id, &attributes);
-            let item = Item {
+            let item = ModelQueueEntry {
                 packet_id,
                 released: false,
                 attributes,
@@ -196,7 +197,7 @@ impl Model {
         1 + self.generation + random.below(SLOTS)
     }
 
-    fn session(&mut self, id: u64) -> &mut Session {
+    fn session(&mut self, id: u64) -> &mut ModelSession {
         self.sessions.entry(id).or_default()
     }
 

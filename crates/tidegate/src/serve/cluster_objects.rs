@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::{
-    Expected, LocalObject, LocalObjects, LocalObjectsError, ObjectName, ReplicaRecord,
+    ExpectedRevision, LocalObject, LocalObjects, LocalObjectsError, ObjectName, ReplicaRecord,
     ReplicatedObjects, ReplicatedObjectsError,
 };
 use serde_json::Value;
@@ -153,11 +153,11 @@ impl ObjectReplication for ClusterReplication {
     }
 }
 
-fn required(expected: ExpectedVersion) -> Expected {
+fn required(expected: ExpectedVersion) -> ExpectedRevision {
     match expected {
-        ExpectedVersion::Any => Expected::Any,
-        ExpectedVersion::Absent => Expected::Absent,
-        ExpectedVersion::Version(version) => Expected::Revision(version),
+        ExpectedVersion::Any => ExpectedRevision::Any,
+        ExpectedVersion::Absent => ExpectedRevision::Absent,
+        ExpectedVersion::Version(version) => ExpectedRevision::Revision(version),
     }
 }
 

@@ -58,10 +58,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The membership of this node. A clone refers to the same one.
 #[derive(Clone)]
 pub(super) struct NodeCluster {
-    shared: Arc<Shared>,
+    shared: Arc<NodeClusterState>,
 }
 
-struct Shared {
+struct NodeClusterState {
     settings: ClusterSettings,
     node: Arc<ClusterNode>,
     observer: Arc<BrokerObserver>,
@@ -320,7 +320,7 @@ impl NodeCluster {
             move || format!("{:016x}{:016x}", random_number(), random_number()),
         );
         Ok(Some(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(NodeClusterState {
                 settings,
                 node,
                 observer,

@@ -8,7 +8,7 @@ use crate::core::inspection::{OldestQueuedScan, ScanStep, SessionRowScan, ShardS
 use crate::core::shard::Shard;
 use crate::info::{ClientInfo, ListQuery, SubscriptionInfo};
 
-fn answer<W: ShardScan>(shard: &mut Shard, mut scan: W) -> W::Answer {
+fn answer<W: ShardScan>(shard: &mut Shard, mut scan: W) -> W::ScanResult {
     loop {
         match scan.step(shard) {
             ScanStep::Continue(further) => scan = further,

@@ -19,13 +19,13 @@ use hooks::relay::{
 const MASK: [u8; 4] = [1, 2, 3, 4];
 
 #[derive(Default)]
-pub(super) struct TestService {
-    endpoint: Mutex<Option<Arc<TestEndpoint>>>,
+pub(super) struct TestRelayService {
+    endpoint: Mutex<Option<Arc<TestRelayEndpoint>>>,
     connections: AtomicU64,
     published: Mutex<Vec<(String, Vec<u8>, String)>>,
 }
 
-pub(super) struct TestEndpoint {
+pub(super) struct TestRelayEndpoint {
     limits: RelayLimits,
     is_direct: AtomicBool,
     pub(super) dropped: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) struct TestEndpoint {
     closed: Mutex<Vec<&'static str>>,
 }
 
-struct TestClient(Arc<TestEndpoint>);
+struct TestRelayClient(Arc<TestRelayEndpoint>);
 
 pub(super) fn limits() -> RelayLimits {
     RelayLimits {
@@ -46,7 +46,7 @@ pub(super) fn limits() -> RelayLimits {
     }
 }
 
-impl RelayService for TestService {
+impl RelayService for TestRelayService {
     fn admit(
         &self,
         request: &RelayRequest<'_>,
@@ -61,7 +61,7 @@ impl RelayService for TestService {
         }
         let endpoint = self.endpoint.lock().unwrap().clone().unwrap();
         Ok(RelayAdmission {
-            client: Box::new(TestClient(endpoint.clone())),
+            client: Box::new(TestRelayClient(endpoint.clone())),
             endpoint,
             connection_id: self.connections.fetch_add(1, Relaxed).to_string(),
         })
@@ -74,7 +74,7 @@ impl RelayService for TestService {
     }
 }
 
-impl RelayEndpoint for TestEndpoint {
+impl RelayEndpoint for TestRelayEndpoint {
     fn topic(&self) -> &'static str {
         "$relay/room"
     }
@@ -98,7 +98,7 @@ impl RelayEndpoint for TestEndpoint {
     }
 }
 
-impl RelayClient for TestClient {
+impl RelayClient for TestRelayClient {
     fn opened(&mut self) {}
 
     fn received(
@@ -156,15 +156,15 @@ impl RelayConnection for NoHandle {
 pub(super) fn relay_sim(
     shards: usize,
     limits: RelayLimits,
-) -> (Sim, Arc<TestService>, Arc<TestEndpoint>) {
-    let endpoint = Arc::new(TestEndpoint {
+) -> (Sim, Arc<TestRelayService>, Arc<TestRelayEndpoint>) {
+    let endpoint = Arc::new(TestRelayEndpoint {
         limits,
         is_direct: AtomicBool::new(false),
         dropped: AtomicU64::new(0),
         encoded: AtomicU64::new(0),
         closed: Mutex::default(),
     });
-    let service = Arc::new(TestService::default());
+    let service = Arc::new(TestRelayService::default());
     *service.endpoint.lock().unwrap() = Some(endpoint.clone());
     let sim = Sim::with_relay(shards, 7, service.clone());
     (sim, service, endpoint)

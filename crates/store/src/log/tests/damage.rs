@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::common::script::Model;
+use super::common::script::StoreModel;
 use super::common::{Bench, small};
 use crate::StoreOpenError;
 use crate::log::file_system::FileSystem as _;
@@ -35,7 +35,7 @@ fn state_of(recovered: &RecoveredLog) -> State {
     state.collect()
 }
 
-fn state_of_model(model: &Model) -> State {
+fn state_of_model(model: &StoreModel) -> State {
     let state = model.waiting().into_iter().map(|id| {
         let session = &model.sessions[&id];
         let entries = session.entries.iter();
@@ -52,7 +52,7 @@ fn state_of_model(model: &Model) -> State {
 /// A log of `batches` batches in few segments, and the states after each of them.
 fn make(dir: &Path, batches: u64) -> Vec<State> {
     let mut bench = Bench::open(dir, small());
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     let mut states = vec![state_of_model(&model)];
     for nth in 0..batches {
         bench.write(|batch| model.step(SEED, batch));

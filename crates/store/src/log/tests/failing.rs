@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common::script::{Model, Random};
+use super::common::script::{Random, StoreModel};
 use super::common::{Bench, check_messages, check_opened, small, wait_until};
 use super::faults::Faults;
 use crate::{Fsync, Store, StoreBatch, StoreConfig, StoreHealth};
@@ -18,8 +18,8 @@ fn config(fsync: Fsync) -> StoreConfig {
     StoreConfig { fsync, ..small() }
 }
 
-fn replay(seed: u64, batches: u64) -> Model {
-    let mut model = Model::default();
+fn replay(seed: u64, batches: u64) -> StoreModel {
+    let mut model = StoreModel::default();
     for _ in 0..batches {
         model.step(seed, &mut StoreBatch::default());
     }
@@ -36,7 +36,7 @@ fn nothing_is_lost_when_writing_fails_and_heals() {
         let files = Arc::new(faults.clone());
         let (store, _) = Store::open_with(dir.path(), config.clone(), files).unwrap();
         let mut bench = Bench::start(store);
-        let mut model = Model::default();
+        let mut model = StoreModel::default();
         for _ in 0..10 {
             for _ in 0..random.below(300) {
                 bench.submit(|batch| model.step(seed, batch));
@@ -80,7 +80,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let files = Arc::new(faults.clone());
         let (store, _) = Store::open_with(dir.path(), config.clone(), files).unwrap();
         let mut bench = Bench::start(store);
-        let mut model = Model::default();
+        let mut model = StoreModel::default();
         let mut on_disk = 0;
         for _ in 0..1 + random.below(6) {
             for _ in 0..random.below(300) {
@@ -126,7 +126,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
 fn the_keyed_state_is_opened_again_after_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(dir.path(), small());
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     for _ in 0..5 {
         for _ in 0..200 {
             bench.submit(|batch| model.step(1, batch));

@@ -4,11 +4,11 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Answer, closed, local_token, own_node, send};
+use super::{ApiResponse, closed, local_token, own_node, send};
 use crate::certificates::{Authority, TlsIdentity, server_certificate};
 use crate::support::{Connect, Node, Raw, eventually, kind, temporary_directory, unique};
 
-fn upload(node: &Node, id: &str, identity: &TlsIdentity) -> Answer {
+fn upload(node: &Node, id: &str, identity: &TlsIdentity) -> ApiResponse {
     let body = json!({
         "certificate": fs::read_to_string(&identity.certificate).unwrap(),
         "private_key": fs::read_to_string(&identity.key).unwrap(),
@@ -22,20 +22,20 @@ fn upload(node: &Node, id: &str, identity: &TlsIdentity) -> Answer {
     )
 }
 
-fn put_listener(node: &Node, name: &str, definition: &Value) -> Answer {
+fn put_listener(node: &Node, name: &str, definition: &Value) -> ApiResponse {
     let path = format!("/api/v1/listeners/{name}");
     send(node, &local_token(node), "PUT", &path, definition)
 }
 
-fn get(node: &Node, path: &str) -> Answer {
+fn get(node: &Node, path: &str) -> ApiResponse {
     send(node, &local_token(node), "GET", path, &Value::Null)
 }
 
-fn delete(node: &Node, path: &str) -> Answer {
+fn delete(node: &Node, path: &str) -> ApiResponse {
     send(node, &local_token(node), "DELETE", path, &Value::Null)
 }
 
-fn address_of(answer: &Answer) -> String {
+fn address_of(answer: &ApiResponse) -> String {
     answer.body["address"].as_str().unwrap().to_owned()
 }
 

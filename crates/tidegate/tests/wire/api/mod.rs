@@ -22,7 +22,7 @@ use crate::interop::skipped;
 use crate::support::{DEADLINE, Node, external};
 
 /// The answer of the API.
-pub(crate) struct Answer {
+pub(crate) struct ApiResponse {
     pub(crate) status: u16,
     pub(crate) body: Value,
 }
@@ -50,7 +50,13 @@ pub(crate) fn local_token(node: &Node) -> String {
     std::fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-pub(crate) fn send(node: &Node, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+pub(crate) fn send(
+    node: &Node,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> ApiResponse {
     let address = node.address("http");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -72,7 +78,7 @@ pub(crate) fn send(node: &Node, token: &str, method: &str, path: &str, body: &Va
     socket.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Answer {
+    ApiResponse {
         status: status.expect("a status line"),
         body: serde_json::from_str(body).unwrap_or_default(),
     }

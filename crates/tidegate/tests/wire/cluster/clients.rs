@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::support::{Cluster, get};
-use crate::api::{Answer, send};
+use crate::api::{ApiResponse, send};
 use crate::support::{Connect, Node, Props, Raw, Subscribe, eventually, kind, unique};
 
 const SESSION_EXPIRY_INTERVAL: u8 = 0x11;
 
-fn delete(node: &Node, path: &str) -> Answer {
+fn delete(node: &Node, path: &str) -> ApiResponse {
     send(node, "", "DELETE", path, &Value::Null)
 }
 

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use super::support::{Cluster, get, status};
-use crate::api::{Answer, send};
+use crate::api::{ApiResponse, send};
 use crate::support::{Connect, Node, Props, Raw, eventually, kind, unique};
 
 const SERVER_UNAVAILABLE: u8 = 0x88;
 const SERVER_SHUTTING_DOWN: u8 = 0x8b;
 const SESSION_EXPIRY_INTERVAL: u8 = 0x11;
 
-fn change(node: &Node, method: &str, name: &str) -> Answer {
+fn change(node: &Node, method: &str, name: &str) -> ApiResponse {
     let path = format!("/api/v1/cluster/members/{name}/drain");
     send(node, "", method, &path, &Value::Null)
 }

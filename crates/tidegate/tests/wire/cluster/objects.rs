@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::support::{Cluster, get, status};
-use crate::api::{Answer, send};
+use crate::api::{ApiResponse, send};
 use crate::support::{Node, eventually, unique};
 
-pub(super) fn put_rule(node: &Node, name: &str, sql: &str) -> Answer {
+pub(super) fn put_rule(node: &Node, name: &str, sql: &str) -> ApiResponse {
     let rule = json!({"sql": sql, "actions": []});
     send(node, "", "PUT", &format!("/api/v1/rules/{name}"), &rule)
 }
 
-fn rule(node: &Node, name: &str) -> Answer {
+fn rule(node: &Node, name: &str) -> ApiResponse {
     get(node, &format!("/api/v1/rules/{name}"))
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 use testkit::{PASSWORD, ServerKind, TestServer, USER};
 
-use crate::api::{Answer, own_node, send};
+use crate::api::{ApiResponse, own_node, send};
 use crate::support::{Node, eventually, temporary_directory};
 
 pub(super) struct Cluster {
@@ -75,7 +75,7 @@ fn spawn_node(nats: &TestServer, name: &str, number: usize) -> Node {
     Node::spawn(folder, &arguments, "")
 }
 
-pub(super) fn get(node: &Node, path: &str) -> Answer {
+pub(super) fn get(node: &Node, path: &str) -> ApiResponse {
     send(node, "", "GET", path, &Value::Null)
 }
 
@@ -100,7 +100,7 @@ pub(super) fn member_count(status: &Value) -> usize {
     status["members"].as_array().expect("members").len()
 }
 
-pub(super) fn evict(node: &Node, name: &str) -> Answer {
+pub(super) fn evict(node: &Node, name: &str) -> ApiResponse {
     let path = format!("/api/v1/cluster/members/{name}");
     send(node, "", "DELETE", &path, &Value::Null)
 }

@@ -69,13 +69,13 @@ fn greet(raw: &mut Raw) -> String {
 }
 
 /// The answer to `GET path`: status code, head and body.
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     status: u16,
     head: String,
     pub(crate) body: String,
 }
 
-pub(crate) fn get(node: &Node, path: &str) -> Answer {
+pub(crate) fn get(node: &Node, path: &str) -> HttpResponse {
     let address = node.address("http");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn get(node: &Node, path: &str) -> Answer {
     socket.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Answer {
+    HttpResponse {
         status: status.expect("a status line"),
         head: head.to_ascii_lowercase(),
         body: body.to_owned(),

@@ -122,8 +122,8 @@ impl Node {
 
     /// The shared node with these further arguments and this configuration text.
     pub fn shared_with_config(arguments: &[&str], config: &str) -> &'static Node {
-        type Nodes = HashMap<String, &'static OnceLock<Result<Node, String>>>;
-        static NODES: Mutex<Option<Nodes>> = Mutex::new(None);
+        type SharedNodes = HashMap<String, &'static OnceLock<Result<Node, String>>>;
+        static NODES: Mutex<Option<SharedNodes>> = Mutex::new(None);
         let key = format!("{arguments:?} {config}");
         let slot: &'static OnceLock<Result<Node, String>> = {
             let mut nodes = NODES

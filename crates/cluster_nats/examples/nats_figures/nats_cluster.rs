@@ -12,13 +12,13 @@ use crate::Options;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-pub(crate) struct Nodes {
+pub(crate) struct NatsCluster {
     pub(crate) servers: Vec<ManagedNats>,
     pub(crate) fabrics: Vec<NatsFabric>,
     _directory: tempfile::TempDir,
 }
 
-impl Nodes {
+impl NatsCluster {
     /// Starts `servers` servers; `sync_ms=0` stands for a sync before each acknowledgement.
     pub(crate) async fn start(options: &Options) -> Self {
         let directory = tempfile::tempdir().expect("a directory can be created");
